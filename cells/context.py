@@ -1,0 +1,35 @@
+"""Which cell the code that runs now is talking to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from cells import databases
+from cells.models import Cell
+
+_current: ContextVar[str | None] = ContextVar("cell_alias", default=None)
+
+
+class NoCellTargeted(RuntimeError):
+    """A cell's record was touched outside `target_cell()`: a bug, never guessed around."""
+
+
+def current_alias() -> str:
+    """The database alias of the targeted cell. Raises NoCellTargeted."""
+    alias = _current.get()
+    if alias is None:
+        raise NoCellTargeted("no cell is targeted; wrap the call in target_cell(cell)")
+    return alias
+
+
+@contextmanager
+def target_cell(cell: Cell | str) -> Iterator[str]:
+    """Direct every cell record inside the block to `cell` (a Cell, or an alias registered already)."""
+    alias = cell if isinstance(cell, str) else databases.register(cell)
+    token = _current.set(alias)
+    try:
+        yield alias
+    finally:
+        _current.reset(token)

@@ -1,0 +1,41 @@
+"""Cells become Django databases at run time, without a restart of anything."""
+
+from __future__ import annotations
+
+import threading
+
+from django.db import connections
+
+from cells.models import Cell
+from cells.urls import config
+
+_lock = threading.Lock()
+_IDENTITY = ("ENGINE", "NAME", "HOST", "PORT", "USER", "PASSWORD")
+
+
+def register(cell: Cell) -> str:
+    """Make the cell's database known to Django, or follow a changed URL; its alias."""
+    return register_url(cell.alias, cell.database_url)
+
+
+def register_url(alias: str, url: str) -> str:
+    """As `register`, for a process that knows its cell by its environment alone."""
+    known = connections.databases.get(alias)
+    wanted = config(url)
+    if known is not None and all((known.get(k) or "") == (wanted.get(k) or "") for k in _IDENTITY):
+        return alias
+    with _lock:
+        full = connections.configure_settings({"default": {}, alias: wanted})[alias]
+        connections.databases[alias] = full
+        if known is not None:
+            _forget_connection(alias)
+    return alias
+
+
+def _forget_connection(alias: str) -> None:
+    """Drop this thread's connection to the old URL; other threads drop theirs at CONN_MAX_AGE."""
+    try:
+        connections[alias].close()
+        del connections[alias]
+    except AttributeError:
+        pass

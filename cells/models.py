@@ -1,0 +1,156 @@
+"""Where things are: the global records that say which cell holds what.
+
+A model says which database it lives in by its base class. The router and a system check hold every
+model to it, so no foreign key, join or transaction crosses from one cell to another.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit, urlunsplit
+
+from django.db import models
+
+CELL0 = "00000000-0000-0000-0000-000000000000"
+
+
+class GlobalModel(models.Model):
+    """Lives in the one global database."""
+
+    home = "global"
+
+    class Meta:
+        abstract = True
+
+
+class CellModel(models.Model):
+    """Lives in every cell's database; which one is decided by `target_cell()`."""
+
+    home = "cell"
+
+    class Meta:
+        abstract = True
+
+
+class Cell(GlobalModel):
+    """A failure domain: one database, one broker, its hosts."""
+
+    id = models.CharField(max_length=36, primary_key=True)
+    name = models.CharField(max_length=255, unique=True)
+    database_url = models.CharField(max_length=1024, unique=True)
+    broker_url = models.CharField(max_length=1024, blank=True, default="")
+    disabled = models.BooleanField(default=False)  # hosts get no new servers
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ("id",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def is_cell0(self) -> bool:
+        """cell0 holds servers that never got a host; it has no broker and no hosts."""
+        return self.id == CELL0
+
+    @property
+    def alias(self) -> str:
+        """Its name among Django's databases."""
+        return f"cell:{self.id}"
+
+
+class HostMapping(GlobalModel):
+    """Which cell a host is in."""
+
+    host = models.CharField(max_length=255, unique=True)
+    cell = models.ForeignKey(Cell, on_delete=models.PROTECT, related_name="hosts")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return self.host
+
+
+class InstanceMapping(GlobalModel):
+    """Which cell a server is in. `cell` is null until it is placed."""
+
+    server_id = models.CharField(max_length=36, primary_key=True)
+    cell = models.ForeignKey(Cell, null=True, on_delete=models.PROTECT, related_name="servers")
+    project_id = models.CharField(max_length=64)
+    user_id = models.CharField(max_length=64)
+    # True once a delete was asked for; null only in rows from before the column (spec 3).
+    queued_for_delete = models.BooleanField(default=False, null=True)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        indexes = (
+            models.Index(fields=("project_id", "queued_for_delete"), name="mapping_by_project"),
+            models.Index(fields=("cell", "queued_for_delete"), name="mapping_by_cell"),
+        )
+
+    def __str__(self) -> str:
+        return self.server_id
+
+
+class RequestSpec(GlobalModel):
+    """What was asked for when a server was created, kept for its life: quota, scheduling, down cells."""
+
+    server_id = models.CharField(max_length=36, primary_key=True)
+    project_id = models.CharField(max_length=64)
+    user_id = models.CharField(max_length=64)
+    vcpus = models.PositiveIntegerField()
+    memory_mb = models.PositiveIntegerField()
+    disk_gb = models.PositiveIntegerField()
+    flavor = models.JSONField()
+    image_id = models.CharField(max_length=36, blank=True, default="")
+    availability_zone = models.CharField(max_length=255, blank=True, default="")
+    host = models.CharField(max_length=255, blank=True, default="")  # asked for, not placed on
+    hypervisor_hostname = models.CharField(max_length=255, blank=True, default="")
+    scheduler_hints = models.JSONField(default=dict)
+
+    def __str__(self) -> str:
+        return self.server_id
+
+
+class BuildRequest(GlobalModel):
+    """A server that is asked for and not yet in a cell. The row is the message to the scheduler.
+
+    A scheduler holds it by a lease; a lease that ran out is anybody's. `delete_requested` wins over
+    everything: whoever places the server then deletes it at once.
+    """
+
+    server_id = models.CharField(max_length=36, primary_key=True)
+    project_id = models.CharField(max_length=64, db_index=True)
+    user_id = models.CharField(max_length=64)
+    request_id = models.CharField(max_length=64)
+    instance = models.JSONField()  # the columns of the server's future row
+    action = models.JSONField(default=dict)  # what the create step needs (image ticket, network)
+    delete_requested = models.BooleanField(default=False)
+    lease_holder = models.CharField(max_length=64, blank=True, default="")
+    lease_until = models.DateTimeField(null=True)
+    sends = models.PositiveIntegerField(default=0)
+    sent_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        indexes = (models.Index(fields=("lease_until",), name="build_request_by_lease"),)
+
+    def __str__(self) -> str:
+        return self.server_id
+
+
+class PeriodicRun(GlobalModel):
+    """When a global periodic task ran last; the compare-and-set that makes two clocks harmless."""
+
+    name = models.CharField(max_length=64, primary_key=True)
+    last_run = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def masked(url: str) -> str:
+    """A database or broker URL without its password, for pages, lists and logs."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    port = f":{parts.port}" if parts.port else ""
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:****@{parts.hostname}{port}"))

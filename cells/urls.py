@@ -1,0 +1,42 @@
+"""Database URLs as Django settings. Imported by the settings, so it knows no models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import environ
+
+SQLITE_PRAGMAS = (
+    "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-64000; "
+    "PRAGMA mmap_size=134217728; PRAGMA busy_timeout=10000;"
+)
+
+
+class BadDatabaseUrl(ValueError):
+    """The URL names no database Stillwater can use."""
+
+
+def config(url: str, timeout: float = 2.0) -> dict[str, Any]:
+    """Django's settings for a database URL: `sqlite:////path` or `postgresql://…`. Raises BadDatabaseUrl."""
+    try:
+        settings: dict[str, Any] = dict(environ.Env.db_url_config(url))
+    except Exception as exc:  # environ raises whatever urlsplit or int() does
+        raise BadDatabaseUrl("not a database URL") from exc
+    engine = settings.get("ENGINE", "")
+    if engine == "django.db.backends.sqlite3":
+        settings["OPTIONS"] = {
+            "transaction_mode": "IMMEDIATE",  # a DEFERRED one that upgrades fails at once
+            "timeout": 10,
+            "init_command": SQLITE_PRAGMAS,
+        }
+    elif engine == "django.db.backends.postgresql":
+        settings["OPTIONS"] = {
+            "connect_timeout": max(1, round(timeout)),
+            "options": "-c lock_timeout=4000 -c statement_timeout=10000",
+        }
+        settings["CONN_MAX_AGE"] = 60
+        settings["CONN_HEALTH_CHECKS"] = True
+    else:
+        raise BadDatabaseUrl("use sqlite:////path/to/file or postgresql://user:password@host/name")
+    settings.setdefault("CONN_MAX_AGE", 60)
+    return settings

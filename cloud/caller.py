@@ -1,0 +1,32 @@
+"""Who is asking: the identity every API request carries, free of where it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_IMPLIES = {
+    "admin": {"admin", "manager", "member", "reader"},
+    "manager": {"manager", "member", "reader"},
+    "member": {"member", "reader"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A user acting in a project (`project_id` is "" for an unscoped token)."""
+
+    user_id: str
+    user_name: str = ""
+    project_id: str = ""
+    project_name: str = ""
+    roles: frozenset[str] = frozenset()
+    is_authenticated: bool = True  # what DRF asks of a user
+
+    @property
+    def is_admin(self) -> bool:
+        """True for the role admin, in whatever project."""
+        return "admin" in self.roles
+
+    def has_role(self, role: str) -> bool:
+        """True when one of the caller's roles is, or implies, `role` (admin > manager > member > reader)."""
+        return any(role in _IMPLIES.get(mine, {mine}) for mine in self.roles)

@@ -1,0 +1,142 @@
+"""Every environment variable Stillwater reads: name, type, default, meaning. Nothing else reads any.
+
+Values come from the process's environment, then from its env file (`STILLWATER_ENV_FILE`, by default
+`<state>/stillwater.env`), then from the default. A value of the wrong type stops the process with a
+sentence.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import environ
+
+ROOT = Path(__file__).resolve().parent.parent
+_environ = environ.Env()
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One environment variable. `secret`: its value never appears in `manage.py settings`."""
+
+    name: str
+    kind: type
+    default: Any
+    meaning: str
+    secret: bool = False
+
+    def read(self) -> Any:
+        """The value in its type; stops the process when it cannot be one."""
+        raw = os.environ.get(self.name)
+        if raw is None:
+            return self.default
+        try:
+            return _CASTS[self.kind](raw)
+        except ValueError:
+            shown = "its value" if self.secret else repr(raw)
+            _stop(f"{self.name}: {shown} is not a valid {self.kind.__name__}. {self.meaning}")
+
+
+def _boolean(raw: str) -> bool:
+    word = raw.strip().lower()
+    if word in {"1", "true", "yes", "on"}:
+        return True
+    if word in {"0", "false", "no", "off", ""}:
+        return False
+    raise ValueError(raw)
+
+
+def _words(raw: str) -> list[str]:
+    return [word.strip() for word in raw.split(",") if word.strip()]
+
+
+_CASTS: dict[type, Any] = {
+    str: str, int: int, float: float, bool: _boolean, list: _words, Path: Path,
+}  # fmt: skip
+
+
+def _stop(sentence: str) -> NoReturn:
+    sys.exit(f"stillwater: {sentence}")
+
+
+def state_dir() -> Path:
+    """The folder all run-time state lives in."""
+    return Path(os.environ.get("STILLWATER_STATE") or ROOT / "var").resolve()
+
+
+def load_env_file() -> None:
+    """Put the env file's lines under what the environment says already."""
+    named = os.environ.get("STILLWATER_ENV_FILE")
+    path = Path(named) if named else state_dir() / "stillwater.env"
+    if path.is_file():
+        environ.Env.read_env(path, overwrite=False)
+    elif named:
+        _stop(f"STILLWATER_ENV_FILE names {path}, which does not exist. Unset it or create the file.")
+
+
+V = Variable
+VARIABLES: dict[str, Variable] = {
+    v.name: v
+    for v in (
+        V("STILLWATER_STATE", Path, state_dir(), "Folder of all run-time state."),
+        V("STILLWATER_ROLE", str, "manage", "What this process is: api, scheduler, conductor, host or manage."),
+        V("STILLWATER_HOST", str, "", "Name of this host, conductor or scheduler; default: the machine's name."),
+        V("STILLWATER_DEBUG", bool, False, "Django's debug pages. Never in production."),
+        V("STILLWATER_SECRET_KEY", str, "", "Signs sessions and image tickets; shared by API, scheduler, conductors.", True),
+        V("STILLWATER_TOKEN_KEYS", list, [], "Fernet keys of identity tokens, newest first, comma separated.", True),
+        V("STILLWATER_TOKEN_TTL", int, 3600 * 8, "Seconds an identity token is good for."),
+        V("STILLWATER_ALLOWED_HOSTS", list, ["127.0.0.1", "localhost", "[::1]"], "Host headers the API answers to."),
+        V("STILLWATER_PUBLIC_URL", str, "http://127.0.0.1:8774", "Where clients and hosts reach the API; catalog and links."),
+        V("STILLWATER_DATABASE_URL", str, "", "The global database; default: SQLite in the state folder.", True),
+        V("STILLWATER_BROKER_URL", str, "", "The global broker (scheduler).", True),
+        V("STILLWATER_CELL_UUID", str, "", "Own cell of a conductor or host."),
+        V("STILLWATER_CELL_NAME", str, "", "Name of the own cell."),
+        V("STILLWATER_CELL_DATABASE_URL", str, "", "Database of the own cell; all a host may know.", True),
+        V("STILLWATER_CELL_BROKER_URL", str, "", "Broker of the own cell; all a host may know.", True),
+        V("STILLWATER_CELL_TIMEOUT", float, 2.0, "Seconds a cell has to answer, connecting included."),
+        V("STILLWATER_CELL_RETRY_INTERVAL", float, 5.0, "Seconds between looks at a cell that is down."),
+        V("STILLWATER_DRIVER", str, "libvirt", "Virt driver of a host: libvirt or fake."),
+        V("STILLWATER_LIBVIRT_URI", str, "qemu:///system", "The libvirt daemon of this host."),
+        V("STILLWATER_VIRT_TYPE", str, "auto", "kvm, qemu, or auto: kvm where it really works."),
+        V("STILLWATER_HOST_STATE", Path, state_dir() / "host", "Folder of this host's disks and image cache."),
+        V("STILLWATER_HOST_SLOTS", int, 8, "Steps a host runs at the same time."),
+        V("STILLWATER_FAKE_ORDERS", str, "", "Delays and failures the fake driver is ordered to have."),
+        V("STILLWATER_FAKE_VCPUS", int, 64, "CPUs the fake driver claims to have."),
+        V("STILLWATER_FAKE_MEMORY_MB", int, 262144, "Memory the fake driver claims to have, in MiB."),
+        V("STILLWATER_FAKE_DISK_GB", int, 10000, "Disk the fake driver claims to have, in GiB."),
+        V("STILLWATER_AVAILABILITY_ZONE", str, "nova", "Availability zone of this host."),
+        V("STILLWATER_CPU_RATIO", float, 16.0, "Virtual CPUs sold per real one on this host."),
+        V("STILLWATER_RAM_RATIO", float, 1.0, "Memory sold per real memory on this host."),
+        V("STILLWATER_DISK_RATIO", float, 1.0, "Disk sold per real disk on this host."),
+        V("STILLWATER_RESUME_GUESTS", bool, False, "Start guests that should run when the host boots (Nova: resume_guests_state_on_host_boot)."),
+        V("STILLWATER_REPORT_INTERVAL", float, 10.0, "Seconds between heartbeats."),
+        V("STILLWATER_SERVICE_DOWN_TIME", float, 60.0, "Seconds without a heartbeat after which a service is down."),
+        V("STILLWATER_RELAY_INTERVAL", float, 5.0, "Seconds between looks for work whose message was lost."),
+        V("STILLWATER_RESEND_AFTER", float, 15.0, "Seconds a step may stay queued before it is sent again."),
+        V("STILLWATER_SHUTDOWN_TIMEOUT", int, 60, "Seconds a guest has to shut down by itself; 0 = off at once."),
+        V("STILLWATER_SHUTDOWN_RETRY_INTERVAL", int, 10, "Seconds between signals to a guest that shuts down."),
+        V("STILLWATER_MAX_ATTEMPTS", int, 3, "Hosts a boot tries before it fails."),
+        V("STILLWATER_MAX_LIMIT", int, 1000, "Most records one list answer holds."),
+        V("STILLWATER_MAX_BODY", int, 1 << 20, "Bytes a request body may have (images excepted)."),
+        V("STILLWATER_IMAGE_SIZE_LIMIT", int, 1 << 40, "Bytes an image may have."),
+        V("STILLWATER_IMAGE_TICKET_TTL", int, 7 * 86400, "Seconds a host's permission to fetch or store one image lasts."),
+        V("STILLWATER_QUOTA_INSTANCES", int, 10, "Default quota: servers per project; -1 = unlimited."),
+        V("STILLWATER_QUOTA_CORES", int, 20, "Default quota: virtual CPUs per project."),
+        V("STILLWATER_QUOTA_RAM", int, 51200, "Default quota: memory per project in MiB."),
+        V("STILLWATER_QUOTA_METADATA_ITEMS", int, 128, "Default quota: metadata keys per server."),
+        V("STILLWATER_QUOTA_KEY_PAIRS", int, 100, "Default quota: key pairs per user."),
+        V("STILLWATER_QUOTA_SERVER_GROUPS", int, 10, "Default quota: server groups per project."),
+        V("STILLWATER_QUOTA_SERVER_GROUP_MEMBERS", int, 10, "Default quota: servers per server group."),
+        V("STILLWATER_LOG_LEVEL", str, "INFO", "DEBUG, INFO, WARNING or ERROR."),
+        V("STILLWATER_LOG_FORMAT", str, "json", "json or console."),
+    )
+}  # fmt: skip
+
+
+def get(name: str) -> Any:
+    """The value of one variable of the table above."""
+    return VARIABLES[name].read()

@@ -1,0 +1,21 @@
+"""/healthz: the process lives. /readyz: it can do its work; a cell that is down is no reason to say no."""
+
+from __future__ import annotations
+
+from django.db import DatabaseError, connection
+from django.http import HttpRequest, JsonResponse
+
+
+def healthz(request: HttpRequest) -> JsonResponse:
+    """200 while the process answers at all."""
+    return JsonResponse({"status": "ok"})
+
+
+def readyz(request: HttpRequest) -> JsonResponse:
+    """200 when the global database answers, else 503 with the reason."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+    except DatabaseError:
+        return JsonResponse({"status": "no", "reason": "global database does not answer"}, status=503)
+    return JsonResponse({"status": "ready"})

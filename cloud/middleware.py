@@ -1,0 +1,46 @@
+"""What happens around every request: an id to find it by, and a limit on its body."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from uuid import uuid4
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, JsonResponse
+
+from cloud import log
+
+_REQUEST_ID = re.compile(r"req-[0-9a-f-]{36}\Z")
+_UNLIMITED = re.compile(r"/image/v2/images/[^/]+/file\Z")
+
+
+class RequestIdMiddleware:
+    """Gives the request its `req-…` id (a well-formed one sent by the client is kept), in logs and answer."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        """The answer, with both id headers Nova sends."""
+        sent = request.headers.get("X-Openstack-Request-Id", "")
+        request_id = sent if _REQUEST_ID.match(sent) else f"req-{uuid4()}"
+        request.request_id = request_id  # type: ignore[attr-defined]
+        log.clear()
+        log.bind(request_id=request_id)
+        response = _too_large(request) or self.get_response(request)
+        response["x-openstack-request-id"] = request_id
+        response["x-compute-request-id"] = request_id
+        return response
+
+
+def _too_large(request: HttpRequest) -> HttpResponse | None:
+    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    try:
+        size = int(request.META.get("CONTENT_LENGTH") or 0)
+    except ValueError:
+        size = 0
+    if size <= limit or _UNLIMITED.search(request.path):
+        return None
+    text = f"Request is too large: {size} bytes, at most {limit} are taken."
+    return JsonResponse({"overLimit": {"code": 413, "message": text}}, status=413)

@@ -1,0 +1,41 @@
+"""Settings of the test run: a global database and three cells, on SQLite or PostgreSQL.
+
+`STILLWATER_TEST_DATABASE_URL` (a PostgreSQL server URL) moves all four databases there.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+_state = tempfile.mkdtemp(prefix="stillwater-test-")
+os.environ["STILLWATER_STATE"] = _state
+os.environ.setdefault("STILLWATER_ROLE", "manage")
+os.environ.setdefault("STILLWATER_SECRET_KEY", "test-secret")
+os.environ.setdefault("STILLWATER_TOKEN_KEYS", "ZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmY=")
+os.environ.setdefault("STILLWATER_LOG_LEVEL", "WARNING")
+for _name in ("STILLWATER_ENV_FILE", "STILLWATER_DATABASE_URL"):
+    os.environ.pop(_name, None)
+
+from cells.urls import config  # noqa: E402  the environment has to be set first
+from cloud.settings import *  # noqa: E402, F403
+
+CELLS = {
+    "cell0": "00000000-0000-0000-0000-000000000000",
+    "cell1": "11111111-1111-4111-8111-111111111111",
+    "cell2": "22222222-2222-4222-8222-222222222222",
+}
+_server = os.environ.get("STILLWATER_TEST_DATABASE_URL", "")
+
+
+def _database(name: str) -> dict:
+    if _server:
+        return config(f"{_server.rstrip('/')}/{name}") | {"CONN_MAX_AGE": 0}
+    path = Path(_state) / f"{name}.sqlite3"
+    return config(f"sqlite:///{path}") | {"TEST": {"NAME": str(path)}}
+
+
+DATABASES = {"default": _database("stillwater")} | {
+    f"cell:{uuid}": _database(f"stillwater_{name}") for name, uuid in CELLS.items()
+}
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+ALLOWED_HOSTS = ["*"]
