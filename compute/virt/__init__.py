@@ -1,0 +1,23 @@
+"""Hypervisors: plain Python behind one contract (`base.Driver`)."""
+
+from __future__ import annotations
+
+from compute.virt.base import Driver
+
+
+def load(name: str, **options: object) -> Driver:
+    """The driver called `name` ("fake" or "libvirt"), built with its own options.
+
+    Call it after any fork: a libvirt connection does not survive one.
+    """
+    # Imported here so that a process without libvirt's C library can use the fake driver, and the
+    # API process, which loads no driver, imports neither.
+    if name == "fake":
+        from compute.virt.fake import FakeDriver  # noqa: PLC0415
+
+        return FakeDriver(**options)
+    if name == "libvirt":
+        from compute.virt.libvirt.driver import LibvirtDriver  # noqa: PLC0415
+
+        return LibvirtDriver(**options)
+    raise ValueError(f"there is no hypervisor driver {name!r}; choose fake or libvirt")

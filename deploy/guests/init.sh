@@ -25,16 +25,6 @@ down() {            # down poweroff|reboot
     $1 -f
 }
 
-if [ "$1" = shutdown ]; then        # called as /sbin/shutdown by qemu-ga
-    shift
-    mode=poweroff
-    case " $* " in *" -r "*) mode=reboot;; esac
-    . /run/stillwater.env
-    say "AGENT-SHUTDOWN $mode uptime=$(up)"
-    ( sleep "$SHUTDOWN_DELAY"; down $mode ) &
-    exit 0
-fi
-
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev 2>/dev/null
@@ -68,7 +58,6 @@ if [ -n "$CFG" ] && mount -o ro "$CFG" /mnt/config; then
     done
     CONFIG=$(sed -n 's/.*"uuid": *"\([^"]*\)".*/\1/p' $J | head -1)
 fi
-{ echo "IMAGE=$IMAGE"; echo "SHUTDOWN_DELAY=$SHUTDOWN_DELAY"; } > /run/stillwater.env
 
 say "BOOT image=$IMAGE kernel=$(uname -r) mem_kb=$(sed -n 's/MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo) cpus=$(grep -c ^processor /proc/cpuinfo) uptime=$(up)"
 for d in /sys/block/*; do
@@ -113,15 +102,6 @@ fi
 
 [ "$SHELL_ON" = pipe ] && stty -F /dev/ttyS0 -echo
 [ "$READY_AFTER" != 0 ] && sleep "$READY_AFTER"
-
-if [ -e /dev/virtio-ports/org.qemu.guest_agent.0 ] || grep -qs org.qemu.guest_agent.0 /sys/class/virtio-ports/*/name; then
-    if [ -x /sbin/qemu-ga ]; then
-        for p in /sys/class/virtio-ports/*; do
-            [ "$(cat $p/name)" = org.qemu.guest_agent.0 ] && DEV=/dev/${p##*/}
-        done
-        qemu-ga -m virtio-serial -p "$DEV" -d -l /var/log/qga.log -f /run/qga.pid -t /run && say "AGENT started on $DEV"
-    fi
-fi
 
 powerbtn() {        # one press = KEY_POWER down, SYN, up, SYN = 4 events of 24 bytes
     say "POWERBTN press=$1 acpi=$ACPI uptime=$(up)"

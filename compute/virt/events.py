@@ -1,0 +1,89 @@
+"""How a driver tells the world that something happened, without waiting for the listeners."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+log = logging.getLogger(__name__)
+
+
+class Announcer:
+    """One thread that does small jobs in order: a slow or failing listener holds up no hypervisor."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Have `job` run soon in the announcer's thread; what it raises is logged."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+        self._jobs.put(job)
+
+    def close(self) -> None:
+        """Stop after what is already submitted."""
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except Exception:  # a listener's bug must not end the events of every guest
+                log.exception("virt.listener_failed")
+
+
+class Bells:
+    """Lets callers sleep until a guest's bell rings; ringing for nobody costs nothing."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[str, set[threading.Event]] = defaultdict(set)
+
+    @contextmanager
+    def listening(self, uuid: str) -> Iterator[threading.Event]:
+        """From here on a ring for this guest is not missed."""
+        bell = threading.Event()
+        with self._lock:
+            self._waiting[uuid].add(bell)
+        try:
+            yield bell
+        finally:
+            with self._lock:
+                self._waiting[uuid].discard(bell)
+                if not self._waiting[uuid]:
+                    del self._waiting[uuid]
+
+    def ring(self, uuid: str) -> None:
+        """Wake whoever waits for this guest."""
+        with self._lock:
+            for bell in self._waiting.get(uuid, ()):
+                bell.set()
+
+    def ring_all(self) -> None:
+        """Wake everybody: anything may have happened."""
+        with self._lock:
+            for bells in self._waiting.values():
+                for bell in bells:
+                    bell.set()
+
+
+def wait_for(bell: threading.Event, is_so: Callable[[], bool], seconds: float) -> bool:
+    """True as soon as `is_so` after a ring; looked at once before and once at the end as well."""
+    deadline = monotonic() + seconds
+    while not is_so():
+        left = deadline - monotonic()
+        if left <= 0:
+            return False
+        bell.wait(left)
+        bell.clear()
+    return True

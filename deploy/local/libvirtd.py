@@ -1,0 +1,230 @@
+"""Private libvirt hosts on one machine: no systemd, no containers, nobody else's libvirtd touched.
+
+    python -m deploy.local.libvirtd start|stop|status ROOT name...
+
+As root a host is a libvirtd in its own mount and UTS namespace; as an ordinary user it is that
+user's session daemon with directories of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import pwd
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+from deploy.local import libvirtd_conf as conf
+from deploy.local.processes import alive, gone, read_pid
+
+START_SECONDS = 60
+STOP_SECONDS = 15
+
+# Guests are daemonised. Without a reaper nearer than PID 1 they stay zombies until PID 1 collects
+# them, and every virDomainDestroy waits for that (1 to 2 s in a container).
+REAPER = """
+import ctypes, os, subprocess, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+subprocess.Popen(sys.argv[1:])
+try:
+    while True:
+        os.wait()
+except ChildProcessError:
+    pass
+"""
+
+
+class LibvirtHost:
+    """One private libvirtd: its sockets, its identity, its guests."""
+
+    def __init__(
+        self,
+        name: str,
+        root: Path | str,
+        index: int = 0,
+        address: str = "",
+        caps_cache: Path | str | None = None,
+    ) -> None:
+        """`index` tells hosts of one machine apart: it gives ports and a loopback address."""
+        self.name, self.index = name, index
+        self.address = address or f"127.0.0.{11 + index}"
+        self.directory = Path(root).resolve() / name
+        self.uuid = str(uuid.uuid5(uuid.NAMESPACE_URL, str(self.directory)))
+        self.is_system = os.geteuid() == 0
+        self.capabilities = Path(caps_cache) if caps_cache else conf.default_capabilities()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def socket(self) -> Path:
+        """Where the daemon listens."""
+        inside = "sock" if self.is_system else "run/libvirt"
+        return self.directory / inside / "libvirt-sock"
+
+    @property
+    def uri(self) -> str:
+        """What to give to libvirt.open."""
+        driver = "system" if self.is_system else "session"
+        return f"qemu+unix:///{driver}?socket={self.socket}"
+
+    @property
+    def pidfile(self) -> Path:
+        """Written by libvirtd itself."""
+        return self.directory / "libvirtd.pid"
+
+    def start(self, seconds: float = START_SECONDS) -> LibvirtHost:
+        """Running and answering is a no-op; guests that outlived a dead daemon are found again."""
+        if self.is_running() and self._answers():
+            return self
+        conf.check(self)
+        conf.write(self)
+        if self.is_system:
+            _libvirt_qemu_user()
+        if not self.is_running():
+            self._launch()
+        self._wait_until_it_answers(seconds)
+        conf.warm(self)
+        return self
+
+    def stop(self, sig: signal.Signals = signal.SIGTERM) -> None:
+        """End the daemon, bounded in time. Guests go on, as on a real host."""
+        pid = self.pid()
+        if pid is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, sig)
+        if not gone([pid], STOP_SECONDS):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            gone([pid], STOP_SECONDS)
+        self._collect_reaper()
+
+    def is_running(self) -> bool:
+        """Whether the daemon's process is there."""
+        return self.pid() is not None
+
+    def pid(self) -> int | None:
+        """The daemon's process, never a stranger that got its number."""
+        pid = read_pid(self.pidfile)
+        return pid if pid and alive(pid, str(self.directory)) else None
+
+    def qemu_pids(self) -> list[int]:
+        """The guests' processes, as the daemon wrote them down."""
+        places = ("run/qemu", "run/libvirt/qemu/run")
+        files = [file for place in places for file in (self.directory / place).glob("*.pid")]
+        pids = [read_pid(file) for file in files if file.name != "driver.pid"]
+        return [pid for pid in pids if pid and alive(pid, "qemu")]
+
+    def destroy_all(self, seconds: float = STOP_SECONDS) -> None:
+        """Kill every guest of this host and wait until they are gone."""
+        pids = self.qemu_pids()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not gone(pids, seconds):
+            raise TimeoutError(f"{self.name}: guests {pids} survived SIGKILL for {seconds:g} s")
+
+    def __enter__(self) -> LibvirtHost:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy_all()
+        self.stop()
+
+    def _launch(self) -> None:
+        """Reaper -> namespaces -> libvirtd, in a session of its own: it outlives this process."""
+        self.socket.unlink(missing_ok=True)
+        command = [sys.executable, "-c", REAPER]
+        if self.is_system:
+            command += ["unshare", "--mount", "--uts"]
+        command += ["sh", "-ec", _script(self)]
+        with (self.directory / "log/stdout").open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
+                start_new_session=True, env=None if self.is_system else _session_env(self.directory),
+            )  # fmt: skip
+        (self.directory / "reaper.pid").write_text(f"{self._process.pid}\n")
+
+    def _wait_until_it_answers(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not (self.socket.exists() and self._answers()):
+            if self._process and self._process.poll() is not None:
+                said = (self.directory / "log/stdout").read_text(errors="replace")[-800:]
+                raise RuntimeError(f"{self.name}: libvirtd ended while starting: {said}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.name}: libvirtd does not answer after {seconds:g} s")
+            time.sleep(0.03)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return conf.virsh(self, "uri", seconds=10).returncode == 0
+        return False
+
+    def _collect_reaper(self) -> None:
+        """Our own child must not stay a zombie; with guests left it goes on, and so it should."""
+        if self._process and not self.qemu_pids():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(2)
+
+
+def _script(host: LibvirtHost) -> str:
+    here = shlex.quote(str(host.directory))
+    lines = []
+    if host.is_system:
+        lines += [f"hostname {shlex.quote(host.name)}", *conf.hide_kvm(host), *conf.binds(host)]
+    lines.append(f"exec libvirtd -f {here}/etc/libvirtd.conf -p {shlex.quote(str(host.pidfile))}")
+    return "\n".join(lines)
+
+
+def _session_env(directory: Path) -> dict[str, str]:
+    return {
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": str(directory),
+        "XDG_RUNTIME_DIR": f"{directory}/run",
+        "XDG_CONFIG_HOME": f"{directory}/cfg",
+        "XDG_CACHE_HOME": f"{directory}/cache",
+        "XDG_DATA_HOME": f"{directory}/data",
+    }
+
+
+def _libvirt_qemu_user() -> None:
+    """libvirt's system driver does not start without this user, even if guests run as root."""
+    try:
+        pwd.getpwnam("libvirt-qemu")
+    except KeyError:
+        command = ["useradd", "-r", "-M", "-s", "/usr/sbin/nologin", "libvirt-qemu"]
+        subprocess.run(command, check=True, timeout=30)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("verb", choices=("start", "stop", "status"))
+    parser.add_argument("root", type=Path)
+    parser.add_argument("names", nargs="+", metavar="name")
+    options = parser.parse_args()
+    missing = [tool for tool in ("libvirtd", "virsh", "unshare") if not shutil.which(tool)]
+    if missing and options.verb == "start":
+        print(f"{', '.join(missing)} not installed: apt-get install libvirt-daemon libvirt-clients")
+        return 1
+    for index, name in enumerate(options.names):
+        host = LibvirtHost(name, options.root, index)
+        if options.verb == "start":
+            host.start()
+        elif options.verb == "stop":
+            host.destroy_all()
+            host.stop()
+        state = "running" if host.is_running() else "stopped"
+        print(f"{name} {state} pid={host.pid() or '-'} guests={len(host.qemu_pids())} {host.uri}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
