@@ -1,7 +1,7 @@
 """The contract between Stillwater and a hypervisor: plain Python, no Django, no Celery.
 
-Every verb is idempotent (asking for what is already so is success), bounded in time, and raises only
-the `VirtError` kinds below. The same contract suite (`tests/virt/`) runs on every driver.
+Every verb is idempotent (asking for what is already so is success), bounded in time, and raises
+only the `VirtError` kinds below. The same contract suite (`tests/virt/`) runs on every driver.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 class PowerState(enum.IntEnum):
-    """What the hypervisor says a guest is doing; the numbers are Nova's (`OS-EXT-STS:power_state`)."""
+    """What the hypervisor says a guest is doing; numbers as in `OS-EXT-STS:power_state`."""
 
     NOSTATE = 0
     RUNNING = 1
@@ -115,7 +115,8 @@ class GuestEvent:
     detail: str = ""  # e.g. "shutdown", "crashed", "destroyed"; for logs
 
 
-ImageSource = Callable[[Path], None]  # writes the image's bytes to the path, or raises ImageUnusable
+# Writes the image's bytes to the path, or raises ImageUnusable.
+ImageSource = Callable[[Path], None]
 
 
 class Driver(ABC):
@@ -137,8 +138,8 @@ class Driver(ABC):
     def spawn(self, guest: Guest, fetch: ImageSource) -> None:
         """Disk from the image, definition, power on. Run again after a crash it completes.
 
-        `fetch` is called only when the image is not in the host's cache; parallel spawns of one image
-        fetch it once. Raises ImageUnusable, InsufficientResources.
+        `fetch` is called only when the image is not in the host's cache; parallel spawns of one
+        image fetch it once. Raises ImageUnusable, InsufficientResources.
         """
 
     @abstractmethod
@@ -147,7 +148,7 @@ class Driver(ABC):
 
     @abstractmethod
     def power_on(self, guest: Guest) -> None:
-        """Running is success; a guest that is off boots; its definition is made anew if it is lost."""
+        """Running is success; a guest that is off boots; a lost definition is made anew."""
 
     @abstractmethod
     def power_off(self, uuid: str) -> None:

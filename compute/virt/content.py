@@ -1,4 +1,4 @@
-"""Is an image file what its record says, and safe to hand to QEMU? Pure Python, nothing is opened twice.
+"""Is an image file what its record says, and safe to hand to QEMU?
 
 A qcow2 header can name other files of the host (a backing file, an external data file), and every
 tool that opens the image reads them for the guest (CVE-2024-32498). So the header is looked at
@@ -32,7 +32,7 @@ def check(path: Path, image: Image) -> int:
             raise ImageUnusable(f"image {image.id} is registered as qcow2 but is none")
         return _check_qcow2(head, image)
     if image.disk_format != "raw":
-        raise ImageUnusable(f"image {image.id} has disk format {image.disk_format}; raw or qcow2 do")
+        raise ImageUnusable(f"image {image.id} is {image.disk_format}; raw or qcow2 do")
     if is_qcow2:
         raise ImageUnusable(f"image {image.id} is registered as raw but is qcow2")
     return size

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Announcer:
-    """One thread that does small jobs in order: a slow or failing listener holds up no hypervisor."""
+    """One thread doing small jobs in order: a slow or failing listener holds up no hypervisor."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -11,8 +11,25 @@ from deploy.guests.tools import CannotBuild, kernel_package, need, run, unpacked
 
 INIT = Path(__file__).with_name("init.sh")
 MBR = Path("/usr/lib/syslinux/mbr/mbr.bin")
-MODULES = """virtio_pci virtio_blk virtio_net virtio_console evdev button isofs vfat nls_ascii
-nls_cp437 virtio_scsi sd_mod sr_mod ata_piix virtio-rng pvpanic-pci loop""".split()
+MODULES = (
+    "virtio_pci",
+    "virtio_blk",
+    "virtio_net",
+    "virtio_console",
+    "evdev",
+    "button",
+    "isofs",
+    "vfat",
+    "nls_ascii",
+    "nls_cp437",
+    "virtio_scsi",
+    "sd_mod",
+    "sr_mod",
+    "ata_piix",
+    "virtio-rng",
+    "pvpanic-pci",
+    "loop",
+)
 TOOLS = {
     "dpkg-deb": "dpkg",
     "apt-get": "apt",
@@ -23,7 +40,21 @@ TOOLS = {
     "mke2fs": "e2fsprogs",
     "sfdisk": "fdisk",
 }
-DIRECTORIES = "proc sys dev run tmp mnt etc root var/log var/run sbin usr/bin usr/sbin".split()
+DIRECTORIES = (
+    "proc",
+    "sys",
+    "dev",
+    "run",
+    "tmp",
+    "mnt",
+    "etc",
+    "root",
+    "var/log",
+    "var/run",
+    "sbin",
+    "usr/bin",
+    "usr/sbin",
+)
 FILES = {
     "etc/passwd": b"root:x:0:0:root:/root:/bin/sh\n",
     "etc/group": b"root:x:0:\n",

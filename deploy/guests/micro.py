@@ -38,7 +38,8 @@ def build(target: Path, guest: Micro) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         objects, sector = Path(scratch, "micro.o"), Path(scratch, "micro.bin")
         run("as", "--32", "-o", objects, SOURCE)
-        run("ld", "-m", "elf_i386", "-Ttext", "0x7c00", "--oformat", "binary", "-o", sector, objects)
+        link = ("-m", "elf_i386", "-Ttext", "0x7c00", "--oformat", "binary")
+        run("ld", *link, "-o", sector, objects)
         code = bytearray(sector.read_bytes())
     at = code.index(b"SWPARAMS") + 8
     code[at : at + 4] = bytes(

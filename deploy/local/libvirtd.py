@@ -147,9 +147,13 @@ class LibvirtHost:
         with (self.directory / "log/stdout").open("ab") as log:
             self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
-                start_new_session=True, env=None if self.is_system else _session_env(self.directory),
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+                env=None if self.is_system else _session_env(self.directory),
+            )
         (self.directory / "reaper.pid").write_text(f"{self._process.pid}\n")
 
     def _wait_until_it_answers(self, seconds: float) -> None:

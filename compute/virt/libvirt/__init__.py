@@ -1,0 +1,1 @@
+"""KVM and QEMU guests through libvirt. Nothing outside this folder imports `libvirt`."""

@@ -1,0 +1,296 @@
+"""A hypervisor without machines: thousands of guests, delays and failures to order."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from compute.virt import content
+from compute.virt.base import (
+    Driver,
+    Guest,
+    GuestEvent,
+    GuestInvalidState,
+    HostFacts,
+    HypervisorUnavailable,
+    Image,
+    ImageSource,
+    ImageUnusable,
+    PowerState,
+)
+from compute.virt.events import Announcer, Bells, wait_for
+from compute.virt.fake_clock import Clock
+from compute.virt.fake_orders import ALWAYS, Orders, from_properties
+from compute.virt.fake_state import Record, State
+
+ALIVE = frozenset({PowerState.RUNNING, PowerState.PAUSED})
+SUPPORTS = frozenset(
+    {"pause", "suspend", "snapshot", "live_snapshot", "console_output", "shutdown_signal"}
+)
+MIB, GIB = 1 << 20, 1 << 30
+CALLS_KEPT = 10_000
+
+
+class FakeDriver(Driver):
+    """The whole contract, in no time, or in as much as was ordered.
+
+    With a `state` file guests outlive this process, also a killed one, as real guests do. Orders
+    come from `orders` and, per guest, from `fake_*` properties of its image.
+    """
+
+    def __init__(
+        self,
+        hostname: str = "fake-host",
+        *,
+        state: Path | str | None = None,
+        orders: Orders | str = "",
+        vcpus: int = 64,
+        memory_mb: int = 262_144,
+        disk_gb: int = 8192,
+        host_ip: str = "127.0.0.1",
+    ) -> None:
+        self.orders = orders if isinstance(orders, Orders) else Orders(orders)
+        self.calls: deque[tuple[str, str]] = deque(maxlen=CALLS_KEPT)
+        self._facts = (hostname, vcpus, memory_mb, disk_gb, host_ip)
+        self._started = time.monotonic()
+        self._state = State(Path(state) if state else None)
+        self._image_locks: dict[str, threading.Lock] = {}
+        self._watchers: list[Callable[[GuestEvent], None]] = []
+        self._bells = Bells()
+        self._announcer = Announcer("fake-announcer")
+        self._away = ""
+        self._closing = threading.Event()
+        self._clock = Clock(self._state, self._is_down)
+
+    def facts(self) -> HostFacts:
+        with self._call("facts", ""):
+            hostname, vcpus, memory_mb, disk_gb, host_ip = self._facts
+            return HostFacts(
+                hypervisor_hostname=hostname,
+                hypervisor_type="fake",
+                hypervisor_version=1_000_000,
+                vcpus=vcpus,
+                memory_mb=memory_mb,
+                disk_gb=disk_gb,
+                host_ip=host_ip,
+                cpu_info={"arch": "x86_64", "model": "fake", "vendor": "", "features": []},
+                uptime_seconds=int(time.monotonic() - self._started),
+                supports=SUPPORTS,
+            )
+
+    def guests(self) -> dict[str, PowerState]:
+        with self._call("guests", ""):
+            return self._state.powers()
+
+    def power_state(self, uuid: str) -> PowerState:
+        with self._call("power_state", uuid):
+            return self._power(uuid)
+
+    def spawn(self, guest: Guest, fetch: ImageSource) -> None:
+        with self._call("spawn", guest.uuid, guest):
+            if self._power(guest.uuid) in ALIVE:
+                return
+            size = self._image(guest.image, fetch)
+            wanted = guest.disk_gb * GIB
+            if wanted and wanted < size:
+                raise ImageUnusable(
+                    f"image {guest.image.id} needs {size} bytes, the disk has {wanted}"
+                )
+            self._boot(guest, wanted or size)
+
+    def destroy(self, uuid: str) -> None:
+        with self._call("destroy", uuid):
+            self._state.forget(uuid)
+            self._bells.ring(uuid)
+
+    def power_on(self, guest: Guest) -> None:
+        with self._call("power_on", guest.uuid, guest):
+            power = self._state.get(guest.uuid).power
+            if power in (PowerState.PAUSED, PowerState.SUSPENDED):
+                self._change(guest.uuid, PowerState.RUNNING, "resumed")
+            elif power is not PowerState.RUNNING:
+                self._boot(guest)
+
+    def power_off(self, uuid: str) -> None:
+        with self._call("power_off", uuid):
+            if self._power(uuid) not in (PowerState.SHUTDOWN, PowerState.NOSTATE):
+                self._change(uuid, PowerState.SHUTDOWN, "destroyed")
+
+    def signal_shutdown(self, uuid: str) -> str:
+        with self._call("signal_shutdown", uuid), self._state.lock:
+            record = self._in(uuid, PowerState.RUNNING)
+            wish = from_properties(record.properties).shutdown
+            order = self.orders.shutdown_of(uuid)
+            record.presses += 1
+            deaf = wish.ignore or order.ignore or record.presses <= max(wish.skip, order.skip)
+            if not deaf and record.off_at is None:
+                record.off_at = time.time() + (wish.delay or order.delay)
+            self._state.save(record)
+        self._clock.wind()
+        return "acpi"
+
+    def wait_until_off(self, uuid: str, seconds: float) -> bool:
+        with self._call("wait_until_off", uuid), self._bells.listening(uuid) as bell:
+            return wait_for(bell, lambda: self._power(uuid) not in ALIVE, seconds)
+
+    def reboot_hard(self, guest: Guest) -> None:
+        with self._call("reboot_hard", guest.uuid, guest):
+            self._state.get(guest.uuid)
+            self._boot(guest)
+
+    def pause(self, uuid: str) -> None:
+        with self._call("pause", uuid):
+            if self._in(uuid, *ALIVE).power is PowerState.RUNNING:
+                self._change(uuid, PowerState.PAUSED, "paused")
+
+    def unpause(self, uuid: str) -> None:
+        with self._call("unpause", uuid):
+            if self._in(uuid, *ALIVE).power is PowerState.PAUSED:
+                self._change(uuid, PowerState.RUNNING, "resumed")
+
+    def suspend(self, uuid: str) -> None:
+        with self._call("suspend", uuid):
+            if self._in(uuid, *ALIVE, PowerState.SUSPENDED).power in ALIVE:
+                self._change(uuid, PowerState.SUSPENDED, "saved")
+
+    def resume(self, guest: Guest) -> None:
+        with self._call("resume", guest.uuid, guest):
+            if self._in(guest.uuid, *ALIVE, PowerState.SUSPENDED).power is not PowerState.RUNNING:
+                self._change(guest.uuid, PowerState.RUNNING, "resumed")
+
+    def console_output(self, uuid: str, length: int | None = None) -> str:
+        with self._call("console_output", uuid):
+            lines = self._state.console(uuid).splitlines(keepends=True)
+            return "".join(lines if length is None else lines[-length:] if length > 0 else [])
+
+    def snapshot(self, uuid: str, target: Path) -> Image:
+        with self._call("snapshot", uuid):
+            size = self._state.get(uuid).virtual_size
+            partial_file = target.with_name(f"{target.name}.part")
+            content.write_empty_qcow2(partial_file, size)
+            partial_file.replace(target)
+            return Image("", "qcow2", size=target.stat().st_size, virtual_size=size)
+
+    def watch(self, callback: Callable[[GuestEvent], None]) -> None:
+        self._watchers.append(callback)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._clock.close()
+        self._announcer.close()
+        self._state.close()
+
+    # What the machines could do by themselves, for tests and demonstrations.
+
+    def power_off_from_inside(self, uuid: str) -> None:
+        """Somebody in the guest typed poweroff."""
+        self._state.get(uuid)
+        self._change(uuid, PowerState.SHUTDOWN, "shutdown")
+
+    def crash(self, uuid: str) -> None:
+        """The guest's process died."""
+        self._state.get(uuid)
+        self._change(uuid, PowerState.CRASHED, "crashed")
+
+    def go_away(self, reason: str = "ordered to be away") -> None:
+        """From now on every verb raises HypervisorUnavailable."""
+        self._away = reason
+
+    def come_back(self) -> None:
+        """Work again, and report every guest once."""
+        self._away = ""
+        for uuid, power in self._state.powers().items():
+            self._tell(GuestEvent(uuid, power, "reconnected"))
+
+    @contextmanager
+    def _call(self, verb: str, uuid: str, guest: Guest | None = None) -> Iterator[None]:
+        """Record the call, then delay it and fail it as ordered, before any work is done."""
+        self.calls.append((verb, uuid))
+        if self._away:
+            raise HypervisorUnavailable(self._away)
+        order = self.orders.take(verb, uuid)
+        delay, failure = order.delay, order.error if order.fail else None
+        wish = from_properties(self._properties(uuid, guest)).verbs.get(verb)
+        if wish is not None:
+            delay = max(delay, wish.delay)
+            if wish.fail and failure is None:
+                count = self._state.count_failure(uuid, verb)
+                failure = wish.error if wish.fail == ALWAYS or count <= wish.fail else None
+        if delay and self._closing.wait(delay):
+            raise HypervisorUnavailable("the driver was closed meanwhile")
+        if failure is not None:
+            raise failure(f"{verb} failed to order")
+        yield
+
+    def _properties(self, uuid: str, guest: Guest | None) -> dict[str, str]:
+        record = None if guest or not uuid else self._state.find(uuid)
+        return dict(guest.image.properties if guest else record.properties if record else {})
+
+    def _power(self, uuid: str) -> PowerState:
+        record = self._state.find(uuid)
+        return record.power if record else PowerState.NOSTATE
+
+    def _in(self, uuid: str, *powers: PowerState) -> Record:
+        record = self._state.get(uuid)
+        if record.power not in powers:
+            raise GuestInvalidState(f"guest {uuid} is {record.power.name}")
+        return record
+
+    def _change(self, uuid: str, power: PowerState, detail: str) -> None:
+        with self._state.lock:
+            record = self._state.find(uuid)
+            if record is None:  # destroyed meanwhile
+                return
+            record.power, record.off_at, record.presses = power, None, 0
+            self._state.save(record)
+        self._bells.ring(uuid)
+        self._tell(GuestEvent(uuid, power, detail))
+
+    def _boot(self, guest: Guest, virtual_size: int = 0) -> None:
+        with self._state.lock:
+            old = self._state.find(guest.uuid)
+            record = Record(
+                guest.uuid,
+                guest.name,
+                PowerState.RUNNING,
+                virtual_size or (old.virtual_size if old else MIB),
+                boots=1 + (old.boots if old else 0),
+                properties=dict(guest.image.properties),
+            )
+            self._state.save(record)
+            said = (
+                f"STILLWATER BOOT image={guest.image.id} boots={record.boots}\nSTILLWATER READY\n"
+            )
+            self._state.write_console(guest.uuid, said)
+        self._tell(GuestEvent(guest.uuid, PowerState.RUNNING, "started"))
+
+    def _image(self, image: Image, fetch: ImageSource) -> int:
+        """The image's virtual size; fetched and checked once, its bytes are not kept."""
+        with self._image_locks.setdefault(image.id, threading.Lock()):
+            size = self._state.image_size(image.id)
+            if size is None:
+                with tempfile.TemporaryDirectory(prefix="stillwater-fake-") as scratch:
+                    file = Path(scratch, "image")
+                    fetch(file)
+                    size = content.check(file, image)
+                self._state.keep_image(image.id, size)
+            return size
+
+    def _tell(self, event: GuestEvent) -> None:
+        for watcher in list(self._watchers):
+            self._announcer.submit(partial(watcher, event))
+
+    def _is_down(self, uuid: str) -> None:
+        with self._state.lock:
+            record = self._state.find(uuid)
+            if record is None or record.power is not PowerState.SHUTDOWN:  # overtaken
+                return
+            self._state.save(record)
+        self._bells.ring(uuid)
+        self._tell(GuestEvent(uuid, PowerState.SHUTDOWN, "shutdown"))

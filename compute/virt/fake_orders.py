@@ -1,0 +1,156 @@
+"""Delays and failures to order, for the fake driver."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from compute.virt import base
+from compute.virt.base import VirtError
+
+VERBS = frozenset(base.Driver.__abstractmethods__) - {"watch", "close"}
+ALWAYS = -1
+KINDS: Mapping[str, type[VirtError]] = {
+    kind.__name__: kind for kind in [VirtError, *VirtError.__subclasses__()]
+}
+TRUE = frozenset({"1", "true", "yes", "on", "always"})
+PROPERTY = "fake_"
+
+
+@dataclass(slots=True)
+class Order:
+    """What one verb shall do; `fail` counts down, ALWAYS never ends."""
+
+    delay: float = 0.0
+    fail: int = 0
+    error: type[VirtError] = VirtError
+
+
+@dataclass(slots=True)
+class Shutdown:
+    """How a guest answers its power button."""
+
+    delay: float = 0.0  # seconds until it is off
+    ignore: bool = False
+    skip: int = 0  # that many presses are lost first
+
+
+@dataclass(slots=True)
+class Parsed:
+    """Orders as written in a setting or in image properties."""
+
+    verbs: dict[str, Order] = field(default_factory=dict)
+    shutdown: Shutdown = field(default_factory=Shutdown)
+
+
+class Orders:
+    """Orders of one driver, safe to change while it works. `uuid` "" is every guest."""
+
+    def __init__(self, text: str = "") -> None:
+        self._lock = threading.Lock()
+        parsed = parse_orders(text)
+        self._orders = {(verb, ""): order for verb, order in parsed.verbs.items()}
+        self._shutdown = {"": parsed.shutdown}
+
+    def delay(self, verb: str, seconds: float, uuid: str = "") -> None:
+        """From now on `verb` takes at least so long."""
+        with self._lock:
+            self._order(verb, uuid).delay = seconds
+
+    def fail(
+        self,
+        verb: str,
+        times: int = 1,
+        error: type[VirtError] = VirtError,
+        uuid: str = "",
+    ) -> None:
+        """The next `times` calls of `verb` raise `error`; ALWAYS for all of them."""
+        with self._lock:
+            order = self._order(verb, uuid)
+            order.fail, order.error = times, error
+
+    def shutdown(
+        self, *, delay: float = 0.0, ignore: bool = False, skip: int = 0, uuid: str = ""
+    ) -> None:
+        """How guests answer the power button from now on."""
+        with self._lock:
+            self._shutdown[uuid] = Shutdown(delay, ignore, skip)
+
+    def clear(self) -> None:
+        """No delays, no failures."""
+        with self._lock:
+            self._orders.clear()
+            self._shutdown = {"": Shutdown()}
+
+    def take(self, verb: str, uuid: str) -> Order:
+        """What this call has to do; a failure taken is a failure less."""
+        with self._lock:
+            chosen = [o for key in {uuid, ""} if (o := self._orders.get((verb, key)))]
+            due = Order(delay=max((order.delay for order in chosen), default=0.0))
+            for order in chosen:
+                if order.fail and not due.fail:
+                    due.fail, due.error = 1, order.error
+                    order.fail -= order.fail > 0
+            return due
+
+    def shutdown_of(self, uuid: str) -> Shutdown:
+        """How this guest answers its power button."""
+        with self._lock:
+            return self._shutdown.get(uuid) or self._shutdown[""]
+
+    def _order(self, verb: str, uuid: str) -> Order:
+        if verb not in VERBS:
+            raise ValueError(f"{verb!r} is no verb of a hypervisor: {', '.join(sorted(VERBS))}")
+        return self._orders.setdefault((verb, uuid), Order())
+
+
+def parse_orders(text: str) -> Parsed:
+    """Read "spawn.delay=0.5,spawn.fail=2,spawn.error=InsufficientResources,shutdown.ignore=1"."""
+    parsed = Parsed()
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = item.partition("=")
+        verb, dot, what = name.strip().rpartition(".")
+        if not (equals and dot):
+            raise ValueError(f"order {item!r} is not of the form verb.what=value")
+        _set(parsed, verb, what, value.strip())
+    return parsed
+
+
+def from_properties(properties: Mapping[str, str]) -> Parsed:
+    """Read an image's `fake_<verb>_<what>` properties; nonsense in them is ignored, not raised."""
+    parsed = Parsed()
+    for name, value in properties.items():
+        verb, underscore, what = name.removeprefix(PROPERTY).rpartition("_")
+        if name.startswith(PROPERTY) and underscore:
+            try:
+                _set(parsed, verb, what, str(value))
+            except ValueError:  # an image may come from anywhere; only settings are checked
+                continue
+    return parsed
+
+
+def _set(parsed: Parsed, verb: str, what: str, value: str) -> None:
+    shutdown: Mapping[str, Callable[[str], object]] = {
+        "delay": float,
+        "ignore": lambda text: text.lower() in TRUE,
+        "skip": int,
+    }
+    plain: Mapping[str, Callable[[str], object]] = {"delay": float, "fail": _times, "error": _kind}
+    readers = shutdown if verb == "shutdown" else plain
+    if what not in readers or (verb != "shutdown" and verb not in VERBS):
+        raise ValueError(f"there is no order {verb}.{what}")
+    target = parsed.shutdown
+    if verb != "shutdown":
+        target = parsed.verbs.setdefault(verb, Order())
+    setattr(target, what, readers[what](value))
+
+
+def _times(text: str) -> int:
+    return ALWAYS if text.lower() == "always" else int(text)
+
+
+def _kind(text: str) -> type[VirtError]:
+    if text not in KINDS:
+        raise ValueError(f"{text!r} is no error kind: {', '.join(sorted(KINDS))}")
+    return KINDS[text]

@@ -1,0 +1,154 @@
+"""What the fake hypervisor remembers: in memory, or in a file that outlives a killed worker."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from compute.virt.base import GuestNotFound, PowerState
+
+CONSOLE_CHARACTERS = 64 << 10
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS guests (
+    uuid TEXT PRIMARY KEY, name TEXT NOT NULL, power INTEGER NOT NULL,
+    virtual_size INTEGER NOT NULL,
+    off_at REAL, presses INTEGER NOT NULL DEFAULT 0, boots INTEGER NOT NULL DEFAULT 0,
+    properties TEXT NOT NULL DEFAULT '{}', console TEXT NOT NULL DEFAULT '');
+CREATE INDEX IF NOT EXISTS guests_going_down ON guests (off_at) WHERE off_at IS NOT NULL;
+CREATE TABLE IF NOT EXISTS images (id TEXT PRIMARY KEY, virtual_size INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS failures (
+    uuid TEXT, verb TEXT, count INTEGER NOT NULL, PRIMARY KEY (uuid, verb));
+"""
+COLUMNS = "uuid, name, power, virtual_size, off_at, presses, boots, properties"
+
+
+@dataclass(slots=True)
+class Record:
+    """One guest; `off_at` is when a guest that was asked to shut down will be off."""
+
+    uuid: str
+    name: str
+    power: PowerState
+    virtual_size: int
+    off_at: float | None = None
+    presses: int = 0
+    boots: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+class State:
+    """Guests, images and used-up failures in one SQLite database, read afresh each time.
+
+    Safe for many threads and for a second process; `lock` makes several steps one.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.lock = threading.RLock()
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        self._database = sqlite3.connect(
+            str(file or ":memory:"), timeout=30, isolation_level=None, check_same_thread=False
+        )
+        # A killed process loses nothing without fsync; only a power cut would.
+        self._database.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF; {SCHEMA}")
+
+    def find(self, uuid: str) -> Record | None:
+        rows = self._run(f"SELECT {COLUMNS} FROM guests WHERE uuid = ?", uuid)  # noqa: S608
+        return _record(rows[0]) if rows else None
+
+    def get(self, uuid: str) -> Record:
+        record = self.find(uuid)
+        if record is None:
+            raise GuestNotFound(f"no guest {uuid} on this host")
+        return record
+
+    def save(self, record: Record) -> None:
+        self._run(
+            f"INSERT INTO guests ({COLUMNS})"  # noqa: S608 - our own column names
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO UPDATE SET name=excluded.name,"
+            " power=excluded.power, virtual_size=excluded.virtual_size, off_at=excluded.off_at,"
+            " presses=excluded.presses, boots=excluded.boots, properties=excluded.properties",
+            record.uuid,
+            record.name,
+            int(record.power),
+            record.virtual_size,
+            record.off_at,
+            record.presses,
+            record.boots,
+            json.dumps(dict(record.properties)),
+        )
+
+    def forget(self, uuid: str) -> None:
+        with self.lock:
+            self._run("DELETE FROM guests WHERE uuid = ?", uuid)
+            self._run("DELETE FROM failures WHERE uuid = ?", uuid)
+
+    def powers(self) -> dict[str, PowerState]:
+        """Every guest's power state, those whose time to go down has come among them."""
+        rows = self._run("SELECT uuid, power, off_at FROM guests")
+        now = time.time()
+        return {
+            uuid: PowerState.SHUTDOWN if off_at is not None and off_at <= now else PowerState(power)
+            for uuid, power, off_at in rows
+        }
+
+    def next_down(self) -> float | None:
+        """When the next guest powers itself off, None if none will."""
+        return self._run("SELECT min(off_at) FROM guests WHERE off_at IS NOT NULL")[0][0]
+
+    def due(self) -> list[str]:
+        """Guests whose time to go down has come."""
+        rows = self._run("SELECT uuid FROM guests WHERE off_at <= ?", time.time())
+        return [uuid for (uuid,) in rows]
+
+    def write_console(self, uuid: str, text: str) -> None:
+        self._run(
+            "UPDATE guests SET console = substr(console || ?, ?) WHERE uuid = ?",
+            text, -CONSOLE_CHARACTERS, uuid,
+        )  # fmt: skip
+
+    def console(self, uuid: str) -> str:
+        rows = self._run("SELECT console FROM guests WHERE uuid = ?", uuid)
+        if not rows:
+            raise GuestNotFound(f"no guest {uuid} on this host")
+        return rows[0][0]
+
+    def image_size(self, image_id: str) -> int | None:
+        """The virtual size of an image this host has, None if it must be fetched."""
+        rows = self._run("SELECT virtual_size FROM images WHERE id = ?", image_id)
+        return rows[0][0] if rows else None
+
+    def keep_image(self, image_id: str, virtual_size: int) -> None:
+        self._run("INSERT OR REPLACE INTO images VALUES (?, ?)", image_id, virtual_size)
+
+    def count_failure(self, uuid: str, verb: str) -> int:
+        """How often this guest's verb has failed to order, this time included."""
+        rows = self._run(
+            "INSERT INTO failures VALUES (?, ?, 1)"
+            " ON CONFLICT (uuid, verb) DO UPDATE SET count = count + 1 RETURNING count",
+            uuid, verb,
+        )  # fmt: skip
+        return rows[0][0]
+
+    def close(self) -> None:
+        with self.lock:
+            self._database.close()
+
+    def _run(self, statement: str, *values: object) -> list[tuple]:
+        with self.lock:
+            return self._database.execute(statement, values).fetchall()
+
+
+def _record(row: tuple) -> Record:
+    uuid, name, power, virtual_size, off_at, presses, boots, properties = row
+    record = Record(
+        uuid, name, PowerState(power), virtual_size, off_at, presses, boots, json.loads(properties)
+    )
+    if off_at is not None and off_at <= time.time():  # it went down, maybe while nobody looked
+        record.power, record.off_at, record.presses = PowerState.SHUTDOWN, None, 0
+    return record

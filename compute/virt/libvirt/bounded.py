@@ -1,0 +1,38 @@
+"""Calls into libvirt have no time limit of their own; here they get one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from compute.virt.base import OperationTimedOut
+from compute.virt.libvirt.errors import translated
+
+Result = TypeVar("Result")
+
+
+def bounded(seconds: float, what: str, call: Callable[[], Result]) -> Result:
+    """The call's result or its error, or OperationTimedOut after `seconds`.
+
+    A call that timed out goes on in its daemon thread: libvirt cannot take it back.
+    """
+    results: list[Result] = []
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def work() -> None:
+        try:
+            with translated():
+                results.append(call())
+        except BaseException as error:  # raised again in the caller's thread
+            errors.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=work, name=f"libvirt-{what}", daemon=True).start()
+    if not done.wait(seconds):
+        raise OperationTimedOut(f"{what} did not end within {seconds:g} s")
+    if errors:
+        raise errors[0]
+    return results[0]

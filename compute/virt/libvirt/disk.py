@@ -1,0 +1,109 @@
+"""Disks of guests: the host's image cache and the overlays on it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+
+from compute.virt import content
+from compute.virt.base import (
+    Guest,
+    Image,
+    ImageSource,
+    ImageUnusable,
+    OperationTimedOut,
+    VirtError,
+)
+from compute.virt.libvirt import qemu_img
+from compute.virt.libvirt.errors import translated
+
+FETCH_SECONDS = 1800.0
+LOCK_POLL_SECONDS = 0.05
+SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+GIB = 1 << 30
+
+
+class ImageCache:
+    """Images on this host, each fetched once, checked, and then never changed."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def path(self, image: Image, fetch: ImageSource) -> Path:
+        """The image's file; whoever comes first fetches it, the others wait for that."""
+        if not SAFE_NAME.fullmatch(image.id):
+            raise ImageUnusable(f"image id {image.id!r} cannot be a file name")
+        cached = self._directory / f"{image.id}.{image.disk_format}"
+        if cached.exists():
+            return cached
+        with translated():
+            self._directory.mkdir(parents=True, exist_ok=True)
+        with _locked(self._directory / f"{image.id}.lock"):
+            if not cached.exists():
+                self._fetch(image, fetch, cached)
+        return cached
+
+    def _fetch(self, image: Image, fetch: ImageSource, cached: Path) -> None:
+        partial = cached.with_name(f"{image.id}.part")
+        partial.unlink(missing_ok=True)  # left by a worker that died here
+        try:
+            with translated():
+                fetch(partial)
+                content.check(partial, image)
+                qemu_img.virtual_size(partial, image.disk_format)
+                partial.chmod(0o444)
+                partial.replace(cached)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def create(target: Path, guest: Guest, base: Path) -> None:
+    """The guest's disk, if it is not there yet; a half-made one never has its final name."""
+    if target.exists():
+        return
+    partial = target.with_suffix(".part")
+    partial.unlink(missing_ok=True)
+    size = qemu_img.virtual_size(base, guest.image.disk_format)
+    wanted = guest.disk_gb * GIB
+    if wanted and wanted < size:
+        raise ImageUnusable(f"image {guest.image.id} needs {size} bytes, the disk has {wanted}")
+    qemu_img.create_overlay(partial, base, guest.image.disk_format, wanted or size)
+    partial.replace(target)
+
+
+def cache_mode(directory: Path) -> str:
+    """ "none" where the file system can do direct I/O, else "writeback" (flushes are kept)."""
+    probe = directory / f".direct-io-{os.getpid()}-{threading.get_ident()}"
+    try:
+        os.close(os.open(probe, os.O_CREAT | os.O_RDWR | os.O_DIRECT, 0o600))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise VirtError(f"{directory} cannot hold disks: {error}") from error
+        return "writeback"
+    finally:
+        probe.unlink(missing_ok=True)
+    return "none"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Held by one thread of one process; the kernel lets go of it when the process dies."""
+    deadline = monotonic() + FETCH_SECONDS
+    pause = threading.Event()
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if monotonic() > deadline:
+                    raise OperationTimedOut(f"another fetch holds {path.name}") from None
+                pause.wait(LOCK_POLL_SECONDS)
+        yield

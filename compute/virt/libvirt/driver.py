@@ -1,0 +1,279 @@
+"""Guests on KVM or QEMU, through libvirt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import libvirt
+
+from compute.virt.base import (
+    Driver,
+    Guest,
+    GuestEvent,
+    GuestInvalidState,
+    GuestNotFound,
+    HostFacts,
+    HypervisorUnavailable,
+    Image,
+    ImageSource,
+    PowerState,
+    VirtError,
+)
+from compute.virt.events import Announcer, Bells, wait_for
+from compute.virt.libvirt import capabilities, disk, snapshot
+from compute.virt.libvirt.errors import translated
+from compute.virt.libvirt.files import files_of
+from compute.virt.libvirt.guest import OFF, LibvirtGuest, power_state
+from compute.virt.libvirt.host import Host
+from compute.virt.libvirt.xml import choose_virt_type, domain_xml
+
+DETAILS = {
+    libvirt.VIR_DOMAIN_EVENT_STARTED: "started",
+    libvirt.VIR_DOMAIN_EVENT_SUSPENDED: "paused",
+    libvirt.VIR_DOMAIN_EVENT_RESUMED: "resumed",
+    libvirt.VIR_DOMAIN_EVENT_STOPPED: "shutdown",
+    libvirt.VIR_DOMAIN_EVENT_PMSUSPENDED: "asleep",
+    libvirt.VIR_DOMAIN_EVENT_CRASHED: "crashed",
+}
+STOPPED_DETAILS = {
+    libvirt.VIR_DOMAIN_EVENT_STOPPED_DESTROYED: "destroyed",
+    libvirt.VIR_DOMAIN_EVENT_STOPPED_CRASHED: "crashed",
+    libvirt.VIR_DOMAIN_EVENT_STOPPED_FAILED: "crashed",
+    libvirt.VIR_DOMAIN_EVENT_STOPPED_SAVED: "saved",
+    libvirt.VIR_DOMAIN_EVENT_STOPPED_MIGRATED: "migrated",
+}
+
+
+class LibvirtDriver(Driver):
+    """One libvirt daemon, one state directory. Connects at first use: build it after a fork."""
+
+    def __init__(
+        self,
+        uri: str = "qemu:///system",
+        state_dir: Path | str = "/var/lib/stillwater",
+        *,
+        virt_type: str = "auto",
+        hostname: str = "",
+        host_ip: str = "127.0.0.1",
+    ) -> None:
+        """`hostname` "" is what libvirt says; QEMU must be able to read `state_dir`."""
+        self._state = Path(state_dir).resolve()
+        self._guests = self._state / "guests"
+        with translated():
+            self._guests.mkdir(parents=True, exist_ok=True)
+        self._images = disk.ImageCache(self._state / "images")
+        self._virt_type = choose_virt_type(virt_type)
+        self._disk_cache = disk.cache_mode(self._state)
+        self._hostname, self._host_ip = hostname, host_ip
+        self._watchers: list[Callable[[GuestEvent], None]] = []
+        self._bells = Bells()
+        self._announcer = Announcer("libvirt-announcer")
+        self._host = Host(uri, self._on_event, self._on_back)
+
+    def facts(self) -> HostFacts:
+        with translated():
+            return capabilities.facts(
+                self._host.connection,
+                self._state,
+                hostname=self._hostname,
+                host_ip=self._host_ip,
+                virt_type=self._virt_type,
+            )
+
+    def guests(self) -> dict[str, PowerState]:
+        states = {}
+        with translated():
+            connection = self._host.connection
+            flag = libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE
+            saved = {domain.UUIDString() for domain in connection.listAllDomains(flag)}
+            ours = {entry.name for entry in self._guests.iterdir()}
+            for domain, stats in self._all_states(connection):
+                uuid = domain.UUIDString()
+                if uuid in ours:
+                    state, reason = stats["state.state"], stats["state.reason"]
+                    states[uuid] = power_state(state, reason, has_saved_memory=uuid in saved)
+        return states
+
+    def power_state(self, uuid: str) -> PowerState:
+        try:
+            return self._guest(uuid).power_state()
+        except GuestNotFound:
+            return PowerState.NOSTATE
+
+    def spawn(self, guest: Guest, fetch: ImageSource) -> None:
+        with suppress(GuestNotFound):
+            if self._guest(guest.uuid).is_active():
+                return
+        files = files_of(self._guests, guest.uuid)
+        self._host.connection  # noqa: B018 - no use in fetching gigabytes for an absent hypervisor
+        base = self._images.path(guest.image, fetch)
+        with translated():
+            files.directory.mkdir(exist_ok=True)
+            disk.create(files.disk, guest, base)
+        self._define(guest).start()
+
+    def destroy(self, uuid: str) -> None:
+        with suppress(GuestNotFound):
+            guest = self._guest(uuid)
+            guest.stop()
+            guest.undefine()
+        with suppress(GuestNotFound):
+            files_of(self._guests, uuid).remove()
+        self._bells.ring(uuid)
+
+    def power_on(self, guest: Guest) -> None:
+        state = self.power_state(guest.uuid)
+        if state is PowerState.RUNNING:
+            return
+        if state is PowerState.PAUSED:
+            self._guest(guest.uuid).unpause()
+        elif state is PowerState.SUSPENDED:
+            self.resume(guest)
+        else:
+            self._define(guest).start()
+
+    def power_off(self, uuid: str) -> None:
+        with suppress(GuestNotFound):
+            guest = self._guest(uuid)
+            guest.stop()
+            guest.forget_saved_memory()
+
+    def signal_shutdown(self, uuid: str) -> str:
+        guest = self._guest(uuid)
+        state = guest.power_state()
+        if state is not PowerState.RUNNING:
+            raise GuestInvalidState(f"guest {uuid} is {state.name}, not running")
+        guest.press_power_button()
+        return "acpi"
+
+    def wait_until_off(self, uuid: str, seconds: float) -> bool:
+        def is_off() -> bool:
+            return self.power_state(uuid) in OFF | {PowerState.NOSTATE}
+
+        def is_off_or_away() -> bool:
+            # An absent daemon is no answer: keep waiting, it is asked again when it is back.
+            with suppress(HypervisorUnavailable):
+                return is_off()
+            return False
+
+        with self._bells.listening(uuid) as bell:
+            if is_off():
+                return True
+            return wait_for(bell, is_off_or_away, seconds) or is_off()
+
+    def reboot_hard(self, guest: Guest) -> None:
+        with suppress(GuestNotFound):
+            old = self._guest(guest.uuid)
+            old.stop()
+            old.forget_saved_memory()
+        self._define(guest).start()
+
+    def pause(self, uuid: str) -> None:
+        guest = self._guest(uuid)
+        if guest.power_state() is not PowerState.PAUSED:
+            guest.pause()
+
+    def unpause(self, uuid: str) -> None:
+        guest = self._guest(uuid)
+        if guest.power_state() is not PowerState.RUNNING:
+            guest.unpause()
+
+    def suspend(self, uuid: str) -> None:
+        guest = self._guest(uuid)
+        if guest.power_state() is not PowerState.SUSPENDED:
+            guest.save()
+
+    def resume(self, guest: Guest) -> None:
+        found = self._guest(guest.uuid)
+        state = found.power_state()
+        if state is PowerState.RUNNING:
+            return
+        if state is PowerState.PAUSED:  # restored, but the last attempt died before it ran
+            found.unpause()
+        elif state is not PowerState.SUSPENDED:
+            raise GuestInvalidState(f"guest {guest.uuid} is {state.name}; it has no saved memory")
+        elif found.is_active():
+            found.wake()
+        else:
+            found.start()
+
+    def console_output(self, uuid: str, length: int | None = None) -> str:
+        files = files_of(self._guests, uuid)
+        if not files.directory.exists():
+            raise GuestNotFound(f"no guest {uuid} on this host")
+        with translated():
+            lines = files.console_tail().splitlines(keepends=True)
+        return "".join(lines if length is None else lines[-length:] if length > 0 else [])
+
+    def snapshot(self, uuid: str, target: Path) -> Image:
+        guest = self._guest(uuid)
+        return snapshot.take(guest, files_of(self._guests, uuid).disk, target)
+
+    def watch(self, callback: Callable[[GuestEvent], None]) -> None:
+        self._watchers.append(callback)
+        with suppress(HypervisorUnavailable):  # it is reported when the daemon is there
+            self._host.connection  # noqa: B018 - connects
+
+    def close(self) -> None:
+        self._host.close()
+        self._announcer.close()
+
+    def _guest(self, uuid: str) -> LibvirtGuest:
+        files_of(self._guests, uuid)
+        return self._host.guest(uuid)
+
+    def _define(self, guest: Guest) -> LibvirtGuest:
+        """The guest's definition, made anew; its disk must be there."""
+        files = files_of(self._guests, guest.uuid)
+        if not files.disk.exists():
+            raise GuestNotFound(f"guest {guest.uuid} has no disk on this host")
+        xml = domain_xml(
+            guest,
+            disk=files.disk,
+            console=files.console,
+            virt_type=self._virt_type,
+            disk_cache=self._disk_cache,
+        )
+        with translated():
+            files.trim_console()
+            return LibvirtGuest(self._host.connection.defineXML(xml))
+
+    def _all_states(
+        self, connection: libvirt.virConnect
+    ) -> list[tuple[libvirt.virDomain, dict[str, int]]]:
+        # NOWAIT: a guest in the middle of a long job must not hold up the answer for the others
+        nowait = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
+        return connection.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_STATE, nowait)
+
+    def _on_event(self, uuid: str, event: int, detail: int) -> None:
+        self._bells.ring(uuid)
+        if event in DETAILS and self._watchers:
+            what = DETAILS[event]
+            if event == libvirt.VIR_DOMAIN_EVENT_STOPPED:
+                what = STOPPED_DETAILS.get(detail, what)
+            self._announcer.submit(partial(self._report, uuid, what))
+
+    def _on_back(self) -> None:
+        self._bells.ring_all()
+        self._announcer.submit(self._report_all)
+
+    def _report(self, uuid: str, what: str) -> None:
+        """With the state it has by now: an overtaken event must not undo what came after."""
+        if not (self._guests / uuid).exists():
+            return
+        with suppress(HypervisorUnavailable):
+            state = self.power_state(uuid)
+            if state is not PowerState.NOSTATE:  # being destroyed
+                self._tell(GuestEvent(uuid, state, what))
+
+    def _report_all(self) -> None:
+        with suppress(VirtError):
+            for uuid, state in self.guests().items():
+                self._tell(GuestEvent(uuid, state, "reconnected"))
+
+    def _tell(self, event: GuestEvent) -> None:
+        for watcher in list(self._watchers):
+            watcher(event)

@@ -1,0 +1,131 @@
+"""One libvirt domain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+import libvirt
+
+from compute.virt.base import GuestInvalidState, PowerState, VirtError
+from compute.virt.libvirt.bounded import bounded
+from compute.virt.libvirt.errors import translated
+
+CALL_SECONDS = 60.0
+SAVE_SECONDS = 600.0
+
+STATES: Mapping[int, PowerState] = {
+    libvirt.VIR_DOMAIN_NOSTATE: PowerState.NOSTATE,
+    libvirt.VIR_DOMAIN_RUNNING: PowerState.RUNNING,
+    libvirt.VIR_DOMAIN_BLOCKED: PowerState.RUNNING,
+    libvirt.VIR_DOMAIN_PAUSED: PowerState.PAUSED,
+    libvirt.VIR_DOMAIN_SHUTDOWN: PowerState.RUNNING,  # on its way down, QEMU is still there
+    libvirt.VIR_DOMAIN_SHUTOFF: PowerState.SHUTDOWN,
+    libvirt.VIR_DOMAIN_CRASHED: PowerState.CRASHED,
+    libvirt.VIR_DOMAIN_PMSUSPENDED: PowerState.SUSPENDED,
+}
+# A QEMU that was killed leaves its guest off, with one of these as the only trace of why.
+REASONS: Mapping[tuple[int, int], PowerState] = {
+    (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_CRASHED): PowerState.CRASHED,
+    (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_FAILED): PowerState.CRASHED,
+    (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_CRASHED): PowerState.CRASHED,
+    (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP): PowerState.RUNNING,
+}
+OFF = frozenset({PowerState.SHUTDOWN, PowerState.CRASHED, PowerState.SUSPENDED})
+
+
+def power_state(state: int, reason: int, *, has_saved_memory: bool = False) -> PowerState:
+    """libvirt's state and reason as ours."""
+    if state == libvirt.VIR_DOMAIN_SHUTOFF and has_saved_memory:
+        return PowerState.SUSPENDED
+    return REASONS.get((state, reason), STATES.get(state, PowerState.NOSTATE))
+
+
+class LibvirtGuest:
+    """Verbs of one domain; each raises only our errors and is bounded in time."""
+
+    def __init__(self, domain: libvirt.virDomain) -> None:
+        self.domain = domain
+
+    def power_state(self) -> PowerState:
+        with translated():
+            state, reason = self.domain.state()
+            saved = state == libvirt.VIR_DOMAIN_SHUTOFF and self.domain.hasManagedSaveImage()
+            return power_state(state, reason, has_saved_memory=bool(saved))
+
+    def is_active(self) -> bool:
+        """Whether there is a QEMU process; a saved guest has none."""
+        with translated():
+            return bool(self.domain.isActive())
+
+    def start(self) -> None:
+        """Boot it, or restore its saved memory. Somebody else having started it is success."""
+        try:
+            bounded(SAVE_SECONDS, "start", self.domain.create)
+        except GuestInvalidState:
+            if not self.is_active():
+                raise
+
+    def stop(self) -> None:
+        """Pull the plug. Off is success."""
+        try:
+            bounded(CALL_SECONDS, "destroy", self.domain.destroy)
+        except GuestInvalidState:
+            if self.is_active():
+                raise
+
+    def press_power_button(self) -> None:
+        press = libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN
+        bounded(CALL_SECONDS, "shutdown", lambda: self.domain.shutdownFlags(press))
+
+    def pause(self) -> None:
+        bounded(CALL_SECONDS, "pause", self.domain.suspend)
+
+    def unpause(self) -> None:
+        bounded(CALL_SECONDS, "unpause", self.domain.resume)
+
+    def wake(self) -> None:
+        """Out of ACPI sleep."""
+        bounded(CALL_SECONDS, "wake", self.domain.pMWakeup)
+
+    def save(self) -> None:
+        """Memory to disk, then off. It will run when restored, even if it is paused now."""
+        running = libvirt.VIR_DOMAIN_SAVE_RUNNING
+        try:
+            bounded(SAVE_SECONDS, "save", lambda: self.domain.managedSave(running))
+        except VirtError:
+            self.abort_job()  # a save that hangs would hold every later verb up
+            raise
+
+    def forget_saved_memory(self) -> None:
+        with translated():
+            if self.domain.hasManagedSaveImage():
+                self.domain.managedSaveRemove()
+
+    def undefine(self) -> None:
+        everything = (
+            libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
+            | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
+            | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
+        )
+        with translated():
+            self.domain.undefineFlags(everything)
+
+    def start_backup(self, xml: str) -> None:
+        bounded(CALL_SECONDS, "backup", lambda: self.domain.backupBegin(xml))
+
+    def job(self) -> Mapping[str, object]:
+        """The running job's progress; empty when there is none."""
+        with translated():
+            stats = self.domain.jobStats()
+        return {} if stats.get("type") == libvirt.VIR_DOMAIN_JOB_NONE else stats
+
+    def finished_job(self) -> Mapping[str, object]:
+        """How the last job ended; libvirt tells it once."""
+        with translated():
+            return self.domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED)
+
+    def abort_job(self) -> None:
+        """No job is success."""
+        with suppress(VirtError):
+            bounded(CALL_SECONDS, "abort", self.domain.abortJob)

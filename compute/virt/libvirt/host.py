@@ -1,0 +1,172 @@
+"""One libvirt daemon: connected, lost, connected again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+
+import libvirt
+
+from compute.virt.base import HypervisorUnavailable
+from compute.virt.libvirt.errors import kind_of, translated
+from compute.virt.libvirt.guest import LibvirtGuest
+
+log = logging.getLogger(__name__)
+
+KEEPALIVE_SECONDS, KEEPALIVE_COUNT = 5, 3
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+FIRST_OPEN_SECONDS = 15
+CLOSE_SECONDS = 5
+
+_loop_lock = threading.Lock()
+_loop_pid = 0
+
+
+def _run_event_loop() -> None:
+    """One loop per process, registered before the first open, for events and keepalives alike."""
+    global _loop_pid
+    with _loop_lock:
+        if _loop_pid == os.getpid():
+            return
+        libvirt.registerErrorHandler(lambda *_: None, None)  # else it prints to stderr
+        libvirt.virEventRegisterDefaultImpl()
+
+        def loop() -> None:
+            while True:
+                try:
+                    libvirt.virEventRunDefaultImpl()
+                except libvirt.libvirtError:
+                    log.exception("libvirt.event_loop_failed")
+
+        threading.Thread(target=loop, name="libvirt-events", daemon=True).start()
+        _loop_pid = os.getpid()
+
+
+class Host:
+    """The connection to one daemon, kept by a thread of its own.
+
+    While the daemon is away every call raises HypervisorUnavailable at once: waiting is the
+    caller's business. `on_event(uuid, event, detail)` is called from libvirt's event thread and
+    must be quick; `on_back()` after each connection, when events may have been missed.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        on_event: Callable[[str, int, int], None],
+        on_back: Callable[[], None],
+    ) -> None:
+        self.uri = uri
+        self._on_event, self._on_back = on_event, on_back
+        self._changed = threading.Condition()
+        self._connection: libvirt.virConnect | None = None
+        self._reason = "not connected yet"
+        self._attempts = 0
+        self._keeper: threading.Thread | None = None
+        self._closing = False
+
+    @property
+    def connection(self) -> libvirt.virConnect:
+        """The live connection, or HypervisorUnavailable. The first use connects."""
+        with self._changed:
+            self._start_keeper()
+            deadline = monotonic() + FIRST_OPEN_SECONDS
+            while not self._attempts and monotonic() < deadline:
+                self._changed.wait(deadline - monotonic())
+            if self._connection is None:
+                raise HypervisorUnavailable(f"{self.uri}: {self._reason}")
+            return self._connection
+
+    def guest(self, uuid: str) -> LibvirtGuest:
+        """The guest with this UUID, or GuestNotFound."""
+        with translated():
+            return LibvirtGuest(self.connection.lookupByUUIDString(uuid))
+
+    def close(self) -> None:
+        """Disconnect for good."""
+        with self._changed:
+            self._closing = True
+            self._connection = None
+            self._reason = "closed"
+            self._attempts += 1
+            self._changed.notify_all()
+            keeper = self._keeper
+        if keeper is not None:
+            keeper.join(CLOSE_SECONDS)  # it lets go of the connection
+
+    def _start_keeper(self) -> None:
+        if self._keeper is None and not self._closing:
+            _run_event_loop()
+            self._keeper = threading.Thread(target=self._keep, name="libvirt-keeper", daemon=True)
+            self._keeper.start()
+
+    def _keep(self) -> None:
+        """Connect, sleep until the connection is lost, and again, with growing pauses between."""
+        pause = FIRST_PAUSE
+        while not self._closing:
+            connection = self._connect()
+            if connection is not None:
+                pause = FIRST_PAUSE
+                self._on_back()
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closing or self._connection is None)
+                _let_go(connection)
+            else:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closing, pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _connect(self) -> libvirt.virConnect | None:
+        connection, reason, gone = None, "", threading.Event()
+        try:
+            connection = libvirt.open(self.uri)
+            self._listen(connection, gone)
+        except libvirt.libvirtError as error:
+            log.warning("libvirt.unavailable uri=%s kind=%s", self.uri, kind_of(error).__name__)
+            reason = str(error)
+        with self._changed:
+            usable = connection is not None and not reason and not gone.is_set()
+            if usable and not self._closing:
+                self._connection = connection
+            self._reason = reason or self._reason
+            self._attempts += 1
+            self._changed.notify_all()
+        if connection is not None and not usable:
+            _let_go(connection)
+        return connection if usable else None
+
+    def _listen(self, connection: libvirt.virConnect, gone: threading.Event) -> None:
+        connection.registerCloseCallback(self._lost, gone)
+        try:
+            connection.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_COUNT)
+        except libvirt.libvirtError:  # test:///default has no wire to keep alive
+            log.debug("libvirt.no_keepalive uri=%s", self.uri)
+        connection.domainEventRegisterAny(
+            None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._lifecycle, None
+        )
+
+    def _lifecycle(
+        self, _: libvirt.virConnect, domain: libvirt.virDomain, event: int, detail: int, __: object
+    ) -> None:
+        self._on_event(domain.UUIDString(), event, detail)
+
+    def _lost(self, connection: libvirt.virConnect, reason: int, gone: threading.Event) -> None:
+        """Called by libvirt's event thread the moment the daemon goes away."""
+        log.warning("libvirt.lost uri=%s reason=%s", self.uri, reason)
+        with self._changed:
+            gone.set()  # it may be lost before it was ever handed out
+            if self._connection is connection:
+                self._connection = None
+                self._reason = "the daemon closed the connection"
+            self._changed.notify_all()
+
+
+def _let_go(connection: libvirt.virConnect) -> None:
+    """Close without minding that it may be dead; our callbacks would keep it in memory for ever."""
+    for step in (connection.unregisterCloseCallback, connection.close):
+        with suppress(libvirt.libvirtError):
+            step()

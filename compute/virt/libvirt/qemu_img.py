@@ -1,0 +1,66 @@
+"""qemu-img, never trusted: formats are named, memory, CPU and wall time are limited."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+from compute.virt.base import (
+    ImageUnusable,
+    InsufficientResources,
+    NotSupported,
+    OperationTimedOut,
+    VirtError,
+)
+
+INFO_SECONDS = 30
+CREATE_SECONDS = 60
+CONVERT_SECONDS = 3600
+MEMORY_BYTES = 1 << 30
+CPU_SECONDS = 30
+
+
+def virtual_size(path: Path, disk_format: str) -> int:
+    """Ask qemu-img, which must agree that the file stands alone. Raises ImageUnusable."""
+    # prlimit(1) and not preexec_fn: a worker has threads, and forked Python code may deadlock
+    limits = ["prlimit", f"--as={MEMORY_BYTES}", f"--cpu={CPU_SECONDS}", "--"]
+    command = ["qemu-img", "info", "--output=json", "-f", disk_format, str(path)]
+    try:
+        said = json.loads(_run([*limits, *command], INFO_SECONDS))
+    except (VirtError, ValueError) as error:
+        raise ImageUnusable(f"{path.name} cannot be read as {disk_format}: {error}") from error
+    specific = said.get("format-specific", {}).get("data", {})
+    if said.get("backing-filename") or specific.get("data-file"):
+        raise ImageUnusable(f"{path.name} names other files; only standalone images do")
+    return int(said["virtual-size"])
+
+
+def create_overlay(target: Path, base: Path, base_format: str, size: int) -> None:
+    """A qcow2 disk of `size` bytes whose unwritten parts are read from `base`."""
+    command = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base), "-F", base_format]
+    _run([*command, str(target), str(size)], CREATE_SECONDS)
+
+
+def convert(source: Path, target: Path, *, compress: bool = False) -> None:
+    """Copy a qcow2 disk with all it is based on into one file; -U: another process may have it."""
+    command = ["qemu-img", "convert", "-U", "-f", "qcow2", "-O", "qcow2"]
+    _run([*command, *(["-c"] if compress else []), str(source), str(target)], CONVERT_SECONDS)
+
+
+def _run(command: list[str], seconds: float) -> str:
+    for program in (command[0], "qemu-img"):
+        if shutil.which(program) is None:
+            raise NotSupported(f"{program} is not installed on this host")
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OperationTimedOut(f"qemu-img did not end within {seconds:g} s") from error
+    if done.returncode == 0:
+        return done.stdout
+    text = done.stderr.strip()[-500:]
+    kind = InsufficientResources if "no space left" in text.lower() else VirtError
+    raise kind(f"qemu-img: {text or f'ended with {done.returncode}'}")

@@ -1,0 +1,71 @@
+"""A guest's disk, as it is now, in one file, without touching the disk's chain.
+
+QEMU copies a running guest's disk itself (a push backup, a point in time). There is no temporary
+overlay to commit back: whatever dies in the middle, the guest's own disk stays what it was, and
+only a partial copy is left, which the next attempt removes.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from time import monotonic
+
+import libvirt
+
+from compute.virt.base import GuestInvalidState, Image, OperationTimedOut, VirtError
+from compute.virt.libvirt import qemu_img
+from compute.virt.libvirt.errors import translated
+from compute.virt.libvirt.guest import LibvirtGuest
+from compute.virt.libvirt.xml import backup_xml
+
+BACKUP_SECONDS = 3600.0
+POLL_SECONDS = 0.05
+
+
+def take(guest: LibvirtGuest, disk: Path, target: Path) -> Image:
+    """Write `target`, standalone and complete or not at all."""
+    copy, partial = disk.with_name("snapshot.copy"), target.with_name(f"{target.name}.part")
+    with translated():
+        _clean_up(guest, copy)
+        try:
+            if guest.is_active():
+                _backup(guest, copy)
+                qemu_img.convert(copy, partial)
+            else:
+                qemu_img.convert(disk, partial)
+            size = qemu_img.virtual_size(partial, "qcow2")
+            partial.replace(target)
+        finally:
+            _clean_up(guest, copy)
+            partial.unlink(missing_ok=True)
+        return Image(id="", disk_format="qcow2", size=target.stat().st_size, virtual_size=size)
+
+
+def _clean_up(guest: LibvirtGuest, copy: Path) -> None:
+    """End the backup a dead worker may have left running, and remove its copy."""
+    if copy.exists():
+        backup = libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP
+        if guest.is_active() and guest.job().get("operation") == backup:
+            guest.abort_job()
+        copy.unlink(missing_ok=True)
+
+
+def _backup(guest: LibvirtGuest, copy: Path) -> None:
+    guest.start_backup(backup_xml(copy))
+    deadline, pause = monotonic() + BACKUP_SECONDS, threading.Event()
+    while _is_running(guest):
+        if monotonic() > deadline:
+            guest.abort_job()
+            raise OperationTimedOut(f"the disk was not copied within {BACKUP_SECONDS:g} s")
+        pause.wait(POLL_SECONDS)
+    outcome = guest.finished_job()
+    if outcome.get("type") != libvirt.VIR_DOMAIN_JOB_COMPLETED:
+        raise VirtError(f"QEMU could not copy the disk: {outcome.get('errmsg', 'no reason given')}")
+
+
+def _is_running(guest: LibvirtGuest) -> bool:
+    try:
+        return bool(guest.job())
+    except GuestInvalidState:
+        raise GuestInvalidState("the guest went off while its disk was copied") from None
