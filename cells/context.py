@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from cells import databases
+from cells import brokers, databases
 from cells.models import Cell
 
 _current: ContextVar[str | None] = ContextVar("cell_alias", default=None)
@@ -27,9 +27,15 @@ def current_alias() -> str:
 @contextmanager
 def target_cell(cell: Cell | str) -> Iterator[str]:
     """Direct every cell record inside the block to `cell` (a Cell, or an alias registered already)."""
-    alias = cell if isinstance(cell, str) else databases.register(cell)
+    alias = cell if isinstance(cell, str) else register(cell)
     token = _current.set(alias)
     try:
         yield alias
     finally:
         _current.reset(token)
+
+
+def register(cell: Cell) -> str:
+    """Make the cell's database and broker usable in this process; its alias."""
+    brokers.register(cell)
+    return databases.register(cell)

@@ -137,16 +137,6 @@ class BuildRequest(GlobalModel):
         return self.server_id
 
 
-class PeriodicRun(GlobalModel):
-    """When a global periodic task ran last; the compare-and-set that makes two clocks harmless."""
-
-    name = models.CharField(max_length=64, primary_key=True)
-    last_run = models.DateTimeField()
-
-    def __str__(self) -> str:
-        return self.name
-
-
 def masked(url: str) -> str:
     """A database or broker URL without its password, for pages, lists and logs."""
     parts = urlsplit(url)

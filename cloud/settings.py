@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 import sys
 
 from cells import urls as database_urls
@@ -105,6 +106,56 @@ SESSION_COOKIE_HTTPONLY = True
 CSRF_COOKIE_SAMESITE = SESSION_COOKIE_SAMESITE = "Lax"
 X_FRAME_OPTIONS = "DENY"
 SILENCED_SYSTEM_CHECKS: list[str] = []
+
+# Stillwater's own, by the names the code uses.
+HOST = env.get("STILLWATER_HOST") or socket.gethostname()
+SERVICE_DOWN_TIME = env.get("STILLWATER_SERVICE_DOWN_TIME")
+REPORT_INTERVAL = env.get("STILLWATER_REPORT_INTERVAL")
+RELAY_INTERVAL = env.get("STILLWATER_RELAY_INTERVAL")
+RESEND_AFTER = env.get("STILLWATER_RESEND_AFTER")
+CELL_TIMEOUT = env.get("STILLWATER_CELL_TIMEOUT")
+CELL_RETRY_INTERVAL = env.get("STILLWATER_CELL_RETRY_INTERVAL")
+SHUTDOWN_TIMEOUT = env.get("STILLWATER_SHUTDOWN_TIMEOUT")
+SHUTDOWN_RETRY_INTERVAL = env.get("STILLWATER_SHUTDOWN_RETRY_INTERVAL")
+MAX_ATTEMPTS = env.get("STILLWATER_MAX_ATTEMPTS")
+HOST_STATE = env.get("STILLWATER_HOST_STATE")
+MAX_LIMIT = env.get("STILLWATER_MAX_LIMIT")
+BROKER_URL = env.get("STILLWATER_BROKER_URL")
+CELL_UUID = env.get("STILLWATER_CELL_UUID")
+CELL_NAME = env.get("STILLWATER_CELL_NAME")
+CELL_DATABASE_URL = env.get("STILLWATER_CELL_DATABASE_URL")
+CELL_BROKER_URL = env.get("STILLWATER_CELL_BROKER_URL")
+QUOTA_DEFAULTS = {
+    "instances": env.get("STILLWATER_QUOTA_INSTANCES"),
+    "cores": env.get("STILLWATER_QUOTA_CORES"),
+    "ram": env.get("STILLWATER_QUOTA_RAM"),
+    "metadata_items": env.get("STILLWATER_QUOTA_METADATA_ITEMS"),
+    "key_pairs": env.get("STILLWATER_QUOTA_KEY_PAIRS"),
+    "server_groups": env.get("STILLWATER_QUOTA_SERVER_GROUPS"),
+    "server_group_members": env.get("STILLWATER_QUOTA_SERVER_GROUP_MEMBERS"),
+}
+
+DRIVER = env.get("STILLWATER_DRIVER")
+AVAILABILITY_ZONE = env.get("STILLWATER_AVAILABILITY_ZONE")
+CPU_RATIO = env.get("STILLWATER_CPU_RATIO")
+RAM_RATIO = env.get("STILLWATER_RAM_RATIO")
+DISK_RATIO = env.get("STILLWATER_DISK_RATIO")
+RESUME_GUESTS = env.get("STILLWATER_RESUME_GUESTS")
+HOST_SLOTS = env.get("STILLWATER_HOST_SLOTS")
+LIBVIRT_OPTIONS = {
+    "uri": env.get("STILLWATER_LIBVIRT_URI"),
+    "state_dir": HOST_STATE,
+    "virt_type": env.get("STILLWATER_VIRT_TYPE"),
+    "hostname": HOST,
+}
+FAKE_OPTIONS = {
+    "hostname": HOST,
+    "state": HOST_STATE / "guests.sqlite3",
+    "orders": env.get("STILLWATER_FAKE_ORDERS"),
+    "vcpus": env.get("STILLWATER_FAKE_VCPUS"),
+    "memory_mb": env.get("STILLWATER_FAKE_MEMORY_MB"),
+    "disk_gb": env.get("STILLWATER_FAKE_DISK_GB"),
+}
 
 LOGGING = log.configure(env.get("STILLWATER_LOG_LEVEL"), env.get("STILLWATER_LOG_FORMAT"))
 

@@ -9,3 +9,7 @@ class IdentityConfig(AppConfig):
     name = "cloud.identity"
     label = "identity"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Register the system checks."""
+        from cloud.identity import checks  # noqa: F401, PLC0415  needs loaded settings

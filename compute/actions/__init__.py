@@ -1,0 +1,37 @@
+"""Server actions: one file each. A file here is found by itself; there is no list to keep."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+
+from compute.lifecycle import ServerAction
+
+
+@cache
+def every() -> dict[str, ServerAction]:
+    """All actions by class name (what the journal calls `key`). Raises on two of one API key."""
+    found: dict[str, ServerAction] = {}
+    for module in pkgutil.iter_modules(__path__):
+        loaded = importlib.import_module(f"{__name__}.{module.name}")
+        for thing in vars(loaded).values():
+            if isinstance(thing, type) and issubclass(thing, ServerAction) and thing.__module__ == loaded.__name__:
+                found[thing.__name__] = thing()
+    keys = [(a.key, a.since) for a in found.values() if a.key]
+    if len(keys) != len(set(keys)):
+        raise ValueError("two server actions share an API key")
+    return found
+
+
+def named(name: str) -> ServerAction:
+    """The action a journal row belongs to. Raises KeyError."""
+    return every()[name]
+
+
+def keyed(key: str, microversion: tuple[int, int]) -> ServerAction | None:
+    """The action behind a key of `POST /servers/{id}/action`, at a microversion."""
+    for action in every().values():
+        if action.key == key and action.since <= microversion <= action.until:
+            return action
+    return None

@@ -112,7 +112,7 @@ class LibvirtGuest:
             self.domain.undefineFlags(everything)
 
     def start_backup(self, xml: str) -> None:
-        bounded(CALL_SECONDS, "backup", lambda: self.domain.backupBegin(xml))
+        bounded(CALL_SECONDS, "backup", lambda: self.domain.backupBegin(xml, None))
 
     def job(self) -> Mapping[str, object]:
         """The running job's progress; empty when there is none."""

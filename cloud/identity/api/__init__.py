@@ -1,0 +1,1 @@
+"""The Keystone v3 face: one file per resource."""

@@ -1,0 +1,74 @@
+"""What the identity views share: Keystone's fault shape, addresses and authorisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.conf import settings
+from rest_framework.request import Request
+
+from cloud import errors, faults
+from cloud.identity.models import DOMAIN_ID, DOMAIN_NAME, Project, User
+from cloud.identity.wire import WireView
+
+DOMAIN = {"id": DOMAIN_ID, "name": DOMAIN_NAME}
+NAME_PATTERN = r"\S"
+
+
+class IdentityView(WireView):
+    """A Keystone resource."""
+
+    def get_exception_handler(self) -> Callable[..., Any]:
+        """Errors in Keystone's shape."""
+        return faults.identity_handler
+
+
+class UnknownView(IdentityView):
+    """Any other path."""
+
+    authentication_classes = ()
+    permission_classes = ()
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """404, whatever the method."""
+        self.http_method_not_allowed = _unknown  # type: ignore[method-assign]
+        return super().dispatch(request, *args, **kwargs)
+
+
+def _unknown(request: Request, *args: Any, **kwargs: Any) -> Any:
+    raise errors.NotFound
+
+
+def v3(path: str) -> str:
+    """The public address of something under /identity/v3."""
+    return f"{settings.PUBLIC_URL}/identity/v3{path}"
+
+
+def require(request: Request, action: str, *, unless: bool = False) -> None:
+    """Admins may do everything; others only where `unless` holds. Raises Forbidden with Keystone's text."""
+    if not (unless or request.user.is_admin):
+        raise errors.Forbidden(f"You are not authorized to perform the requested action: identity:{action}.")
+
+
+def project(project_id: str) -> Project:
+    """Raises NotFound."""
+    found = Project.objects.filter(pk=project_id).first()
+    if found is None:
+        raise errors.NotFound(f"Could not find project: {project_id}.")
+    return found
+
+
+def user(user_id: str) -> User:
+    """Raises NotFound."""
+    found = User.objects.filter(pk=user_id).first()
+    if found is None:
+        raise errors.NotFound(f"Could not find user: {user_id}.")
+    return found
+
+
+def default_domain_only(fields: dict[str, Any]) -> None:
+    """Raises NotFound for a domain or parent that is not the only one there is."""
+    for key in ("domain_id", "parent_id"):
+        if fields.get(key) not in (None, DOMAIN_ID):
+            raise errors.NotFound(f"Could not find domain: {fields[key]}.")

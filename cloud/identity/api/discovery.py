@@ -1,0 +1,42 @@
+"""GET /identity and GET /identity/v3: what version there is, where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from cloud.identity.api.base import IdentityView, v3
+
+
+def _version() -> dict[str, Any]:
+    return {
+        "id": "v3.14",
+        "status": "stable",
+        "updated": "2020-04-07T00:00:00Z",
+        "links": [{"rel": "self", "href": v3("/")}],
+        "media-types": [{"base": "application/json", "type": "application/vnd.openstack.identity-v3+json"}],
+    }
+
+
+class VersionsView(IdentityView):
+    """All versions: one."""
+
+    authentication_classes = ()
+    permission_classes = ()
+
+    def get(self, request: Request) -> Response:
+        """300, as Keystone does."""
+        return Response({"versions": {"values": [_version()]}}, status=300)
+
+
+class VersionView(IdentityView):
+    """Version 3."""
+
+    authentication_classes = ()
+    permission_classes = ()
+
+    def get(self, request: Request) -> Response:
+        """Its document."""
+        return Response({"version": _version()})

@@ -1,0 +1,71 @@
+"""The services of this cloud and where they are. Fixed: everything is behind one address."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from django.conf import settings
+
+REGION = "RegionOne"
+INTERFACES = ("public", "internal", "admin")
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One API of the catalog."""
+
+    name: str
+    type: str
+    path: str
+    description: str
+
+    @property
+    def id(self) -> str:
+        """The same on every cloud."""
+        return _stable("service", self.name)
+
+    @property
+    def url(self) -> str:
+        """Where clients reach it."""
+        return f"{settings.PUBLIC_URL}{self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A service as seen by one kind of client."""
+
+    service: Service
+    interface: str
+
+    @property
+    def id(self) -> str:
+        """The same on every cloud."""
+        return _stable("endpoint", self.service.name, self.interface)
+
+
+SERVICES = (
+    Service("keystone", "identity", "/identity/v3", "Users, projects and tokens"),
+    Service("nova", "compute", "/compute/v2.1", "Servers"),
+    Service("glance", "image", "/image", "Images"),
+)
+ENDPOINTS = tuple(Endpoint(service, interface) for service in SERVICES for interface in INTERFACES)
+
+
+def as_json() -> list[dict[str, Any]]:
+    """The catalog of a token."""
+    return [
+        {
+            "id": service.id, "name": service.name, "type": service.type,
+            "endpoints": [
+                {"id": e.id, "interface": e.interface, "region": REGION, "region_id": REGION, "url": service.url}
+                for e in ENDPOINTS if e.service is service
+            ],
+        }
+        for service in SERVICES
+    ]  # fmt: skip
+
+
+def _stable(*words: str) -> str:
+    return uuid5(NAMESPACE_URL, ":".join(("stillwater", *words))).hex

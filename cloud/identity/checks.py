@@ -1,0 +1,26 @@
+"""System checks: token keys are keys, and whoever answers API requests has one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cryptography.fernet import Fernet
+from django.core import checks
+
+from cloud import env
+
+
+@checks.register(checks.Tags.security)
+def token_keys(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """A malformed key would otherwise show at the first login."""
+    hint = "Make one with manage.py token_key."
+    keys = env.get("STILLWATER_TOKEN_KEYS")
+    if not keys and env.get("STILLWATER_ROLE") == "api":
+        return [checks.Error("STILLWATER_TOKEN_KEYS is empty.", id="identity.E001", hint=hint)]
+    try:
+        for key in keys:
+            Fernet(key)
+    except ValueError:
+        text = "STILLWATER_TOKEN_KEYS holds something that is not a Fernet key."
+        return [checks.Error(text, id="identity.E002", hint=hint)]
+    return []

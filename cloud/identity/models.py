@@ -1,0 +1,106 @@
+"""Who there is: users, projects, and who may do what in which."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
+from django.contrib.auth.models import PermissionsMixin
+from django.db import models
+from django.utils import timezone
+
+from cells.models import GlobalModel
+from cloud.identity import roles
+
+DOMAIN_ID = "default"
+DOMAIN_NAME = "Default"
+
+
+def new_id() -> str:
+    """32 hex digits, as Keystone's ids are."""
+    return uuid4().hex
+
+
+class Project(GlobalModel):
+    """Owns servers, images and quotas."""
+
+    id = models.CharField(max_length=32, primary_key=True, default=new_id, editable=False)
+    name = models.CharField(max_length=64, unique=True)
+    description = models.TextField(blank=True, default="")
+    enabled = models.BooleanField(default=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Users(BaseUserManager):
+    """How Django makes users."""
+
+    def create_user(self, name: str, password: str | None = None, **fields: object) -> User:
+        """A new user; without a password nobody can log in as it."""
+        user = self.model(name=name, **fields)
+        user.set_password(password)
+        user.save(using=self._db)
+        return user
+
+    def create_superuser(self, name: str, password: str | None = None, **fields: object) -> User:
+        """A user the admin pages are open to. It still needs a role to use the API."""
+        return self.create_user(name, password, **({"is_staff": True, "is_superuser": True} | fields))
+
+
+class User(AbstractBaseUser, PermissionsMixin, GlobalModel):
+    """Somebody who can log in: to the API with roles in projects, to the admin pages if staff."""
+
+    id = models.CharField(max_length=32, primary_key=True, default=new_id, editable=False)
+    name = models.CharField(max_length=255, unique=True)
+    email = models.EmailField(blank=True, default="")
+    description = models.TextField(blank=True, default="")
+    default_project_id = models.CharField(max_length=64, blank=True, default="")  # may be gone: then unscoped
+    is_active = models.BooleanField("enabled", default=True)
+    is_staff = models.BooleanField("may use the admin pages", default=False)
+    revoked_before = models.DateTimeField(null=True, editable=False)  # older tokens are void
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = Users()
+    USERNAME_FIELD = "name"
+    EMAIL_FIELD = "email"
+    REQUIRED_FIELDS: list[str] = []
+
+    def __str__(self) -> str:
+        return self.name
+
+    def set_password(self, raw_password: str | None) -> None:
+        """A new password also voids every token the old one gave."""
+        super().set_password(raw_password)
+        self.revoke_tokens()
+
+    def revoke_tokens(self) -> None:
+        """Void all tokens issued until now; takes effect when the user is saved."""
+        self.revoked_before = timezone.now()
+
+
+class RoleAssignment(GlobalModel):
+    """A user's role in a project."""
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="assignments")
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="assignments")
+    role = models.CharField(max_length=16, choices=[(name, name) for name in roles.NAMES])
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("user", "project", "role"), name="one_assignment_per_role"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.role} of {self.user_id} in {self.project_id}"
+
+
+class RevokedToken(GlobalModel):
+    """A token that was given back before its time. Kept until it would have expired."""
+
+    audit_id = models.CharField(max_length=22, primary_key=True)
+    expires_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return self.audit_id

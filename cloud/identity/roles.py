@@ -1,0 +1,33 @@
+"""The five roles there are. Their ids never change, so scripts may keep them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import NAMESPACE_URL, uuid5
+
+from cloud.caller import Caller
+
+NAMES = ("admin", "manager", "member", "reader", "service")
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a user may do in a project."""
+
+    id: str
+    name: str
+
+
+ROLES = {name: Role(uuid5(NAMESPACE_URL, f"stillwater:role:{name}").hex, name) for name in NAMES}
+_BY_ID = {role.id: role for role in ROLES.values()}
+
+
+def by_id(role_id: str) -> Role | None:
+    """The role of that id, or None."""
+    return _BY_ID.get(role_id)
+
+
+def effective(assigned: frozenset[str]) -> list[Role]:
+    """The assigned roles and those they imply."""
+    holder = Caller(user_id="", roles=assigned)
+    return [role for role in ROLES.values() if holder.has_role(role.name)]

@@ -1,0 +1,1 @@
+"""The Glance v2 face: one file per resource."""

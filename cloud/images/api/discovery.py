@@ -1,0 +1,45 @@
+"""GET /image: the versions; and the documents about images themselves."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from cloud.identity.wire import WireView
+from cloud.images import schemas
+
+# What Glance calls the state of its API; v2.9 is the newest this one has all calls of.
+_VERSIONS = (("v2.9", "CURRENT"), ("v2.7", "SUPPORTED"), ("v2.5", "SUPPORTED"), ("v2.0", "SUPPORTED"))
+
+
+class VersionsView(WireView):
+    """All versions, at one address."""
+
+    authentication_classes = ()
+    permission_classes = ()
+
+    def get(self, request: Request) -> Response:
+        """300, as Glance does; 200 at /image/versions."""
+        links = [{"rel": "self", "href": f"{settings.PUBLIC_URL}/image/v2/"}]
+        versions = [{"id": name, "status": status, "links": links} for name, status in _VERSIONS]
+        return Response({"versions": versions}, status=200 if request.path.endswith("versions") else 300)
+
+
+class SchemaView(WireView):
+    """GET /v2/schemas/image and /v2/schemas/images."""
+
+    schema_of = ""
+
+    def get(self, request: Request) -> Response:
+        """The schema."""
+        return Response({"image": schemas.IMAGE, "images": schemas.IMAGES}[self.schema_of])
+
+
+class ImportInfoView(WireView):
+    """GET /v2/info/import."""
+
+    def get(self, request: Request) -> Response:
+        """No import methods: content is uploaded."""
+        methods = {"description": "Import methods available.", "type": "array", "value": []}
+        return Response({"import-methods": methods})

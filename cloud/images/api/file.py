@@ -1,0 +1,86 @@
+"""/v2/images/{id}/file: content goes in and out in pieces, never whole in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.http import FileResponse, HttpRequest, HttpResponseBase
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from cloud import errors, log
+from cloud.identity.authentication import CHALLENGE, TokenAuthentication
+from cloud.identity.wire import WireView
+from cloud.images import store, upload
+from cloud.images.api.base import own_image
+from cloud.images.authentication import Admitted, TicketAuthentication
+from cloud.images.models import Image, Status
+
+logger = log.get(__name__)
+
+
+class TicketOrToken(TicketAuthentication):
+    """A ticket, with Keystone's challenge for those who have nothing."""
+
+    def authenticate_header(self, request: Request) -> str:
+        """Makes DRF answer 401, not 403."""
+        return CHALLENGE
+
+
+class FileView(WireView):
+    """The content of one image, for users with a token and hosts with a ticket."""
+
+    authentication_classes = (TicketOrToken, TokenAuthentication)
+    permission_classes = (IsAuthenticated,)
+    parser_classes = ()  # nothing may read the body before `put` does
+
+    def get(self, request: Request, image_id: str) -> HttpResponseBase:
+        """200 with the content, 304 for a matching If-None-Match, 204 while there is none."""
+        image = self._readable(request, image_id)
+        if image.status != Status.ACTIVE:
+            return Response(status=204)
+        etag = f'"{image.checksum}"'
+        if request.headers.get("If-None-Match") == etag:
+            return Response(status=304, headers={"ETag": etag})
+        try:
+            file = store.path(image.pk).open("rb")
+        except FileNotFoundError as exc:
+            logger.error("image.file_missing", image=image.pk)
+            raise errors.NotFound(f"The content of image {image.pk} could not be found.") from exc
+        headers = {"Content-MD5": image.checksum, "ETag": etag}
+        return FileResponse(file, content_type="application/octet-stream", headers=headers)
+
+    def put(self, request: Request, image_id: str) -> Response:
+        """204 once the content is checked and in place."""
+        if not isinstance(request.auth, Admitted):
+            own_image(request, image_id)
+        if (request.content_type or "").split(";")[0].strip().lower() != "application/octet-stream":
+            raise errors.UnsupportedMediaType("Image content is sent as application/octet-stream.")
+        read, expected = _source(request._request)
+        upload.receive(image_id, read, expected)
+        return Response(status=204)
+
+    def _readable(self, request: Request, image_id: str) -> Image:
+        if isinstance(request.auth, Admitted):
+            image = Image.objects.filter(pk=image_id).exclude(status=Status.DELETED).first()
+            if image is None:
+                raise errors.NotFound(f"Image {image_id} could not be found.")
+            return image
+        image = store.visible_to(request.user, image_id)
+        if not (request.user.is_admin or request.user.has_role("member")):
+            raise errors.Forbidden("You are not authorized to complete download_image action.")
+        return image
+
+
+def _source(request: HttpRequest) -> tuple[Callable[[int], bytes], int | None]:
+    """How to read the body, and how long it says it is: None when it comes in chunks of its own."""
+    if request.META.get("HTTP_TRANSFER_ENCODING", "").lower() == "chunked":
+        # Django takes a body without length for empty; the server says here that it finds the end itself.
+        if not request.META.get("wsgi.input_terminated"):
+            raise errors.BadRequest("This server needs a Content-Length.")
+        return request.META["wsgi.input"].read, None
+    raw = request.META.get("CONTENT_LENGTH") or ""
+    if not raw.isdigit():
+        raise errors.BadRequest("This server needs a Content-Length.")
+    return request.read, int(raw)

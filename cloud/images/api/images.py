@@ -1,0 +1,127 @@
+"""/v2/images and /v2/images/{id}."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from cloud import errors, log
+from cloud.identity.wire import WireView, body, whole_number
+from cloud.images import listing, record, schemas, store
+from cloud.images.api.base import own_image
+from cloud.images.models import Image, new_id
+from cloud.rendering import OrjsonParser
+
+logger = log.get(__name__)
+_DEFAULT_LIMIT, _MOST = 25, 1000
+
+
+class JsonPatchParser(OrjsonParser):
+    """The content type Glance gives to JSON patches."""
+
+    media_type = "application/openstack-images-v2.1-json-patch"
+
+
+class ImagesView(WireView):
+    """The collection."""
+
+    def get(self, request: Request) -> Response:
+        """A page of the images the caller may see, newest first."""
+        query = request.query_params
+        limit = min(whole_number(request, "limit", _DEFAULT_LIMIT), _MOST)
+        visible = store.visible(request.user)
+        marker = None
+        if query.get("marker"):
+            marker = visible.filter(pk=query["marker"]).first()
+            if marker is None:
+                raise errors.BadRequest("Marker could not be found.")
+        found = listing.narrowed(visible, query, request.user)
+        page = list(listing.ordered(found, listing.order(query), marker)[: limit + 1])
+        return Response(_listing(request, page[:limit], more=len(page) > limit > 0))
+
+    def post(self, request: Request) -> Response:
+        """A new image, without content yet."""
+        caller = request.user
+        if not (caller.project_id and (caller.has_role("member") or caller.is_admin)):
+            raise errors.Forbidden("You are not authorized to complete add_image action.")
+        fields = body(request, schemas.CREATE)
+        image = Image(pk=fields.get("id") or new_id(), owner=caller.project_id)
+        record.write(image, fields, caller)
+        try:
+            with transaction.atomic():
+                image.save(force_insert=True)
+        except IntegrityError as exc:
+            raise errors.Conflict(f"Image ID {image.pk} already exists!") from exc
+        logger.info("image.created", image=image.pk)
+        location = request.build_absolute_uri(f"/image/v2/images/{image.pk}")
+        return Response(record.as_json(image), status=201, headers={"Location": location})
+
+
+class ImageView(WireView):
+    """One image."""
+
+    parser_classes = (JsonPatchParser,)
+
+    def get(self, request: Request, image_id: str) -> Response:
+        """Show it."""
+        return Response(record.as_json(store.visible_to(request.user, image_id)))
+
+    def patch(self, request: Request, image_id: str) -> Response:
+        """Change fields, properties and tags by a JSON patch; all or nothing."""
+        own_image(request, image_id)
+        operations = body(request, schemas.PATCH)
+        with transaction.atomic():
+            image = Image.objects.select_for_update().get(pk=image_id)
+            record.patch(image, operations, request.user)
+            image.save(update_fields=[*(set(schemas.WRITABLE)), "properties", "updated_at"])
+        return Response(record.as_json(image))
+
+    def delete(self, request: Request, image_id: str) -> Response:
+        """Remove it, and its content."""
+        store.delete(own_image(request, image_id))
+        return Response(status=204)
+
+
+class TagView(WireView):
+    """/v2/images/{id}/tags/{tag}."""
+
+    def put(self, request: Request, image_id: str, tag: str) -> Response:
+        """Add a tag. There already is success."""
+        return self._write(request, image_id, lambda tags: [*tags, tag])
+
+    def delete(self, request: Request, image_id: str, tag: str) -> Response:
+        """Take a tag away."""
+
+        def without(tags: list[str]) -> list[str]:
+            if tag not in tags:
+                raise errors.NotFound(f"Image {image_id} has no tag {tag}.")
+            return [one for one in tags if one != tag]
+
+        return self._write(request, image_id, without)
+
+    def _write(self, request: Request, image_id: str, change: Any) -> Response:
+        own_image(request, image_id)
+        with transaction.atomic():
+            image = Image.objects.select_for_update().get(pk=image_id)
+            operation = {"op": "replace", "path": "/tags", "value": sorted(set(change(image.tags)))}
+            record.patch(image, [operation], request.user)
+            image.save(update_fields=["tags", "updated_at"])
+        return Response(status=204)
+
+
+def _listing(request: Request, images: list[Image], *, more: bool) -> dict[str, Any]:
+    query = request.query_params.copy()
+    query.pop("marker", None)
+    listing_of = "/v2/images"
+    answer: dict[str, Any] = {
+        "images": [record.as_json(image) for image in images],
+        "first": f"{listing_of}?{query.urlencode()}" if query else listing_of,
+        "schema": "/v2/schemas/images",
+    }
+    if more:
+        query["marker"] = images[-1].pk
+        answer["next"] = f"{listing_of}?{query.urlencode()}"
+    return answer

@@ -1,0 +1,136 @@
+"""Content comes in: written aside, checked, put in place, and only then the image is active."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloud import env, errors, log
+from cloud.images import content, folder
+from cloud.images.models import Image, Status
+
+logger = log.get(__name__)
+CHUNK = 1 << 20
+_UNFINISHED = (Status.QUEUED, Status.SAVING, Status.KILLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was counted and hashed while it went by."""
+
+    size: int
+    md5: str
+    sha512: str
+
+
+def receive(image_id: str, read: Callable[[int], bytes], expected: int | None) -> None:
+    """Store an image's content. Of several at a time one wins, the others raise Conflict.
+
+    Raises BadRequest for content that is refused or breaks off, TooLarge over the limit; the image is then
+    queued again and has no file.
+    """
+    too_large(expected or 0)
+    sweep()
+    with folder.only_writer(image_id):
+        image = _begin(image_id)
+        try:
+            written = _write(folder.part(image_id), read, expected)
+            virtual_size = content.inspect(folder.part(image_id), image.disk_format)
+            folder.settle(image_id)
+            _finish(image, written, virtual_size)
+        except BaseException:
+            _undo(image_id)
+            raise
+    logger.info("image.active", image=image_id, size=written.size)
+
+
+def too_large(size: int) -> None:
+    """Raises TooLarge over STILLWATER_IMAGE_SIZE_LIMIT."""
+    limit = env.get("STILLWATER_IMAGE_SIZE_LIMIT")
+    if size > limit:
+        raise errors.TooLarge(f"Image is too large: at most {limit} bytes are taken.")
+
+
+def sweep() -> None:
+    """Remove what dead uploads and interrupted deletes left behind. Cheap, and safe at any time."""
+    found = folder.ids()
+    active = set(Image.objects.filter(status=Status.ACTIVE, pk__in=found).values_list("pk", flat=True))
+    saving = set(Image.objects.filter(status=Status.SAVING).values_list("pk", flat=True))
+    left = {image_id for image_id, kinds in found.items() if kinds != {""} or image_id not in active}
+    for image_id in left | saving:
+        try:
+            with folder.only_writer(image_id):
+                _undo(image_id)
+        except errors.Conflict:
+            continue  # alive
+        except ValueError:
+            logger.warning("image.stray_file", file=image_id)
+
+
+def _begin(image_id: str) -> Image:
+    image = Image.objects.filter(pk=image_id).first()
+    if image is None or image.status == Status.DELETED:
+        raise errors.NotFound(f"Image {image_id} could not be found.")
+    if image.status == Status.ACTIVE:
+        raise errors.Conflict(f"Image {image_id} has content already: it is active.")
+    if not (image.disk_format and image.container_format):
+        raise errors.BadRequest("disk_format and container_format must be set prior to saving data.")
+    # `saving` without a living lock was left by an upload that died: this one takes its place.
+    begun = Image.objects.filter(pk=image_id, status__in=_UNFINISHED, disk_format=image.disk_format)
+    if not begun.update(status=Status.SAVING):
+        raise errors.Conflict(f"Image {image_id} was changed meanwhile.")
+    return image
+
+
+def _write(path: Path, read: Callable[[int], bytes], expected: int | None) -> Written:
+    md5, sha512 = hashlib.md5(usedforsecurity=False), hashlib.sha512()
+    size = 0
+    try:
+        with path.open("wb") as file:
+            while chunk := _next(read):
+                size += len(chunk)
+                too_large(size)
+                md5.update(chunk)
+                sha512.update(chunk)
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as exc:
+        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise errors.Unavailable("The image store is full.") from exc
+        raise
+    if expected is not None and size != expected:
+        raise errors.BadRequest(f"The upload broke off: {size} of {expected} bytes came.")
+    return Written(size, md5.hexdigest(), sha512.hexdigest())
+
+
+def _next(read: Callable[[int], bytes]) -> bytes:
+    try:
+        return read(CHUNK)
+    except OSError as exc:  # the client is gone, or its chunks make no sense
+        raise errors.BadRequest("The upload broke off.") from exc
+
+
+def _finish(image: Image, written: Written, virtual_size: int) -> None:
+    moved = Image.objects.filter(pk=image.pk, status=Status.SAVING).update(
+        status=Status.ACTIVE,
+        size=written.size,
+        virtual_size=virtual_size,
+        checksum=written.md5,
+        os_hash_algo="sha512",
+        os_hash_value=written.sha512,
+    )
+    if not moved:
+        raise errors.NotFound(f"Image {image.pk} was deleted while its content came in.")
+
+
+def _undo(image_id: str) -> None:
+    """Files first: a row that says `queued` promises that there are none. Needs the writer's lock."""
+    folder.part(image_id).unlink(missing_ok=True)
+    if not Image.objects.filter(pk=image_id, status=Status.ACTIVE).exists():
+        folder.content(image_id).unlink(missing_ok=True)
+    Image.objects.filter(pk=image_id, status=Status.SAVING).update(status=Status.QUEUED)

@@ -1,0 +1,36 @@
+"""What a server printed on its serial console."""
+
+from __future__ import annotations
+
+from cloud.errors import NotFound
+from compute import hostcall
+from compute.lifecycle import Answer, Asked, ServerAction
+from compute.models import Instance
+from compute.virt.base import Driver
+
+
+class ConsoleOutput(ServerAction):
+    """Answered by the host while the client waits; changes nothing."""
+
+    key, name = "os-getConsoleOutput", "get_console_output"
+    policy = "os_compute_api:os-console-output"
+    body = {
+        "type": "object",
+        "properties": {"length": {"type": ["integer", "string", "null"], "pattern": "^-?[0-9]+$", "minimum": -1}},
+        "additionalProperties": False,
+    }
+    minds_lock = False
+
+    def submit(self, instance: Instance, asked: Asked) -> Answer:
+        """Raises HostUnreachable when the host does not answer in time."""
+        length = asked.body.get("length") if isinstance(asked.body, dict) else None
+        lines = None if length is None or int(length) < 0 else int(length)
+        answer = hostcall.ask(instance, "console_output", {"length": lines})
+        if answer is None:
+            raise NotFound("The guest has no console output yet.")
+        return Answer(200, {"output": answer})
+
+
+def answer(driver: Driver, server_id: str, params: dict[str, int | None]) -> str:
+    """Host side of the call."""
+    return driver.console_output(server_id, params.get("length"))

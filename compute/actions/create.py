@@ -1,0 +1,96 @@
+"""Build a server on the host that was picked for it; try other hosts of the cell when that fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from cells.context import current_alias
+from compute import claims, imagefile, journal, state
+from compute.errors import NoValidHost
+from compute.lifecycle import On, Run, ServerAction, StepSpec, open_step
+from compute.models import Instance, InstanceAction
+from compute.scheduler import pick
+from compute.state import Move, TaskState, VmState
+from compute.virt.base import ImageUnusable, PowerState
+
+MOVE = Move(frozenset({VmState.BUILDING}), TaskState.SPAWNING, VmState.ACTIVE, failed=VmState.ERROR)
+
+
+class Create(ServerAction):
+    """Building -> active. Recorded by the scheduler, together with the server's row."""
+
+    name = "create"
+    policy = "os_compute_api:servers:create"
+    move = MOVE
+    steps = (StepSpec("build", "compute__do_build_and_run_instance"),)
+    elsewhere = StepSpec("reschedule", "conductor_build_instances", on=On.CONDUCTOR)
+
+    def all_steps(self) -> tuple[StepSpec, ...]:
+        """Build, and the search for another host."""
+        return (*self.steps, self.elsewhere)
+
+    def build(self, run: Run) -> None:
+        """Built already is success."""
+        instance = run.instance
+        fetch = imagefile.source(instance.image_id, run.params.get("image_ticket", ""))
+        run.hypervisor.spawn(instance.as_guest(), fetch)
+
+    def next_step(self, done: str, run: Run) -> StepSpec | None:
+        """A rescheduled server is built again, on its new host."""
+        if done == "reschedule":
+            run.instance.refresh_from_db()
+            return self.steps[0]
+        return None
+
+    def complete(self, run: Run, power_state: PowerState | None) -> None:
+        """Active, with its launch time."""
+        also: dict[str, Any] = {"launched_at": timezone.now(), "fault": None}
+        state.finish(run.instance, MOVE, power_state, **also)
+
+    def after_failure(self, run: Run, error: BaseException) -> StepSpec | None:
+        """Another host may do, unless the image itself is bad or the hosts are used up."""
+        if run.step.name != "build" or isinstance(error, ImageUnusable):
+            return None
+        tried = [*run.params.get("tried", []), run.instance.host]
+        if len(tried) >= settings.MAX_ATTEMPTS:
+            return None
+        run.params["tried"] = tried
+        InstanceAction.objects.filter(pk=run.action.pk).update(params=run.params)
+        return self.elsewhere
+
+    def reschedule(self, run: Run) -> None:
+        """Move the claim to another host of this cell. Raises NoValidHost."""
+        instance, tried = run.instance, run.params.get("tried", [])
+        if instance.host and instance.host not in tried:
+            return  # an earlier try of this step got as far as this
+        wanted = pick.Wanted.of_instance(instance, run.params.get("availability_zone", ""))
+        with transaction.atomic(using=current_alias()):
+            claims.release(instance.uuid)
+            node = pick.claim_best(wanted, pick.read_hosts(), avoid=frozenset(tried))
+            state.during(instance, MOVE, host=node.host, node=node.hypervisor_hostname)
+        run.note(f"moved to {node.host} after {', '.join(tried)} failed")
+
+    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+        """ERROR, with Nova's words when the hosts ran out; what it held of the last host is free."""
+        tried = run.params.get("tried", [])
+        if tried and not isinstance(error, ImageUnusable):
+            text = (
+                f"Exceeded maximum number of retries. Exhausted all hosts available for retrying build "
+                f"failures for instance {run.instance.uuid}. Last: {error}"
+            )
+            error = NoValidHost(text)
+        super().abandon(run, error, power_state)
+
+
+def record(instance: Instance, request_id: str, params: dict[str, Any]) -> InstanceAction:
+    """Journal the boot of a server whose row was just written, in the same transaction."""
+    action = journal.open_action(
+        instance, name="create", key="Create", request_id=request_id, user_id=instance.user_id,
+        project_id=instance.project_id, params=params,
+    )  # fmt: skip
+    open_step(action, Create.steps[0], instance)
+    return action

@@ -1,0 +1,73 @@
+"""Delete a server: from every state, whatever is going on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compute import claims, journal, state
+from compute.errors import StateConflict
+from compute.lifecycle import Answer, Asked, Run, ServerAction, StepSpec, fault_of
+from compute.models import Instance
+from compute.state import TaskState, VmState
+from compute.virt.base import PowerState
+
+
+class Delete(ServerAction):
+    """Anything living -> deleted. Preempts what runs; a server without a host is gone at once."""
+
+    name = "delete"
+    policy = "os_compute_api:servers:delete"
+    steps = (StepSpec("terminate", "compute_terminate_instance"),)
+    needs_host = False
+
+    def submit(self, instance: Instance, asked: Asked) -> Answer:
+        """Deleting a server that is being deleted is success, and nothing more happens."""
+        if instance.deleted or instance.task_state == TaskState.DELETING:
+            return Answer(204)
+        return super().submit(instance, asked)
+
+    def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
+        """What is queued for the server is cancelled; what runs ends first, then the delete runs."""
+        try:
+            state.preempt(instance, TaskState.DELETING)
+        except StateConflict:
+            params["late"] = True  # another delete was faster
+            return
+        journal.cancel_open(instance.uuid, "the server was deleted")
+
+    def record(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> Any:
+        """Journal it, or do it here when no host has anything of it."""
+        if params.get("late"):
+            return None
+        if instance.host:
+            return super().record(instance, asked, params)
+        action = journal.open_action(
+            instance, name=self.name, key="Delete", request_id=asked.request_id,
+            user_id=asked.caller.user_id, project_id=asked.caller.project_id, params=params,
+        )  # fmt: skip
+        bury(instance)
+        journal.close_action(action, outcome="deleted; it had no host")
+        return action
+
+    def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
+        """No body."""
+        return Answer(204)
+
+    def terminate(self, run: Run) -> None:
+        """Gone already is success."""
+        run.hypervisor.destroy(run.instance.uuid)
+
+    def complete(self, run: Run, power_state: PowerState | None) -> None:
+        """The row stays as history; what it held of the host is free."""
+        bury(run.instance)
+
+    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+        """A server that could not be deleted says so, and can be deleted again."""
+        move = state.Move(state.LIVING, TaskState.DELETING, failed=VmState.ERROR)
+        state.abandon(run.instance, move, fault_of(error), power_state)
+
+
+def bury(instance: Instance) -> None:
+    """Record and claims, in one transaction of the caller."""
+    state.bury(instance)
+    claims.release(instance.uuid)

@@ -1,0 +1,17 @@
+"""Freeze a server's CPUs; its memory stays on the host."""
+
+from compute.lifecycle import Run, ServerAction, StepSpec
+from compute.state import Move, TaskState, VmState
+
+
+class Pause(ServerAction):
+    """Active -> paused."""
+
+    key = name = "pause"
+    policy = "os_compute_api:os-pause-server:pause"
+    move = Move(frozenset({VmState.ACTIVE}), TaskState.PAUSING, VmState.PAUSED)
+    steps = (StepSpec("pause", "compute_pause_instance"),)
+
+    def pause(self, run: Run) -> None:
+        """Paused already is success."""
+        run.hypervisor.pause(run.instance.uuid)

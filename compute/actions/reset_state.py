@@ -1,0 +1,33 @@
+"""An operator says what state a server is in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cloud.errors import Conflict
+from compute import journal, state
+from compute.lifecycle import Asked, ServerAction
+from compute.models import Instance
+from compute.state import VmState
+
+
+class ResetState(ServerAction):
+    """At once; what was queued for the server is cancelled, what runs ends without effect on the record."""
+
+    key, name = "os-resetState", "resetState"
+    policy = "os_compute_api:os-admin-actions:reset_state"
+    body = {
+        "type": "object",
+        "properties": {"state": {"type": "string", "enum": ["active", "error"]}},
+        "required": ["state"],
+        "additionalProperties": False,
+    }
+    needs_host = False
+
+    def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
+        """Raises Conflict for `active` on a server that has no host to be active on."""
+        wanted = VmState(asked.body["state"])
+        if wanted is VmState.ACTIVE and not instance.host:
+            raise Conflict(f"Instance {instance.uuid} has no host, so it cannot be active. Delete it instead.")
+        state.reset(instance, wanted)
+        journal.cancel_open(instance.uuid, f"an operator reset the state to {wanted}")

@@ -1,0 +1,17 @@
+"""Bring a suspended server back from its saved memory."""
+
+from compute.lifecycle import Run, ServerAction, StepSpec
+from compute.state import Move, TaskState, VmState
+
+
+class Resume(ServerAction):
+    """Suspended -> active."""
+
+    key = name = "resume"
+    policy = "os_compute_api:os-suspend-server:resume"
+    move = Move(frozenset({VmState.SUSPENDED}), TaskState.RESUMING, VmState.ACTIVE)
+    steps = (StepSpec("resume", "compute_resume_instance"),)
+
+    def resume(self, run: Run) -> None:
+        """Running already is success."""
+        run.hypervisor.resume(run.instance.as_guest())

@@ -1,0 +1,24 @@
+"""Take a server's lock away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compute import policy
+from compute.lifecycle import Asked, ServerAction
+from compute.models import Instance
+
+
+class Unlock(ServerAction):
+    """At once, in any state. An admin's lock only an admin takes away."""
+
+    key = name = "unlock"
+    policy = "os_compute_api:os-lock-server:unlock"
+    needs_host = False
+    minds_lock = False
+
+    def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
+        """Raises Forbidden when an admin locked it."""
+        if instance.locked_by == "admin":
+            policy.check(asked.caller, "os_compute_api:os-lock-server:unlock:unlock_override", instance.project_id)
+        Instance.objects.filter(pk=instance.pk).update(locked_by="", locked_reason=None)

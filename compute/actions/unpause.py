@@ -1,0 +1,17 @@
+"""Let a paused server go on."""
+
+from compute.lifecycle import Run, ServerAction, StepSpec
+from compute.state import Move, TaskState, VmState
+
+
+class Unpause(ServerAction):
+    """Paused -> active."""
+
+    key = name = "unpause"
+    policy = "os_compute_api:os-pause-server:unpause"
+    move = Move(frozenset({VmState.PAUSED}), TaskState.UNPAUSING, VmState.ACTIVE)
+    steps = (StepSpec("unpause", "compute_unpause_instance"),)
+
+    def unpause(self, run: Run) -> None:
+        """Running already is success."""
+        run.hypervisor.unpause(run.instance.uuid)

@@ -1,0 +1,90 @@
+"""What every view of the Compute API has in common: microversion, caller, headers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from cloud.caller import Caller
+from cloud.errors import BadRequest, NotFound
+from compute import microversion, policy
+from compute.microversion import Version
+
+
+class ComputeView(APIView):
+    """A resource. `since`/`until` bound the microversions in which it exists (404 outside)."""
+
+    since: Version = microversion.MINIMUM
+    until: Version = (2, 999)
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Negotiate the microversion, authenticate, and check the project in the URL if there is one."""
+        self.version = microversion.asked(request.headers)
+        super().initial(request, *args, **kwargs)
+        if not self.since <= self.version <= self.until:
+            raise NotFound
+        mine, url = self.caller.project_id, self.url_project
+        if url is not None and url != mine:
+            raise BadRequest(
+                f"Malformed request URL: URL's project_id '{url}' doesn't match Context's project_id '{mine}'"
+            )
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """As DRF's, without the project id of the URL among the handler's arguments."""
+        self.url_project = kwargs.pop("url_project", None)
+        response = super().dispatch(request, *args, **kwargs)
+        return self._with_version(response)
+
+    @property
+    def caller(self) -> Caller:
+        """Who is asking."""
+        caller = self.request.user
+        assert isinstance(caller, Caller)  # noqa: S101  the authentication class returns nothing else
+        return caller
+
+    @property
+    def request_id(self) -> str:
+        """The id of this request, in logs, answers and the journal."""
+        return str(getattr(self.request, "request_id", ""))
+
+    def check(self, rule: str, project_id: str | None = None, user_id: str | None = None) -> None:
+        """Raises Forbidden unless the caller passes the policy rule."""
+        policy.check(self.caller, rule, project_id, user_id)
+
+    def allows(self, rule: str) -> bool:
+        """Whether the caller passes the policy rule."""
+        return policy.allows(self.caller, rule)
+
+    def body(self, key: str | None = None) -> Any:
+        """The request's JSON object (or what is under its key). Raises BadRequest."""
+        data = self.request.data
+        if not isinstance(data, dict) or (key is not None and key not in data):
+            raise BadRequest("Malformed request body" if key is None else f"'{key}' is a required property")
+        return data if key is None else data[key]
+
+    def _with_version(self, response: Response) -> Response:
+        asked = getattr(self, "version", None)
+        if asked is not None:
+            response["OpenStack-API-Version"] = f"compute {microversion.text(asked)}"
+            response["X-OpenStack-Nova-API-Version"] = microversion.text(asked)
+            response["Vary"] = "OpenStack-API-Version, X-OpenStack-Nova-API-Version"
+        return response
+
+
+def link(path: str) -> str:
+    """An absolute link into the Compute API: `link("/servers/…")`."""
+    return f"{settings.PUBLIC_URL}/compute/v2.1{path}"
+
+
+def bookmark(path: str) -> str:
+    """A link without version."""
+    return f"{settings.PUBLIC_URL}/compute{path}"
+
+
+def links(path: str) -> list[dict[str, str]]:
+    """`self` and `bookmark`, as every resource has them."""
+    return [{"rel": "self", "href": link(path)}, {"rel": "bookmark", "href": bookmark(path)}]

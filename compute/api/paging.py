@@ -1,0 +1,45 @@
+"""`limit` and `marker` of every list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from django.conf import settings
+from rest_framework.request import Request
+
+from cloud.errors import BadRequest
+from compute.api.base import link
+from compute.errors import InvalidInput
+
+
+def limit_of(request: Request) -> int:
+    """How many records the answer may hold; never more than MAX_LIMIT. Raises InvalidInput."""
+    raw = request.query_params.get("limit")
+    if raw is None:
+        return int(settings.MAX_LIMIT)
+    if not raw.isascii() or not raw.isdigit():
+        raise InvalidInput(f"Invalid input for query parameters limit. Value: {raw}. '{raw}' does not match '^[0-9]*$'")
+    return min(int(raw), int(settings.MAX_LIMIT))
+
+
+def page(items: Sequence[Any], request: Request, key: str) -> list[Any]:
+    """A page of a list that is in memory, in its order; `key` is the attribute the marker names."""
+    limit, marker = limit_of(request), request.query_params.get("marker")
+    start = 0
+    if marker:
+        keys = [str(getattr(item, key)) for item in items]
+        if marker not in keys:
+            raise BadRequest(f"marker [{marker}] not found")
+        start = keys.index(marker) + 1
+    return list(items[start : start + limit])
+
+
+def next_link(request: Request, path: str, shown: int, last: str) -> list[dict[str, str]]:
+    """The `next` link, when the answer is as long as it may be."""
+    limit = limit_of(request)
+    if not shown or shown < limit:
+        return []
+    query = sorted((k, v) for k, vs in request.query_params.lists() for v in vs if k != "marker")
+    return [{"rel": "next", "href": f"{link(path)}?{urlencode([*query, ('marker', last)])}"}]

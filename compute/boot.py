@@ -1,0 +1,126 @@
+"""POST /servers, from the checked body to the rows a scheduler works from.
+
+Everything is refused or accepted here; what is accepted is in one global transaction: mapping, request
+spec, build request, under the project's quota lock.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from cells.models import BuildRequest, InstanceMapping, RequestSpec
+from cloud.caller import Caller
+from compute import dispatch, quota
+from compute.models import Flavor, Instance
+from compute.models.instance import new_uuid
+
+NETWORK_LABEL = "auto_allocated_network"
+USER_NETWORK_ADDRESS = "10.0.2.15"  # what libvirt's user-mode network gives every guest
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be built, checked and complete."""
+
+    caller: Caller
+    request_id: str
+    name: str
+    flavor: Flavor
+    image_id: str
+    image: dict[str, Any]  # the snapshot kept in the server's row
+    image_ticket: str
+    count: int = 1
+    network: str = "none"
+    availability_zone: str = ""
+    host: str = ""
+    hypervisor_hostname: str = ""
+    pinned_zone: str = ""
+    columns: dict[str, Any] = field(default_factory=dict)  # description, metadata, tags, key_name ...
+    scheduler_hints: dict[str, Any] = field(default_factory=dict)
+
+
+def request_servers(order: Order) -> list[str]:
+    """Record the order; the ids of the servers to come. Raises QuotaExceeded."""
+    reservation = f"r-{secrets.token_hex(4)}"
+    ids = [new_uuid() for _ in range(order.count)]
+    with transaction.atomic(using="default"):
+        quota.hold(order.caller.project_id, order.count, order.flavor.vcpus, order.flavor.memory_mb)
+        for index, server_id in enumerate(ids):
+            _record(order, server_id, index, reservation)
+            dispatch.schedule(server_id)
+    return ids
+
+
+def _record(order: Order, server_id: str, index: int, reservation: str) -> None:
+    now, caller, flavor = timezone.now(), order.caller, order.flavor
+    owner = {"project_id": caller.project_id, "user_id": caller.user_id}
+    InstanceMapping.objects.create(server_id=server_id, created_at=now, **owner)
+    RequestSpec.objects.create(
+        server_id=server_id, vcpus=flavor.vcpus, memory_mb=flavor.memory_mb, disk_gb=flavor.disk_gb,
+        flavor={"id": flavor.flavor_id, **flavor.snapshot()}, image_id=order.image_id,
+        availability_zone=order.availability_zone, host=order.host,
+        hypervisor_hostname=order.hypervisor_hostname, scheduler_hints=order.scheduler_hints, **owner,
+    )  # fmt: skip
+    BuildRequest.objects.create(
+        server_id=server_id, request_id=order.request_id, created_at=now, sent_at=now, sends=1,
+        instance=_columns(order, server_id, index, reservation) | owner | {"created_at": now.isoformat()},
+        action={"image_ticket": order.image_ticket}, **owner,
+    )  # fmt: skip
+
+
+def _columns(order: Order, server_id: str, index: int, reservation: str) -> dict[str, Any]:
+    """The columns of the server's future row, as JSON."""
+    name = order.name if order.count == 1 else f"{order.name}-{index + 1}"
+    flavor = order.flavor
+    return {
+        "hostname": _hostname(name, server_id),
+        **order.columns,
+        "uuid": server_id,
+        "display_name": name,
+        "vcpus": flavor.vcpus,
+        "memory_mb": flavor.memory_mb,
+        "disk_gb": flavor.disk_gb,
+        "flavor_id": flavor.flavor_id,
+        "flavor": flavor.snapshot(),
+        "image_id": order.image_id,
+        "image": order.image,
+        "network": order.network,
+        "addresses": _addresses(order.network),
+        "pinned_availability_zone": order.pinned_zone,
+        "availability_zone": order.availability_zone,
+        "reservation_id": reservation,
+        "launch_index": index,
+    }
+
+
+def unplaced(request: BuildRequest) -> Instance:
+    """A server that is in no cell yet, as an unsaved row the API can show."""
+    created = request.created_at
+    columns = {k: v for k, v in request.instance.items() if k != "created_at"}
+    return Instance(
+        **{**columns, "addresses": {}, "host": "", "node": ""}, vm_state="building", task_state="scheduling",
+        created_at=created, updated_at=created,
+    )  # fmt: skip
+
+
+def _addresses(network: str) -> dict[str, Any]:
+    if network != "user":
+        return {}
+    mac = "52:54:00:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(3))
+    return {
+        NETWORK_LABEL: [
+            {"version": 4, "addr": USER_NETWORK_ADDRESS, "OS-EXT-IPS-MAC:mac_addr": mac,
+             "OS-EXT-IPS:type": "fixed"}
+        ]
+    }  # fmt: skip
+
+
+def _hostname(name: str, server_id: str) -> str:
+    """A host name out of a display name, as Nova makes it."""
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "-.") else "-" for c in name.lower())
+    return kept.strip("-.")[:63] or f"server-{server_id}"

@@ -1,0 +1,51 @@
+"""Resources of a host, claimed and released by one conditional UPDATE each."""
+
+from __future__ import annotations
+
+from django.db import transaction
+from django.db.models import F
+
+from cells.context import current_alias
+from compute.models import Allocation, ComputeNode
+
+
+def claim(server_id: str, node: ComputeNode, vcpus: int, memory_mb: int, disk_gb: int) -> bool:
+    """Take room on a node for a server; False when there is none left. In the caller's transaction.
+
+    Claimed already is success, so it may be asked twice.
+    """
+    if Allocation.objects.filter(server_id=server_id, node=node).exists():
+        return True
+    fits = ComputeNode.objects.filter(
+        pk=node.pk,
+        vcpus_used__lte=F("vcpus") * F("cpu_ratio") - vcpus,
+        memory_mb_used__lte=F("memory_mb") * F("ram_ratio") - memory_mb,
+        disk_gb_used__lte=F("disk_gb") * F("disk_ratio") - disk_gb,
+    )
+    taken = fits.update(
+        vcpus_used=F("vcpus_used") + vcpus,
+        memory_mb_used=F("memory_mb_used") + memory_mb,
+        disk_gb_used=F("disk_gb_used") + disk_gb,
+    )
+    if not taken:
+        return False
+    Allocation.objects.create(
+        server_id=server_id, node=node, vcpus=vcpus, memory_mb=memory_mb, disk_gb=disk_gb
+    )
+    return True
+
+
+def release(server_id: str, node_name: str | None = None) -> None:
+    """Give back what a server holds (on one node, or everywhere). Nothing held is success."""
+    held = Allocation.objects.filter(server_id=server_id)
+    if node_name is not None:
+        held = held.filter(node__hypervisor_hostname=node_name)
+    with transaction.atomic(using=current_alias()):
+        for allocation in held:
+            # Whoever deletes the row gives the room back, so nobody gives it back twice.
+            if Allocation.objects.filter(pk=allocation.pk).delete()[0]:
+                ComputeNode.objects.filter(pk=allocation.node_id).update(
+                    vcpus_used=F("vcpus_used") - allocation.vcpus,
+                    memory_mb_used=F("memory_mb_used") - allocation.memory_mb,
+                    disk_gb_used=F("disk_gb_used") - allocation.disk_gb,
+                )

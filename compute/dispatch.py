@@ -1,0 +1,85 @@
+"""The wire: names of queues and messages. Nobody else publishes.
+
+A message carries ids and only wakes a worker; the row it names is the truth. So a message that cannot
+be sent is logged and forgotten: the relay sends it again.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from cells import brokers
+from cells.context import current_alias
+from cloud import log
+from cloud.celery import app
+
+if TYPE_CHECKING:
+    from compute.models import HostCall, Step
+
+logger = log.get(__name__)
+
+RUN_STEP = "stillwater.run_step"
+ANSWER_CALL = "stillwater.answer_call"
+SCHEDULE = "stillwater.schedule"
+CONDUCTOR_QUEUE = "conductor"
+SCHEDULER_QUEUE = "scheduler"
+REQUESTS, OPS = "requests", "ops"
+
+
+def host_queue(host: str, lane: str = REQUESTS) -> str:
+    """The queue of a host's lane: requests (nobody has begun) or ops (what begun work still needs)."""
+    return f"compute-ops.{host}" if lane == OPS else f"compute.{host}"
+
+
+def step(row: Step) -> None:
+    """Wake whoever is to run this step, once the transaction is committed."""
+    queue = host_queue(row.host, row.lane) if row.host else CONDUCTOR_QUEUE
+    _after_commit(current_alias(), queue, RUN_STEP, {"step_id": row.pk})
+
+
+def call(row: HostCall) -> None:
+    """Wake the host that is to answer this call."""
+    _after_commit(current_alias(), host_queue(row.host, OPS), ANSWER_CALL, {"call_id": row.pk})
+
+
+def schedule(server_id: str) -> None:
+    """Wake a scheduler for this build request, once the global transaction is committed."""
+
+    def send() -> None:
+        publish(settings.BROKER_URL, SCHEDULER_QUEUE, SCHEDULE, {"server_id": server_id})
+
+    transaction.on_commit(send, using="default")
+
+
+def resend_due(sent_at: datetime | None, sends: int) -> bool:
+    """Whether a message sent that long ago, that often, should go out again (15 s, 30 s … 10 min)."""
+    if sent_at is None:
+        return True
+    wait = min(settings.RESEND_AFTER * 2 ** min(sends, 10) / 2, 600)
+    return (timezone.now() - sent_at).total_seconds() >= wait
+
+
+def publish(broker_url: str, queue: str, name: str, kwargs: dict[str, Any]) -> bool:
+    """Send one message; False when the broker is away (the relay sends it again)."""
+    if not broker_url:
+        return False
+    try:
+        with brokers.producer(broker_url) as producer:
+            # The default exchange needs no binding, so a wiped broker loses nothing but messages.
+            app.send_task(name, kwargs=kwargs, producer=producer, exchange="", routing_key=queue, retry=False)
+    except Exception as exc:  # every transport raises its own kinds; none of them may fail the request
+        logger.warning("dispatch.broker_away", queue=queue, message=name, error=type(exc).__name__)
+        return False
+    return True
+
+
+def _after_commit(alias: str, queue: str, name: str, kwargs: dict[str, Any]) -> None:
+    def send() -> None:
+        publish(brokers.url(alias), queue, name, kwargs)
+
+    transaction.on_commit(send, using=alias)

@@ -1,0 +1,78 @@
+"""Image bytes between a host and the image service, by ticket: a host has no token of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import requests
+from django.conf import settings
+
+from compute.virt.base import ImageSource, ImageUnusable, VirtError
+
+CHUNK = 1 << 20
+TIMEOUT = (5, 60)  # seconds to connect, and between two reads
+
+
+class ImageServiceAway(VirtError):
+    """The image service does not answer, or not well."""
+
+    retryable = True
+
+
+def image_url(image_id: str) -> str:
+    """Where an image lives, for people and Location headers."""
+    return f"{settings.PUBLIC_URL}/image/v2/images/{image_id}"
+
+
+def source(image_id: str, ticket: str) -> ImageSource:
+    """What a driver calls when it has to fetch the image."""
+
+    def fetch(path: Path) -> None:
+        try:
+            with requests.get(
+                f"{image_url(image_id)}/file", params={"ticket": ticket}, stream=True, timeout=TIMEOUT
+            ) as answer:
+                _judge(answer, image_id)
+                with path.open("wb") as out:
+                    for chunk in answer.iter_content(CHUNK):
+                        out.write(chunk)
+        except requests.RequestException as exc:
+            raise ImageServiceAway(f"image {image_id} cannot be fetched: {type(exc).__name__}") from exc
+
+    return fetch
+
+
+def upload(image_id: str, ticket: str, path: Path) -> None:
+    """Store a file as the image's data. Stored already is success. Raises ImageServiceAway, ImageUnusable."""
+    headers = {"Content-Type": "application/octet-stream"}
+    try:
+        with path.open("rb") as data:
+            answer = requests.put(
+                f"{image_url(image_id)}/file", params={"ticket": ticket}, data=data, headers=headers,
+                timeout=(5, 600),
+            )  # fmt: skip
+    except requests.RequestException as exc:
+        raise ImageServiceAway(f"image {image_id} cannot be stored: {type(exc).__name__}") from exc
+    if answer.status_code != 409:  # 409: an earlier try stored it
+        _judge(answer, image_id)
+
+
+@contextmanager
+def scratch(name: str) -> Iterator[Path]:
+    """A file on this host that is gone afterwards."""
+    folder = Path(settings.HOST_STATE) / "scratch"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _judge(answer: requests.Response, image_id: str) -> None:
+    if answer.status_code >= 500:
+        raise ImageServiceAway(f"the image service answers {answer.status_code} for image {image_id}")
+    if answer.status_code >= 400 or answer.status_code == 204 and answer.request.method == "GET":
+        raise ImageUnusable(f"image {image_id}: the image service answers {answer.status_code}")

@@ -1,0 +1,117 @@
+"""The journal's own rules: how a step is opened, claimed and closed. Each is one conditional UPDATE."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F, Q, QuerySet
+from django.utils import timezone
+
+from cells.context import current_alias
+from compute import dispatch
+from compute.models import Instance, InstanceAction, Step
+
+QUEUED, RUNNING = Step.State.QUEUED, Step.State.RUNNING
+OPEN = (QUEUED, RUNNING)
+
+
+def open_action(instance: Instance, *, name: str, key: str, request_id: str, user_id: str,
+                project_id: str, params: dict[str, Any]) -> InstanceAction:  # fmt: skip
+    """Record what is asked, in the caller's transaction."""
+    now = timezone.now()
+    return InstanceAction.objects.create(
+        server_id=instance.uuid, action=name, key=key, request_id=request_id, user_id=user_id,
+        project_id=project_id, params=params, started_at=now, updated_at=now,
+    )  # fmt: skip
+
+
+def open_step(action: InstanceAction, *, name: str, event: str, host: str, lane: str) -> Step:
+    """Add a step to an action; its message leaves when the caller's transaction commits."""
+    now = timezone.now()
+    step = Step.objects.create(
+        action=action, server_id=action.server_id, name=name, event=event, host=host, lane=lane,
+        queued_at=now, sent_at=now, sends=1,
+    )  # fmt: skip
+    dispatch.step(step)
+    return step
+
+
+def claim(step_id: int, worker: str, incarnation: str) -> Step | None:
+    """Take a queued step for this process, or None: done, running elsewhere, not due, or not its turn.
+
+    Steps of one server run one at a time: while another one runs this one stays queued, and is sent
+    again when that one ends.
+    """
+    with transaction.atomic(using=current_alias()):
+        step = Step.objects.select_related("action").filter(pk=step_id, state=QUEUED).first()
+        if step is None:
+            return None
+        # The server's row is the lock under which "is another one running?" is asked.
+        list(Instance.objects.select_for_update().filter(uuid=step.server_id).values_list("pk"))
+        if Step.objects.filter(server_id=step.server_id, state=RUNNING).exists():
+            return None
+        now = timezone.now()
+        due = Q(not_before__isnull=True) | Q(not_before__lte=now)
+        won = Step.objects.filter(due, pk=step_id, state=QUEUED).update(
+            state=RUNNING, worker=worker, incarnation=incarnation, attempts=F("attempts") + 1,
+            started_at=now,
+        )  # fmt: skip
+        if not won:
+            return None
+        step.refresh_from_db()
+        return step
+
+
+def close_step(step: Step, state: Step.State, *, traceback: str = "") -> bool:
+    """End a step this process runs; False when it is not this process's any more (then write nothing)."""
+    now = timezone.now()
+    won = _mine(step).update(state=state, finished_at=now, details=step.details, traceback=traceback)
+    if won:
+        InstanceAction.objects.filter(pk=step.action_id).update(updated_at=now)
+    return bool(won)
+
+
+def requeue(step: Step, seconds: float, why: str) -> bool:
+    """Put a step back to be tried again after a while; False when it is not this process's any more."""
+    due = timezone.now() + timedelta(seconds=seconds)
+    return bool(_mine(step).update(state=QUEUED, not_before=due, sent_at=None, details=why, incarnation=""))
+
+
+def close_action(action: InstanceAction, *, outcome: str = "", failed: bool = False) -> None:
+    """End an action once; later ends change nothing."""
+    now = timezone.now()
+    InstanceAction.objects.filter(pk=action.pk, finished_at__isnull=True).update(
+        finished_at=now, updated_at=now, message="Error" if failed else None, outcome=outcome[:2000]
+    )
+
+
+def cancel_open(server_id: str, why: str, *, besides: int | None = None) -> None:
+    """Cancel every step of a server nobody has begun, and end the actions they belonged to."""
+    now = timezone.now()
+    queued = Step.objects.filter(server_id=server_id, state=QUEUED).exclude(action_id=besides)
+    actions = list(queued.values_list("action_id", flat=True))
+    queued.update(state=Step.State.CANCELLED, finished_at=now, details=why)
+    for action in InstanceAction.objects.filter(pk__in=actions):
+        close_action(action, outcome=why, failed=True)
+
+
+def wake_next(server_id: str) -> None:
+    """Send again what waited for its turn on this server."""
+    for step in Step.objects.filter(server_id=server_id, state=QUEUED).order_by("queued_at", "pk"):
+        dispatch.step(step)
+
+
+def fix_deadline(step: Step, seconds: float) -> datetime:
+    """The step's deadline, set at its first try and kept over restarts."""
+    if step.deadline is None:
+        wanted = timezone.now() + timedelta(seconds=seconds)
+        Step.objects.filter(pk=step.pk, deadline__isnull=True).update(deadline=wanted)
+        step.refresh_from_db(fields=["deadline"])
+    assert step.deadline is not None  # noqa: S101  the UPDATE above set it
+    return step.deadline
+
+
+def _mine(step: Step) -> QuerySet[Step]:
+    return Step.objects.filter(pk=step.pk, state=RUNNING, incarnation=step.incarnation)

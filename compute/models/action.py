@@ -1,0 +1,90 @@
+"""The journal: what was asked of a server, and the steps that carry it out.
+
+These rows are the outbox and the progress bar, and they are what
+`GET /servers/{id}/os-instance-actions` shows (an event is a step).
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from cells.models import CellModel
+
+
+class InstanceAction(CellModel):
+    """One thing asked of one server. Open until its last step ended."""
+
+    server_id = models.CharField(max_length=36)
+    action = models.CharField(max_length=64)  # Nova's name: create, stop, reboot ...
+    key = models.CharField(max_length=64)  # the ServerAction class that carries it out
+    request_id = models.CharField(max_length=64)
+    user_id = models.CharField(max_length=64)
+    project_id = models.CharField(max_length=64)
+    params = models.JSONField(default=dict)
+    started_at = models.DateTimeField()
+    updated_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True)
+    message = models.CharField(max_length=255, null=True)  # noqa: DJ001  null or "Error", as Nova shows it
+    outcome = models.TextField(blank=True, default="")  # for people: how it ended
+
+    class Meta:
+        indexes = (
+            models.Index(fields=("server_id", "-started_at"), name="actions_of_server"),
+            models.Index(fields=("request_id",), name="actions_by_request"),
+            models.Index(fields=("started_at",), name="open_actions", condition=Q(finished_at__isnull=True)),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.server_id}"
+
+
+class Step(CellModel):
+    """One part of an action, carried out by one process. The row is the message.
+
+    A Celery message only wakes a worker; the worker claims the row by one conditional UPDATE, so a
+    message may come twice, late or never.
+    """
+
+    class State(models.TextChoices):
+        """Where the step is."""
+
+        QUEUED = "queued"
+        RUNNING = "running"
+        DONE = "done"
+        FAILED = "failed"
+        CANCELLED = "cancelled"
+
+    action = models.ForeignKey(InstanceAction, on_delete=models.CASCADE, related_name="steps")
+    server_id = models.CharField(max_length=36)
+    name = models.CharField(max_length=64)  # the method of the ServerAction
+    event = models.CharField(max_length=128)  # Nova's event name
+    host = models.CharField(max_length=255, blank=True, default="")  # "" = a conductor of the cell
+    lane = models.CharField(max_length=16)
+    state = models.CharField(max_length=16, choices=State.choices, default=State.QUEUED)
+    worker = models.CharField(max_length=255, blank=True, default="")
+    incarnation = models.CharField(max_length=36, blank=True, default="")
+    attempts = models.PositiveIntegerField(default=0)
+    not_before = models.DateTimeField(null=True)  # after a failure worth trying again
+    queued_at = models.DateTimeField()
+    sent_at = models.DateTimeField(null=True)
+    sends = models.PositiveIntegerField(default=0)
+    started_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+    deadline = models.DateTimeField(null=True)  # fixed at the first try; a restart does not move it
+    details = models.TextField(blank=True, default="")  # one line for people
+    traceback = models.TextField(blank=True, default="")
+
+    class Meta:
+        indexes = (
+            models.Index(fields=("action", "queued_at"), name="steps_of_action"),
+            models.Index(
+                fields=("host", "queued_at"), name="open_steps", condition=Q(state__in=["queued", "running"])
+            ),
+            models.Index(
+                fields=("server_id",), name="open_steps_of_server", condition=Q(state__in=["queued", "running"])
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.server_id} ({self.state})"

@@ -1,0 +1,90 @@
+"""The services of a cell, what its hypervisors offer, and who has claimed what."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.conf import settings
+from django.db import models
+from django.utils import timezone
+
+from cells.models import CellModel
+from compute.models.instance import new_uuid
+
+COMPUTE, CONDUCTOR, SCHEDULER = "nova-compute", "nova-conductor", "nova-scheduler"
+
+
+class Service(CellModel):
+    """One process that works: its heartbeat, what the operator wants of it, and its present life."""
+
+    uuid = models.CharField(max_length=36, unique=True, default=new_uuid)
+    binary = models.CharField(max_length=64)
+    host = models.CharField(max_length=255)
+    availability_zone = models.CharField(max_length=255, default="internal")
+    disabled = models.BooleanField(default=False)
+    disabled_reason = models.CharField(max_length=255, null=True)  # noqa: DJ001  the API tells null from ""
+    forced_down = models.BooleanField(default=False)
+    last_seen_up = models.DateTimeField(null=True)
+    version = models.PositiveIntegerField(default=1)
+    incarnation = models.CharField(max_length=36, blank=True, default="")
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("binary", "host"), name="one_service_per_host"),)
+
+    def __str__(self) -> str:
+        return f"{self.binary}@{self.host}"
+
+    @property
+    def is_up(self) -> bool:
+        """A heartbeat not older than SERVICE_DOWN_TIME, and not forced down."""
+        seen = self.last_seen_up or self.created_at
+        limit = timedelta(seconds=settings.SERVICE_DOWN_TIME)
+        return not self.forced_down and timezone.now() - seen <= limit
+
+
+class ComputeNode(CellModel):
+    """A hypervisor: what it has and what is claimed of it. Memory MiB, disk GiB."""
+
+    uuid = models.CharField(max_length=36, unique=True, default=new_uuid)
+    host = models.CharField(max_length=255)
+    hypervisor_hostname = models.CharField(max_length=255, unique=True)
+    hypervisor_type = models.CharField(max_length=64)
+    hypervisor_version = models.PositiveIntegerField()
+    host_ip = models.CharField(max_length=39)
+    cpu_info = models.JSONField(default=dict)
+    started_at = models.DateTimeField(null=True)  # when the machine booted
+    vcpus = models.PositiveIntegerField()
+    memory_mb = models.PositiveIntegerField()
+    disk_gb = models.PositiveIntegerField()
+    cpu_ratio = models.FloatField(default=16.0)
+    ram_ratio = models.FloatField(default=1.0)
+    disk_ratio = models.FloatField(default=1.0)
+    vcpus_used = models.PositiveIntegerField(default=0)
+    memory_mb_used = models.PositiveIntegerField(default=0)
+    disk_gb_used = models.PositiveIntegerField(default=0)
+    updated_at = models.DateTimeField()
+
+    class Meta:
+        indexes = (models.Index(fields=("host",), name="nodes_of_host"),)
+
+    def __str__(self) -> str:
+        return self.hypervisor_hostname
+
+
+class Allocation(CellModel):
+    """What one server holds of one node. Exists exactly while it is counted in the node's `*_used`."""
+
+    server_id = models.CharField(max_length=36)
+    node = models.ForeignKey(ComputeNode, on_delete=models.PROTECT, related_name="allocations")
+    vcpus = models.PositiveIntegerField()
+    memory_mb = models.PositiveIntegerField()
+    disk_gb = models.PositiveIntegerField()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("server_id", "node"), name="one_claim_per_node"),)
+
+    def __str__(self) -> str:
+        return f"{self.server_id} on {self.node_id}"

@@ -1,0 +1,94 @@
+"""The power state on record is the true one: the periodic sync and the hypervisor's own events."""
+
+from __future__ import annotations
+
+from django.db import transaction
+from django.db.models import Q
+
+from cells.context import current_alias
+from cloud import log
+from compute import journal, state
+from compute.errors import StateConflict
+from compute.models import Instance, Step
+from compute.state import VmState
+from compute.virt.base import Driver, GuestEvent, PowerState, VirtError
+
+logger = log.get(__name__)
+OFF = {PowerState.SHUTDOWN, PowerState.CRASHED}
+
+# (vm_state on record, what the hypervisor says) -> vm_state to record. What is not listed stays.
+FOLLOW: dict[tuple[str, PowerState], VmState] = {
+    (VmState.ACTIVE, PowerState.SHUTDOWN): VmState.STOPPED,
+    (VmState.ACTIVE, PowerState.CRASHED): VmState.STOPPED,
+    (VmState.ACTIVE, PowerState.PAUSED): VmState.PAUSED,
+    (VmState.PAUSED, PowerState.RUNNING): VmState.ACTIVE,
+    (VmState.PAUSED, PowerState.SHUTDOWN): VmState.STOPPED,
+    (VmState.PAUSED, PowerState.CRASHED): VmState.STOPPED,
+    (VmState.STOPPED, PowerState.RUNNING): VmState.ACTIVE,
+}
+
+
+def noticed(host: str, event: GuestEvent) -> None:
+    """One event of the hypervisor. A server with a task is left to its task."""
+    instance = Instance.objects.filter(uuid=event.uuid, host=host, deleted=False).first()
+    if instance is not None:
+        _record(instance, event.power_state, event.detail)
+
+
+def sync(host: str, driver: Driver, *, resume: bool = False) -> int:
+    """Compare every server of the host with the hypervisor: one call, one query; how many differed.
+
+    `resume`: the machine may have booted, so start guests that are on record as running and are off.
+    """
+    actual = driver.guests()
+    differing = 0
+    rows = Instance.objects.filter(Q(launched_at__isnull=False), host=host, deleted=False, task_state__isnull=True)
+    for instance in rows.iterator():
+        power_state = actual.get(instance.uuid, PowerState.NOSTATE)
+        if power_state == PowerState.NOSTATE or power_state == instance.power_state:
+            continue
+        differing += 1
+        if resume and instance.vm_state == VmState.ACTIVE and power_state in OFF:
+            _resume(instance, driver)
+        else:
+            _record(instance, power_state, "found by the power sync")
+    return differing
+
+
+def _record(instance: Instance, power_state: PowerState, why: str) -> None:
+    if instance.task_state is not None or instance.power_state == power_state:
+        return
+    follows = FOLLOW.get((instance.vm_state, power_state))
+    try:
+        with transaction.atomic(using=current_alias()):
+            state.observe(instance, power_state, follows)
+            if follows is not None:
+                _journal(instance, follows, f"the guest is {power_state.name.lower()}: {why}")
+    except StateConflict:
+        return  # somebody gave it a task meanwhile
+    logger.info("power.recorded", server=instance.uuid, power_state=power_state.name, why=why)
+
+
+def _journal(instance: Instance, follows: VmState, outcome: str) -> None:
+    """A change nobody asked for is in the server's history like one that was."""
+    name = {VmState.STOPPED: "stop", VmState.ACTIVE: "start", VmState.PAUSED: "pause"}[follows]
+    action = journal.open_action(
+        instance, name=name, key="", request_id=f"req-{instance.uuid}", user_id="", project_id=instance.project_id,
+        params={},
+    )  # fmt: skip
+    Step.objects.create(
+        action=action, server_id=instance.uuid, name="observe", event="compute_power_sync", host=instance.host,
+        lane="ops", state=Step.State.DONE, queued_at=action.started_at, started_at=action.started_at,
+        finished_at=action.started_at, details=outcome,
+    )  # fmt: skip
+    journal.close_action(action, outcome=outcome)
+
+
+def _resume(instance: Instance, driver: Driver) -> None:
+    try:
+        driver.power_on(instance.as_guest())
+    except VirtError as error:
+        logger.warning("power.resume_failed", server=instance.uuid, error=repr(error))
+        _record(instance, PowerState.SHUTDOWN, f"could not be started after the host booted: {error}")
+    else:
+        logger.info("power.resumed", server=instance.uuid)

@@ -1,0 +1,104 @@
+"""Limits of projects, exact under parallel requests.
+
+Servers, cores and memory are counted from the global side (mappings and request specs), so a cell that
+is down changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django.conf import settings
+from django.db import connections
+from django.db.models import Count, F, Q, Sum
+
+from cells.models import InstanceMapping, RequestSpec
+from cloud.errors import Forbidden, QuotaExceeded
+from compute.models import KeyPair, ProjectLock, Quota
+
+RESOURCES = tuple(settings.QUOTA_DEFAULTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a project's living servers hold. `ram` in MiB."""
+
+    instances: int = 0
+    cores: int = 0
+    ram: int = 0
+
+
+def limits(project_id: str) -> dict[str, int]:
+    """Every limit of a project: its own or the default; -1 = unlimited."""
+    own = dict(Quota.objects.filter(project_id=project_id).values_list("resource", "limit"))
+    return {**settings.QUOTA_DEFAULTS, **{k: v for k, v in own.items() if k in settings.QUOTA_DEFAULTS}}
+
+
+def usage(project_id: str) -> Usage:
+    """Counted now, in two global queries, with any number of cells down."""
+    living = InstanceMapping.objects.filter(Q(queued_for_delete=False) | Q(queued_for_delete__isnull=True))
+    ids = living.filter(project_id=project_id).values("server_id")
+    found = RequestSpec.objects.filter(project_id=project_id, server_id__in=ids).aggregate(
+        instances=Count("server_id"), cores=Sum("vcpus"), ram=Sum("memory_mb")
+    )
+    return Usage(found["instances"], found["cores"] or 0, found["ram"] or 0)
+
+
+def hold(project_id: str, count: int, vcpus: int, memory_mb: int) -> None:
+    """Check room for `count` servers, inside the global transaction that records them.
+
+    The project's lock row is updated first: parallel requests of one project go one after the other.
+    Raises QuotaExceeded with Nova's text.
+    """
+    _take_turn(project_id)
+    asked = {"instances": count, "cores": count * vcpus, "ram": count * memory_mb}
+    used, allowed = usage(project_id), limits(project_id)
+    over = [
+        name for name, wanted in asked.items()
+        if allowed[name] >= 0 and getattr(used, name) + wanted > allowed[name]
+    ]  # fmt: skip
+    if over:
+        requested = ", ".join(str(asked[name]) for name in over)
+        have = ", ".join(str(getattr(used, name)) for name in over)
+        of = ", ".join(f"{allowed[name]} {name}" for name in over)
+        raise QuotaExceeded(
+            f"Quota exceeded for {', '.join(over)}: Requested {requested}, but already used {have} of {of}"
+        )
+
+
+def check_metadata(project_id: str, metadata: Mapping[str, str]) -> None:
+    """Raises Forbidden when there are more keys than the project may have per server."""
+    allowed = limits(project_id)["metadata_items"]
+    if 0 <= allowed < len(metadata):
+        raise Forbidden(f"Maximum number of metadata items exceeds {allowed}")
+
+
+def check_keypairs(project_id: str, user_id: str) -> None:
+    """Raises Forbidden when the user has all the key pairs it may have."""
+    allowed = limits(project_id)["key_pairs"]
+    if 0 <= allowed <= KeyPair.objects.filter(user_id=user_id).count():
+        raise Forbidden("Quota exceeded, too many key pairs.")
+
+
+def set_limits(project_id: str, wanted: Mapping[str, int]) -> None:
+    """Give a project limits of its own."""
+    for resource, limit in wanted.items():
+        Quota.objects.update_or_create(
+            project_id=project_id, resource=resource, defaults={"limit": limit}
+        )
+
+
+def forget(project_id: str) -> None:
+    """Back to the defaults."""
+    Quota.objects.filter(project_id=project_id).delete()
+
+
+def _take_turn(project_id: str) -> None:
+    turn = ProjectLock.objects.filter(project_id=project_id)
+    if not turn.update(turns=F("turns") + 1):
+        ProjectLock.objects.bulk_create([ProjectLock(project_id=project_id)], ignore_conflicts=True)
+        turn.update(turns=F("turns") + 1)
+    assert connections["default"].in_atomic_block, "hold() outside a transaction guards nothing"  # noqa: S101
+
+

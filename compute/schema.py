@@ -1,0 +1,61 @@
+"""Checking request bodies and queries, with Nova's words for what is wrong.
+
+JSON schemas because their messages are the ones Nova's clients have always seen (ADR 0006).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import jsonschema
+import orjson
+
+from compute.errors import InvalidInput
+
+NAME = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^(?!\s)[^\x00-\x1f\x7f]*(?<!\s)$"}
+METADATA = {
+    "type": "object",
+    "patternProperties": {r"^[a-zA-Z0-9-_:. ]{1,255}$": {"type": "string", "maxLength": 255}},
+    "additionalProperties": False,
+}
+BOOLEAN = {"type": ["boolean", "string"], "enum": [
+    True, "True", "TRUE", "true", "1", "ON", "On", "on", "YES", "Yes", "yes", "y", "t",
+    False, "False", "FALSE", "false", "0", "OFF", "Off", "off", "NO", "No", "no", "n", "f"]}  # fmt: skip
+NON_NEGATIVE = {"type": ["integer", "string"], "pattern": "^[0-9]*$", "minimum": 0, "minLength": 1}
+POSITIVE = {"type": ["integer", "string"], "pattern": "^[0-9]*$", "minimum": 1, "minLength": 1}
+UUID = {"type": "string", "pattern": "^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"}
+NOTHING_MORE = {"additionalProperties": False}
+
+
+def check(value: Any, schema: Mapping[str, Any]) -> Any:
+    """The value, when it fits. Raises InvalidInput naming the field, the value and the rule."""
+    error = jsonschema.exceptions.best_match(_validator(orjson.dumps(schema)).iter_errors(value))
+    if error is None:
+        return value
+    where = error.absolute_path[-1] if error.absolute_path else None
+    if where is None or error.validator in {"additionalProperties", "required"}:
+        raise InvalidInput(error.message)
+    shown = str(error.instance)
+    shown = shown if len(shown) <= 200 else f"{shown[:200]}…"
+    message = error.message if len(error.message) <= 400 else f"{error.message[:400]}…"
+    raise InvalidInput(f"Invalid input for field/attribute {where}. Value: {shown}. {message}")
+
+
+def check_query(name: str, value: str, schema: Mapping[str, Any]) -> str:
+    """One query parameter. Raises InvalidInput."""
+    error = jsonschema.exceptions.best_match(_validator(orjson.dumps(schema)).iter_errors(value))
+    if error is not None:
+        raise InvalidInput(f"Invalid input for query parameters {name}. Value: {value}. {error.message}")
+    return value
+
+
+def is_true(value: Any) -> bool:
+    """The truth of a BOOLEAN."""
+    return str(value).lower() in {"true", "1", "on", "yes", "y", "t"}
+
+
+@cache
+def _validator(schema: bytes) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(orjson.loads(schema))

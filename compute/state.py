@@ -1,0 +1,198 @@
+"""The states of a server, and the only code that changes them: one conditional UPDATE each.
+
+Callers race; the database picks one. A state and its reason (the action row) are written in one
+transaction, opened by the caller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from django.db import models
+from django.db.models import F, Q
+from django.utils import timezone
+
+from compute.errors import StateConflict
+from compute.virt.base import PowerState
+
+if TYPE_CHECKING:
+    from compute.models import Instance
+
+
+class VmState(models.TextChoices):
+    """What the server is, when nothing is going on. Values are Nova's."""
+
+    ACTIVE = "active"
+    BUILDING = "building"
+    PAUSED = "paused"
+    SUSPENDED = "suspended"
+    STOPPED = "stopped"
+    RESCUED = "rescued"
+    RESIZED = "resized"
+    SOFT_DELETED = "soft-delete"
+    DELETED = "deleted"
+    ERROR = "error"
+    SHELVED = "shelved"
+    SHELVED_OFFLOADED = "shelved_offloaded"
+
+
+class TaskState(models.TextChoices):
+    """What is going on with it. Values are Nova's."""
+
+    SCHEDULING = "scheduling"
+    SPAWNING = "spawning"
+    IMAGE_SNAPSHOT = "image_snapshot"
+    IMAGE_UPLOADING = "image_uploading"
+    POWERING_OFF = "powering-off"
+    POWERING_ON = "powering-on"
+    REBOOTING = "rebooting"
+    REBOOTING_HARD = "rebooting_hard"
+    PAUSING = "pausing"
+    UNPAUSING = "unpausing"
+    SUSPENDING = "suspending"
+    RESUMING = "resuming"
+    DELETING = "deleting"
+
+
+ANY = frozenset(VmState)
+LIVING = ANY - {VmState.DELETED}
+REBOOT_WAITS = frozenset(
+    {TaskState.REBOOTING, TaskState.REBOOTING_HARD, TaskState.RESUMING, TaskState.UNPAUSING,
+     TaskState.PAUSING, TaskState.SUSPENDING}
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One legal trip: from a stable state, through `busy`, to `done`; `failed` where it breaks.
+
+    `done` or `failed` of None leave vm_state as it was. `over` names the task states it may preempt.
+    """
+
+    start: frozenset[VmState]
+    busy: TaskState
+    done: VmState | None = None
+    failed: VmState | None = None
+    over: frozenset[TaskState] = frozenset()
+
+
+# status shown by the API: vm_state -> {task_state or None: status} (nova.md 5.8)
+_REBOOTS = {TaskState.REBOOTING: "REBOOT", TaskState.REBOOTING_HARD: "HARD_REBOOT"}
+_STATUS: dict[str, tuple[str, dict[str, str]]] = {
+    VmState.ACTIVE: ("ACTIVE", {k.value: v for k, v in _REBOOTS.items()}),
+    VmState.BUILDING: ("BUILD", {}),
+    VmState.STOPPED: ("SHUTOFF", {}),
+    VmState.PAUSED: ("PAUSED", {}),
+    VmState.SUSPENDED: ("SUSPENDED", {}),
+    VmState.RESCUED: ("RESCUE", {}),
+    VmState.RESIZED: ("VERIFY_RESIZE", {}),
+    VmState.SOFT_DELETED: ("SOFT_DELETED", {}),
+    VmState.DELETED: ("DELETED", {}),
+    VmState.ERROR: ("ERROR", {}),
+    VmState.SHELVED: ("SHELVED", {}),
+    VmState.SHELVED_OFFLOADED: ("SHELVED_OFFLOADED", {}),
+}
+
+
+def status(vm_state: str, task_state: str | None) -> str:
+    """The one word the API shows for a server; UNKNOWN for a state nobody knows."""
+    found = _STATUS.get(vm_state)
+    if found is None:
+        return "UNKNOWN"
+    return found[1].get(task_state or "", found[0])
+
+
+def conditions_for(wanted: str) -> Q | None:
+    """The filter that finds servers of a status, or None when no server can have it."""
+    wanted = wanted.upper()
+    found = Q()
+    for vm_state, (default, by_task) in _STATUS.items():
+        if default == wanted:
+            rest = Q(task_state__isnull=True) | ~Q(task_state__in=list(by_task))
+            found |= Q(vm_state=vm_state) & (rest if by_task else Q())
+        tasks = [task for task, shown in by_task.items() if shown == wanted]
+        if tasks:
+            found |= Q(vm_state=vm_state, task_state__in=tasks)
+    return found or None
+
+
+def begin(instance: Instance, move: Move) -> None:
+    """Stable -> busy. Callers race; one wins, the rest get StateConflict."""
+    idle = Q(task_state__isnull=True)
+    if move.over:
+        idle |= Q(task_state__in=move.over)
+    _swap(instance, Q(vm_state__in=move.start) & idle, task_state=move.busy)
+
+
+def finish(instance: Instance, move: Move, power_state: PowerState | None = None, **also: Any) -> None:
+    """Busy -> done, unless a delete or an operator moved the server meanwhile (StateConflict)."""
+    changes: dict[str, Any] = {"task_state": None, "progress": 0, **also}
+    if move.done is not None:
+        changes["vm_state"] = move.done
+    if power_state is not None:
+        changes["power_state"] = power_state
+    _swap(instance, Q(task_state=move.busy), **changes)
+
+
+def abandon(instance: Instance, move: Move, fault: dict[str, Any] | None,
+            power_state: PowerState | None = None) -> None:  # fmt: skip
+    """Busy -> idle after a failure, with the reason. Raises StateConflict when preempted."""
+    changes: dict[str, Any] = {"task_state": None, "progress": 0}
+    if fault is not None:
+        changes["fault"] = fault
+    if move.failed is not None:
+        changes["vm_state"] = move.failed
+    if power_state is not None:
+        changes["power_state"] = power_state
+    _swap(instance, Q(task_state=move.busy), **changes)
+
+
+def during(instance: Instance, move: Move, **changes: Any) -> None:
+    """Change columns of a busy server (host, progress) without ending its move."""
+    _swap(instance, Q(task_state=move.busy), **changes)
+
+
+def preempt(instance: Instance, busy: TaskState) -> None:
+    """Any living state, busy or not -> busy: what a delete does. StateConflict when it is so already."""
+    free = Q(task_state__isnull=True) | ~Q(task_state=busy)
+    _swap(instance, Q(vm_state__in=LIVING) & free, task_state=busy)
+
+
+def reset(instance: Instance, vm_state: VmState) -> None:
+    """What an operator says, whatever it was."""
+    _swap(instance, Q(vm_state__in=LIVING), vm_state=vm_state, task_state=None)
+
+
+def bury(instance: Instance, when: datetime | None = None) -> None:
+    """Living -> deleted; the row stays as history."""
+    now = when or timezone.now()
+    _swap(
+        instance,
+        Q(deleted=False),
+        vm_state=VmState.DELETED,
+        task_state=None,
+        power_state=PowerState.NOSTATE,
+        deleted=True,
+        deleted_at=now,
+        terminated_at=now,
+    )
+
+
+def observe(instance: Instance, power_state: PowerState, vm_state: VmState | None = None) -> None:
+    """Write down what the hypervisor says about an idle server. StateConflict when it is busy."""
+    changes: dict[str, Any] = {"power_state": power_state}
+    if vm_state is not None:
+        changes["vm_state"] = vm_state
+    _swap(instance, Q(task_state__isnull=True, vm_state=instance.vm_state), **changes)
+
+
+def _swap(instance: Instance, expect: Q, **changes: Any) -> None:
+    """Compare and set, in one UPDATE."""
+    changes |= {"generation": F("generation") + 1, "updated_at": timezone.now()}
+    rows = type(instance).objects.filter(expect, pk=instance.pk, deleted=False)
+    moved = rows.update(**changes)
+    instance.refresh_from_db()
+    if not moved:
+        raise StateConflict(instance.uuid, instance.vm_state, instance.task_state)

@@ -1,0 +1,83 @@
+"""python -m deploy.local up|down|status|clean: a whole cloud on this machine, in one folder."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from deploy.local.down import clean, down
+from deploy.local.progress import Failed
+from deploy.local.state import State
+from deploy.local.status import status
+from deploy.local.up import Wishes, up
+
+STOP_SECONDS = 75  # a guest has 60 s to shut down by itself, and a draining host waits for it
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.local", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    starts = verbs.add_parser("up", help="start what does not run")
+    starts.add_argument("--driver", choices=("libvirt", "fake"), help="default: libvirt")
+    starts.add_argument("--bind", help="address of the API, default 127.0.0.1")
+    starts.add_argument("--port", type=int, help="port of the API, default 8774")
+    starts.add_argument("--redis-port", type=int, help="first of three ports for Redis, default 6390")
+    starts.add_argument("--guests", type=Path, help="folder guest images are built in")
+    starts.add_argument("--no-first-guest", dest="first_guest", action="store_false", help="boot no guest")
+    stops = verbs.add_parser("down", help="stop everything gracefully")
+    stops.add_argument("--timeout", type=float, default=STOP_SECONDS, help="seconds each service may take")
+    verbs.add_parser("clean", help="delete the state folder, unless something runs")
+    verbs.add_parser("status", help="show every process, queue, host and guest")
+    return parser.parse_args()
+
+
+@contextmanager
+def alone(state: State) -> Iterator[None]:
+    """One `up` or `down` at a time in a folder."""
+    state.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(state.path("lock"), os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as exc:
+        raise Failed(
+            f"another `up` or `down` works in {state.directory}", advice="Wait until it is done."
+        ) from exc
+    finally:
+        os.close(descriptor)
+
+
+def main() -> int:
+    """Run one verb; a sentence and exit code 1 when it does not work."""
+    options = vars(arguments())
+    verb = options.pop("verb")
+    os.umask(0o077)  # logs and databases too are their owner's only
+    try:
+        state = State.from_environment()
+        if verb == "status":
+            return status(state)
+        with alone(state):
+            state = State(state.directory)
+            if verb == "up":
+                up(state, Wishes(**options))
+            elif verb == "down":
+                down(state, options["timeout"])
+            else:
+                clean(state)
+    except Failed as failed:
+        failed.show()
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted; what runs goes on: `make up` continues, `make down` stops it", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""Processes that outlive the command that started them, found again by pidfile and command line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.local import envfiles
+from deploy.local.processes import alive, gone, read_pid
+from deploy.local.progress import Failed
+from deploy.local.state import ROOT, State
+
+COMMAND_SECONDS = 180
+KILL_SECONDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """One background process. `needle` is a part of its command line that no other process has."""
+
+    name: str
+    pidfile: Path
+    needle: str
+    log: Path
+
+    def pid(self) -> int | None:
+        """Its number while it runs; never that of a stranger who got the number of a dead one."""
+        pid = read_pid(self.pidfile)
+        return pid if pid and alive(pid, self.needle) else None
+
+    def forget_if_dead(self) -> bool:
+        """Remove the pidfile of one that died (celery and gunicorn refuse to start over a recycled pid)."""
+        if self.pid() is not None:
+            return False
+        self.pidfile.unlink(missing_ok=True)
+        return True
+
+    def send(self, sig: signal.Signals) -> None:
+        """Signal it, if it runs."""
+        pid = self.pid()
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, sig)
+
+
+def stop(daemons: Sequence[Daemon], seconds: float) -> list[str]:
+    """SIGTERM them all, wait for them together; returns the names of those that had to be killed."""
+    running = {daemon: pid for daemon in daemons if (pid := daemon.pid())}
+    for daemon in running:
+        daemon.send(signal.SIGTERM)
+    late = [] if gone(list(running.values()), seconds) else [d for d in running if d.pid()]
+    for sig in (signal.SIGQUIT, signal.SIGKILL):  # SIGQUIT is "now" to our workers, and as safe as SIGKILL
+        for daemon in late:
+            daemon.send(sig)
+        if gone([running[daemon] for daemon in late], KILL_SECONDS):
+            break
+    for daemon in daemons:
+        daemon.forget_if_dead()
+    return [daemon.name for daemon in late]
+
+
+def run(state: State, *argv: str, what: str, extra: dict[str, str] | None = None) -> str:
+    """Run a command on the global side to its end; its output goes to log/commands.log too."""
+    log = state.log("commands")
+    environment = envfiles.process_environment(state, envfiles.global_file(state)) | (extra or {})
+    with log.open("a") as out:
+        out.write(f"--- {time.strftime('%F %T')} {' '.join(argv)}\n")
+        out.flush()
+        try:
+            done = subprocess.run(
+                argv, cwd=ROOT, env=environment, timeout=COMMAND_SECONDS, text=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=out,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as exc:
+            raise Failed(f"{what} took longer than {COMMAND_SECONDS} s", log=log) from exc
+        out.write(done.stdout)
+    if done.returncode != 0:
+        raise Failed(
+            f"{what} failed (exit code {done.returncode})", log=log, advice="Mend it and run `make up` again."
+        )
+    return done.stdout
+
+
+def manage(state: State, *words: str, what: str = "", extra: dict[str, str] | None = None) -> str:
+    """Run a `manage.py` command on the global side."""
+    return run(
+        state, python(), str(ROOT / "manage.py"), *words, what=what or f"manage.py {words[0]}", extra=extra
+    )
+
+
+def python() -> str:
+    """The interpreter of the virtual environment."""
+    return tool("python")
+
+
+def tool(name: str) -> str:
+    """A program of the virtual environment."""
+    found = ROOT / ".venv/bin" / name
+    if not found.exists():
+        raise Failed(f"{found} is missing", advice="Run `deploy/bootstrap.sh`, or `make up`, which does.")
+    return str(found)

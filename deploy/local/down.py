@@ -1,0 +1,77 @@
+"""`down`: everything ends gracefully, in the order in which it is needed least."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+
+from deploy.local import api, hosts, leftovers, redis, workers
+from deploy.local.daemons import Daemon, stop
+from deploy.local.progress import Failed, hint, say, step, wait_for
+from deploy.local.state import DOMAINS, State
+
+GUEST_SECONDS = 20
+REDIS_SECONDS = 20
+
+
+def down(state: State, seconds: float) -> None:
+    """Stop the cloud; `seconds` is what each service has to finish its work."""
+    if not state.exists:
+        say(f"nothing to stop: there is no cloud in {state.directory}")
+        return
+    _stop("API", [api.daemon(state)], seconds)
+    for role, title in (("scheduler", "scheduler"), ("host", "hosts"), ("conductor", "conductors")):
+        nodes = [node for node in workers.NODES if node.role == role]
+        _stop(title, [workers.daemon(state, node) for node in nodes], seconds)
+    _stop_hypervisors(state)
+    _stop("Redis", [redis.daemon(state, domain) for domain in DOMAINS], REDIS_SECONDS)
+    _verify(state)
+
+
+def clean(state: State) -> None:
+    """Delete the state folder: databases, disks, secrets. Refused while anything runs."""
+    if not state.exists:
+        say(f"there is no cloud in {state.directory}")
+        return
+    running = leftovers.find(state)
+    if running:
+        raise Failed(
+            f"{len(running)} processes of this cloud run, {running[0].pid} is one", advice="First: make down"
+        )
+    shutil.rmtree(state.directory)
+    say(f"deleted {state.directory}")
+
+
+def _stop(title: str, daemons: Sequence[Daemon], seconds: float) -> None:
+    running = [daemon.name for daemon in daemons if daemon.pid()]
+    if not running:
+        for daemon in daemons:
+            daemon.forget_if_dead()
+        return
+    with step(f"stopped {title}") as note:
+        late = stop(daemons, seconds)
+        names = ", ".join(running)
+        note.text = f"{names} ({', '.join(late)} had to be killed after {seconds:.0f} s)" if late else names
+
+
+def _stop_hypervisors(state: State) -> None:
+    hosts.stop_guests(state, GUEST_SECONDS, hint)
+    running = [host for host in hosts.libvirt_hosts(state) if host.is_running()]
+    if running:
+        with step("stopped libvirtd") as note:
+            for host in running:
+                host.stop()
+            note.text = ", ".join(host.name for host in running)
+
+
+def _verify(state: State) -> None:
+    """Look at every process of the machine; reapers need a moment after their last child."""
+    if wait_for(lambda: not leftovers.find(state), 5):
+        say("no process of this cloud is left")
+        return
+    left = leftovers.find(state)
+    for process in left:
+        hint(f"{process.pid}: {process.command}")
+    raise Failed(
+        f"{len(left)} processes are still there", advice="Look at them, then end them by number: kill <pid>"
+    )

@@ -1,0 +1,137 @@
+"""Env files: one for the global side, one per process. A host's knows its own cell's secrets only."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from cryptography.fernet import Fernet
+
+from cloud.env import VARIABLES
+from deploy.local.hosts import libvirt_host
+from deploy.local.progress import Failed
+from deploy.local.state import CELLS, DATABASES, HOSTS, State, write_private
+
+# What each process is told by its place; exporting one of these does not change a cloud.
+PLACED = {
+    "STILLWATER_STATE", "STILLWATER_ROLE", "STILLWATER_HOST", "STILLWATER_CELL_UUID", "STILLWATER_CELL_NAME",
+    "STILLWATER_DRIVER", "STILLWATER_LIBVIRT_URI", "STILLWATER_HOST_STATE",
+}  # fmt: skip
+
+
+def database_variable(name: str) -> str:
+    """The variable with the URL of the global database or of a cell's."""
+    return "STILLWATER_DATABASE_URL" if name == "global" else f"STILLWATER_{name.upper()}_DATABASE_URL"
+
+
+def global_file(state: State) -> Path:
+    """The env file of `manage.py`, and what everything global starts from."""
+    return state.path("stillwater.env")
+
+
+def node_file(state: State, node: str) -> Path:
+    """The env file of one process."""
+    return state.path("env", f"{node}.env")
+
+
+def write(state: State) -> dict[str, str]:
+    """Write every env file, keeping what was generated before; returns the global one's values."""
+    values = _global_values(state, read(global_file(state)))
+    _write(global_file(state), values)
+    shared = {name: value for name, value in values.items() if not _is_global_only(name)}
+    for role in ("api", "scheduler"):
+        node = values | {"STILLWATER_ROLE": role, "STILLWATER_HOST": role}
+        _write(node_file(state, role), node)
+    for cell in CELLS:
+        own = {"STILLWATER_ROLE": "conductor", "STILLWATER_HOST": f"conductor-{cell}"}
+        _write(node_file(state, f"conductor-{cell}"), values | own | _cell_values(state, values, cell))
+    for host, cell in HOSTS.items():
+        own = _host_values(state, host) | _cell_values(state, values, cell)
+        _write(node_file(state, host), own | shared)
+    return values
+
+
+def read(file: Path) -> dict[str, str]:
+    """The variables of an env file; none when there is no file."""
+    if not file.is_file():
+        return {}
+    lines = [line for line in file.read_text().splitlines() if "=" in line and not line.startswith("#")]
+    pairs = (line.split("=", 1) for line in lines)
+    return {name: "".join(shlex.split(value)) for name, value in pairs}
+
+
+def process_environment(state: State, file: Path) -> dict[str, str]:
+    """This process's environment with the cloud's variables replaced by those of one env file."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("STILLWATER_")}
+    clean["PATH"] = clean.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
+    return clean | {"STILLWATER_STATE": str(state.directory), "STILLWATER_ENV_FILE": str(file)}
+
+
+def _global_values(state: State, kept: dict[str, str]) -> dict[str, str]:
+    values = {
+        "STILLWATER_SECRET_KEY": state.secret("secret-key"),
+        "STILLWATER_TOKEN_KEYS": Fernet.generate_key().decode(),
+        "STILLWATER_PUBLIC_URL": state.api_url,
+    }
+    values |= kept | {name: value for name, value in _exported().items() if not VARIABLES[name].secret}
+    # these follow the choices, whatever they were last time
+    values |= {
+        "STILLWATER_STATE": str(state.directory),
+        "STILLWATER_BROKER_URL": state.broker_url("global"),
+        "STILLWATER_PUBLIC_URL": os.environ.get("STILLWATER_PUBLIC_URL") or state.api_url,
+    }
+    if state.choices.bind != "127.0.0.1":
+        values.setdefault("STILLWATER_ALLOWED_HOSTS", "*")
+    for name in DATABASES:
+        values[database_variable(name)] = _database_url(state, name, kept)
+    return values
+
+
+def _database_url(state: State, name: str, kept: dict[str, str]) -> str:
+    """Exported, else as it was, else a SQLite file in the state folder."""
+    variable = database_variable(name)
+    exported, before = os.environ.get(variable), kept.get(variable)
+    if exported and before and exported != before:
+        raise Failed(
+            f"this cloud's {name} database is another one than {variable} says now",
+            advice=f"Unset {variable}, or make a new cloud: make up STILLWATER_STATE=/another/folder",
+        )
+    return exported or before or f"sqlite:///{state.path(f'{name}.sqlite3')}"
+
+
+def _cell_values(state: State, values: dict[str, str], cell: str) -> dict[str, str]:
+    return {
+        "STILLWATER_CELL_UUID": state.choices.cells[cell],
+        "STILLWATER_CELL_NAME": cell,
+        "STILLWATER_CELL_DATABASE_URL": values[database_variable(cell)],
+        "STILLWATER_CELL_BROKER_URL": state.broker_url(cell),
+    }
+
+
+def _host_values(state: State, host: str) -> dict[str, str]:
+    return {
+        "STILLWATER_ROLE": "host",
+        "STILLWATER_HOST": host,
+        "STILLWATER_DRIVER": state.choices.driver,
+        "STILLWATER_LIBVIRT_URI": "" if state.choices.driver == "fake" else libvirt_host(state, host).uri,
+        "STILLWATER_HOST_STATE": str(state.path("hosts", host, "state")),
+        "STILLWATER_RESUME_GUESTS": "1",
+        "STILLWATER_AVAILABILITY_ZONE": "nova",
+    }
+
+
+def _exported() -> dict[str, str]:
+    """Tunables the user exported: every known variable that is not decided by a process's place."""
+    known = set(VARIABLES) - PLACED
+    return {name: value for name, value in os.environ.items() if name in known}
+
+
+def _is_global_only(name: str) -> bool:
+    """Whether a host must not know it: secrets, and every cell's database URL."""
+    return name not in VARIABLES or VARIABLES[name].secret
+
+
+def _write(file: Path, values: dict[str, str]) -> None:
+    lines = (f"{name}={shlex.quote(value)}\n" for name, value in sorted(values.items()))
+    write_private(file, "# Written by `make up`; what you export then is kept here.\n" + "".join(lines))

@@ -1,0 +1,84 @@
+"""The hypervisors: a private libvirtd for each host, and what becomes of its guests when the cloud stops."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from deploy.local.libvirtd import LibvirtHost
+from deploy.local.progress import Failed, wait_for
+from deploy.local.state import HOSTS, State, require
+
+PRESS_SECONDS = 4  # a guest that is still booting does not hear the power button, so it is pressed again
+VIRSH_SECONDS = 15
+ADVICE = "Run `make up`, which installs it; where it cannot be had: make up DRIVER=fake"
+
+
+def libvirt_host(state: State, host: str) -> LibvirtHost:
+    """The private libvirtd of a host. The index keeps guests' ports of several clouds apart."""
+    index = state.choices.slot * len(HOSTS) + list(HOSTS).index(host)
+    return LibvirtHost(host, state.path("hosts"), index)
+
+
+def libvirt_hosts(state: State) -> list[LibvirtHost]:
+    """Every host's libvirtd; none with the fake driver."""
+    if state.choices.driver == "fake":
+        return []
+    return [libvirt_host(state, host) for host in HOSTS]
+
+
+def start(state: State) -> list[str]:
+    """Start the libvirtds that do not run; returns their names."""
+    down = [host for host in libvirt_hosts(state) if not host.is_running()]
+    for program in ("libvirtd", "virsh", "qemu-system-x86_64") if down else ():
+        require(program, ADVICE)
+    with ThreadPoolExecutor(len(HOSTS)) as pool:
+        for host, start_it in [(host, pool.submit(host.start)) for host in down]:
+            try:
+                start_it.result()
+            except (OSError, RuntimeError, TimeoutError, ValueError, subprocess.SubprocessError) as exc:
+                log = host.directory / "log/libvirtd.log"
+                raise Failed(f"libvirtd of {host.name} did not start: {exc}", log=log, advice=ADVICE) from exc
+    return [host.name for host in down]
+
+
+def guests(host: LibvirtHost) -> list[str]:
+    """Names or uuids of the guests that run on a host now; none when its libvirtd does not answer."""
+    return _virsh(host, "list", "--name").split()
+
+
+def stop_guests(state: State, seconds: float, tell: Callable[[str], None]) -> None:
+    """Press every guest's power button, wait, then switch off what is left."""
+    all_hosts = libvirt_hosts(state)
+    running = {host.name: len(host.qemu_pids()) for host in all_hosts if host.qemu_pids()}
+    if not running:
+        return
+    where = ", ".join(f"{count} on {name}" for name, count in running.items())
+    tell(f"guests have {seconds:.0f} s to shut down: {where}")
+    deadline = time.monotonic() + seconds
+    while any(host.qemu_pids() for host in all_hosts) and time.monotonic() < deadline:
+        for host in all_hosts:
+            for name in guests(host):
+                _virsh(host, "shutdown", name, "--mode", "acpi")
+        left = max(0.0, deadline - time.monotonic())
+        wait_for(lambda: not any(host.qemu_pids() for host in all_hosts), min(PRESS_SECONDS, left))
+    for host in all_hosts:
+        if host.qemu_pids():
+            tell(f"{host.name}: {len(host.qemu_pids())} did not shut down in time and are switched off")
+            for name in guests(host):
+                _virsh(host, "destroy", name)
+            host.destroy_all()  # those whose libvirtd is gone
+
+
+def _virsh(host: LibvirtHost, *words: str) -> str:
+    """What virsh printed; nothing when the daemon or the guest is gone, which is no reason to stop."""
+    command = ["virsh", "-q", "-c", host.uri, *words]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=VIRSH_SECONDS, stdin=subprocess.DEVNULL
+        )
+    except (subprocess.TimeoutExpired, FileNotFoundError):
+        return ""
+    return done.stdout if done.returncode == 0 else ""

@@ -1,0 +1,40 @@
+"""Free ports on the loopback interface."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection
+
+from deploy.local.progress import Failed
+
+TRIES = 200
+
+
+def is_free(port: int, address: str = "127.0.0.1") -> bool:
+    """Whether a server could listen there now."""
+    with socket.socket() as probe:
+        # as servers do: connections of a predecessor that linger are no obstacle
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+    return True
+
+
+def next_free(first: int, taken: Collection[int] = ()) -> int:
+    """The first free port from `first` on that is not in `taken`."""
+    for port in range(first, min(first + TRIES, 65536)):
+        if port not in taken and is_free(port):
+            return port
+    raise Failed(
+        f"no free port from {first} to {first + TRIES}",
+        advice="Choose others: make up REDIS_PORT=16390",
+    )
+
+
+def any_free() -> int:
+    """A free port of the system's choice."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,65 @@
+"""What the person at the keyboard sees: one line a step, and one plain sentence when a step fails."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LAST_LINES = 12
+
+
+class Failed(Exception):
+    """A step did not work: the sentence says what happened, `log` why, `advice` what to do next."""
+
+    def __init__(self, sentence: str, *, log: Path | None = None, advice: str = "") -> None:
+        super().__init__(sentence)
+        self.log, self.advice = log, advice
+
+    def show(self) -> None:
+        """Print the sentence, the end of the log and the advice."""
+        print(f"✗ {self}", file=sys.stderr)
+        if self.log and self.log.is_file():
+            print(f"  the end of {self.log}:", file=sys.stderr)
+            for line in self.log.read_text(errors="replace").splitlines()[-LAST_LINES:]:
+                print(f"    {line[:400]}", file=sys.stderr)
+        if self.advice:
+            print(f"  {self.advice}", file=sys.stderr)
+
+
+class Note:
+    """What a step has to add to its line."""
+
+    text = ""
+
+
+@contextmanager
+def step(title: str) -> Iterator[Note]:
+    """Time a step and print its line when it is done; a failing one prints none."""
+    started = time.monotonic()
+    note = Note()
+    yield note
+    say(f"{title}{': ' + note.text if note.text else ''}", time.monotonic() - started)
+
+
+def say(text: str, seconds: float | None = None) -> None:
+    """One line with a tick, and how long it took."""
+    took = "" if seconds is None else f"  {seconds:.1f} s"
+    print(f"✓ {text}{took}", flush=True)
+
+
+def hint(text: str) -> None:
+    """A line without a tick."""
+    print(f"  {text}", flush=True)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float, pause: float = 0.1) -> bool:
+    """Ask until the answer is yes; False when the deadline has passed."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(pause)
+    return True

@@ -1,0 +1,142 @@
+"""The first content of a cloud: databases, cells, projects, flavors, images. Done again when it changed."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.local import clients, envfiles
+from deploy.local.daemons import manage, python
+from deploy.local.progress import Failed, hint, step
+from deploy.local.state import CELL0, CELLS, ROOT, State
+
+BUILD_SECONDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One image of ours: its file in the guests' folder, and the memory it wants in MiB."""
+
+    name: str
+    file: str
+    disk_format: str
+    min_ram: int
+
+
+MICRO = Image("micro", "micro.img", "raw", 16)
+LINUX = Image("tiny-linux", "tiny-linux.qcow2", "qcow2", 96)
+
+
+def databases(state: State, values: dict[str, str]) -> None:
+    """Tables, cells, identity and flavors; nothing when the last time did just that."""
+    fingerprint = _fingerprint(state, values)
+    if state.choices.seeded == fingerprint:
+        return
+    with step("databases of the global side, cell0, cell1 and cell2"):
+        manage(state, "migrate", "--no-input", "-v", "0")
+        _create_cell(state, "cell0", CELL0, values, broker_url="")
+        for cell in CELLS:
+            _create_cell(state, cell, state.choices.cells[cell], values, state.broker_url(cell))
+        manage(state, "cell_migrate")
+    with step("projects, users and flavors"):
+        files = {user: str(clients.password_file(state, user)) for user in ("admin", "demo")}
+        manage(
+            state, "identity_bootstrap",
+            "--admin-password-file", files["admin"], "--demo-password-file", files["demo"],
+        )  # fmt: skip
+        manage(state, "flavors_seed")
+    state.choices.seeded = fingerprint
+    state.save()
+
+
+def _create_cell(state: State, name: str, uuid: str, values: dict[str, str], broker_url: str) -> None:
+    """By the environment: a command line is everybody's to read, and URLs have passwords."""
+    secret = {
+        "STILLWATER_NEW_CELL_DATABASE_URL": values[envfiles.database_variable(name)],
+        "STILLWATER_NEW_CELL_BROKER_URL": broker_url,
+    }
+    words = ("--name", name, "--uuid", uuid, "--if-missing")
+    manage(state, "cell_create", *words, what=f"creating {name}", extra=secret)
+
+
+def _fingerprint(state: State, values: dict[str, str]) -> str:
+    """Changes when a migration, a flavor or a place changes, or a database file is gone."""
+    digest = hashlib.sha256()
+    sources = [*ROOT.glob("*/migrations/*.py"), *ROOT.glob("*/*/migrations/*.py")]
+    sources += ROOT.glob("*/management/commands/*seed*.py")
+    for file in sorted(sources):
+        digest.update(file.read_bytes())
+    for name, url in sorted(values.items()):
+        if name.endswith("DATABASE_URL"):
+            path = Path(url.removeprefix("sqlite:///"))
+            digest.update(f"{url} {url.startswith('sqlite') and not path.exists()}".encode())
+    digest.update(repr(sorted(state.choices.redis_ports.items())).encode())
+    return digest.hexdigest()
+
+
+class Guests:
+    """Builds the images in the background while everything else starts."""
+
+    def __init__(self, state: State, directory: Path) -> None:
+        self.state, self.directory = state, directory
+        self.log = state.log("guests")
+        self.micro_only = state.choices.driver == "fake"
+        self._builder: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Begin, unless every image was imported before."""
+        if all(image.name in self.state.choices.images for image in self.wanted()):
+            return
+        command = [python(), "-m", "deploy.guests.build", str(self.directory)]
+        command += ["--micro-only"] if self.micro_only else []
+        environment = envfiles.process_environment(self.state, envfiles.global_file(self.state))
+        with self.log.open("wb") as out:
+            self._builder = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+
+    def wanted(self) -> tuple[Image, ...]:
+        """The images of this cloud; simulated guests need no Linux, but take it where it was built."""
+        built = (self.directory / LINUX.file).is_file()
+        return (MICRO,) if self.micro_only and not built else (MICRO, LINUX)
+
+    def imported(self) -> None:
+        """Wait for the builder, then import what is not imported yet."""
+        if self._builder is None:
+            return
+        with step("guest images") as note:
+            self._finish()
+            for image in self.wanted():
+                if image.name not in self.state.choices.images:
+                    self._import(image)
+            note.text = ", ".join(image.name for image in self.wanted())
+
+    def _finish(self) -> None:
+        assert self._builder is not None
+        try:
+            code = self._builder.wait(BUILD_SECONDS)
+        except subprocess.TimeoutExpired as exc:
+            self._builder.kill()
+            raise Failed(
+                f"building the guest images took longer than {BUILD_SECONDS} s", log=self.log
+            ) from exc
+        if code == 0:
+            return
+        if not (self.directory / MICRO.file).is_file():
+            raise Failed(
+                "could not build the guest images", log=self.log, advice="Mend it and run `make up` again."
+            )
+        # The boot-sector guest needs no download; a cloud without the Linux one is still a cloud.
+        hint(f"the Linux guest could not be built, see {self.log}; only `micro` is there")
+        self.micro_only = True
+
+    def _import(self, image: Image) -> None:
+        file = self.directory / image.file
+        manage(
+            self.state, "image_import", "--name", image.name, "--disk-format", image.disk_format,
+            "--file", str(file), "--public", "--min-ram", str(image.min_ram), what=f"importing {image.name}",
+        )  # fmt: skip
+        self.state.choices.images.append(image.name)
+        self.state.save()

@@ -1,0 +1,141 @@
+"""The state folder of one cloud: where everything is, what was chosen, what was generated.
+
+Choices (driver, ports, cell uuids) and secrets are made once and kept, so a second `up` finds the same cloud.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import uuid
+import zlib
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from deploy.local.progress import Failed
+
+ROOT = Path(__file__).resolve().parents[2]
+CELLS = ("cell1", "cell2")
+HOSTS = {"host1": "cell1", "host2": "cell2"}  # host -> its cell
+DOMAINS = ("global", *CELLS)  # failure domains: a Redis and a database each
+DATABASES = ("global", "cell0", *CELLS)
+CELL0 = "00000000-0000-0000-0000-000000000000"
+FOLDERS = ("run", "log", "env", "secrets", "redis", "hosts", "images")
+SLOTS = 90  # clouds on one machine whose guests' ports do not meet
+
+
+@dataclass
+class Choices:
+    """What `up` chose or was told the first time."""
+
+    driver: str = "libvirt"
+    bind: str = "127.0.0.1"
+    port: int = 8774
+    redis_ports: dict[str, int] = field(default_factory=dict)
+    cells: dict[str, str] = field(default_factory=dict)
+    slot: int = 0
+    seeded: str = ""  # fingerprint of what the last seeding did
+    images: list[str] = field(default_factory=list)  # imported
+    first_guest: bool = False  # booted once; whoever deletes it does not get it back
+
+
+class State:
+    """The folder, and the choices kept in it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.choices = Choices()
+        self.exists = self._file.is_file()
+        if self.exists:
+            self.choices = Choices(**json.loads(self._file.read_text()))
+
+    @classmethod
+    def from_environment(cls) -> State:
+        """The folder STILLWATER_STATE names, by default `var` in the clone."""
+        directory = Path(os.environ.get("STILLWATER_STATE") or ROOT / "var").resolve()
+        if any(character.isspace() or character in "'\"%" for character in str(directory)):
+            raise Failed(
+                f"the state folder's path has a space, quote or percent sign: {directory}",
+                advice="celery multi cannot take it; choose another: make up STILLWATER_STATE=/path",
+            )
+        return cls(directory)
+
+    def create(self) -> None:
+        """Make the folders, for their owner only."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        foreign = sorted({entry.name for entry in self.directory.iterdir()} - {*FOLDERS, "guests", "lock"})
+        if foreign and not self.exists:
+            raise Failed(
+                f"{self.directory} holds other things ({foreign[0]}) and no cloud",
+                advice="Choose a folder that is empty or does not exist: make up STILLWATER_STATE=/path",
+            )
+        self.directory.chmod(0o700)
+        for name in FOLDERS:
+            self.path(name).mkdir(mode=0o700, exist_ok=True)
+        for cell in CELLS:
+            self.choices.cells.setdefault(cell, str(uuid.uuid4()))
+        if not self.exists and self.directory != ROOT / "var":
+            self.choices.slot = 1 + zlib.crc32(str(self.directory).encode()) % SLOTS
+        self.save()
+
+    def save(self) -> None:
+        """Keep the choices."""
+        write_private(self._file, json.dumps(asdict(self.choices), indent=2) + "\n")
+        self.exists = True
+
+    def path(self, *parts: str) -> Path:
+        """A path in the folder."""
+        return self.directory.joinpath(*parts)
+
+    def pidfile(self, name: str) -> Path:
+        """Where the process of this name writes its number."""
+        return self.path("run", f"{name}.pid")
+
+    def log(self, name: str) -> Path:
+        """Where the process of this name logs."""
+        return self.path("log", f"{name}.log")
+
+    def secret_file(self, name: str) -> Path:
+        """The file of a generated password; it is made when it is missing."""
+        file = self.path("secrets", name)
+        if not file.exists():
+            write_private(file, secrets.token_urlsafe(24) + "\n")
+        return file
+
+    def secret(self, name: str) -> str:
+        """A generated password."""
+        return self.secret_file(name).read_text().strip()
+
+    def broker_url(self, domain: str) -> str:
+        """The broker of the global side or of a cell."""
+        return f"redis://:{self.secret('redis-' + domain)}@127.0.0.1:{self.choices.redis_ports[domain]}/0"
+
+    @property
+    def api_url(self) -> str:
+        """Where a client on this machine reaches the API."""
+        wildcard = self.choices.bind in ("0.0.0.0", "::")
+        return f"http://{'127.0.0.1' if wildcard else self.choices.bind}:{self.choices.port}"
+
+    @property
+    def _file(self) -> Path:
+        return self.directory / "cloud.json"
+
+
+def write_private(file: Path, text: str) -> None:
+    """Replace a file at once, readable by its owner only from its first byte on."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as out:
+        out.write(text)
+    partial.replace(file)
+
+
+def require(program: str, advice: str) -> str:
+    """The path of a program, or the sentence that says how to get it."""
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    found = shutil.which(program, path=path)
+    if not found:
+        raise Failed(f"{program} is not installed", advice=advice)
+    return found

@@ -1,0 +1,106 @@
+"""`status`: every process, queue, host and guest of the cloud on one page."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.local import api, hosts, redis, workers
+from deploy.local.daemons import Daemon, manage
+from deploy.local.progress import Failed
+from deploy.local.state import DOMAINS, HOSTS, State
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One process of the table."""
+
+    name: str
+    pid: int | None
+    seconds: float = 0.0
+    megabytes: float = 0.0
+
+
+def status(state: State) -> int:
+    """Print the page; 1 when something is down."""
+    if not state.exists:
+        print(f"there is no cloud in {state.directory}: make up")
+        return 1
+    rows = processes(state)
+    _print_processes(rows)
+    _print_guests(state)
+    try:
+        _print_services(state)
+        _print_queues(state)
+    except Failed as failed:
+        failed.show()
+        return 1
+    down = [row.name for row in rows if row.pid is None]
+    print(
+        f"\ndown: {', '.join(down)}; `make up` starts them" if down else f"\nall up; API at {state.api_url}"
+    )
+    return 1 if down else 0
+
+
+def processes(state: State) -> list[Row]:
+    """Every process the cloud should have."""
+    daemons: list[Daemon] = [redis.daemon(state, domain) for domain in DOMAINS]
+    daemons += [api.daemon(state), *(workers.daemon(state, node) for node in workers.NODES)]
+    rows = [_row(daemon.name, daemon.pid()) for daemon in daemons]
+    return rows + [_row(f"libvirtd-{host.name}", host.pid()) for host in hosts.libvirt_hosts(state)]
+
+
+def _row(name: str, pid: int | None) -> Row:
+    """Age and memory from /proc; a process that ends meanwhile is down."""
+    if pid is None:
+        return Row(name, None)
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return Row(name, None)
+    started = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # seconds after boot
+    return Row(name, pid, time.clock_gettime(time.CLOCK_BOOTTIME) - started, resident / 2**20)
+
+
+def _print_processes(rows: list[Row]) -> None:
+    print(f"{'PROCESS':<18} {'PID':>8}  {'STATE':<5} {'SINCE':>10} {'MEMORY':>9}")
+    for row in rows:
+        if row.pid is None:
+            print(f"{row.name:<18} {'-':>8}  {'DOWN':<5}")
+        else:
+            print(f"{row.name:<18} {row.pid:>8}  {'up':<5} {_age(row.seconds):>10} {row.megabytes:>6.0f} MB")
+
+
+def _age(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes:02}m" if hours else f"{minutes}m {rest:02}s"
+
+
+def _print_guests(state: State) -> None:
+    print(f"\n{'HYPERVISOR':<18} GUESTS")
+    if state.choices.driver == "fake":
+        print(f"{', '.join(HOSTS):<18} simulated by the fake driver: openstack server list")
+    for host in hosts.libvirt_hosts(state):
+        names = hosts.guests(host)
+        print(f"{host.name:<18} {len(host.qemu_pids())}  {' '.join(names)}")
+
+
+def _print_services(state: State) -> None:
+    print(f"\n{'SERVICE':<22} {'HOST':<18} {'CELL':<8} {'STATE':<6} HEARTBEAT")
+    for row in workers.services(state):
+        age = row.get("age")
+        beat = "" if age is None else f"{float(age):.0f} s ago"
+        print(f"{row['binary']:<22} {row['host']:<18} {row['cell'] or 'global':<8} {row['state']:<6} {beat}")
+
+
+def _print_queues(state: State) -> None:
+    print(f"\n{'CELL':<10} {'QUEUE':<34} WAITING")
+    depths = json.loads(manage(state, "queue_depths", "--json"))
+    for cell, queues in depths.items():
+        for queue, depth in queues.items():
+            print(f"{cell:<10} {queue:<34} {depth}")

@@ -1,0 +1,122 @@
+"""`up`: what is missing is made, what does not run is started, nothing else is touched."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.local import api, boot, clients, envfiles, hosts, redis, workers
+from deploy.local.daemons import manage, tool
+from deploy.local.progress import Failed, hint, say, step
+from deploy.local.seed import Guests, databases
+from deploy.local.state import State
+
+API_PORT, REDIS_PORT = 8774, 6390
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the command line asked for; None means: as it was, or the default."""
+
+    driver: str | None = None
+    bind: str | None = None
+    port: int | None = None
+    redis_port: int | None = None
+    guests: Path | None = None
+    first_guest: bool = True
+
+
+def up(state: State, wishes: Wishes) -> None:
+    """Bring the cloud up."""
+    began = time.monotonic()
+    decide(state, wishes)
+    api.check_port(state)
+    values = envfiles.write(state)
+    clients.write(state)
+    guests = Guests(state, wishes.guests or state.path("guests"))
+    guests.start()
+    start_redis(state)
+    databases(state, values)
+    changed = start_services(state)
+    guests.imported()
+    if wishes.first_guest:
+        boot.first_guest(state)
+    say("everything runs" if changed else "everything ran already", time.monotonic() - began)
+    what_next(state)
+
+
+def decide(state: State, wishes: Wishes) -> None:
+    """Settle driver and ports: the kept ones, unless this is new or everything is stopped."""
+    choices = state.choices
+    if state.exists and wishes.driver and wishes.driver != choices.driver:
+        raise Failed(
+            f"this cloud was made with the {choices.driver} driver and keeps it",
+            advice=f"For another: make up DRIVER={wishes.driver} STILLWATER_STATE=var2 PORT=8874",
+        )
+    address = (wishes.bind or choices.bind, wishes.port or choices.port)
+    if address != (choices.bind, choices.port) and running(state):
+        raise Failed(
+            f"this cloud runs on {choices.bind}:{choices.port} and its hosts know it by that",
+            advice="`make down` first, then `make up` with the new port.",
+        )
+    choices.bind, choices.port = address
+    choices.driver = wishes.driver or choices.driver
+    if wishes.redis_port and wishes.redis_port not in choices.redis_ports.values():
+        if running(state):
+            raise Failed(
+                "Redis runs on its ports already", advice="`make down` first, then `make up REDIS_PORT=…`."
+            )
+        choices.redis_ports.clear()
+    state.create()
+    redis.choose_ports(state, wishes.redis_port or REDIS_PORT)
+
+
+def running(state: State) -> list[str]:
+    """Names of the API and the workers that run."""
+    daemons = [api.daemon(state), *(workers.daemon(state, node) for node in workers.NODES)]
+    return [daemon.name for daemon in daemons if daemon.pid()]
+
+
+def start_redis(state: State) -> None:
+    """A Redis for each failure domain."""
+    with step("Redis") as note:
+        started = redis.start(state)
+        note.text = f"started {', '.join(started)}" if started else "running"
+
+
+def start_services(state: State) -> bool:
+    """Hypervisors, workers, API; whether anything had to be started."""
+    with step("hypervisors") as note:
+        libvirtds = hosts.start(state)
+        note.text = _hypervisors(state, libvirtds)
+    with step("API, scheduler, conductors and hosts") as note:
+        gunicorn = api.start(state)
+        nodes = workers.start(state)
+        api.wait_until_ready(state, gunicorn)
+        if nodes:
+            workers.wait_until_ready(state, nodes)
+            manage(state, "discover_hosts")
+        names = [*(["api"] if gunicorn else []), *(node.name for node in nodes)]
+        note.text = f"started {', '.join(names)}" if names else "running"
+    return bool(libvirtds or names)
+
+
+def _hypervisors(state: State, started: list[str]) -> str:
+    if state.choices.driver == "fake":
+        return "none, guests are simulated (fake driver)"
+    return f"started libvirtd of {', '.join(started)}" if started else "running"
+
+
+def what_next(state: State) -> None:
+    """What to type now."""
+    print(f"""
+  export OS_CLIENT_CONFIG_FILE={clients.clouds_yaml(state)}
+  {tool("openstack")} --os-cloud stillwater server list
+  {tool("openstack")} --os-cloud stillwater console log show {boot.NAME}
+
+  As administrator: --os-cloud stillwater-admin
+  Admin pages:      {state.api_url}/admin/  (admin, password in {clients.password_file(state, "admin")})
+  And:              make status, make down""")
+    if state.choices.driver == "fake":
+        hint("Guests are SIMULATED here: the fake driver runs no virtual machine.")

@@ -1,0 +1,45 @@
+"""Celery's settings. Delivery guarantees come from the journal, not from here (docs: ADR 0001)."""
+
+from django.conf import settings
+from kombu import Exchange, Queue
+
+from cells.brokers import options
+from compute import dispatch
+
+_DEFAULT = Exchange("")  # needs no binding, so a wiped broker works at once
+
+
+def _queue(name: str) -> Queue:
+    return Queue(name, exchange=_DEFAULT, routing_key=name)
+
+
+_QUEUES = {
+    "scheduler": [dispatch.SCHEDULER_QUEUE],
+    "conductor": [dispatch.CONDUCTOR_QUEUE],
+    "host": [dispatch.host_queue(settings.HOST), dispatch.host_queue(settings.HOST, dispatch.OPS)],
+}
+broker_url = settings.CELL_BROKER_URL if settings.ROLE in ("host", "conductor") else settings.BROKER_URL
+broker_transport_options = options(broker_url or "")
+broker_connection_retry_on_startup = True
+broker_connection_max_retries = None
+broker_connection_timeout = 2.0
+task_queues = [_queue(name) for name in _QUEUES.get(settings.ROLE, [])]
+task_default_queue = task_queues[0].name if task_queues else "stillwater.unused"
+task_create_missing_queues = False
+imports = {
+    "scheduler": ["tasks.scheduler"],
+    "conductor": ["tasks.conductor"],
+    "host": ["tasks.host"],
+}.get(settings.ROLE, [])
+task_serializer = "json"
+accept_content = ["json"]
+task_ignore_result = True
+result_backend = None
+worker_prefetch_multiplier = 1
+worker_hijack_root_logger = False
+worker_redirect_stdouts = False
+worker_send_task_events = False
+worker_enable_remote_control = True
+worker_cancel_long_running_tasks_on_connection_loss = False
+worker_proc_alive_timeout = 30
+timezone = "UTC"

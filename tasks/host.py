@@ -1,0 +1,41 @@
+"""The tasks of a compute host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cells.context import target_cell
+from cloud import log
+from cloud.celery import app
+from compute import dispatch, hostcall
+from compute.actions import console_output
+from compute.virt.base import VirtError
+from tasks import lifetime, steps, worker
+
+logger = log.get(__name__)
+lifetime.attach()
+CALLS = {"console_output": console_output.answer}
+
+
+@app.task(name=dispatch.RUN_STEP)
+def run_step(step_id: int, **newer_sender: Any) -> None:
+    """Run one journaled step on this host."""
+    steps.run(step_id)
+
+
+@app.task(name=dispatch.ANSWER_CALL)
+def answer_call(call_id: str, **newer_sender: Any) -> None:
+    """Answer a question an API request waits for."""
+    me = worker.current()
+    with target_cell(me.alias):
+        call = hostcall.claim(call_id)
+        if call is None:
+            return
+        if me.driver is None or call.method not in CALLS:
+            hostcall.answer(call, error=f"This host does not know the call {call.method}.")
+            return
+        try:
+            hostcall.answer(call, CALLS[call.method](me.driver, call.server_id, call.params))
+        except VirtError as error:
+            logger.warning("call.failed", method=call.method, server=call.server_id, error=repr(error))
+            hostcall.answer(call, error=str(error) or type(error).__name__)

@@ -1,0 +1,93 @@
+"""Birth and end of a worker process, tied to Celery's signals (public API only)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from celery import signals
+from django.conf import settings
+from django.db import DatabaseError
+
+from cells.context import target_cell
+from cells.models import Cell
+from cloud import log
+from compute import power, recovery
+from compute.virt.base import GuestEvent, VirtError
+from tasks import heartbeat, inventory, periodic, tracker, worker
+
+logger = log.get(__name__)
+
+
+def attach() -> None:
+    """Connect to Celery; called by each role's task module as it is imported."""
+    signals.worker_init.connect(_born, weak=False)
+    signals.worker_ready.connect(_ready, weak=False)
+    signals.worker_shutting_down.connect(_shutting_down, weak=False)
+    signals.worker_shutdown.connect(_ended, weak=False)
+
+
+def _born(**_: Any) -> None:
+    me = worker.become()
+    logger.info("worker.born", worker=me.name, incarnation=me.incarnation)
+
+
+def _ready(**_: Any) -> None:
+    me = worker.current()
+    heartbeat.start()
+    periodic.start(me)
+    threading.Thread(target=_first_things, args=(me,), name="first-things", daemon=True).start()
+
+
+def _shutting_down(**_: Any) -> None:
+    periodic.stop()
+    for entry in tracker.running().values():
+        logger.info("worker.waits_for", step=entry.name, server=entry.server_id, request_id=entry.request_id)
+
+
+def _ended(**_: Any) -> None:
+    heartbeat.stop()
+    me = worker.current()
+    if me.driver is not None:
+        me.driver.close()
+    logger.info("worker.ended", worker=me.name)
+
+
+def _first_things(me: worker.Worker) -> None:
+    """What a new life does first, again and again until its database and hypervisor let it."""
+    pause = 0.5
+    while True:
+        try:
+            _look_after_the_past(me)
+            return
+        except (DatabaseError, VirtError, Cell.DoesNotExist) as error:
+            logger.warning("worker.first_things_wait", error=repr(error))
+        time.sleep(pause)
+        pause = min(pause * 2, 10)
+
+
+def _look_after_the_past(me: worker.Worker) -> None:
+    if me.role == "scheduler":
+        return  # its relay looks after everything, by leases
+    with target_cell(me.alias):
+        left = recovery.recover(me.name, me.incarnation, tracker.running().keys())
+        if me.driver is not None:
+            inventory.report(me)
+            recovery.send_all_queued(me.host)
+            power.sync(me.host, me.driver, resume=settings.RESUME_GUESTS)
+            me.driver.watch(_noticed)
+        else:
+            recovery.relay()
+    logger.info("worker.ready", worker=me.name, left_behind=left)
+
+
+def _noticed(event: GuestEvent) -> None:
+    """The hypervisor noticed something by itself; from a thread of the driver's."""
+    me = worker.current()
+    log.clear()
+    try:
+        with target_cell(me.alias):
+            power.noticed(me.host, event)
+    except DatabaseError as error:
+        logger.warning("power.event_not_recorded", server=event.uuid, error=repr(error))  # the sync will

@@ -1,0 +1,93 @@
+"""Work that comes round by the clock, in a thread of the process it belongs to.
+
+Everything here may run in several processes at once: each piece settles its races in the database.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django.conf import settings
+from django.db import DatabaseError, close_old_connections
+
+from cells.context import target_cell
+from cloud import log
+from compute import power, recovery
+from compute.scheduler import place
+from tasks import inventory, tracker, worker
+
+logger = log.get(__name__)
+_stop = threading.Event()
+
+
+@dataclass(slots=True)
+class Periodic:
+    """One piece of work and how often it comes round, in seconds."""
+
+    name: str
+    every: float
+    work: Callable[[worker.Worker], object]
+    due: float = 0.0
+
+
+def start(me: worker.Worker) -> threading.Thread:
+    """Begin to go round."""
+    thread = threading.Thread(target=_go_round, args=(me, rounds_of(me.role)), name="periodic", daemon=True)
+    thread.start()
+    return thread
+
+
+def stop() -> None:
+    """Begin nothing more."""
+    _stop.set()
+
+
+def rounds_of(role: str) -> list[Periodic]:
+    """What a process of a role does by the clock."""
+    relay = settings.RELAY_INTERVAL
+    if role == "scheduler":
+        return [Periodic("relay_build_requests", relay, lambda me: place.relay())]
+    if role == "conductor":
+        return [
+            Periodic("relay", relay, lambda me: recovery.relay()),
+            Periodic("strays", 15, _strays),
+            Periodic("dead_conductors", 30, lambda me: recovery.recover_dead_conductors(me.name)),
+        ]
+    return [
+        Periodic("strays", 15, _strays),
+        Periodic("inventory", 60, inventory.report),
+        Periodic("power_sync", 60, lambda me: me.driver and power.sync(me.host, me.driver)),
+    ]
+
+
+def _strays(me: worker.Worker) -> int:
+    return recovery.recover(me.name, me.incarnation, tracker.running().keys())
+
+
+def _go_round(me: worker.Worker, rounds: list[Periodic]) -> None:
+    now = time.monotonic()
+    for one in rounds:
+        one.due = now + one.every
+    while not _stop.wait(max(0.05, min(one.due for one in rounds) - time.monotonic())):
+        for one in rounds:
+            if one.due <= time.monotonic() and not _stop.is_set():
+                _run(one, me)
+                one.due = time.monotonic() + one.every
+
+
+def _run(one: Periodic, me: worker.Worker) -> None:
+    log.clear()
+    try:
+        close_old_connections()
+        if me.role == "scheduler":
+            one.work(me)
+        else:
+            with target_cell(me.alias):
+                one.work(me)
+    except DatabaseError as error:
+        logger.warning("periodic.database_away", name=one.name, error=repr(error))
+    except Exception:
+        logger.exception("periodic.failed", name=one.name)

@@ -1,0 +1,88 @@
+"""What this process is: its role, its name, its cell, its present life (incarnation), its driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+from cells import brokers, databases
+from cells.models import CELL0, Cell
+from compute import virt
+from compute.models.host import COMPUTE, CONDUCTOR, SCHEDULER
+from compute.virt.base import Driver
+
+BINARIES = {"host": COMPUTE, "conductor": CONDUCTOR, "scheduler": SCHEDULER}
+VERSION = 1  # raised when a worker learns what older ones cannot do (e.g. a new queue)
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker process. `incarnation` is new at every start, so a past life is recognised."""
+
+    role: str
+    host: str
+    cell_id: str
+    driver: Driver | None = None
+    incarnation: str = field(default_factory=lambda: str(uuid4()))
+
+    @property
+    def binary(self) -> str:
+        """Its name in os-services."""
+        return BINARIES[self.role]
+
+    @property
+    def name(self) -> str:
+        """Its name in the journal."""
+        return f"{self.binary}@{self.host}"
+
+    @property
+    def alias(self) -> str:
+        """The database it keeps its records in: its cell's; a scheduler's heartbeat is in cell0."""
+        if self.role == "scheduler":
+            return databases.register(Cell.objects.get(pk=CELL0))
+        return f"cell:{self.cell_id}"
+
+
+_current: Worker | None = None
+
+
+def become() -> Worker:
+    """Read who we are from the settings. Raises ImproperlyConfigured with what to set."""
+    global _current  # noqa: PLW0603  a process is one worker, for its whole life
+    role = settings.ROLE
+    if role not in BINARIES:
+        raise ImproperlyConfigured(f"STILLWATER_ROLE is {role!r}; a worker is scheduler, conductor or host.")
+    if role != "scheduler":
+        _open_cell()
+    driver = open_driver() if role == "host" else None
+    _current = Worker(role, settings.HOST, settings.CELL_UUID, driver)
+    return _current
+
+
+def current() -> Worker:
+    """This process's worker. Raises RuntimeError outside a worker process."""
+    if _current is None:
+        raise RuntimeError("this process is not a worker")
+    return _current
+
+
+def open_driver() -> Driver:
+    """The virt driver the settings name."""
+    if settings.DRIVER == "fake":
+        return virt.load("fake", **settings.FAKE_OPTIONS)
+    return virt.load("libvirt", **settings.LIBVIRT_OPTIONS)
+
+
+def _open_cell() -> None:
+    missing = [
+        name for name in ("CELL_UUID", "CELL_DATABASE_URL", "CELL_BROKER_URL") if not getattr(settings, name)
+    ]  # fmt: skip
+    if missing:
+        names = ", ".join(f"STILLWATER_{name}" for name in missing)
+        raise ImproperlyConfigured(f"A {settings.ROLE} needs {names}.")
+    alias = f"cell:{settings.CELL_UUID}"
+    databases.register_url(alias, settings.CELL_DATABASE_URL)
+    brokers.register_url(alias, settings.CELL_BROKER_URL)
