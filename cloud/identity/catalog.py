@@ -59,8 +59,11 @@ def as_json() -> list[dict[str, Any]]:
         {
             "id": service.id, "name": service.name, "type": service.type,
             "endpoints": [
-                {"id": e.id, "interface": e.interface, "region": REGION, "region_id": REGION, "url": service.url}
-                for e in ENDPOINTS if e.service is service
+                {
+                    "id": one.id, "interface": one.interface, "url": service.url,
+                    "region": REGION, "region_id": REGION,
+                }
+                for one in ENDPOINTS if one.service is service
             ],
         }
         for service in SERVICES

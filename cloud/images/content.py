@@ -138,5 +138,5 @@ def _not(disk_format: str) -> errors.BadRequest:
 
 def _refused_vmdk() -> errors.BadRequest:
     return errors.BadRequest(
-        "Image content is refused: only vmdk files of one piece (monolithicSparse, streamOptimized) are taken."
+        "Image content is refused: only one-piece vmdk files (monolithicSparse, streamOptimized) are taken."
     )

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from django.utils import timezone
+
 from cloud import env, errors, log
 from cloud.images import content, folder
 from cloud.images.models import Image, Status
@@ -123,6 +125,7 @@ def _finish(image: Image, written: Written, virtual_size: int) -> None:
         checksum=written.md5,
         os_hash_algo="sha512",
         os_hash_value=written.sha512,
+        updated_at=timezone.now(),
     )
     if not moved:
         raise errors.NotFound(f"Image {image.pk} was deleted while its content came in.")

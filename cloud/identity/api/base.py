@@ -30,14 +30,9 @@ class UnknownView(IdentityView):
     authentication_classes = ()
     permission_classes = ()
 
-    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+    def http_method_not_allowed(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         """404, whatever the method."""
-        self.http_method_not_allowed = _unknown  # type: ignore[method-assign]
-        return super().dispatch(request, *args, **kwargs)
-
-
-def _unknown(request: Request, *args: Any, **kwargs: Any) -> Any:
-    raise errors.NotFound
+        raise errors.NotFound
 
 
 def v3(path: str) -> str:

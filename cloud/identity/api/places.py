@@ -95,7 +95,8 @@ class EndpointsView(FixedView):
         """Three per service."""
         return [
             {
-                "id": one.id, "service_id": one.service.id, "interface": one.interface, "url": one.service.url,
+                "id": one.id, "service_id": one.service.id,
+                "interface": one.interface, "url": one.service.url,
                 "region": catalog.REGION, "region_id": catalog.REGION, "enabled": True,
             }
             for one in catalog.ENDPOINTS
