@@ -22,7 +22,7 @@ from deploy.local.ports import any_free
 from deploy.local.progress import Failed, say, wait_for
 
 INIT_SECONDS, START_SECONDS, STOP_SECONDS = 60, 30, 30
-# Its data lives as long as the tests, so nothing waits for a disk; four databases, two processes, many threads.
+# Its data lives as long as the tests, so nothing waits for a disk; many threads in two processes.
 SETTINGS = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "max_connections=300")
 
 
@@ -59,26 +59,29 @@ def _account() -> pwd.struct_passwd:
         return pwd.getpwnam("nobody")
 
 
+def _as(account: pwd.struct_passwd) -> list[str]:
+    """The start of a command line that drops root."""
+    if os.geteuid() != 0:
+        return []
+    return ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
+
+
 def _initialise(folder: Path, account: pwd.struct_passwd) -> None:
     command = [
-        _program("initdb"), "-D", str(folder / "data"), "-U", "stillwater", "--encoding=UTF8", "--locale=C",
-        "--auth=scram-sha-256", f"--pwfile={folder / 'password'}", "--no-sync",
+        *_as(account), _program("initdb"), "-D", str(folder / "data"), "-U", "stillwater",
+        "--encoding=UTF8", "--locale=C", "--auth=scram-sha-256", f"--pwfile={folder / 'password'}", "--no-sync",
     ]  # fmt: skip
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=INIT_SECONDS, **_as(account)
-    )
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INIT_SECONDS)
     if done.returncode != 0:
         raise Failed(f"initdb failed: {done.stderr.strip()[-500:]}")
 
 
 def _launch(folder: Path, account: pwd.struct_passwd, port: int) -> subprocess.Popen[bytes]:
-    command = [_program("postgres"), "-D", str(folder / "data"), "-p", str(port)]
+    command = [*_as(account), _program("postgres"), "-D", str(folder / "data"), "-p", str(port)]
     for setting in ("listen_addresses=127.0.0.1", f"unix_socket_directories={folder}", *SETTINGS):
         command += ["-c", setting]
     with (folder / "log").open("wb") as out:
-        return subprocess.Popen(
-            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, **_as(account)
-        )
+        return subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
 
 def _wait(process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
@@ -86,13 +89,6 @@ def _wait(process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
     ready = wait_for(lambda: subprocess.run(probe, timeout=10).returncode == 0, START_SECONDS)
     if not ready or process.poll() is not None:
         raise Failed(f"PostgreSQL did not start: {(folder / 'log').read_text(errors='replace')[-800:]}")
-
-
-def _as(account: pwd.struct_passwd) -> dict[str, int | list[int]]:
-    """Arguments of subprocess that drop root."""
-    if os.geteuid() != 0:
-        return {}
-    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
 
 
 def _program(name: str) -> str:

@@ -1,0 +1,63 @@
+# Two commands: `make up` and `make down`. `make` lists the rest.
+#
+#   make up [DRIVER=libvirt|fake] [PORT=8774] [BIND=127.0.0.1] [REDIS_PORT=6390] [STILLWATER_STATE=var]
+
+PYTHON := .venv/bin/python
+PYTEST := .venv/bin/pytest
+LOCAL := $(PYTHON) -m deploy.local
+FAST := -m "not live and not chaos"
+# a skipped test is a failed set-up
+STRICT := -p tests.live.no_skips
+UP := $(if $(DRIVER),--driver $(DRIVER)) $(if $(PORT),--port $(PORT)) $(if $(BIND),--bind $(BIND)) \
+      $(if $(REDIS_PORT),--redis-port $(REDIS_PORT))
+
+.DEFAULT_GOAL := help
+.PHONY: help up down status shell lint test test-fast test-postgres test-live bench requirements clean bootstrap
+
+help: ## list what can be made
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+up: ## install what is missing, start a whole cloud, boot a guest
+	@deploy/bootstrap.sh --driver $(or $(DRIVER),libvirt)
+	@$(LOCAL) up $(UP)
+
+down: ## stop all of it gracefully
+	@$(LOCAL) down
+
+status: ## every process, queue, host and guest
+	@$(LOCAL) status
+
+shell: ## Django's shell on the running cloud
+	@$(PYTHON) manage.py shell
+
+bootstrap: ## install what the tests need: packages, Python environment
+	@deploy/bootstrap.sh --tests
+
+lint: ## style, types, imports, settings, migrations
+	.venv/bin/ruff check .
+	.venv/bin/mypy cloud cells compute tasks deploy
+	.venv/bin/lint-imports
+	$(PYTHON) manage.py check
+	$(PYTHON) manage.py makemigrations --check --dry-run
+
+test-fast: ## everything but real guests and kills, on SQLite
+	$(PYTEST) -n 2 $(FAST) $(STRICT)
+
+test-postgres: ## the same on a PostgreSQL server of its own
+	$(PYTHON) -m deploy.local.postgres $(PYTEST) -n 2 $(FAST) $(STRICT)
+
+test-live: ## real Redis, workers, guests and clients, and what happens when they are killed
+	$(PYTEST) -m "live or chaos" $(STRICT)
+
+test: bootstrap test-fast test-postgres test-live ## all tests, nothing skipped
+
+bench: ## numbers beside their floors
+	$(PYTHON) -m bench
+
+requirements: ## compile requirements.txt and requirements-dev.txt from the .in files
+	.venv/bin/uv pip compile -q --python-version 3.11 requirements.in -o requirements.txt
+	.venv/bin/uv pip compile -q --python-version 3.11 requirements-dev.in -o requirements-dev.txt
+
+clean: ## delete the state folder and caches; refused while the cloud runs
+	@$(LOCAL) clean
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
