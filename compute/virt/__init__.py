@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from compute.virt.base import Driver
 
 
-def load(name: str, **options: object) -> Driver:
+def load(name: str, **options: Any) -> Driver:
     """The driver called `name` ("fake" or "libvirt"), built with its own options.
 
     Call it after any fork: a libvirt connection does not survive one.

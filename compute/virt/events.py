@@ -77,13 +77,21 @@ class Bells:
                     bell.set()
 
 
-def wait_for(bell: threading.Event, is_so: Callable[[], bool], seconds: float) -> bool:
-    """True as soon as `is_so` after a ring; looked at once before and once at the end as well."""
+def wait_for(
+    bell: threading.Event,
+    is_so: Callable[[], bool],
+    seconds: float,
+    look_again: float | None = None,
+) -> bool:
+    """True as soon as `is_so` after a ring; looked at once before and once at the end as well.
+
+    `look_again`: where a ring may be missed, look so often without one.
+    """
     deadline = monotonic() + seconds
     while not is_so():
         left = deadline - monotonic()
         if left <= 0:
             return False
-        bell.wait(left)
+        bell.wait(left if look_again is None else min(left, look_again))
         bell.clear()
     return True

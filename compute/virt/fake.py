@@ -119,11 +119,11 @@ class FakeDriver(Driver):
 
     def power_off(self, uuid: str) -> None:
         with self._call("power_off", uuid):
-            if self._power(uuid) not in (PowerState.SHUTDOWN, PowerState.NOSTATE):
+            if self._power(uuid) in ALIVE | {PowerState.SUSPENDED}:
                 self._change(uuid, PowerState.SHUTDOWN, "destroyed")
 
     def signal_shutdown(self, uuid: str) -> str:
-        with self._call("signal_shutdown", uuid), self._state.lock:
+        with self._call("signal_shutdown", uuid), self._state.alone():
             record = self._in(uuid, PowerState.RUNNING)
             wish = from_properties(record.properties).shutdown
             order = self.orders.shutdown_of(uuid)
@@ -137,7 +137,9 @@ class FakeDriver(Driver):
 
     def wait_until_off(self, uuid: str, seconds: float) -> bool:
         with self._call("wait_until_off", uuid), self._bells.listening(uuid) as bell:
-            return wait_for(bell, lambda: self._power(uuid) not in ALIVE, seconds)
+            return wait_for(
+                bell, lambda: self._power(uuid) not in ALIVE, seconds, self._state.look_again
+            )
 
     def reboot_hard(self, guest: Guest) -> None:
         with self._call("reboot_hard", guest.uuid, guest):
@@ -243,7 +245,7 @@ class FakeDriver(Driver):
         return record
 
     def _change(self, uuid: str, power: PowerState, detail: str) -> None:
-        with self._state.lock:
+        with self._state.alone():
             record = self._state.find(uuid)
             if record is None:  # destroyed meanwhile
                 return
@@ -253,7 +255,7 @@ class FakeDriver(Driver):
         self._tell(GuestEvent(uuid, power, detail))
 
     def _boot(self, guest: Guest, virtual_size: int = 0) -> None:
-        with self._state.lock:
+        with self._state.alone():
             old = self._state.find(guest.uuid)
             record = Record(
                 guest.uuid,
@@ -287,10 +289,7 @@ class FakeDriver(Driver):
             self._announcer.submit(partial(watcher, event))
 
     def _is_down(self, uuid: str) -> None:
-        with self._state.lock:
-            record = self._state.find(uuid)
-            if record is None or record.power is not PowerState.SHUTDOWN:  # overtaken
-                return
-            self._state.save(record)
+        if not self._state.mark_down(uuid):  # overtaken, or another process was first
+            return
         self._bells.ring(uuid)
         self._tell(GuestEvent(uuid, PowerState.SHUTDOWN, "shutdown"))

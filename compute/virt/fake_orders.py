@@ -11,9 +11,8 @@ from compute.virt.base import VirtError
 
 VERBS = frozenset(base.Driver.__abstractmethods__) - {"watch", "close"}
 ALWAYS = -1
-KINDS: Mapping[str, type[VirtError]] = {
-    kind.__name__: kind for kind in [VirtError, *VirtError.__subclasses__()]
-}
+_KINDS: list[type[VirtError]] = [VirtError, *VirtError.__subclasses__()]
+KINDS: Mapping[str, type[VirtError]] = {kind.__name__: kind for kind in _KINDS}
 TRUE = frozenset({"1", "true", "yes", "on", "always"})
 PROPERTY = "fake_"
 
@@ -140,10 +139,9 @@ def _set(parsed: Parsed, verb: str, what: str, value: str) -> None:
     readers = shutdown if verb == "shutdown" else plain
     if what not in readers or (verb != "shutdown" and verb not in VERBS):
         raise ValueError(f"there is no order {verb}.{what}")
-    target = parsed.shutdown
-    if verb != "shutdown":
-        target = parsed.verbs.setdefault(verb, Order())
-    setattr(target, what, readers[what](value))
+    read = readers[what](value)
+    shut = verb == "shutdown"
+    setattr(parsed.shutdown if shut else parsed.verbs.setdefault(verb, Order()), what, read)
 
 
 def _times(text: str) -> int:

@@ -6,13 +6,15 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from compute.virt.base import GuestNotFound, PowerState
 
 CONSOLE_CHARACTERS = 64 << 10
+SHARED_SECONDS = 0.2
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS guests (
     uuid TEXT PRIMARY KEY, name TEXT NOT NULL, power INTEGER NOT NULL,
@@ -44,11 +46,13 @@ class Record:
 class State:
     """Guests, images and used-up failures in one SQLite database, read afresh each time.
 
-    Safe for many threads and for a second process; `lock` makes several steps one.
+    Safe for many threads and for a second process; `alone()` makes several steps one.
     """
 
     def __init__(self, file: Path | None = None) -> None:
-        self.lock = threading.RLock()
+        self._lock = threading.RLock()
+        # Another process rings no bell here, so whoever waits looks into a shared file by himself.
+        self.look_again = SHARED_SECONDS if file is not None else None
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
         self._database = sqlite3.connect(
@@ -56,6 +60,21 @@ class State:
         )
         # A killed process loses nothing without fsync; only a power cut would.
         self._database.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF; {SCHEMA}")
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else writes meanwhile, in this process or another."""
+        with self._lock:
+            if self._database.in_transaction:
+                yield
+                return
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+            self._database.execute("COMMIT")
 
     def find(self, uuid: str) -> Record | None:
         rows = self._run(f"SELECT {COLUMNS} FROM guests WHERE uuid = ?", uuid)  # noqa: S608
@@ -84,7 +103,7 @@ class State:
         )
 
     def forget(self, uuid: str) -> None:
-        with self.lock:
+        with self.alone():
             self._run("DELETE FROM guests WHERE uuid = ?", uuid)
             self._run("DELETE FROM failures WHERE uuid = ?", uuid)
 
@@ -105,6 +124,17 @@ class State:
         """Guests whose time to go down has come."""
         rows = self._run("SELECT uuid FROM guests WHERE off_at <= ?", time.time())
         return [uuid for (uuid,) in rows]
+
+    def mark_down(self, uuid: str) -> bool:
+        """The guest's time to go down has come; True for the one caller who may say so."""
+        rows = self._run(
+            "UPDATE guests SET power = ?, off_at = NULL, presses = 0"
+            " WHERE uuid = ? AND off_at <= ? RETURNING uuid",
+            int(PowerState.SHUTDOWN),
+            uuid,
+            time.time(),
+        )
+        return bool(rows)
 
     def write_console(self, uuid: str, text: str) -> None:
         self._run(
@@ -136,11 +166,11 @@ class State:
         return rows[0][0]
 
     def close(self) -> None:
-        with self.lock:
+        with self._lock:
             self._database.close()
 
     def _run(self, statement: str, *values: object) -> list[tuple]:
-        with self.lock:
+        with self._lock:
             return self._database.execute(statement, values).fetchall()
 
 

@@ -15,6 +15,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from deploy.guests import linux, micro
@@ -29,14 +30,12 @@ def build(outdir: Path, *, micro_only: bool = False) -> list[Path]:
     images = []
     for guest in micro.FAMILY:
         image = outdir / f"{guest.name}.img"
-        _unless_current(
-            image, ("micro.S", "micro.py"), lambda path, guest=guest: micro.build(path, guest)
-        )
+        _unless_current(image, ("micro.S", "micro.py"), partial(micro.build, guest=guest))
         images.append(image)
     if not micro_only:
         image = outdir / "tiny-linux.qcow2"
         sources = ("linux.py", "init.sh", "cpio.py")
-        _unless_current(image, sources, lambda path: linux.build(path, outdir / "cache"))
+        _unless_current(image, sources, partial(linux.build, cache=outdir / "cache"))
         images.append(image)
     return images
 
@@ -45,12 +44,12 @@ def _unless_current(image: Path, sources: tuple[str, ...], make: Callable[[Path]
     newest = max((HERE / source).stat().st_mtime for source in sources)
     if image.exists() and image.stat().st_mtime >= newest:
         return
-    partial = image.with_name(f".{image.name}.{os.getpid()}")  # several may build at once
+    unfinished = image.with_name(f".{image.name}.{os.getpid()}")  # several may build at once
     try:
-        make(partial)
-        partial.replace(image)
+        make(unfinished)
+        unfinished.replace(image)
     finally:
-        partial.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
 
 
 def main() -> int:

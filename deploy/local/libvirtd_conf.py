@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from compute.virt.libvirt.xml import choose_virt_type
+
 if TYPE_CHECKING:
     from deploy.local.libvirtd import LibvirtHost
 
@@ -81,6 +83,8 @@ def hide_kvm(host: LibvirtHost) -> list[str]:
 
     Read-only matters: root passes access(2) on anything else, and libvirt probes again and again.
     """
+    if choose_virt_type() == "kvm":
+        return []
     stand_in = host.directory / "nokvm"
     stand_in.touch()
     mount = f"mount --bind {shlex.quote(str(stand_in))} /dev/kvm"

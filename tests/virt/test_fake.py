@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,6 +120,7 @@ def test_a_guest_may_ignore_its_power_button():
 
 def test_a_host_that_is_away_comes_back_and_reports(fake_bench: Bench):
     guest = fake_bench.running()
+    fake_bench.wait_event(guest.uuid, PowerState.RUNNING)
     fake_bench.driver.go_away()
     with pytest.raises(HypervisorUnavailable):
         fake_bench.driver.power_state(guest.uuid)
@@ -176,6 +178,21 @@ def test_guests_outlive_a_killed_worker(tmp_path: Path):
     assert driver.wait_until_off("00000000-0000-4000-8000-000000000002", 10)
     assert "boots=1" in driver.console_output("00000000-0000-4000-8000-000000000000")
     driver.close()
+
+
+def test_two_processes_of_one_host_see_the_same_guests(tmp_path: Path):
+    """As two lanes of one host do; here two drivers on one file."""
+    one, other = (FakeDriver(state=tmp_path / "fake.db") for _ in range(2))
+    bench = Bench(one, tmp_path, tmp_path)
+    guest = bench.guest(_raw_image())
+    one.spawn(guest, _write_raw)
+    assert other.guests() == {guest.uuid: PowerState.RUNNING}
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(one.wait_until_off, guest.uuid, 20)
+        other.signal_shutdown(guest.uuid)
+        assert waiting.result() is True
+    one.close()
+    other.close()
 
 
 @pytest.mark.parametrize("size", [512, 1 << 20, 20 << 30, 1 << 40])

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from compute.virt.base import ImageUnusable, PowerState, VirtError
+from compute.virt.content import write_empty_qcow2
 from compute.virt.libvirt import disk, qemu_img, snapshot
 from deploy.guests.build import build
 from tests.virt.conftest import GUESTS, READY, Bench, wait_until
@@ -64,10 +65,9 @@ def test_a_disk_is_as_large_as_was_asked(libvirt_bench: Bench):
 
 def test_an_image_larger_than_the_disk_is_refused(libvirt_bench: Bench):
     bench = libvirt_bench
-    large = bench.folder / "large.img"
-    with large.open("wb") as file:
-        file.truncate((1 << 30) + 512)
-    guest = replace(bench.guest(bench.use(large, checksum="")), disk_gb=1)
+    large = bench.folder / "large.qcow2"
+    write_empty_qcow2(large, (1 << 30) + 512)
+    guest = replace(bench.guest(bench.use(large, "qcow2")), disk_gb=1)
     with pytest.raises(ImageUnusable):
         bench.driver.spawn(guest, bench.fetch)
     assert bench.power(guest) is PowerState.NOSTATE

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from time import monotonic
 
 import libvirt
 
-from compute.virt.base import GuestInvalidState, PowerState, VirtError
+from compute.virt.base import GuestInvalidState, OperationTimedOut, PowerState, VirtError
 from compute.virt.libvirt.bounded import bounded
 from compute.virt.libvirt.errors import translated
 
 CALL_SECONDS = 60.0
 SAVE_SECONDS = 600.0
+POLL_SECONDS = 0.1
 
 STATES: Mapping[int, PowerState] = {
     libvirt.VIR_DOMAIN_NOSTATE: PowerState.NOSTATE,
@@ -90,12 +93,24 @@ class LibvirtGuest:
 
     def save(self) -> None:
         """Memory to disk, then off. It will run when restored, even if it is paused now."""
+        self._let_an_earlier_save_end()
+        if self.power_state() is PowerState.SUSPENDED:
+            return
         running = libvirt.VIR_DOMAIN_SAVE_RUNNING
         try:
             bounded(SAVE_SECONDS, "save", lambda: self.domain.managedSave(running))
-        except VirtError:
+        except OperationTimedOut:
             self.abort_job()  # a save that hangs would hold every later verb up
             raise
+
+    def _let_an_earlier_save_end(self) -> None:
+        """A worker that died while saving leaves libvirt at it; a second save would collide."""
+        deadline, pause = monotonic() + SAVE_SECONDS, threading.Event()
+        with suppress(GuestInvalidState):  # off by now: there is no job to ask about
+            while self.job().get("operation") == libvirt.VIR_DOMAIN_JOB_OPERATION_SAVE:
+                if monotonic() > deadline:
+                    raise OperationTimedOut("an earlier save of this guest does not end")
+                pause.wait(POLL_SECONDS)
 
     def forget_saved_memory(self) -> None:
         with translated():
