@@ -69,7 +69,8 @@ def _as(account: pwd.struct_passwd) -> list[str]:
 def _initialise(folder: Path, account: pwd.struct_passwd) -> None:
     command = [
         *_as(account), _program("initdb"), "-D", str(folder / "data"), "-U", "stillwater",
-        "--encoding=UTF8", "--locale=C", "--auth=scram-sha-256", f"--pwfile={folder / 'password'}", "--no-sync",
+        "--encoding=UTF8", "--locale=C", "--auth=scram-sha-256", f"--pwfile={folder / 'password'}",
+        "--no-sync",
     ]  # fmt: skip
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INIT_SECONDS)
     if done.returncode != 0:

@@ -1,0 +1,192 @@
+"""A whole cloud for tests: the real commands, in a temporary folder, on free ports.
+
+cloud.openstack("server", "list")        the stock client's JSON
+cloud.sdk(admin=True)                    an openstacksdk connection
+cloud.kill("host1", signal.SIGKILL)      end a process of it
+cloud.up(); cloud.down(); cloud.status() the commands people type
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from deploy.local import api, boot, hosts, leftovers, redis, workers
+from deploy.local.daemons import Daemon
+from deploy.local.libvirtd import LibvirtHost
+from deploy.local.ports import any_free, next_free
+from deploy.local.processes import gone
+from deploy.local.state import DOMAINS, HOSTS, ROOT, State
+
+UP_SECONDS, DOWN_SECONDS, STATUS_SECONDS, CLIENT_SECONDS = 400, 300, 60, 180
+# Waiting costs the same test more when beats are slow; nothing else about the cloud differs from a user's.
+QUICK = {"STILLWATER_REPORT_INTERVAL": "2", "STILLWATER_RELAY_INTERVAL": "2", "STILLWATER_RESEND_AFTER": "5"}
+
+
+class ClientFailed(AssertionError):
+    """The stock client said no; its words are the text."""
+
+
+class Cloud:
+    """One cloud of the tests'. `settings` are STILLWATER_ variables its first `up` is given."""
+
+    def __init__(self, driver: str, **settings: str) -> None:
+        # short: a socket's path has a length limit
+        self.directory = Path(tempfile.mkdtemp(prefix="sw-", dir="/tmp"))
+        self.driver, self.settings = driver, QUICK | settings
+        self.port = any_free()
+        self.redis_port = next_free(20000 + self.port % 20000)
+
+    @property
+    def state(self) -> State:
+        """Its folder, read anew."""
+        return State(self.directory)
+
+    @property
+    def url(self) -> str:
+        """Where its API is."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def up(self, *words: str) -> str:
+        """`make up` without a first guest; what it printed. Raises AssertionError when it fails."""
+        first = () if self.state.exists else ("--driver", self.driver, "--redis-port", str(self.redis_port))
+        # built once for all clouds of the machine
+        guests = ("--guests", str(ROOT / "var/guests"))
+        words = ("up", "--no-first-guest", "--port", str(self.port), *guests, *first, *words)
+        return self._local(*words, seconds=UP_SECONDS)
+
+    def down(self) -> str:
+        """`make down`; what it printed."""
+        return self._local("down", seconds=DOWN_SECONDS)
+
+    def status(self) -> subprocess.CompletedProcess[str]:
+        """`make status`: its page and exit code."""
+        return self._run("status", seconds=STATUS_SECONDS)
+
+    def openstack(self, *words: str, admin: bool = False, seconds: float = CLIENT_SECONDS) -> Any:
+        """What `openstack … -f json` prints, parsed; None for commands that print nothing."""
+        done = self.client(*words, "-f", "json", admin=admin, seconds=seconds)
+        if "unrecognized arguments: -f" in done.stderr:  # delete, start, stop … have no output to format
+            done = self.client(*words, admin=admin, seconds=seconds)
+        if done.returncode != 0:
+            raise ClientFailed(f"openstack {' '.join(words)}: {done.stderr.strip()[-2000:]}")
+        return json.loads(done.stdout) if done.stdout.strip()[:1] in ("[", "{") else None
+
+    def client(
+        self, *words: str, admin: bool = False, seconds: float = CLIENT_SECONDS
+    ) -> subprocess.CompletedProcess[str]:
+        """The stock client as it is, whatever it answers."""
+        name = "stillwater-admin" if admin else "stillwater"
+        command = [str(ROOT / ".venv/bin/openstack"), "--os-cloud", name, *words]
+        return subprocess.run(
+            command, cwd=ROOT, env=boot.client_environment(self.state), capture_output=True, text=True,
+            timeout=seconds, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def sdk(self, *, admin: bool = False) -> Any:
+        """An openstacksdk connection."""
+        import openstack
+
+        config = openstack.config.OpenStackConfig(
+            config_files=[str(self.directory / "clouds.yaml")], load_envvars=False
+        )
+        return openstack.connection.Connection(
+            config=config.get_one("stillwater-admin" if admin else "stillwater")
+        )
+
+    def manage(self, *words: str, seconds: float = 60) -> str:
+        """A `manage.py` command on its global side; what it printed."""
+        environment = self._environment() | {"STILLWATER_ENV_FILE": str(self.directory / "stillwater.env")}
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "manage.py"), *words], cwd=ROOT, env=environment, capture_output=True,
+            text=True, timeout=seconds, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def daemon(self, name: str) -> Daemon:
+        """A process by its name in `make status`: api, scheduler, conductor-cell1, host1, redis-cell1 …"""
+        state = self.state
+        daemons = [redis.daemon(state, domain) for domain in DOMAINS]
+        daemons += [api.daemon(state), *(workers.daemon(state, node) for node in workers.NODES)]
+        return next(daemon for daemon in daemons if daemon.name == name)
+
+    def libvirtd(self, host: str) -> LibvirtHost:
+        """The private libvirtd of a host: uri, pids, guests."""
+        return hosts.libvirt_host(self.state, host)
+
+    def guests(self, host: str) -> list[str]:
+        """What `virsh list` shows on a host."""
+        return hosts.guests(self.libvirtd(host))
+
+    def kill(self, name: str, sig: signal.Signals = signal.SIGKILL, seconds: float = 60) -> int:
+        """Signal a process and wait until it has ended; returns what its pid was."""
+        pid = self.daemon(name).pid()
+        assert pid, f"{name} does not run"
+        os.kill(pid, sig)
+        assert gone([pid], seconds), f"{name} ({pid}) still runs {seconds:g} s after {sig.name}"
+        return pid
+
+    def pids(self) -> dict[str, int | None]:
+        """Every process by name."""
+        names = ["api", *(f"redis-{domain}" for domain in DOMAINS), *(node.name for node in workers.NODES)]
+        return {name: self.daemon(name).pid() for name in names}
+
+    def leftovers(self) -> list[leftovers.Leftover]:
+        """Processes that belong to it."""
+        return leftovers.find(self.state)
+
+    def log(self, name: str) -> str:
+        """What a process has logged."""
+        file = self.state.log(name)
+        return file.read_text(errors="replace") if file.exists() else ""
+
+    def end(self) -> None:
+        """Down, and nothing left; the folder goes only when all went well, for it has the logs."""
+        if self.state.exists:
+            self.down()
+            if self.driver == "libvirt":
+                assert not [pid for host in HOSTS for pid in self.libvirtd(host).qemu_pids()]
+        assert not self.leftovers()
+        shutil.rmtree(self.directory)
+
+    def _local(self, *words: str, seconds: float) -> str:
+        done = self._run(*words, seconds=seconds)
+        said = done.stdout + done.stderr
+        assert done.returncode == 0, f"deploy.local {' '.join(words)} (in {self.directory}):\n{said}"
+        return said
+
+    def _run(self, *words: str, seconds: float) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "deploy.local", *words]
+        # not through pipes: daemons that inherit one would keep it open
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            code = subprocess.run(
+                command, cwd=ROOT, env=self._environment(), stdout=out, stderr=err, timeout=seconds,
+                stdin=subprocess.DEVNULL,
+            ).returncode  # fmt: skip
+            out.seek(0)
+            err.seek(0)
+            return subprocess.CompletedProcess(command, code, out.read(), err.read())
+
+    def _environment(self) -> dict[str, str]:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("STILLWATER_")}
+        clean.pop("DJANGO_SETTINGS_MODULE", None)  # pytest-django's are not the product's
+        return clean | self.settings | {"STILLWATER_STATE": str(self.directory)}
+
+
+def eventually(what: str, condition: Callable[[], Any], seconds: float = 60, pause: float = 0.3) -> Any:
+    """The first true answer of `condition`; AssertionError naming `what` at the deadline."""
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(pause)
+    return answer

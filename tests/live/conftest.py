@@ -1,0 +1,29 @@
+"""Clouds that live as long as the test session: a real one, a simulated one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.live.cloud import Cloud
+
+
+@pytest.fixture(scope="session")
+def cloud() -> Iterator[Cloud]:
+    """Two cells with a libvirt host each; guests are real."""
+    yield from _lifetime(Cloud("libvirt"))
+
+
+@pytest.fixture(scope="session")
+def fake_cloud() -> Iterator[Cloud]:
+    """The same with the fake driver: quick, and failures can be ordered."""
+    yield from _lifetime(Cloud("fake"))
+
+
+def _lifetime(cloud: Cloud) -> Iterator[Cloud]:
+    try:
+        cloud.up()
+        yield cloud
+    finally:
+        cloud.end()
