@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from logging.handlers import WatchedFileHandler
+from typing import Any
 
-from celery import Celery
+import django
+from celery import Celery, signals
+from django.apps import apps
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "cloud.settings")
+# Celery reads its settings before it sets Django up, and ours use models.
+if not apps.ready and not apps.loading:
+    django.setup()
 
 app = Celery("stillwater")
 app.config_from_object("tasks.celeryconfig")
+
+
+@signals.setup_logging.connect
+def _log_to_file(logfile: str | None = None, **_: Any) -> None:
+    """Our events go to the worker's log file: a detached worker has no standard error."""
+    root = logging.getLogger()
+    if logfile and root.handlers:
+        handler = WatchedFileHandler(logfile)
+        handler.setFormatter(root.handlers[0].formatter)
+        root.handlers = [handler]
