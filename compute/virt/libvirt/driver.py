@@ -160,8 +160,6 @@ class LibvirtDriver(Driver):
             return False
 
         with self._bells.listening(uuid) as bell:
-            if is_off():
-                return True
             return wait_for(bell, is_off_or_away, seconds) or is_off()
 
     def reboot_hard(self, guest: Guest) -> None:
