@@ -64,6 +64,7 @@ def read(file: Path) -> dict[str, str]:
 def process_environment(state: State, file: Path) -> dict[str, str]:
     """This process's environment with the cloud's variables replaced by those of one env file."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("STILLWATER_")}
+    clean.pop("PYTHONDONTWRITEBYTECODE", None)  # seven processes would compile everything at every start
     clean["PATH"] = clean.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
     return clean | {"STILLWATER_STATE": str(state.directory), "STILLWATER_ENV_FILE": str(file)}
 
