@@ -102,7 +102,7 @@ def _filtered(images: QuerySet[Image], key: str, values: list[str]) -> QuerySet[
         return images.filter(**{key: yes(value)})
     if key in _TIMES:
         return images.filter(**_moment(key, value))
-    return images.alias(wanted=KeyTextTransform(key, "properties")).filter(wanted=value)
+    return images.alias(wanted=Cast(KeyTextTransform(key, "properties"), TextField())).filter(wanted=value)
 
 
 def _tagged(images: QuerySet[Image], tag: str) -> QuerySet[Image]:

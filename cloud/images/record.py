@@ -53,7 +53,7 @@ def require_owner(caller: Caller, image: Image) -> None:
 
 
 def write(image: Image, fields: dict[str, Any], caller: Caller) -> None:
-    """Put new values, valid by the schema, into a record. Raises Forbidden for what the caller may not set."""
+    """Put new values, valid by the schema, into a record. Raises Forbidden for what is not theirs to set."""
     for key, value in fields.items():
         if key in READ_ONLY:
             raise errors.Forbidden(f"Attribute '{key}' is read-only.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from django.http import FileResponse, HttpRequest, HttpResponseBase
 from rest_framework.permissions import IsAuthenticated
@@ -14,7 +15,7 @@ from cloud.identity.authentication import CHALLENGE, TokenAuthentication
 from cloud.identity.wire import WireView
 from cloud.images import store, upload
 from cloud.images.api.base import own_image
-from cloud.images.authentication import Admitted, TicketAuthentication
+from cloud.images.authentication import Admitted, TicketAuthentication, hide_ticket
 from cloud.images.models import Image, Status
 
 logger = log.get(__name__)
@@ -34,6 +35,11 @@ class FileView(WireView):
     authentication_classes = (TicketOrToken, TokenAuthentication)
     permission_classes = (IsAuthenticated,)
     parser_classes = ()  # nothing may read the body before `put` does
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Takes the ticket out of the address before anything can log it."""
+        hide_ticket(request._request)
+        super().initial(request, *args, **kwargs)
 
     def get(self, request: Request, image_id: str) -> HttpResponseBase:
         """200 with the content, 304 for a matching If-None-Match, 204 while there is none."""

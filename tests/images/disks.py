@@ -1,0 +1,26 @@
+"""Disk images in memory: honest ones, and ones that reach for other files."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+
+
+def qcow2(backing: int = 0, features: int = 0, size: int = 1 << 20) -> bytes:
+    """A header; with nothing behind it qemu-img would refuse it, our own reader sees what it needs."""
+    start = struct.pack(">4sIQIIQIIQQIIQ", b"QFI\xfb", 3, backing, 0, 16, size, 0, 1, 196608, 65536, 1, 0, 0)
+    return (start + struct.pack(">QQQII", features, 0, 0, 4, 104)).ljust(65536, b"\0")
+
+
+def made_by_qemu(tmp_path, disk_format: str, *options: str, size: str = "1M") -> bytes:
+    path = tmp_path / f"made.{disk_format}"
+    subprocess.run(["qemu-img", "create", "-q", "-f", disk_format, *options, path, size], check=True)
+    return path.read_bytes()
+
+
+def vmdk(
+    kind: str = "monolithicSparse", extents: tuple[str, ...] = ('RW 2048 SPARSE "x.vmdk"',), capacity=2048
+) -> bytes:
+    lines = ["# Disk DescriptorFile", "version=1", f'createType="{kind}"', *extents]
+    header = struct.pack("<4sIIQQQQ", b"KDMV", 1, 3, capacity, 128, 1, 20).ljust(512, b"\0")
+    return header + "\n".join(lines).encode().ljust(20 * 512, b"\0")
