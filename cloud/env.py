@@ -97,6 +97,8 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_CELL_NAME", str, "", "Name of the own cell."),
         V("STILLWATER_CELL_DATABASE_URL", str, "", "Database of the own cell; all a host may know.", True),
         V("STILLWATER_CELL_BROKER_URL", str, "", "Broker of the own cell; all a host may know.", True),
+        V("STILLWATER_NEW_CELL_DATABASE_URL", str, "", "Database of the cell that cell_create makes known.", True),
+        V("STILLWATER_NEW_CELL_BROKER_URL", str, "", "Broker of the cell that cell_create makes known.", True),
         V("STILLWATER_CELL_TIMEOUT", float, 2.0, "Seconds a cell has to answer, connecting included."),
         V("STILLWATER_CELL_RETRY_INTERVAL", float, 5.0, "Seconds between looks at a cell that is down."),
         V("STILLWATER_DRIVER", str, "libvirt", "Virt driver of a host: libvirt or fake."),

@@ -1,0 +1,52 @@
+"""manage.py cell_migrate: bring the tables of cells up to date."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError, connections
+from django.db.migrations.exceptions import InconsistentMigrationHistory
+
+from cells.context import register
+from cells.management import arguments
+from cells.management.tables import print_table
+from cells.models import Cell
+from cells.scatter import AWAY
+
+FAILURES = (*AWAY, DatabaseError, InconsistentMigrationHistory, CommandError)
+
+
+class Command(BaseCommand):
+    """One `migrate` per cell; a cell that is down does not hold up the others."""
+
+    help = (
+        "Run migrate on every cell's database, or on one. A cell that fails does not hold up the others. "
+        "Exit codes: 0 all done; 1 no such cell, or at least one failed."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """All cells by default."""
+        arguments.add_uuid(parser, "Only the cell with this UUID.")
+        parser.add_argument("--name", default="", help="Only the cell with this name.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """One after the other: a schema is changed once, carefully."""
+        cells = arguments.chosen_cells(self, options["uuid"], options["name"])
+        rows = [{"cell": cell.name, "result": self._migrate(cell, options["verbosity"])} for cell in cells]
+        print_table(self, ("cell", "result"), rows)
+        failed = [row["cell"] for row in rows if row["result"] != "up to date"]
+        if failed:
+            arguments.end(self, 1, f"Not migrated: {', '.join(failed)}.")
+
+    def _migrate(self, cell: Cell, verbosity: int) -> str:
+        try:
+            alias = register(cell)
+            quieter = max(0, verbosity - 1)
+            call_command("migrate", database=alias, interactive=False, verbosity=quieter, stdout=self.stdout)
+            connections[alias].close()
+        except FAILURES as exc:
+            text = str(exc).strip()
+            return f"failed: {text.splitlines()[0] if text else type(exc).__name__}"
+        return "up to date"

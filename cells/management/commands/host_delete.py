@@ -1,0 +1,48 @@
+"""manage.py host_delete: forget a host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from cells import scatter
+from cells.management import arguments
+from cells.models import Cell, HostMapping
+from compute.models import Instance
+
+
+class Command(BaseCommand):
+    """Removes the mapping; the host's own records stay in its cell."""
+
+    help = (
+        "Forget which cell a host is in. A host that still runs is found again by discover_hosts. "
+        "Exit codes: 0 done; 1 no such cell; 2 no such host; 3 the host is not in that cell; 4 it has "
+        "servers; 5 its cell does not answer, so nobody knows whether it has."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The cell is named, too, so that a slip of the pen does no harm."""
+        arguments.add_uuid(parser)
+        parser.add_argument("--host", default="", help="The host.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Refuse, or delete one row."""
+        host = options["host"]
+        cell = arguments.cell_or_end(self, options["uuid"])
+        mapping = HostMapping.objects.filter(host=host).first()
+        if mapping is None:
+            arguments.end(self, 2, f"There is no host {host or '(give --host)'}.")
+        if mapping.cell_id != cell.id:
+            arguments.end(self, 3, f"The host {host} is not in the cell {cell.name}.")
+
+        def servers(_: Cell) -> int:
+            return Instance.objects.filter(host=host, deleted=False).count()
+
+        count = scatter.one(cell, servers)
+        if isinstance(count, scatter.Down):
+            arguments.end(self, 5, f"{cell.name} does not answer ({count.reason}); {host} may have servers.")
+        if count:
+            arguments.end(self, 4, f"The host {host} has {count} servers.")
+        mapping.delete()
+        self.stdout.write(f"The host {host} is forgotten.")

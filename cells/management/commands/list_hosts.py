@@ -1,0 +1,33 @@
+"""manage.py list_hosts: which host is in which cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from cells.management import arguments
+from cells.management.tables import add_json, print_json, print_table
+from cells.models import HostMapping
+
+
+class Command(BaseCommand):
+    """Reads the global database only."""
+
+    help = "List the hosts that are mapped to a cell. Exit codes: 0; 1 no such cell."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """All cells by default."""
+        arguments.add_uuid(parser, "Only the cell with this UUID.")
+        add_json(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """One row per host."""
+        mappings = HostMapping.objects.select_related("cell").order_by("cell__name", "host")
+        if options["uuid"]:
+            mappings = mappings.filter(cell=arguments.cell_or_end(self, options["uuid"]))
+        rows = [{"cell": m.cell.name, "uuid": m.cell_id, "host": m.host} for m in mappings]
+        if options["json"]:
+            print_json(self, rows)
+        else:
+            print_table(self, ("cell", "uuid", "host"), rows)

@@ -1,0 +1,91 @@
+"""manage.py map_instances: servers of a cell that the global side does not know become known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.db import transaction
+
+from cells import scatter
+from cells.context import target_cell
+from cells.management import arguments
+from cells.models import Cell, InstanceMapping, RequestSpec
+from compute.models import Instance
+
+BATCH = 50
+
+
+class Command(BaseCommand):
+    """For a cell that was restored or moved in from elsewhere."""
+
+    help = (
+        "Give every server of a cell a mapping, in batches of 50. Exit codes: 0 all are mapped; 1 more are "
+        "left (--max-count was reached); 127 --max-count is not a positive number; 255 no such cell, or it "
+        "is down."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The options of nova-manage."""
+        arguments.add_uuid(parser)
+        parser.add_argument("--max-count", help="Most servers mapped in this run; default: all.")
+        parser.add_argument(
+            "--reset", action="store_true",
+            help="Accepted for scripts written for nova-manage: a run always looks from the beginning.",
+        )  # fmt: skip
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Batch after batch, so a run that is stopped has lost nothing."""
+        limit = self._limit(options["max_count"])
+        cell = arguments.cell_or_end(self, options["uuid"], code=255)
+        mapped, more = 0, False
+        try:
+            with target_cell(cell):
+                mapped, more = _map(cell, limit)
+        except scatter.AWAY as exc:
+            arguments.end(self, 255, f"The cell {cell.name} does not answer ({type(exc).__name__}).")
+        self.stdout.write(f"{mapped} servers mapped.")
+        if more:
+            arguments.end(self, 1, "More servers are left; run this again.")
+
+    def _limit(self, given: str | int | None) -> int | None:
+        if given is None:
+            return None
+        if not str(given).isdecimal() or int(given) < 1:
+            arguments.end(self, 127, "--max-count must be a positive number.")
+        return int(given)
+
+
+def _map(cell: Cell, limit: int | None) -> tuple[int, bool]:
+    """How many were mapped, and whether more are left."""
+    mapped, last = 0, 0
+    while batch := list(Instance.objects.filter(pk__gt=last).order_by("pk")[:BATCH]):
+        last = batch[-1].pk
+        known = set(
+            InstanceMapping.objects.filter(pk__in=[i.uuid for i in batch]).values_list("pk", flat=True)
+        )
+        missing = [instance for instance in batch if instance.uuid not in known]
+        room = len(missing) if limit is None else limit - mapped
+        _write(cell, missing[:room])
+        mapped += min(room, len(missing))
+        if len(missing) > room:
+            return mapped, True
+    return mapped, False
+
+
+def _write(cell: Cell, instances: list[Instance]) -> None:
+    """Mapping and request spec together: quotas are counted from the two."""
+    with transaction.atomic(using="default"):
+        InstanceMapping.objects.bulk_create([
+            InstanceMapping(
+                server_id=i.uuid, cell=cell, project_id=i.project_id, user_id=i.user_id,
+                queued_for_delete=i.deleted, created_at=i.created_at,
+            ) for i in instances
+        ], ignore_conflicts=True)  # fmt: skip
+        RequestSpec.objects.bulk_create([
+            RequestSpec(
+                server_id=i.uuid, project_id=i.project_id, user_id=i.user_id, vcpus=i.vcpus,
+                memory_mb=i.memory_mb, disk_gb=i.disk_gb, flavor={"id": i.flavor_id, **i.flavor},
+                image_id=i.image_id, availability_zone=i.pinned_availability_zone,
+            ) for i in instances
+        ], ignore_conflicts=True)  # fmt: skip
