@@ -28,6 +28,9 @@ def test_facts_say_what_the_host_offers(bench: Bench):
     assert facts.vcpus >= 1
     assert facts.memory_mb >= 1024
     assert facts.disk_gb >= 1
+    if bench.is_real:
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        assert facts.memory_mb == pages >> 20
     assert facts.hypervisor_version >= 1_000_000
     assert facts.cpu_info["arch"] == "x86_64"
     assert "snapshot" in facts.supports
