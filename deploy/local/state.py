@@ -60,17 +60,24 @@ class State:
                 f"the state folder's path has a space, quote or percent sign: {directory}",
                 advice="celery multi cannot take it; choose another: make up STILLWATER_STATE=/path",
             )
-        return cls(directory)
+        state = cls(directory)
+        state.refuse_foreign()
+        return state
 
-    def create(self) -> None:
-        """Make the folders, for their owner only."""
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def refuse_foreign(self) -> None:
+        """Stop before anything is written into a folder that is somebody's for something else."""
+        if self.exists or not self.directory.is_dir():
+            return
         foreign = sorted({entry.name for entry in self.directory.iterdir()} - {*FOLDERS, "guests", "lock"})
-        if foreign and not self.exists:
+        if foreign:
             raise Failed(
                 f"{self.directory} holds other things ({foreign[0]}) and no cloud",
                 advice="Choose a folder that is empty or does not exist: make up STILLWATER_STATE=/path",
             )
+
+    def create(self) -> None:
+        """Make the folders, for their owner only."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.directory.chmod(0o700)
         for name in FOLDERS:
             self.path(name).mkdir(mode=0o700, exist_ok=True)
@@ -124,7 +131,9 @@ class State:
 
 
 def write_private(file: Path, text: str) -> None:
-    """Replace a file at once, readable by its owner only from its first byte on."""
+    """Replace a file at once, readable by its owner only from its first byte on; not if it says so already."""
+    if file.is_file() and file.read_text() == text:
+        return
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as out:

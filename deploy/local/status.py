@@ -93,9 +93,8 @@ def _print_guests(state: State) -> None:
 def _print_services(state: State) -> None:
     print(f"\n{'SERVICE':<22} {'HOST':<18} {'CELL':<8} {'STATE':<6} HEARTBEAT")
     for row in workers.services(state):
-        age = row.get("age")
-        beat = "" if age is None else f"{float(age):.0f} s ago"
-        print(f"{row['binary']:<22} {row['host']:<18} {row['cell'] or 'global':<8} {row['state']:<6} {beat}")
+        beat = "never" if row["age"] is None else f"{row['age']:.0f} s ago"
+        print(f"{row['binary']:<22} {row['host']:<18} {row['cell']:<8} {row['state']:<6} {beat}")
 
 
 def _print_queues(state: State) -> None:
@@ -103,4 +102,4 @@ def _print_queues(state: State) -> None:
     depths = json.loads(manage(state, "queue_depths", "--json"))
     for cell, queues in depths.items():
         for queue, depth in queues.items():
-            print(f"{cell:<10} {queue:<34} {depth}")
+            print(f"{cell:<10} {queue:<34} {'?' if depth is None else depth}")

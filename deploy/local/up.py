@@ -31,14 +31,13 @@ def up(state: State, wishes: Wishes) -> None:
     """Bring the cloud up."""
     began = time.monotonic()
     decide(state, wishes)
-    api.check_port(state)
     values = envfiles.write(state)
     clients.write(state)
     guests = Guests(state, wishes.guests or state.path("guests"))
     guests.start()
-    start_redis(state)
+    changed = start_redis(state)
     databases(state, values)
-    changed = start_services(state)
+    changed |= start_services(state)
     guests.imported()
     if wishes.first_guest:
         boot.first_guest(state)
@@ -68,6 +67,7 @@ def decide(state: State, wishes: Wishes) -> None:
                 "Redis runs on its ports already", advice="`make down` first, then `make up REDIS_PORT=…`."
             )
         choices.redis_ports.clear()
+    api.check_port(state)
     state.create()
     redis.choose_ports(state, wishes.redis_port or REDIS_PORT)
 
@@ -78,11 +78,12 @@ def running(state: State) -> list[str]:
     return [daemon.name for daemon in daemons if daemon.pid()]
 
 
-def start_redis(state: State) -> None:
-    """A Redis for each failure domain."""
+def start_redis(state: State) -> bool:
+    """A Redis for each failure domain; whether any had to be started."""
     with step("Redis") as note:
         started = redis.start(state)
         note.text = f"started {', '.join(started)}" if started else "running"
+    return bool(started)
 
 
 def start_services(state: State) -> bool:
@@ -91,11 +92,12 @@ def start_services(state: State) -> bool:
         libvirtds = hosts.start(state)
         note.text = _hypervisors(state, libvirtds)
     with step("API, scheduler, conductors and hosts") as note:
+        since = time.monotonic()
         gunicorn = api.start(state)
         nodes = workers.start(state)
         api.wait_until_ready(state, gunicorn)
         if nodes:
-            workers.wait_until_ready(state, nodes)
+            workers.wait_until_ready(state, nodes, since)
             manage(state, "discover_hosts")
         names = [*(["api"] if gunicorn else []), *(node.name for node in nodes)]
         note.text = f"started {', '.join(names)}" if names else "running"

@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from deploy.local import envfiles
 from deploy.local.daemons import Daemon, manage, tool
@@ -55,11 +56,13 @@ def start(state: State) -> list[Node]:
     return nodes
 
 
-def wait_until_ready(state: State, nodes: list[Node]) -> None:
+def wait_until_ready(state: State, nodes: list[Node], since: float) -> None:
     """Wait until every one of them has a beating service record. A worker that ended says why at once."""
     started, waiting = time.monotonic(), {node.name for node in nodes}
     while waiting:
-        waiting -= {row["host"] for row in services(state) if row["state"] == "up"}
+        asked = time.monotonic()
+        # a beat older than the start is its last life's
+        waiting -= {row["host"] for row in services(state) if _beat_within(row, asked - since)}
         for node in nodes:
             ended = node.name in waiting and daemon(state, node).pid() is None
             # celery multi returns a moment before the detached worker has written its pidfile
@@ -74,9 +77,13 @@ def wait_until_ready(state: State, nodes: list[Node]) -> None:
             time.sleep(0.5)
 
 
-def services(state: State) -> list[dict[str, str]]:
-    """Every service record: binary, host, state, cell."""
-    rows: list[dict[str, str]] = json.loads(manage(state, "service_list", "--json"))
+def _beat_within(row: dict[str, Any], seconds: float) -> bool:
+    return row["state"] == "up" and row["age"] is not None and row["age"] < seconds
+
+
+def services(state: State) -> list[dict[str, Any]]:
+    """Every service record: binary, host, cell, state, and the age of its last beat in seconds."""
+    rows: list[dict[str, Any]] = json.loads(manage(state, "service_list", "--json"))
     return rows
 
 
