@@ -172,7 +172,7 @@ environment() {
 
 install_python_packages() { # $1: requirements file
     # uv takes a fifth of pip's time; the machine's index settings reach it by uv's own variables
-    if "$venv/bin/python" -m pip install -q uv; then
+    if "$venv/bin/python" -m pip install -qq uv; then
         UV_FIND_LINKS=${UV_FIND_LINKS:-${PIP_FIND_LINKS:-}} \
             "$venv/bin/uv" pip install -q --compile-bytecode --python "$venv/bin/python" -r "$1" && return 0
         say "uv did not manage, pip tries"

@@ -131,7 +131,7 @@ class State:
 
 
 def write_private(file: Path, text: str) -> None:
-    """Replace a file at once, readable by its owner only from its first byte on; not if it says so already."""
+    """Replace a file at once, readable by its owner only from its first byte on; no change, no write."""
     if file.is_file() and file.read_text() == text:
         return
     partial = file.with_name(f".{file.name}.{os.getpid()}")
