@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from cells.models import BuildRequest, InstanceMapping, RequestSpec
@@ -96,6 +97,25 @@ def _columns(order: Order, server_id: str, index: int, reservation: str) -> dict
         "reservation_id": reservation,
         "launch_index": index,
     }
+
+
+def cancel(server_id: str) -> bool:
+    """Take back a request no cell has yet; False when its server is in a cell, or just getting there.
+
+    A scheduler that is at work on it finds `delete_requested` and deletes what it placed.
+    """
+    with transaction.atomic(using="default"):
+        request = BuildRequest.objects.select_for_update().filter(pk=server_id).first()
+        if request is None:
+            return False
+        BuildRequest.objects.filter(pk=server_id).update(delete_requested=True)
+        InstanceMapping.objects.filter(pk=server_id).update(queued_for_delete=True)
+        idle = Q(lease_until__isnull=True) | Q(lease_until__lt=timezone.now())
+        nowhere = InstanceMapping.objects.filter(pk=server_id, cell__isnull=True)
+        if nowhere.exists() and BuildRequest.objects.filter(idle, pk=server_id).delete()[0]:
+            nowhere.delete()
+            RequestSpec.objects.filter(pk=server_id).delete()
+    return True
 
 
 def unplaced(request: BuildRequest) -> Instance:

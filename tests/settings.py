@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 _state = tempfile.mkdtemp(prefix="stillwater-test-")
+(Path(_state) / "static").mkdir()
 os.environ["STILLWATER_STATE"] = _state
 os.environ.setdefault("STILLWATER_ROLE", "manage")
 os.environ.setdefault("STILLWATER_SECRET_KEY", "test-secret")

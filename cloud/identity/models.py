@@ -34,7 +34,7 @@ class Project(GlobalModel):
         return self.name
 
 
-class Users(BaseUserManager):
+class Users(BaseUserManager["User"]):
     """How Django makes users."""
 
     def create_user(self, name: str, password: str | None = None, **fields: object) -> User:
@@ -57,7 +57,7 @@ class User(AbstractBaseUser, PermissionsMixin, GlobalModel):
     email = models.EmailField(blank=True, default="")
     description = models.TextField(blank=True, default="")
     default_project_id = models.CharField(max_length=64, blank=True, default="")  # may be gone: then unscoped
-    is_active = models.BooleanField("enabled", default=True)
+    is_active = models.BooleanField("enabled", default=True)  # type: ignore[misc]
     is_staff = models.BooleanField("may use the admin pages", default=False)
     revoked_before = models.DateTimeField(null=True, editable=False)  # older tokens are void
     created_at = models.DateTimeField(auto_now_add=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 import jsonschema
 from rest_framework.negotiation import BaseContentNegotiation
@@ -12,6 +12,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from cloud import errors
+from cloud.caller import Caller
 
 _MOST = 1000
 
@@ -19,16 +20,17 @@ _MOST = 1000
 class AlwaysJson(BaseContentNegotiation):
     """Takes the first parser that knows the content type, and answers JSON whatever is accepted."""
 
-    def select_parser(self, request: Request, parsers: list[Any]) -> Any:
+    def select_parser(self, request: Request, parsers: Iterable[Any]) -> Any:
         """The parser of the body's content type, or None: 415."""
         media_type = (request.content_type or "").split(";")[0].strip().lower()
         return next((parser for parser in parsers if parser.media_type == media_type), None)
 
     def select_renderer(
-        self, request: Request, renderers: list[Any], format_suffix: str | None = None
+        self, request: Request, renderers: Iterable[Any], format_suffix: str | None = None
     ) -> Any:
         """The only one there is."""
-        return renderers[0], renderers[0].media_type
+        only = next(iter(renderers))
+        return only, only.media_type
 
 
 class WireView(APIView):
@@ -44,6 +46,11 @@ class WireView(APIView):
         if any("\0" in value for value in values):
             raise errors.BadRequest("NUL characters are not allowed in paths and queries.")
         super().initial(request, *args, **kwargs)
+
+
+def caller(request: Request) -> Caller:
+    """Who asks. Our authentication puts a Caller where Django and DRF expect a user record."""
+    return cast(Caller, request.user)
 
 
 def body(request: Request, schema: dict[str, Any]) -> Any:

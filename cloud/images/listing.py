@@ -55,7 +55,7 @@ def narrowed(images: QuerySet[Image], query: QueryDict, caller: Caller) -> Query
 def order(query: QueryDict) -> list[tuple[str, bool]]:
     """Columns and whether they go down, ending in one that is unique. Raises BadRequest."""
     if query.get("sort"):
-        pairs = [pair.partition(":")[::2] for pair in query["sort"].split(",")]
+        pairs = [pair.partition(":")[::2] for pair in str(query["sort"]).split(",")]
     else:
         directions = query.getlist("sort_dir")
         keys = query.getlist("sort_key") or ["created_at"]

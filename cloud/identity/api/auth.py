@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +15,7 @@ from cloud.identity.api.base import DOMAIN, IdentityView, require, v3
 from cloud.identity.api.projects import as_json as project_json
 from cloud.identity.authentication import TokenAuthentication
 from cloud.identity.models import Project
-from cloud.identity.wire import body, page
+from cloud.identity.wire import body, caller, page
 
 
 class TokensView(IdentityView):
@@ -24,7 +25,7 @@ class TokensView(IdentityView):
         """Whoever logs in has no token, or one that may be void."""
         return [] if self.request.method == "POST" else [TokenAuthentication()]
 
-    def get_permissions(self) -> list[Any]:
+    def get_permissions(self) -> Sequence[Any]:
         """POST is open."""
         return [] if self.request.method == "POST" else super().get_permissions()
 
@@ -52,8 +53,8 @@ class TokensView(IdentityView):
             bearer = tokens.verify(raw)
         except errors.Unauthorized as exc:
             raise errors.NotFound("Failed to validate token") from exc
-        own = bearer.user.id == request.user.user_id
-        service = action == "validate_token" and "service" in request.user.roles
+        own = bearer.user.id == caller(request).user_id
+        service = action == "validate_token" and "service" in caller(request).roles
         require(request, action, unless=own or service)
         return raw, bearer
 
@@ -63,7 +64,7 @@ class CatalogView(IdentityView):
 
     def get(self, request: Request) -> Response:
         """The catalog; only a token with a project has one."""
-        if not request.user.project_id:
+        if not caller(request).project_id:
             raise errors.Forbidden("A project-scoped token is required to produce a service catalog.")
         links = {"next": None, "self": v3("/auth/catalog"), "previous": None}
         return Response({"catalog": catalog.as_json(), "links": links})
@@ -74,7 +75,7 @@ class AuthProjectsView(IdentityView):
 
     def get(self, request: Request) -> Response:
         """The projects the bearer could get a token for."""
-        mine = Project.objects.filter(assignments__user=request.user.user_id, enabled=True).distinct()
+        mine = Project.objects.filter(assignments__user=caller(request).user_id, enabled=True).distinct()
         return page(request, mine, "projects", v3("/auth/projects"), project_json)
 
 

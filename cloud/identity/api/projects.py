@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from cloud import errors, log
 from cloud.identity.api.base import NAME_PATTERN, IdentityView, default_domain_only, project, require, v3
 from cloud.identity.models import DOMAIN_ID, Project, RoleAssignment
-from cloud.identity.wire import body, page, yes
+from cloud.identity.wire import body, caller, page, yes
 
 logger = log.get(__name__)
 _FIELDS: dict[str, Any] = {
@@ -61,8 +61,8 @@ class ProjectView(IdentityView):
 
     def get(self, request: Request, project_id: str) -> Response:
         """Admins see all, others those they have a role in."""
-        mine = RoleAssignment.objects.filter(user=request.user.user_id, project=project_id)
-        require(request, "get_project", unless=not request.user.is_admin and mine.exists())
+        mine = RoleAssignment.objects.filter(user=caller(request).user_id, project=project_id)
+        require(request, "get_project", unless=not caller(request).is_admin and mine.exists())
         return Response({"project": as_json(project(project_id))})
 
     def patch(self, request: Request, project_id: str) -> Response:

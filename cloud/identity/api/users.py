@@ -12,7 +12,7 @@ from cloud import errors, log
 from cloud.identity.api.base import NAME_PATTERN, IdentityView, default_domain_only, require, user, v3
 from cloud.identity.api.projects import as_json as project_json
 from cloud.identity.models import DOMAIN_ID, Project, User
-from cloud.identity.wire import body, page, yes
+from cloud.identity.wire import body, caller, page, yes
 
 logger = log.get(__name__)
 _PASSWORD = {"type": ["string", "null"], "minLength": 1, "maxLength": 4096}
@@ -68,7 +68,7 @@ class UserView(IdentityView):
 
     def get(self, request: Request, user_id: str) -> Response:
         """Admins see all, others themselves."""
-        require(request, "get_user", unless=request.user.user_id == user_id)
+        require(request, "get_user", unless=caller(request).user_id == user_id)
         return Response({"user": as_json(user(user_id))})
 
     def patch(self, request: Request, user_id: str) -> Response:
@@ -91,7 +91,7 @@ class UserPasswordView(IdentityView):
     def post(self, request: Request, user_id: str) -> Response:
         """Change one's own password. Voids all own tokens, this one included."""
         fields = body(request, PASSWORD)["user"]
-        if request.user.user_id != user_id:
+        if caller(request).user_id != user_id:
             raise errors.Forbidden(
                 "You are not authorized to perform the requested action: identity:change_password."
             )
@@ -109,7 +109,7 @@ class UserProjectsView(IdentityView):
 
     def get(self, request: Request, user_id: str) -> Response:
         """The projects a user has a role in."""
-        require(request, "list_user_projects", unless=request.user.user_id == user_id)
+        require(request, "list_user_projects", unless=caller(request).user_id == user_id)
         user(user_id)
         found = Project.objects.filter(assignments__user=user_id).distinct()
         return page(request, found, "projects", v3(f"/users/{user_id}/projects"), project_json)

@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework.request import Request
 
 from cloud import errors
-from cloud.identity.wire import WireView
+from cloud.identity.wire import WireView, caller
 from cloud.images import store
 from cloud.images.models import Image
 from cloud.images.record import require_owner
@@ -19,13 +19,13 @@ class UnknownView(WireView):
     authentication_classes = ()
     permission_classes = ()
 
-    def http_method_not_allowed(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+    def http_method_not_allowed(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """404, whatever the method."""
         raise errors.NotFound
 
 
 def own_image(request: Request, image_id: str) -> Image:
     """An image the caller may change. Raises NotFound, Forbidden."""
-    image = store.visible_to(request.user, image_id)
-    require_owner(request.user, image)
+    image = store.visible_to(caller(request), image_id)
+    require_owner(caller(request), image)
     return image

@@ -12,7 +12,7 @@ from rest_framework.response import Response
 
 from cloud import errors, log
 from cloud.identity.authentication import CHALLENGE, TokenAuthentication
-from cloud.identity.wire import WireView
+from cloud.identity.wire import WireView, caller
 from cloud.images import store, upload
 from cloud.images.api.base import own_image
 from cloud.images.authentication import Admitted, TicketAuthentication, hide_ticket
@@ -73,8 +73,8 @@ class FileView(WireView):
             if image is None:
                 raise errors.NotFound(f"Image {image_id} could not be found.")
             return image
-        image = store.visible_to(request.user, image_id)
-        if not (request.user.is_admin or request.user.has_role("member")):
+        image = store.visible_to(caller(request), image_id)
+        if not (caller(request).is_admin or caller(request).has_role("member")):
             raise errors.Forbidden("You are not authorized to complete download_image action.")
         return image
 

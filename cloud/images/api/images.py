@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cloud import errors, log
-from cloud.identity.wire import WireView, body, whole_number
+from cloud.identity.wire import WireView, body, caller, whole_number
 from cloud.images import listing, record, schemas, store
 from cloud.images.api.base import own_image
 from cloud.images.models import Image, new_id
@@ -32,24 +32,24 @@ class ImagesView(WireView):
         """A page of the images the caller may see, newest first."""
         query = request.query_params
         limit = min(whole_number(request, "limit", _DEFAULT_LIMIT), _MOST)
-        visible = store.visible(request.user)
+        visible = store.visible(caller(request))
         marker = None
         if query.get("marker"):
             marker = visible.filter(pk=query["marker"]).first()
             if marker is None:
                 raise errors.BadRequest("Marker could not be found.")
-        found = listing.narrowed(visible, query, request.user)
+        found = listing.narrowed(visible, query, caller(request))
         page = list(listing.ordered(found, listing.order(query), marker)[: limit + 1])
         return Response(_listing(request, page[:limit], more=len(page) > limit > 0))
 
     def post(self, request: Request) -> Response:
         """A new image, without content yet."""
-        caller = request.user
-        if not (caller.project_id and (caller.has_role("member") or caller.is_admin)):
+        asking = caller(request)
+        if not (asking.project_id and (asking.has_role("member") or asking.is_admin)):
             raise errors.Forbidden("You are not authorized to complete add_image action.")
         fields = body(request, schemas.CREATE)
-        image = Image(pk=fields.get("id") or new_id(), owner=caller.project_id)
-        record.write(image, fields, caller)
+        image = Image(pk=fields.get("id") or new_id(), owner=asking.project_id)
+        record.write(image, fields, asking)
         try:
             with transaction.atomic():
                 image.save(force_insert=True)
@@ -67,7 +67,7 @@ class ImageView(WireView):
 
     def get(self, request: Request, image_id: str) -> Response:
         """Show it."""
-        return Response(record.as_json(store.visible_to(request.user, image_id)))
+        return Response(record.as_json(store.visible_to(caller(request), image_id)))
 
     def patch(self, request: Request, image_id: str) -> Response:
         """Change fields, properties and tags by a JSON patch; all or nothing."""
@@ -75,7 +75,7 @@ class ImageView(WireView):
         operations = body(request, schemas.PATCH)
         with transaction.atomic():
             image = Image.objects.select_for_update().get(pk=image_id)
-            record.patch(image, operations, request.user)
+            record.patch(image, operations, caller(request))
             image.save(update_fields=[*(set(schemas.WRITABLE)), "properties", "updated_at"])
         return Response(record.as_json(image))
 
@@ -107,7 +107,7 @@ class TagView(WireView):
         with transaction.atomic():
             image = Image.objects.select_for_update().get(pk=image_id)
             operation = {"op": "replace", "path": "/tags", "value": sorted(set(change(image.tags)))}
-            record.patch(image, [operation], request.user)
+            record.patch(image, [operation], caller(request))
             image.save(update_fields=["tags", "updated_at"])
         return Response(status=204)
 

@@ -28,10 +28,10 @@ class Command(BaseCommand):
             projects = {name: Project.objects.get_or_create(name=name)[0] for name in ("admin", "demo")}
             admin = _user("admin", passwords["admin"], projects["admin"], staff=True)
             demo = _user("demo", passwords["demo"], projects["demo"], staff=False)
-            for user, project, role in (
+            for user, place, role in (
                 (admin, "admin", "admin"), (admin, "demo", "admin"), (demo, "demo", "member"),
             ):  # fmt: skip
-                RoleAssignment.objects.get_or_create(user=user, project=projects[project], role=role)
+                RoleAssignment.objects.get_or_create(user=user, project=projects[place], role=role)
         for project in projects.values():
             self.stdout.write(f"project {project.name} {project.id}")
 

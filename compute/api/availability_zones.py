@@ -1,0 +1,63 @@
+"""os-availability-zone: the zones hosts say they are in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from compute import fleet
+from compute.api.base import ComputeView
+from compute.api.wire import moment
+from compute.fleet import INTERNAL_ZONE, Placed
+
+
+class AvailabilityZonesView(ComputeView):
+    """GET /os-availability-zone: names, for everybody."""
+
+    def get(self, request: Request) -> Response:
+        """Without the zone of the services that run no servers."""
+        self.check("os_compute_api:os-availability-zone:list")
+        zones = [
+            _zone(name, available=available, hosts=None)
+            for name, available, _ in _zones(fleet.services().found)
+            if name != INTERNAL_ZONE
+        ]
+        return Response({"availabilityZoneInfo": zones})
+
+
+class AvailabilityZonesDetailView(ComputeView):
+    """GET /os-availability-zone/detail: with the hosts and services in them."""
+
+    def get(self, request: Request) -> Response:
+        """Every zone; one without an enabled service has no hosts to show."""
+        self.check("os_compute_api:os-availability-zone:detail")
+        zones = [
+            _zone(name, available=available, hosts=_hosts(members) if available else None)
+            for name, available, members in _zones(fleet.services().found)
+        ]
+        return Response({"availabilityZoneInfo": zones})
+
+
+def _zones(services: list[Placed]) -> list[tuple[str, bool, list[Placed]]]:
+    """(name, has an enabled service, its enabled services); available ones first, as Nova lists them."""
+    names = sorted({one.zone for one in services})
+    enabled = {name: [one for one in services if one.zone == name and not one.service.disabled] for name in names}
+    return sorted(((name, bool(enabled[name]), enabled[name]) for name in names), key=lambda zone: not zone[1])
+
+
+def _zone(name: str, *, available: bool, hosts: dict[str, Any] | None) -> dict[str, Any]:
+    return {"zoneName": name, "zoneState": {"available": available}, "hosts": hosts}
+
+
+def _hosts(services: list[Placed]) -> dict[str, dict[str, Any]]:
+    hosts: dict[str, dict[str, Any]] = {}
+    for one in services:
+        service = one.service
+        hosts.setdefault(service.host, {})[service.binary] = {
+            "active": not service.disabled,
+            "available": service.is_up,
+            "updated_at": moment(service.last_seen_up),
+        }
+    return hosts

@@ -1,0 +1,129 @@
+"""/servers/{id}/os-instance-actions: the journal, as Nova's clients read it. Also for deleted servers (2.21)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from cells.context import target_cell
+from cells.models import InstanceMapping
+from cloud.errors import BadRequest, NotFound
+from compute import lookup
+from compute.api import paging
+from compute.api.base import ComputeView
+from compute.api.server_query import moment
+from compute.api.server_view import host_id
+from compute.errors import ServerNotFound
+from compute.models import InstanceAction, Step
+
+_RESULTS = {Step.State.DONE: "Success", Step.State.FAILED: "Error", Step.State.CANCELLED: "Error"}
+
+
+class InstanceActionsView(ComputeView):
+    """What was asked of a server, newest first."""
+
+    def get(self, request: Request, server_id: str) -> Response:
+        """GET …/os-instance-actions, with paging and times since 2.58."""
+        mapping = lookup.mapping_of(server_id, self.caller)
+        self.check("os_compute_api:os-instance-actions:list", mapping.project_id)
+        with targeted(mapping):
+            found = InstanceAction.objects.filter(server_id=server_id).order_by("-started_at", "-pk")
+            rows = self._page(request, found) if self.version >= (2, 58) else list(found[:1000])
+            if not rows:
+                _must_exist(server_id, found)
+        answer: dict[str, Any] = {"instanceActions": [self._shape(row) for row in rows]}
+        path = f"/servers/{server_id}/os-instance-actions"
+        more = paging.next_link(request, path, len(rows), rows[-1].request_id if rows else "")
+        if more and self.version >= (2, 58):
+            answer["links"] = more
+        return Response(answer)
+
+    def _page(self, request: Request, found: Any) -> list[InstanceAction]:
+        query = request.query_params
+        if "changes-since" in query:
+            found = found.filter(updated_at__gte=moment("changes-since", query["changes-since"]))
+        if "changes-before" in query and self.version >= (2, 66):
+            found = found.filter(updated_at__lte=moment("changes-before", query["changes-before"]))
+        if query.get("marker"):
+            marker = found.filter(request_id=query["marker"]).first()
+            if marker is None:
+                raise BadRequest(f"marker [{query['marker']}] not found")
+            found = found.filter(started_at__lt=marker.started_at)
+        return list(found[: paging.limit_of(request)])
+
+    def _shape(self, row: InstanceAction) -> dict[str, Any]:
+        shape = {
+            "action": row.action,
+            "instance_uuid": row.server_id,
+            "request_id": row.request_id,
+            "user_id": row.user_id,
+            "project_id": row.project_id,
+            "start_time": _naive(row.started_at),
+            "message": row.message,
+        }
+        if self.version >= (2, 58):
+            shape["updated_at"] = _naive(row.updated_at)
+        return shape
+
+
+class InstanceActionView(InstanceActionsView):
+    """One action and its steps."""
+
+    def get(self, request: Request, server_id: str, action_id: str) -> Response:  # type: ignore[override]
+        """GET …/os-instance-actions/{request id}."""
+        mapping = lookup.mapping_of(server_id, self.caller)
+        self.check("os_compute_api:os-instance-actions:show", mapping.project_id)
+        with targeted(mapping):
+            row = InstanceAction.objects.filter(server_id=server_id, request_id=action_id).first()
+            if row is None:
+                raise NotFound(f"Action for request_id {action_id} on instance {server_id} not found")
+            steps = list(row.steps.order_by("queued_at", "pk"))
+        shape = self._shape(row)
+        if self.version >= (2, 51) or self.allows("os_compute_api:os-instance-actions:events"):
+            shape["events"] = [self._event(step, mapping.project_id) for step in steps]
+        return Response({"instanceAction": shape})
+
+    def _event(self, step: Step, project_id: str) -> dict[str, Any]:
+        admin = self.allows("os_compute_api:os-instance-actions:events")
+        event: dict[str, Any] = {
+            "event": step.event,
+            "start_time": _naive(step.started_at or step.queued_at),
+            "finish_time": _naive(step.finished_at),
+            "result": _RESULTS.get(Step.State(step.state)),
+        }
+        if admin:
+            event["traceback"] = step.traceback or None
+        if self.version >= (2, 62):
+            event["hostId"] = host_id(project_id, step.host)
+            if admin:
+                event["host"] = step.host or step.worker or None
+        if self.version >= (2, 84) and self.allows("os_compute_api:os-instance-actions:events:details"):
+            event["details"] = step.details or None
+        return event
+
+
+class targeted:  # noqa: N801  reads as the context manager it is
+    """The cell of a mapping, with what goes wrong said as an answer."""
+
+    def __init__(self, mapping: InstanceMapping) -> None:
+        if mapping.cell is None:
+            raise ServerNotFound(mapping.server_id)
+        self._inner = target_cell(mapping.cell)
+
+    def __enter__(self) -> str:
+        return self._inner.__enter__()
+
+    def __exit__(self, *exc: Any) -> bool | None:
+        return self._inner.__exit__(*exc)
+
+
+def _must_exist(server_id: str, found: Any) -> None:
+    if not found.model.objects.filter(server_id=server_id).exists():
+        raise ServerNotFound(server_id)
+
+
+def _naive(when: datetime | None) -> str | None:
+    return when.strftime("%Y-%m-%dT%H:%M:%S.%f") if when else None

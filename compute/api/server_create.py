@@ -1,0 +1,249 @@
+"""The body of POST /servers: its schema by microversion, and what it means."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+from cells import scatter
+from cells.models import CELL0, Cell
+from cloud.caller import Caller
+from cloud.errors import BadRequest, Forbidden
+from cloud.images import store, tickets
+from cloud.images.models import Image
+from compute import policy, quota, schema
+from compute.boot import Order
+from compute.errors import FlavorNotFound
+from compute.microversion import Version
+from compute.models import Flavor, Instance, KeyPair, Service
+from compute.models.host import COMPUTE
+
+_TEXT = {"type": "string"}
+_HOSTNAME = {"type": "string", "minLength": 2, "maxLength": 63, "pattern": r"^[a-zA-Z0-9]+[a-zA-Z0-9-]*[a-zA-Z0-9]+$"}
+_FQDN = {"type": "string", "minLength": 2, "maxLength": 255, "pattern": r"^[a-zA-Z0-9]+[a-zA-Z0-9-.]*[a-zA-Z0-9]+$"}
+_TAG = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": "^[^,/]*$"}
+_LIST = {"type": "array"}
+_ALWAYS: dict[str, Any] = {
+    "name": schema.NAME,
+    "flavorRef": {"type": ["string", "integer"], "minLength": 1},
+    "imageRef": {"type": "string", "maxLength": 255},
+    "networks": {"oneOf": [_LIST, {"type": "string", "enum": ["none", "auto"]}]},
+    "adminPass": _TEXT,
+    "metadata": schema.METADATA,
+    "OS-DCF:diskConfig": {"type": "string", "enum": ["AUTO", "MANUAL"]},
+    "accessIPv4": {"type": "string", "maxLength": 39},
+    "accessIPv6": {"type": "string", "maxLength": 39},
+    "availability_zone": {"type": "string", "minLength": 1, "maxLength": 255},
+    "block_device_mapping": _LIST,
+    "block_device_mapping_v2": _LIST,
+    "config_drive": schema.BOOLEAN,
+    "key_name": {"type": "string", "minLength": 1, "maxLength": 255},
+    "min_count": schema.POSITIVE,
+    "max_count": schema.POSITIVE,
+    "return_reservation_id": schema.BOOLEAN,
+    "security_groups": {
+        "type": "array",
+        "items": {"type": "object", "properties": {"name": schema.NAME}, "additionalProperties": False},
+    },
+    "user_data": {"type": "string", "maxLength": 65535},
+}
+_SINCE: list[tuple[Version, dict[str, Any]]] = [
+    ((2, 19), {"description": {"type": ["string", "null"], "maxLength": 255}}),
+    ((2, 52), {"tags": {"type": "array", "maxItems": 50, "items": _TAG}}),
+    ((2, 63), {"trusted_image_certificates": {"type": ["array", "null"], "maxItems": 50, "items": _TEXT}}),
+    ((2, 74), {"host": {"type": "string", "minLength": 1, "maxLength": 255},
+               "hypervisor_hostname": {"type": "string", "minLength": 1, "maxLength": 255}}),
+    ((2, 90), {"hostname": _HOSTNAME}),
+    ((2, 94), {"hostname": _FQDN}),
+]  # fmt: skip
+
+
+def schema_for(version: Version) -> dict[str, Any]:
+    """The JSON schema of the whole body at a microversion."""
+    properties = dict(_ALWAYS)
+    for since, added in _SINCE:
+        if version >= since:
+            properties |= added
+    if version <= (2, 56):
+        properties["personality"] = _LIST
+    required = ["name", "flavorRef", *(["networks"] if version >= (2, 37) else [])]
+    server = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": {
+            "server": server,
+            "os:scheduler_hints": {"type": "object"},
+            "OS-SCH-HNT:scheduler_hints": {"type": "object"},
+        },
+        "required": ["server"],
+        "additionalProperties": False,
+    }
+
+
+def order_of(body: dict[str, Any], caller: Caller, request_id: str) -> Order:
+    """What a valid body orders. Raises BadRequest, Forbidden, NotFound with Nova's texts."""
+    server = body["server"]
+    _refuse_what_we_cannot(server)
+    flavor = _flavor(str(server["flavorRef"]), caller)
+    image = _image(server, caller)
+    _fits(image, flavor, caller)
+    quota.check_metadata(caller.project_id, server.get("metadata") or {})
+    zone, host, node = _destination(server, caller)
+    hints = body.get("os:scheduler_hints") or body.get("OS-SCH-HNT:scheduler_hints") or {}
+    network = "user" if server.get("networks") == "auto" else "none"
+    return Order(
+        caller=caller, request_id=request_id, name=server["name"].strip(), flavor=flavor, image_id=image.id,
+        image=_image_snapshot(image), image_ticket=tickets.issue(image.id, "read"), count=_count(server),
+        network=network, availability_zone=zone, host=host, hypervisor_hostname=node,
+        pinned_zone=zone, columns=_columns(server, caller), scheduler_hints=hints,
+    )  # fmt: skip
+
+
+def _refuse_what_we_cannot(server: dict[str, Any]) -> None:
+    """Never take what would silently not happen."""
+    if isinstance(server.get("networks"), list) and server["networks"]:
+        raise BadRequest("This cloud has no network service: 'networks' can be 'none' or 'auto'.")
+    if server.get("personality"):
+        raise BadRequest("File injection is not offered by this cloud; use user_data.")
+    if schema.is_true(server.get("config_drive")):
+        raise BadRequest("Config drives are not offered by this cloud.")
+    if server.get("trusted_image_certificates"):
+        raise BadRequest("Image signature certificate validation is not offered by this cloud.")
+    for group in server.get("security_groups") or []:
+        if group.get("name") != "default":
+            raise BadRequest(f"Security group {group.get('name')} not found.")
+    devices = [*(server.get("block_device_mapping") or []), *(server.get("block_device_mapping_v2") or [])]
+    for device in devices:
+        if not _is_the_image(device, server):
+            raise BadRequest("Block Device Mapping is Invalid: this cloud has no volume service.")
+
+
+def _is_the_image(device: Any, server: dict[str, Any]) -> bool:
+    """The one mapping that says what `imageRef` says already."""
+    return (
+        isinstance(device, dict)
+        and device.get("source_type") == "image"
+        and device.get("destination_type", "local") == "local"
+        and device.get("uuid") == server.get("imageRef")
+        and str(device.get("boot_index")) == "0"
+    )
+
+
+def _flavor(flavor_id: str, caller: Caller) -> Flavor:
+    flavor = Flavor.objects.filter(flavor_id=flavor_id, disabled=False).first()
+    usable = flavor is not None and (
+        flavor.is_public or caller.is_admin or flavor.access.filter(project_id=caller.project_id).exists()
+    )
+    if flavor is None or not usable:
+        raise BadRequest(FlavorNotFound(flavor_id).message)
+    return flavor
+
+
+def _image(server: dict[str, Any], caller: Caller) -> Image:
+    image_id = server.get("imageRef") or ""
+    if not image_id:
+        if "imageRef" in server or not server.get("block_device_mapping_v2"):
+            raise BadRequest("Missing imageRef attribute")
+        image_id = server["block_device_mapping_v2"][0]["uuid"]
+    schema.check({"imageRef": image_id}, {"properties": {"imageRef": schema.UUID}})
+    image = store.visible_to(caller, image_id)
+    if image.status != "active":
+        raise BadRequest(f"Image {image_id} is not active.")
+    return image
+
+
+def _fits(image: Image, flavor: Flavor, caller: Caller) -> None:
+    if flavor.memory_mb < image.min_ram:
+        raise BadRequest("Flavor's memory is too small for requested image.")
+    if not flavor.disk_gb:
+        rule = "os_compute_api:servers:create:zero_disk_flavor"
+        if not policy.allows(caller, rule):
+            raise Forbidden("Only volume-backed servers are allowed for flavors with zero disk.")
+        return
+    if flavor.disk_gb < image.min_disk or flavor.disk_gb << 30 < (image.virtual_size or image.size or 0):
+        raise BadRequest(
+            f"Flavor's disk is too small for requested image. Flavor disk is {flavor.disk_gb << 30} bytes, "
+            f"image is {image.virtual_size or image.size} bytes."
+        )
+
+
+def _image_snapshot(image: Image) -> dict[str, Any]:
+    """What the host needs to know of the image, kept in the server's row."""
+    return {
+        "name": image.name,
+        "disk_format": image.disk_format,
+        "size": image.size,
+        "virtual_size": image.virtual_size,
+        "checksum": image.checksum,
+        "min_ram": image.min_ram,
+        "min_disk": image.min_disk,
+        "properties": {key: str(value) for key, value in image.properties.items()},
+    }
+
+
+def _destination(server: dict[str, Any], caller: Caller) -> tuple[str, str, str]:
+    """(zone, host, node) as asked. Raises BadRequest, Forbidden."""
+    zone, _, rest = (server.get("availability_zone") or "").partition(":")
+    host, _, node = rest.partition(":")
+    if host or node:
+        policy.check(caller, "os_compute_api:servers:create:forced_host")
+    asked_host, asked_node = server.get("host", ""), server.get("hypervisor_hostname", "")
+    if asked_host or asked_node:
+        policy.check(caller, "compute:servers:create:requested_destination")
+        if host or node:
+            raise BadRequest("An availability zone with a host and a requested host exclude each other.")
+        host, node = asked_host, asked_node
+    if zone:
+        _check_zone(zone)
+    return zone, host, node
+
+
+def _check_zone(zone: str) -> None:
+    """A zone nobody is in is refused, unless a cell that is down may know better."""
+    def zones(_: Cell) -> set[str]:
+        return set(Service.objects.filter(binary=COMPUTE).values_list("availability_zone", flat=True))
+
+    found = scatter.gather(Cell.objects.exclude(pk=CELL0), zones)
+    if not found.down and not any(zone in known for known in found.values()):
+        raise BadRequest("The requested availability zone is not available")
+
+
+def _count(server: dict[str, Any]) -> int:
+    least = int(server.get("min_count") or 1)
+    most = int(server.get("max_count") or least)
+    if least > most:
+        raise BadRequest("min_count must be <= max_count")
+    return most
+
+
+def _columns(server: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    columns: dict[str, Any] = {
+        "description": server.get("description"),
+        "metadata": server.get("metadata") or {},
+        "tags": Instance.join_tags(list(dict.fromkeys(server.get("tags") or []))),
+        "disk_config": server.get("OS-DCF:diskConfig", "MANUAL"),
+        "access_ip_v4": server.get("accessIPv4", ""),
+        "access_ip_v6": server.get("accessIPv6", ""),
+        "user_data": _user_data(server.get("user_data") or ""),
+    }
+    if "hostname" in server:
+        columns["hostname"] = server["hostname"]
+    if server.get("key_name"):
+        columns |= _key(server["key_name"], caller)
+    return columns
+
+
+def _user_data(text: str) -> str:
+    try:
+        base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as exc:
+        raise BadRequest("Userdata content must be base64 encoded.") from exc
+    return text
+
+
+def _key(name: str, caller: Caller) -> dict[str, str]:
+    key = KeyPair.objects.filter(user_id=caller.user_id, name=name).first()
+    if key is None:
+        raise BadRequest("Invalid key_name provided.")
+    return {"key_name": key.name, "key_data": key.public_key}

@@ -1,0 +1,202 @@
+"""/servers/{id}/metadata, /tags and /ips: what is written on a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from cells.context import current_alias
+from cloud.errors import BadRequest, Conflict, NotFound
+from compute import lookup, quota, schema
+from compute.api.base import ComputeView
+from compute.errors import ServerLocked
+from compute.models import Instance
+from compute.state import VmState
+
+_CHANGEABLE = {VmState.ACTIVE, VmState.PAUSED, VmState.SUSPENDED, VmState.STOPPED}
+
+
+def change(instance: Instance, **columns: Any) -> None:
+    """Write columns that are no state."""
+    Instance.objects.filter(pk=instance.pk).update(**columns, updated_at=timezone.now())
+
+
+def locked_row(instance: Instance) -> Instance:
+    """The row, held until the transaction ends: read, change and write belong together."""
+    return Instance.objects.select_for_update().get(pk=instance.pk)
+
+
+class MetadataView(ComputeView):
+    """All of a server's metadata."""
+
+    def get(self, request: Request, server_id: str) -> Response:
+        """GET …/metadata."""
+        with lookup.server(server_id, self.caller) as instance:
+            self.check("os_compute_api:server-metadata:index", instance.project_id)
+            return Response({"metadata": instance.metadata})
+
+    def post(self, request: Request, server_id: str) -> Response:
+        """Add to it."""
+        return self._write(server_id, "create", merge=True)
+
+    def put(self, request: Request, server_id: str) -> Response:
+        """Replace it."""
+        return self._write(server_id, "update_all", merge=False)
+
+    def _write(self, server_id: str, rule: str, *, merge: bool) -> Response:
+        new = schema.check(self.body(), _object("metadata", schema.METADATA))["metadata"]
+        with lookup.server(server_id, self.caller) as instance:
+            self.check(f"os_compute_api:server-metadata:{rule}", instance.project_id)
+            return Response({"metadata": replace(self, instance, new, merge=merge)})
+
+
+class MetadataItemView(ComputeView):
+    """One key of it."""
+
+    def get(self, request: Request, server_id: str, key: str) -> Response:
+        """GET …/metadata/{key}."""
+        with lookup.server(server_id, self.caller) as instance:
+            self.check("os_compute_api:server-metadata:show", instance.project_id)
+            return Response({"meta": {key: _item(instance, key)}})
+
+    def put(self, request: Request, server_id: str, key: str) -> Response:
+        """PUT …/metadata/{key}."""
+        new = schema.check(self.body(), _object("meta", {**schema.METADATA, "minProperties": 1, "maxProperties": 1}))
+        if key not in new["meta"]:
+            raise BadRequest("Request body and URI mismatch")
+        with lookup.server(server_id, self.caller) as instance:
+            self.check("os_compute_api:server-metadata:update", instance.project_id)
+            replace(self, instance, new["meta"], merge=True)
+            return Response({"meta": {key: new["meta"][key]}})
+
+    def delete(self, request: Request, server_id: str, key: str) -> Response:
+        """DELETE …/metadata/{key}."""
+        with lookup.server(server_id, self.caller) as instance:
+            self.check("os_compute_api:server-metadata:delete", instance.project_id)
+            _refuse(self, instance, "delete metadata")
+            with transaction.atomic(using=current_alias()):
+                row = locked_row(instance)
+                _item(row, key)
+                change(row, metadata={k: v for k, v in row.metadata.items() if k != key})
+            return Response(status=204)
+
+
+class TagsView(ComputeView):
+    """All tags of a server."""
+
+    since = (2, 26)
+
+    def get(self, request: Request, server_id: str) -> Response:
+        """GET …/tags."""
+        with lookup.server(server_id, self.caller) as instance:
+            self.check("os_compute_api:os-server-tags:index", instance.project_id)
+            return Response({"tags": instance.tag_list})
+
+    def put(self, request: Request, server_id: str) -> Response:
+        """Replace them."""
+        tags = schema.check(self.body(), _object("tags", TAGS))["tags"]
+        with lookup.server(server_id, self.caller) as instance:
+            self.check("os_compute_api:os-server-tags:update_all", instance.project_id)
+            change(instance, tags=Instance.join_tags(list(dict.fromkeys(tags))))
+            return Response({"tags": list(dict.fromkeys(tags))})
+
+    def delete(self, request: Request, server_id: str) -> Response:
+        """Remove them all."""
+        with lookup.server(server_id, self.caller) as instance:
+            self.check("os_compute_api:os-server-tags:delete_all", instance.project_id)
+            change(instance, tags="")
+            return Response(status=204)
+
+
+class TagView(ComputeView):
+    """One tag."""
+
+    since = (2, 26)
+
+    def get(self, request: Request, server_id: str, tag: str) -> Response:
+        """204 when it is there, 404 when not."""
+        with lookup.server(server_id, self.caller) as instance:
+            self.check("os_compute_api:os-server-tags:show", instance.project_id)
+            if tag not in instance.tag_list:
+                raise NotFound(f"Server {server_id} has no tag '{tag}'")
+            return Response(status=204)
+
+    def put(self, request: Request, server_id: str, tag: str) -> Response:
+        """201 when it is new, 204 when not."""
+        schema.check({"tag": tag}, {"properties": {"tag": TAG}})
+        with lookup.server(server_id, self.caller) as instance:
+            self.check("os_compute_api:os-server-tags:update", instance.project_id)
+            with transaction.atomic(using=current_alias()):
+                row = locked_row(instance)
+                if tag in row.tag_list:
+                    return Response(status=204)
+                if len(row.tag_list) >= MAX_TAGS:
+                    raise BadRequest(f"The number of tags exceeded the per-server limit {MAX_TAGS}")
+                change(row, tags=Instance.join_tags([*row.tag_list, tag]))
+            return Response(status=201, headers={"Location": request.build_absolute_uri()})
+
+    def delete(self, request: Request, server_id: str, tag: str) -> Response:
+        """404 when it is not there."""
+        with lookup.server(server_id, self.caller) as instance:
+            self.check("os_compute_api:os-server-tags:delete", instance.project_id)
+            with transaction.atomic(using=current_alias()):
+                row = locked_row(instance)
+                if tag not in row.tag_list:
+                    raise NotFound(f"Server {server_id} has no tag '{tag}'")
+                change(row, tags=Instance.join_tags([t for t in row.tag_list if t != tag]))
+            return Response(status=204)
+
+
+class AddressesView(ComputeView):
+    """GET /servers/{id}/ips and …/ips/{label}."""
+
+    def get(self, request: Request, server_id: str, label: str | None = None) -> Response:
+        """Without the extended attributes, as Nova."""
+        with lookup.server(server_id, self.caller) as instance:
+            self.check("os_compute_api:ips:index", instance.project_id)
+            shown = {
+                name: [{"version": a["version"], "addr": a["addr"]} for a in listed]
+                for name, listed in instance.addresses.items()
+            }
+        if label is None:
+            return Response({"addresses": shown})
+        if label not in shown:
+            raise NotFound("Instance is not a member of specified network")
+        return Response({label: shown[label]})
+
+
+MAX_TAGS = 50
+TAG = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": "^[^,/]*$"}
+TAGS = {"type": "array", "items": TAG, "maxItems": MAX_TAGS}
+
+
+def replace(view: ComputeView, instance: Instance, new: dict[str, str], *, merge: bool) -> dict[str, str]:
+    """Write metadata, old and new together or new alone. Raises Conflict, Forbidden (quota)."""
+    _refuse(view, instance, "update metadata")
+    with transaction.atomic(using=current_alias()):
+        row = locked_row(instance)
+        whole = {**row.metadata, **new} if merge else new
+        quota.check_metadata(row.project_id, whole)
+        change(row, metadata=whole)
+    return whole
+
+
+def _refuse(view: ComputeView, instance: Instance, what: str) -> None:
+    if instance.locked_by and not view.caller.is_admin:
+        raise ServerLocked(instance.uuid)
+    if instance.vm_state not in _CHANGEABLE:
+        raise Conflict(f"Cannot '{what}' instance {instance.uuid} while it is in vm_state {instance.vm_state}")
+
+
+def _item(instance: Instance, key: str) -> str:
+    if key not in instance.metadata:
+        raise NotFound("Metadata item was not found")
+    return str(instance.metadata[key])
+
+
+def _object(key: str, inner: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {key: inner}, "required": [key], "additionalProperties": False}

@@ -1,0 +1,256 @@
+"""The query string of GET /servers as a filter: what each parameter means, and who may use it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import reduce
+from operator import and_, or_
+
+from django.db.models import F, Q, Value
+from django.db.models.functions import StrIndex
+from django.db.models.lookups import GreaterThan
+from django.http import QueryDict
+from django.utils.dateparse import parse_date, parse_datetime
+
+from cloud.errors import BadRequest, Forbidden
+from compute import schema, state
+from compute.errors import InvalidInput
+from compute.listing import SortKey
+from compute.microversion import Version
+
+_NOBODY = Q(pk__in=[])
+_DANGEROUS = re.compile(r"[+*}]\s*\)\s*[+*{]")  # nested repetition: hours on a 40-letter name
+_PAGING = {"limit", "marker", "sort_key", "sort_dir"}
+
+
+@dataclass(slots=True)
+class Filters:
+    """What was asked. `plain`: nothing that only a cell could answer, so down cells can be listed."""
+
+    where: Q = field(default_factory=Q)
+    all_tenants: bool = False
+    project_id: str = ""
+    deleted: bool | None = False  # None: both
+    plain: bool = True
+
+
+def _tag(tag: str) -> Q:
+    """Case matters, unlike with LIKE on SQLite."""
+    return Q(GreaterThan(StrIndex(F("tags"), Value(f",{tag},")), 0))
+
+
+def _all_tags(value: str) -> Q:
+    return reduce(and_, (_tag(tag) for tag in value.split(",") if tag), Q())
+
+
+def _any_tag(value: str) -> Q:
+    return reduce(or_, (_tag(tag) for tag in value.split(",") if tag), _NOBODY)
+
+
+def _regex(column: str) -> Callable[[str], Q]:
+    def matches(pattern: str) -> Q:
+        try:
+            re.compile(pattern)
+        except re.error as exc:
+            raise BadRequest(f"Invalid filter: {pattern!r} is not a regular expression.") from exc
+        if len(pattern) > 255 or _DANGEROUS.search(pattern):
+            raise BadRequest(f"Invalid filter: {pattern[:255]!r} repeats a repetition, which is not searched for.")
+        if pattern == re.escape(pattern).replace("\\-", "-"):
+            return Q(**{f"{column}__contains": pattern})
+        return Q(**{f"{column}__regex": pattern})
+
+    return matches
+
+
+def _equal(column: str) -> Callable[[str], Q]:
+    return lambda value: Q(**{column: value})
+
+
+def _true(column: str) -> Callable[[str], Q]:
+    return lambda value: Q(**{column: schema.is_true(value)})
+
+
+def _locked(value: str) -> Q:
+    return ~Q(locked_by="") if schema.is_true(value) else Q(locked_by="")
+
+
+def _number(column: str) -> Callable[[str], Q]:
+    def same(value: str) -> Q:
+        return Q(**{column: int(value)}) if value.isascii() and value.isdigit() else _NOBODY
+
+    return same
+
+
+def moment(name: str, value: str) -> datetime:
+    """A time of the query. Raises InvalidInput."""
+    try:
+        found = parse_datetime(value)
+        if found is None and (day := parse_date(value)):
+            found = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    except ValueError:
+        found = None
+    if found is None:
+        raise InvalidInput(
+            f"Invalid input for query parameters {name}. Value: {value}. '{value}' is not a 'date-time'"
+        )
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _time(column: str) -> Callable[[str], Q]:
+    return lambda value: Q(**{column: moment(column, value)})
+
+
+Meaning = Callable[[str], Q]
+EVERYBODY: dict[str, tuple[Version, Meaning]] = {
+    "reservation_id": ((2, 1), _equal("reservation_id")),
+    "name": ((2, 1), _regex("display_name")),
+    "image": ((2, 1), _equal("image_id")),
+    "flavor": ((2, 1), _equal("flavor_id")),
+    "ip": ((2, 1), _regex("addresses")),
+    "ip6": ((2, 5), _regex("addresses")),
+    "tags": ((2, 26), _all_tags),
+    "tags-any": ((2, 26), _any_tag),
+    "not-tags": ((2, 26), lambda value: ~_all_tags(value)),
+    "not-tags-any": ((2, 26), lambda value: ~_any_tag(value)),
+    "changes-since": ((2, 1), lambda value: Q(updated_at__gte=moment("changes-since", value))),
+    "changes-before": ((2, 66), lambda value: Q(updated_at__lte=moment("changes-before", value))),
+    "locked": ((2, 73), _locked),
+}
+SINCE_283: dict[str, Meaning] = {
+    "availability_zone": _equal("availability_zone"),
+    "config_drive": _true("config_drive"),
+    "key_name": _equal("key_name"),
+    "created_at": _time("created_at"),
+    "launched_at": _time("launched_at"),
+    "terminated_at": _time("terminated_at"),
+    "power_state": _number("power_state"),
+    "task_state": _equal("task_state"),
+    "vm_state": _equal("vm_state"),
+    "progress": _number("progress"),
+    "user_id": _equal("user_id"),
+}
+HOSTNAME: Meaning = _equal("hostname")
+ADMINS: dict[str, Meaning] = {
+    "host": _equal("host"),
+    "node": _equal("node"),
+    "uuid": _equal("uuid"),
+    "display_description": _regex("description"),
+    "description": _regex("description"),
+    "display_name": _regex("display_name"),
+    "hostname": HOSTNAME,
+    "launch_index": _number("launch_index"),
+    "root_device_name": _equal("root_device_name"),
+    "access_ip_v4": _equal("access_ip_v4"),
+    "access_ip_v6": _equal("access_ip_v6"),
+    "instance_type_id": _equal("flavor_id"),
+    "image_ref": _equal("image_id"),
+    "auto_disk_config": _equal("disk_config"),
+}
+IGNORED = {"kernel_id", "ramdisk_id", "locked_by", "soft_deleted", "block_device_mapping", "services", "metadata",
+           "system_metadata", "security_groups", "info_cache", "pci_devices"}  # fmt: skip
+SPECIAL = {"all_tenants", "project_id", "tenant_id", "status", "deleted"}
+SORT_COLUMNS = {
+    "access_ip_v4": "access_ip_v4", "access_ip_v6": "access_ip_v6", "auto_disk_config": "disk_config",
+    "availability_zone": "availability_zone", "config_drive": "config_drive", "created_at": "created_at",
+    "display_description": "description", "display_name": "display_name", "host": "host", "hostname": "hostname",
+    "image_ref": "image_id", "instance_type_id": "flavor_id", "key_name": "key_name",
+    "launch_index": "launch_index", "launched_at": "launched_at", "locked_by": "locked_by", "node": "node",
+    "power_state": "power_state", "progress": "progress", "project_id": "project_id",
+    "root_device_name": "root_device_name", "task_state": "task_state", "terminated_at": "terminated_at",
+    "updated_at": "updated_at", "user_id": "user_id", "uuid": "uuid", "vm_state": "vm_state",
+}  # fmt: skip
+
+
+def parse(query: QueryDict, version: Version, *, is_admin: bool) -> Filters:
+    """Filters of a list. What the caller may not use is dropped, as Nova does. Raises BadRequest, Forbidden."""
+    filters = Filters()
+    _check_names(query, version)
+    _special(filters, query, version, is_admin=is_admin)
+    for name in query:
+        meaning = _meaning(name, version, is_admin=is_admin)
+        if meaning is None:
+            filters.plain &= name in SPECIAL or (name not in _PAGING)
+            continue
+        filters.plain = False
+        if name.startswith("changes-"):
+            filters.deleted = None
+        values = query.getlist(name)
+        filters.where &= reduce(or_, (meaning(value) for value in values))
+    return filters
+
+
+def sorting(query: QueryDict, *, is_admin: bool) -> list[SortKey]:
+    """The order: as asked, then by uuid; newest first by default. Raises InvalidInput, Forbidden."""
+    keys, directions = query.getlist("sort_key"), query.getlist("sort_dir")
+    found: list[SortKey] = []
+    for index, key in enumerate(keys):
+        if key not in SORT_COLUMNS:
+            raise InvalidInput(
+                f"Invalid input for query parameters sort_key. Value: {key}. '{key}' is not one of {sorted(SORT_COLUMNS)}"
+            )
+        if key in ("host", "node") and not is_admin:
+            raise Forbidden(f"Policy doesn't allow sorting by {key}.")
+        direction = directions[index] if index < len(directions) else (directions[0] if directions else "desc")
+        if direction not in ("asc", "desc"):
+            raise InvalidInput(
+                f"Invalid input for query parameters sort_dir. Value: {direction}. '{direction}' is not one of ['asc', 'desc']"
+            )
+        found.append((SORT_COLUMNS[key], direction == "desc"))
+    found = found or [("created_at", True)]
+    if "uuid" not in [column for column, _ in found]:
+        found.append(("uuid", False))
+    cut = [column for column, _ in found].index("uuid") + 1
+    return found[:cut]  # nothing after a unique key matters
+
+
+def _check_names(query: QueryDict, version: Version) -> None:
+    if version < (2, 75):
+        return
+    known = {*EVERYBODY, *SINCE_283, *ADMINS, *IGNORED, *SPECIAL, *_PAGING}
+    for name in query:
+        if name not in known or (name in EVERYBODY and version < EVERYBODY[name][0]):
+            raise BadRequest(f"Invalid input for query parameters. Additional properties are not allowed ('{name}' was unexpected)")
+
+
+def _meaning(name: str, version: Version, *, is_admin: bool) -> Meaning | None:
+    if name in EVERYBODY:
+        since, meaning = EVERYBODY[name]
+        return meaning if version >= since else None
+    if name in SINCE_283:
+        return SINCE_283[name] if is_admin or version >= (2, 83) else None
+    if name == "hostname" and version >= (2, 90):
+        return HOSTNAME
+    return ADMINS.get(name) if is_admin else None
+
+
+def _special(filters: Filters, query: QueryDict, version: Version, *, is_admin: bool) -> None:
+    """Parameters that are no plain comparison."""
+    if "all_tenants" in query:
+        value = query["all_tenants"]
+        if value and value.lower() not in {"0", "1", "true", "false", "t", "f", "yes", "no", "on", "off", "y", "n"}:
+            raise InvalidInput(f"Invalid input for query parameters all_tenants. Value: {value}. '{value}' is not a boolean")
+        filters.all_tenants = not value or schema.is_true(value)
+    if filters.all_tenants:
+        filters.project_id = query.get("project_id") or query.get("tenant_id") or ""
+        filters.plain = not filters.project_id
+    if "deleted" in query and is_admin:
+        filters.deleted = schema.is_true(query["deleted"] or "true")
+        filters.plain = False
+    for status in query.getlist("status"):
+        _status(filters, status, version, is_admin=is_admin)
+    wanted = [state.conditions_for(status) for status in query.getlist("status")]
+    if wanted:
+        filters.where &= reduce(or_, (q for q in wanted if q is not None), _NOBODY)
+
+
+def _status(filters: Filters, status: str, version: Version, *, is_admin: bool) -> None:
+    filters.plain = False
+    if status.upper() == "DELETED":
+        if not is_admin:
+            raise Forbidden("Only administrators may list deleted instances")
+        filters.deleted = True
+    elif state.conditions_for(status) is None and version >= (2, 38):
+        raise BadRequest("Invalid status value")

@@ -1,0 +1,203 @@
+"""A server as JSON, by microversion (nova.md 5.7)."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from cells.models import InstanceMapping, RequestSpec
+from cloud.caller import Caller
+from compute import policy, state
+from compute.api.base import bookmark, links
+from compute.microversion import Version
+from compute.models import Service
+from compute.server_rows import ServerRow
+
+_SHOWS_PROGRESS = {"ACTIVE", "BUILD", "REBUILD", "RESIZE", "VERIFY_RESIZE", "MIGRATING"}
+_SHOWS_FAULT = {"ERROR", "DELETED"}
+_ATTRIBUTE = "OS-EXT-SRV-ATTR:"
+
+
+@dataclass(slots=True)
+class View:
+    """Who looks, at which microversion; what is the same for every server of an answer."""
+
+    version: Version
+    caller: Caller
+    services: dict[str, Service] = field(default_factory=dict)
+    sees_host: bool = False
+    sees_status: bool = False
+
+    @classmethod
+    def of(cls, version: Version, caller: Caller, services: dict[str, Service] | None = None) -> View:
+        """Asks the policies once."""
+        return cls(
+            version, caller, services or {},
+            sees_host=policy.allows(caller, "os_compute_api:os-extended-server-attributes"),
+            sees_status=version >= (2, 16) and policy.allows(caller, "os_compute_api:servers:show:host_status"),
+        )  # fmt: skip
+
+
+def brief(row: ServerRow) -> dict[str, Any]:
+    """An item of GET /servers."""
+    return {"id": row.uuid, "name": row.display_name, "links": links(f"/servers/{row.uuid}")}
+
+
+def full(row: ServerRow, view: View, *, detail_list: bool = False) -> dict[str, Any]:
+    """GET /servers/{id}, and an item of GET /servers/detail."""
+    version = view.version
+    status = state.status(row.vm_state, row.task_state)
+    server: dict[str, Any] = {
+        "id": row.uuid,
+        "name": row.display_name,
+        "status": status,
+        "tenant_id": row.project_id,
+        "user_id": row.user_id,
+        "metadata": orjson.Fragment(row.metadata_json),
+        "hostId": host_id(row.project_id, row.host),
+        "image": _image(row.image_id),
+        "flavor": _flavor(row, version),
+        "created": _zulu(row.created_at),
+        "updated": _zulu(row.updated_at),
+        "addresses": orjson.Fragment(row.addresses_json),
+        "accessIPv4": row.access_ip_v4,
+        "accessIPv6": row.access_ip_v6,
+        "links": links(f"/servers/{row.uuid}"),
+        "OS-DCF:diskConfig": row.disk_config,
+        "OS-EXT-AZ:availability_zone": row.availability_zone,
+        "OS-EXT-STS:task_state": row.task_state,
+        "OS-EXT-STS:vm_state": row.vm_state,
+        "OS-EXT-STS:power_state": row.power_state,
+        "OS-SRV-USG:launched_at": _naive(row.launched_at),
+        "OS-SRV-USG:terminated_at": _naive(row.terminated_at),
+        "os-extended-volumes:volumes_attached": [],
+        "config_drive": "True" if row.config_drive else "",
+        "key_name": row.key_name,
+    }
+    if status in _SHOWS_PROGRESS:
+        server["progress"] = row.progress
+    if row.fault_json and status in _SHOWS_FAULT:
+        server["fault"] = _fault(row.fault_json, view.caller)
+    if view.sees_host:
+        _add_attributes(server, row, version)
+    _add_newer(server, row, view, detail_list=detail_list)
+    return server
+
+
+def unknown(mapping: InstanceMapping, spec: RequestSpec | None, kind: str, version: Version) -> dict[str, Any]:
+    """A server whose cell is down, from the global side alone (spec 3); `kind`: brief, detail or show."""
+    server: dict[str, Any] = {"id": mapping.server_id, "status": "UNKNOWN", "links": links(f"/servers/{mapping.server_id}")}
+    if kind == "brief":
+        return server
+    server |= {"tenant_id": mapping.project_id, "created": mapping.created_at.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    if kind == "detail":
+        return server
+    flavor = dict(spec.flavor) if spec else {}
+    flavor.pop("id", None)
+    server |= {
+        "user_id": mapping.user_id or "UNKNOWN",
+        "image": _image(spec.image_id if spec else ""),
+        "flavor": flavor,
+        "OS-EXT-AZ:availability_zone": (spec.availability_zone if spec else "") or "UNKNOWN",
+        "OS-EXT-STS:power_state": 0,
+    }
+    if version >= (2, 71):
+        server["server_groups"] = []
+    return server
+
+
+@lru_cache(maxsize=4096)
+def host_id(project_id: str, host: str) -> str:
+    """The host, recognisable within a project and to nobody else; "" without a host."""
+    return hashlib.sha224(f"{project_id}{host}".encode()).hexdigest() if host else ""
+
+
+def host_status(service: Service | None, host: str) -> str:
+    """UP, DOWN, MAINTENANCE, UNKNOWN or "" (nova.md 5.5)."""
+    if not host:
+        return ""
+    if service is None:
+        return "UNKNOWN"
+    if service.forced_down:
+        return "DOWN"
+    if service.disabled:
+        return "MAINTENANCE"
+    return "UP" if service.is_up else "UNKNOWN"
+
+
+def _add_attributes(server: dict[str, Any], row: ServerRow, version: Version) -> None:
+    """What only admins see."""
+    server[f"{_ATTRIBUTE}host"] = row.host or None
+    server[f"{_ATTRIBUTE}instance_name"] = f"instance-{row.id:08x}" if row.id else ""
+    server[f"{_ATTRIBUTE}hypervisor_hostname"] = row.node or None
+    if version >= (2, 3):
+        server |= {
+            f"{_ATTRIBUTE}hostname": row.hostname,
+            f"{_ATTRIBUTE}kernel_id": "",
+            f"{_ATTRIBUTE}launch_index": row.launch_index,
+            f"{_ATTRIBUTE}ramdisk_id": "",
+            f"{_ATTRIBUTE}reservation_id": row.reservation_id,
+            f"{_ATTRIBUTE}root_device_name": row.root_device_name,
+            f"{_ATTRIBUTE}user_data": row.user_data or None,
+        }
+
+
+def _add_newer(server: dict[str, Any], row: ServerRow, view: View, *, detail_list: bool) -> None:
+    """Fields that came with later microversions."""
+    version = view.version
+    if version >= (2, 9):
+        server["locked"] = bool(row.locked_by)
+    if view.sees_status:
+        server["host_status"] = host_status(view.services.get(row.host), row.host)
+    if version >= (2, 19):
+        server["description"] = row.description
+    if version >= (2, 26):
+        server["tags"] = [tag for tag in row.tags.split(",") if tag]
+    if version >= (2, 63):
+        server["trusted_image_certificates"] = None
+    if version >= (2, 71) and not detail_list:
+        server["server_groups"] = []
+    if version >= (2, 73):
+        server["locked_reason"] = row.locked_reason
+    if version >= (2, 90):
+        server[f"{_ATTRIBUTE}hostname"] = row.hostname
+    if version >= (2, 96):
+        server["pinned_availability_zone"] = row.pinned_availability_zone or None
+
+
+def _image(image_id: str) -> Any:
+    if not image_id:
+        return ""
+    return {"id": image_id, "links": [{"rel": "bookmark", "href": bookmark(f"/images/{image_id}")}]}
+
+
+def _flavor(row: ServerRow, version: Version) -> Any:
+    if version >= (2, 47):
+        return orjson.Fragment(row.flavor_json)
+    href = bookmark(f"/flavors/{row.flavor_id}")
+    return {"id": row.flavor_id, "links": [{"rel": "bookmark", "href": href}]}
+
+
+def _fault(fault_json: str, caller: Caller) -> dict[str, Any]:
+    fault = orjson.loads(fault_json)
+    shown = {key: fault[key] for key in ("code", "created", "message") if key in fault}
+    if "details" in fault and (caller.is_admin or fault.get("code") != 500):
+        shown["details"] = fault["details"]
+    return shown
+
+
+def _zulu(text: str) -> str:
+    """`2026-11-20 21:30:50.264347` -> `2026-11-20T21:30:50Z`."""
+    return f"{text[:10]}T{text[11:19]}Z"
+
+
+def _naive(text: str | None) -> str | None:
+    """As Nova shows it: microseconds, no zone."""
+    if text is None:
+        return None
+    fraction = text[19:26] if text[19:20] == "." else ""
+    return f"{text[:10]}T{text[11:19]}{fraction:0<7}" if fraction else f"{text[:10]}T{text[11:19]}.000000"

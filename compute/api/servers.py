@@ -1,0 +1,229 @@
+"""/servers: list, create, show, update, delete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Q
+from django.utils import timezone
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from cells.models import BuildRequest, Cell, InstanceMapping, RequestSpec
+from cloud.errors import Forbidden
+from compute import boot, listing, lookup, policy, schema, server_rows
+from compute.actions.delete import Delete
+from compute.api import paging, server_create, server_query, server_view
+from compute.api.base import ComputeView, link, links
+from compute.api.server_query import Filters
+from compute.api.server_view import View
+from compute.errors import ServerLocked
+from compute.lifecycle import Asked
+from compute.models import Instance, Service
+from compute.server_rows import ServerRow
+
+
+class ServersView(ComputeView):
+    """The collection."""
+
+    rule = "os_compute_api:servers:index"
+    kind = "brief"
+
+    def get(self, request: Request) -> Response:
+        """GET /servers and /servers/detail: merged over the cells that answer."""
+        self.check(self.rule)
+        filters = server_query.parse(request.query_params, self.version, is_admin=self.caller.is_admin)
+        if filters.all_tenants:
+            self.check(f"{self.rule}:get_all_tenants")
+        query = listing.Query(
+            where=self._scope(filters) & filters.where,
+            sort=server_query.sorting(request.query_params, is_admin=self.caller.is_admin),
+            limit=paging.limit_of(request),
+            marker=request.query_params.get("marker", ""),
+            with_services=self.kind == "detail" and policy.allows(self.caller, "os_compute_api:servers:show:host_status"),
+        )
+        unplaced = self._unplaced(filters, query)
+        query.limit -= len(unplaced)
+        listed = listing.servers(query)
+        rows = unplaced + [row for row in listed.rows if row.uuid not in {u.uuid for u in unplaced}]
+        shown = self._unknown(listed.down, filters) + self._shapes(rows, listed)
+        answer: dict[str, Any] = {"servers": shown}
+        last = rows[-1].uuid if rows else ""
+        more = paging.next_link(request, self._path, len(rows), last)
+        if more:
+            answer["servers_links"] = more
+        return Response(answer)
+
+    def post(self, request: Request) -> Response:
+        """POST /servers: accepted when it is recorded."""
+        self.check("os_compute_api:servers:create")
+        body = schema.check(request.data, server_create.schema_for(self.version))
+        if not self.caller.project_id:
+            raise Forbidden("A server needs a project: ask with a token that is scoped to one.")
+        order = server_create.order_of(body, self.caller, self.request_id)
+        ids = boot.request_servers(order)
+        if schema.is_true(body["server"].get("return_reservation_id")):
+            spec = BuildRequest.objects.filter(pk=ids[0]).first()
+            reservation = spec.instance["reservation_id"] if spec else ""
+            return Response({"reservation_id": reservation}, status=202)
+        first = ids[0]
+        answer = {
+            "server": {
+                "id": first,
+                "links": links(f"/servers/{first}"),
+                "OS-DCF:diskConfig": order.columns["disk_config"],
+                "security_groups": [{"name": "default"}],
+            }
+        }
+        return Response(answer, status=202, headers={"Location": link(f"/servers/{first}")})
+
+    @property
+    def _path(self) -> str:
+        return "/servers" if self.kind == "brief" else "/servers/detail"
+
+    def _scope(self, filters: Filters) -> Q:
+        """Whose servers, living or not."""
+        scope = Q() if filters.deleted is None else Q(deleted=filters.deleted)
+        if not filters.all_tenants:
+            scope &= Q(project_id=self.caller.project_id)
+        elif filters.project_id:
+            scope &= Q(project_id=filters.project_id)
+        return scope
+
+    def _unplaced(self, filters: Filters, query: listing.Query) -> list[ServerRow]:
+        """Servers no cell has yet come first. Only lists without special filters can hold them."""
+        wanted = self.request.query_params.getlist("status")
+        names = set(self.request.query_params) - {"all_tenants", "status", "name", *paging_names()}
+        if names or (wanted and "BUILD" not in [status.upper() for status in wanted]):
+            return []
+        requests = BuildRequest.objects.filter(delete_requested=False).order_by("-created_at", "server_id")
+        if not filters.all_tenants:
+            requests = requests.filter(project_id=self.caller.project_id)
+        name = self.request.query_params.get("name", "")
+        found = [r for r in requests[: query.limit] if name in r.instance["display_name"]]
+        ids = [request.server_id for request in found]
+        if query.marker in ids:
+            found = found[ids.index(query.marker) + 1 :]
+            query.marker = ""
+        elif query.marker:
+            return []
+        return [server_rows.of(boot.unplaced(request)) for request in found]
+
+    def _shapes(self, rows: list[ServerRow], listed: listing.Listed) -> list[dict[str, Any]]:
+        if self.kind == "brief":
+            return [server_view.brief(row) for row in rows]
+        view = View.of(self.version, self.caller, listed.services)
+        return [server_view.full(row, view, detail_list=True) for row in rows]
+
+    def _unknown(self, down: list[Cell], filters: Filters) -> list[dict[str, Any]]:
+        """Servers of cells that do not answer, since 2.69, in lists without filters and paging (spec 3)."""
+        paged = set(self.request.query_params) & paging_names()
+        if not down or self.version < (2, 69) or not filters.plain or paged:
+            return []
+        living = Q(queued_for_delete=False) | Q(queued_for_delete__isnull=True)
+        mappings = InstanceMapping.objects.filter(living, cell__in=down)
+        if not filters.all_tenants:
+            mappings = mappings.filter(project_id=self.caller.project_id)
+        limit = paging.limit_of(self.request)
+        return [
+            server_view.unknown(mapping, None, self.kind, self.version)
+            for mapping in mappings.order_by("-created_at", "server_id")[:limit]
+        ]
+
+
+class ServersDetailView(ServersView):
+    """GET /servers/detail."""
+
+    rule = "os_compute_api:servers:detail"
+    kind = "detail"
+    http_method_names = ["get", "head", "options"]
+
+
+class ServerView(ComputeView):
+    """One server."""
+
+    UPDATE = {
+        "type": "object",
+        "properties": {
+            "name": schema.NAME,
+            "OS-DCF:diskConfig": {"type": "string", "enum": ["AUTO", "MANUAL"]},
+            "accessIPv4": {"type": "string", "maxLength": 39},
+            "accessIPv6": {"type": "string", "maxLength": 39},
+        },
+        "additionalProperties": False,
+    }
+
+    def get(self, request: Request, server_id: str) -> Response:
+        """GET /servers/{id}."""
+        found = lookup.find(server_id, self.caller)
+        self.check("os_compute_api:servers:show", found.mapping.project_id)
+        if found.instance is None:
+            return self._down(found)
+        if found.request is not None:
+            return self._answer(server_rows.of(found.instance), {})
+        assert found.mapping.cell is not None  # noqa: S101  it was just read from there
+        return self._read(found.instance)
+
+    def put(self, request: Request, server_id: str) -> Response:
+        """PUT /servers/{id}: name, description, addresses, host name."""
+        changes = schema.check(self.body(), _wrapped(self._update_schema()))["server"]
+        with lookup.server(server_id, self.caller) as instance:
+            self.check("os_compute_api:servers:update", instance.project_id)
+            columns = {_UPDATES[key]: value for key, value in changes.items()}
+            if columns:
+                Instance.objects.filter(pk=instance.pk).update(**columns, updated_at=timezone.now())
+            return self._read(instance)
+
+    def delete(self, request: Request, server_id: str) -> Response:
+        """DELETE /servers/{id}: from every state, at every moment."""
+        mapping = lookup.mapping_of(server_id, self.caller)
+        self.check("os_compute_api:servers:delete", mapping.project_id)
+        if boot.cancel(server_id):
+            return Response(status=204)
+        with lookup.server(server_id, self.caller) as instance:
+            if instance.locked_by and not self.caller.is_admin:
+                raise ServerLocked(server_id)
+            Delete().submit(instance, Asked(self.caller, self.request_id))
+        InstanceMapping.objects.filter(pk=server_id).update(queued_for_delete=True)
+        return Response(status=204)
+
+    def _read(self, instance: Instance) -> Response:
+        """The row as it is now, as text."""
+        rows = Instance.objects.using(instance._state.db).filter(pk=instance.pk)
+        row = server_rows.read(rows)[0]
+        services = {}
+        if row.host and policy.allows(self.caller, "os_compute_api:servers:show:host_status"):
+            at_home = Service.objects.using(instance._state.db)
+            services = {s.host: s for s in at_home.filter(binary="nova-compute", host=row.host)}
+        return self._answer(row, services)
+
+    def _answer(self, row: ServerRow, services: dict[str, Service]) -> Response:
+        view = View.of(self.version, self.caller, services)
+        return Response({"server": server_view.full(row, view)})
+
+    def _down(self, found: lookup.Found) -> Response:
+        spec = RequestSpec.objects.filter(pk=found.mapping.server_id).first()
+        return Response({"server": server_view.unknown(found.mapping, spec, "show", self.version)})
+
+    def _update_schema(self) -> dict[str, Any]:
+        properties = dict(self.UPDATE["properties"])  # type: ignore[call-overload]
+        if self.version >= (2, 19):
+            properties["description"] = {"type": ["string", "null"], "maxLength": 255}
+        if self.version >= (2, 90):
+            properties["hostname"] = server_create.schema_for(self.version)["properties"]["server"]["properties"]["hostname"]
+        return {**self.UPDATE, "properties": properties}
+
+
+_UPDATES = {
+    "name": "display_name", "description": "description", "accessIPv4": "access_ip_v4",
+    "accessIPv6": "access_ip_v6", "OS-DCF:diskConfig": "disk_config", "hostname": "hostname",
+}  # fmt: skip
+
+
+def _wrapped(inner: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {"server": inner}, "required": ["server"], "additionalProperties": False}
+
+
+def paging_names() -> set[str]:
+    """Query parameters that page or order a list."""
+    return {"limit", "marker", "sort_key", "sort_dir"}

@@ -1,0 +1,206 @@
+"""os-services: who works in which cell, and what the operator wants of them."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+from django.db.models import ProtectedError
+from django.utils import timezone
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from cells.context import target_cell
+from cells.models import HostMapping
+from cloud.errors import BadRequest, Conflict, NotFound
+from compute import fleet, schema
+from compute.api.base import ComputeView
+from compute.api.wire import moment, only
+from compute.errors import CellDown
+from compute.fleet import Placed
+from compute.microversion import Version
+from compute.models import ComputeNode, Instance, Service
+from compute.models.host import COMPUTE
+
+_REASON = {"type": "string", "minLength": 1, "maxLength": 255}
+_HOST = {"type": "string", "minLength": 1, "maxLength": 255}
+BY_NAME = {
+    "type": "object",
+    "properties": {"host": _HOST, "binary": _HOST},
+    "required": ["host", "binary"],
+    "additionalProperties": False,
+}
+WITH_REASON = {
+    **BY_NAME,
+    "properties": {**BY_NAME["properties"], "disabled_reason": _REASON},
+    "required": ["host", "binary", "disabled_reason"],
+}
+WITH_FORCED_DOWN = {
+    **BY_NAME,
+    "properties": {**BY_NAME["properties"], "forced_down": schema.BOOLEAN},
+    "required": ["host", "binary", "forced_down"],
+}
+BY_ID = {
+    "type": "object",
+    "properties": {
+        "status": {"type": "string", "enum": ["enabled", "disabled"]},
+        "disabled_reason": _REASON,
+        "forced_down": schema.BOOLEAN,
+    },
+    "additionalProperties": False,
+}
+_ACTIONS = {
+    "enable": BY_NAME, "disable": BY_NAME, "disable-log-reason": WITH_REASON, "force-down": WITH_FORCED_DOWN,
+}  # fmt: skip
+
+
+class ServicesView(ComputeView):
+    """GET /os-services."""
+
+    def get(self, request: Request) -> Response:
+        """All cells at once; since 2.69 the compute hosts of a down cell are UNKNOWN."""
+        self.check("os_compute_api:os-services:list")
+        only(self, "host", "binary")
+        host, binary = request.query_params.get("host", ""), request.query_params.get("binary", "")
+        seen = fleet.services(host, binary)
+        listed = [as_json(one, self.version) for one in seen.found]
+        if self.version >= (2, 69) and binary in ("", COMPUTE) and seen.down:
+            listed += [
+                {"binary": COMPUTE, "host": name, "status": "UNKNOWN"}
+                for name in fleet.hosts_of(seen.down) if host in ("", name)
+            ]  # fmt: skip
+        return Response({"services": listed})
+
+
+class ServiceView(ComputeView):
+    """PUT and DELETE /os-services/{id}; before 2.53 PUT names an action instead."""
+
+    def put(self, request: Request, service_id: str) -> Response:
+        """Enable, disable, force down."""
+        self.check("os_compute_api:os-services:update")
+        if self.version < (2, 53):
+            return Response({"service": _act(service_id, request.data, self.version)})
+        found = _by_id(service_id, self.version)
+        if found.service.binary != COMPUTE:
+            raise BadRequest(
+                f"Updating a {found.service.binary} service is not supported. "
+                "Only nova-compute services can be updated."
+            )
+        _change(found, _wanted(schema.check(request.data, BY_ID)))
+        return Response({"service": as_json(found, self.version)})
+
+    def delete(self, request: Request, service_id: str) -> Response:
+        """Forget a service; of a compute host also its hypervisors and its place in a cell."""
+        self.check("os_compute_api:os-services:delete")
+        found = _by_id(service_id, self.version)
+        _remove(found)
+        if found.service.binary == COMPUTE:
+            HostMapping.objects.filter(host=found.service.host, cell=found.cell).delete()
+        return Response(status=204)
+
+
+def as_json(one: Placed, version: Version) -> dict[str, Any]:
+    """A service as a version shows it."""
+    service = one.service
+    moments = [when for when in (service.last_seen_up, service.updated_at) if when]
+    shown = {
+        "binary": service.binary,
+        "host": service.host,
+        "id": service.uuid if version >= (2, 53) else fleet.number(service.uuid),
+        "zone": one.zone,
+        "status": "disabled" if service.disabled else "enabled",
+        "state": "up" if service.is_up else "down",
+        "updated_at": moment(max(moments, default=None)),
+        "disabled_reason": service.disabled_reason,
+    }
+    if version >= (2, 11):
+        shown["forced_down"] = service.forced_down
+    return shown
+
+
+def _by_id(service_id: str, version: Version) -> Placed:
+    """Raises BadRequest for what cannot be an id, NotFound, CellDown when it may be in a down cell."""
+    if version >= (2, 53):
+        try:
+            UUID(service_id)
+        except ValueError as exc:
+            raise BadRequest(f"Invalid uuid {service_id}") from exc
+    seen = fleet.services()
+    for one in seen.found:
+        if service_id == (one.service.uuid if version >= (2, 53) else str(fleet.number(one.service.uuid))):
+            return one
+    if seen.down:
+        raise CellDown(seen.down[0].name)
+    raise NotFound(f"Compute service {service_id} could not be found.")
+
+
+def _by_name(host: str, binary: str) -> Placed:
+    """Raises NotFound, CellDown when it may be in a down cell."""
+    seen = fleet.services(host, binary)
+    if seen.found:
+        return seen.found[0]
+    if seen.down:
+        raise CellDown(seen.down[0].name)
+    raise NotFound(f"Could not find binary {binary} on host {host}.")
+
+
+def _act(action: str, body: Any, version: Version) -> dict[str, Any]:
+    """Before 2.53: the action is in the path, the service in the body."""
+    if action not in _ACTIONS or (action == "force-down" and version < (2, 11)):
+        raise NotFound("Unknown action")
+    order = schema.check(body, _ACTIONS[action])
+    found = _by_name(order["host"], order["binary"])
+    answer = {"host": order["host"], "binary": order["binary"]}
+    if action == "force-down":
+        forced = schema.is_true(order["forced_down"])
+        _change(found, {"forced_down": forced})
+        return {**answer, "forced_down": forced}
+    disabled, reason = action != "enable", order.get("disabled_reason")
+    _change(found, {"disabled": disabled, "disabled_reason": reason})
+    answer["status"] = "disabled" if disabled else "enabled"
+    return {**answer, "disabled_reason": reason} if reason else answer
+
+
+def _wanted(body: dict[str, Any]) -> dict[str, Any]:
+    """Since 2.53: the columns a body asks to change. Raises BadRequest."""
+    wanted: dict[str, Any] = {}
+    if "status" in body:
+        disabled = body["status"] == "disabled"
+        if not disabled and "disabled_reason" in body:
+            raise BadRequest("Specifying 'disabled_reason' with status 'enabled' is invalid.")
+        wanted |= {"disabled": disabled, "disabled_reason": body.get("disabled_reason")}
+    if "forced_down" in body:
+        wanted["forced_down"] = schema.is_true(body["forced_down"])
+    if not wanted:
+        raise BadRequest("No updates were requested. Fields 'status' or 'forced_down' should be specified.")
+    return wanted
+
+
+def _change(one: Placed, wanted: dict[str, Any]) -> None:
+    """Write only what was asked: the heartbeat writes the rest of the row."""
+    wanted = {**wanted, "updated_at": timezone.now()}
+    with target_cell(one.cell):
+        Service.objects.filter(pk=one.service.pk).update(**wanted)
+    for name, value in wanted.items():
+        setattr(one.service, name, value)
+
+
+def _remove(one: Placed) -> None:
+    """Raises Conflict while a server is there, or is being placed there."""
+    with target_cell(one.cell) as alias:
+        try:
+            with transaction.atomic(using=alias):
+                if one.service.binary == COMPUTE:
+                    if Instance.objects.filter(host=one.service.host, deleted=False).exists():
+                        raise _hosts_servers()
+                    ComputeNode.objects.filter(host=one.service.host).delete()
+                Service.objects.filter(pk=one.service.pk).delete()
+        except (ProtectedError, IntegrityError) as exc:  # a claim on one of its hypervisors
+            raise _hosts_servers() from exc
+
+
+def _hosts_servers() -> Conflict:
+    return Conflict(
+        "Unable to delete compute service that is hosting instances. Migrate or delete the instances first."
+    )

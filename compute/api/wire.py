@@ -1,0 +1,37 @@
+"""Small forms that many resources share on the wire: times, numbers, and which query keys there are."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from compute.api.base import ComputeView
+from compute.errors import InvalidInput
+
+LARGEST = 0x7FFFFFFF
+
+
+def moment(when: datetime | None) -> str | None:
+    """`2026-01-02T03:04:05.000000`, as the resources write it whose times Nova does not format itself."""
+    return when.strftime("%Y-%m-%dT%H:%M:%S.%f") if when else None
+
+
+def whole(name: str, value: Any, least: int = 0) -> int:
+    """A number that may have come as a string, which JSON schema does not compare. Raises InvalidInput."""
+    found = int(value)
+    if found < least:
+        problem = f"{found} is less than the minimum of {least}"
+    elif found > LARGEST:
+        problem = f"{found} is greater than the maximum of {LARGEST}"
+    else:
+        return found
+    raise InvalidInput(f"Invalid input for field/attribute {name}. Value: {value}. {problem}")
+
+
+def only(view: ComputeView, *names: str) -> None:
+    """Since 2.75 a query key that does not exist is an error. Raises InvalidInput."""
+    if view.version < (2, 75):
+        return
+    for name in view.request.query_params:
+        if name not in names:
+            raise InvalidInput(f"Additional properties are not allowed ('{name}' was unexpected)")

@@ -1,0 +1,176 @@
+"""A cloud without processes: the test itself is the scheduler, the conductors and the hosts.
+
+Everything below the message is real (rows, claims, steps, the fake driver); only *when* a worker looks is
+in the test's hand, so nothing sleeps and nothing is mocked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from django.utils import timezone
+
+from cells.context import target_cell
+from cells.models import BuildRequest, Cell, HostMapping
+from cloud.images.models import Image
+from compute import actions, journal, lifecycle, recovery
+from compute.models import ComputeNode, Flavor, Instance, InstanceAction, Service, Step
+from compute.scheduler import place
+from compute.virt.fake import FakeDriver
+
+
+class Host:
+    """One compute host driven by hand."""
+
+    def __init__(self, name: str, cell: Cell, **options: Any) -> None:
+        self.name, self.cell = name, cell
+        self.driver = FakeDriver(name, **options)
+        self.incarnation = str(uuid4())
+        self.report()
+
+    def report(self, zone: str = "nova") -> None:
+        """What a real host writes when it starts."""
+        facts, now = self.driver.facts(), timezone.now()
+        with target_cell(self.cell):
+            Service.objects.update_or_create(
+                binary="nova-compute", host=self.name,
+                defaults={"last_seen_up": now, "availability_zone": zone, "incarnation": self.incarnation},
+            )  # fmt: skip
+            ComputeNode.objects.update_or_create(
+                hypervisor_hostname=facts.hypervisor_hostname,
+                defaults={
+                    "host": self.name, "hypervisor_type": facts.hypervisor_type,
+                    "hypervisor_version": facts.hypervisor_version, "host_ip": facts.host_ip,
+                    "vcpus": facts.vcpus, "memory_mb": facts.memory_mb, "disk_gb": facts.disk_gb,
+                    "updated_at": now,
+                },
+            )  # fmt: skip
+        HostMapping.objects.get_or_create(host=self.name, defaults={"cell": self.cell})
+
+    @property
+    def worker(self) -> str:
+        """Its name in the journal."""
+        return f"nova-compute@{self.name}"
+
+    def begin(self, step_id: int) -> Step | None:
+        """Claim a step and go no further: where a kill -9 leaves it."""
+        with target_cell(self.cell):
+            return journal.claim(step_id, self.worker, self.incarnation)
+
+    def run(self, step_id: int) -> bool:
+        """Deliver one message; False when there was nothing to do."""
+        with target_cell(self.cell):
+            step = journal.claim(step_id, self.worker, self.incarnation)
+            if step is None:
+                return False
+            lifecycle.run_step(actions.named(step.action.key), step, self.driver)
+            return True
+
+    def restart(self) -> int:
+        """A new life, that looks after what the last one left."""
+        self.incarnation = str(uuid4())
+        with target_cell(self.cell):
+            return recovery.recover(self.worker, self.incarnation, ())
+
+
+class Cloud:
+    """Cells, hosts and what a boot needs."""
+
+    def __init__(self, cells: dict[str, Cell], folder: Path) -> None:
+        self.cells, self.folder = cells, folder
+        self.flavor = Flavor.objects.create(
+            flavor_id="1", name="m1.tiny", vcpus=1, memory_mb=512, disk_gb=1, extra_specs={}
+        )
+        self.image = Image.objects.create(
+            id=str(uuid4()), name="tiny", status="active", visibility="public", owner="x", disk_format="raw",
+            container_format="bare", size=512, virtual_size=512, checksum=hashlib.md5(b"").hexdigest(),
+        )  # fmt: skip
+        self.hosts = {
+            "host1": Host("host1", cells["cell1"]),
+            "host2": Host("host2", cells["cell2"]),
+        }
+
+    def add_host(self, name: str, cell: str, **options: Any) -> Host:
+        """One more host."""
+        self.hosts[name] = Host(name, self.cells[cell], **options)
+        return self.hosts[name]
+
+    def body(self, name: str = "a", **more: Any) -> dict[str, Any]:
+        """A body for POST /servers."""
+        server = {"name": name, "flavorRef": "1", "imageRef": self.image.id, "networks": "none", **more}
+        return {"server": server}
+
+    def boot(self, api: Any, name: str = "a", **more: Any) -> str:
+        """Create a server, do everything, and return its id."""
+        answer = api.send("post", "/servers", self.body(name, **more))
+        assert answer.status_code == 202, answer.content
+        self.work()
+        return answer.json()["server"]["id"]
+
+    def schedule(self) -> int:
+        """What a scheduler does with every build request."""
+        return sum(place.place(r.server_id) for r in list(BuildRequest.objects.all()))
+
+    def queued(self) -> list[tuple[Cell, Step]]:
+        """Every queued step, oldest first."""
+        found = []
+        for cell in self.cells.values():
+            with target_cell(cell):
+                found += [(cell, s) for s in Step.objects.filter(state="queued").order_by("pk")]
+        return found
+
+    def work(self) -> None:
+        """Deliver everything until nothing is left to do."""
+        for _ in range(50):
+            moved = self.schedule()
+            for cell, step in self.queued():
+                moved += self._deliver(cell, step)
+            if not moved:
+                return
+        raise AssertionError(f"work without end: {self.queued()}")
+
+    def _deliver(self, cell: Cell, step: Step) -> bool:
+        if step.host:
+            return self.hosts[step.host].run(step.pk)
+        with target_cell(cell):
+            claimed = journal.claim(step.pk, "nova-conductor@test", "c")
+            if claimed is None:
+                return False
+            lifecycle.run_step(actions.named(claimed.action.key), claimed, None)
+            return True
+
+    def row(self, server_id: str) -> Instance:
+        """The server's row, wherever it is (deleted or not)."""
+        for cell in self.cells.values():
+            with target_cell(cell):
+                found = Instance.objects.filter(uuid=server_id).first()
+                if found is not None:
+                    return found
+        raise AssertionError(f"no row of server {server_id}")
+
+    def host_of(self, server_id: str) -> Host:
+        """The host a server is on."""
+        return self.hosts[self.row(server_id).host]
+
+    def history(self, server_id: str) -> list[InstanceAction]:
+        """The server's actions, oldest first."""
+        with target_cell(f"cell:{self.cell_of(server_id).id}"):
+            return list(InstanceAction.objects.filter(server_id=server_id).order_by("started_at", "pk"))
+
+    def cell_of(self, server_id: str) -> Cell:
+        """The cell a server's row is in."""
+        alias = self.row(server_id)._state.db
+        return next(cell for cell in self.cells.values() if cell.alias == alias)
+
+    def used(self) -> dict[str, tuple[int, int]]:
+        """(vcpus, memory) claimed of each host."""
+        found = {}
+        for cell in self.cells.values():
+            with target_cell(cell):
+                found |= {n.host: (n.vcpus_used, n.memory_mb_used) for n in ComputeNode.objects.all()}
+        return found
+
+

@@ -1,0 +1,117 @@
+"""What every test may use: cells on the test databases, API clients, and a cloud driven by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from django.conf import settings
+from django.db import connections
+from rest_framework.test import APIClient
+
+from cells import health
+from cells.models import Cell
+from cloud.caller import Caller
+from tests.byhand import Cloud
+
+PROJECT, OTHER_PROJECT = "a" * 32, "b" * 32
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that uses cells needs all databases, committed: cells are asked from other threads."""
+    for item in items:
+        if "cells" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.django_db(transaction=True, databases="__all__"))
+
+
+def url_of(alias: str) -> str:
+    """The URL of a test database that exists already."""
+    known = connections[alias].settings_dict
+    if "sqlite" in known["ENGINE"]:
+        return f"sqlite:///{known['NAME']}"
+    password = f":{quote(known['PASSWORD'])}" if known["PASSWORD"] else ""
+    return f"postgresql://{known['USER']}{password}@{known['HOST']}:{known['PORT']}/{known['NAME']}"
+
+
+@pytest.fixture
+def cells(request: pytest.FixtureRequest) -> Iterator[dict[str, Cell]]:
+    """cell0, cell1 and cell2, as rows that point to the test databases."""
+    request.getfixturevalue("transactional_db")
+    health._down.clear()
+    rows = {
+        name: Cell.objects.create(id=uuid, name=name, database_url=url_of(f"cell:{uuid}"))
+        for name, uuid in settings.CELLS.items()
+    }
+    yield rows
+    health._down.clear()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_thread_holds_a_test_database(request: pytest.FixtureRequest) -> Iterator[None]:
+    """PostgreSQL does not drop a database somebody is connected to; the pools' threads are."""
+    yield
+    for alias in settings.DATABASES:
+        connection = connections[alias]
+        if connection.vendor == "postgresql" and str(connection.settings_dict["NAME"]).startswith("test_"):
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+
+
+class Api(APIClient):
+    """A client of the Compute API: `api.get("/servers", version="2.96")`."""
+
+    def generic(self, method: str, path: str, *args: Any, version: str = "2.96", **extra: Any) -> Any:
+        """Adds the prefix and the microversion."""
+        if not path.startswith(("/compute", "/identity", "/image", "/admin", "/healthz", "/readyz")):
+            path = f"/compute/v2.1{path}"
+        if version:
+            extra.setdefault("HTTP_OPENSTACK_API_VERSION", f"compute {version}")
+        return super().generic(method, path, *args, **extra)
+
+    def send(self, method: str, path: str, body: Any = None, **extra: Any) -> Any:
+        """A request with a JSON body."""
+        return getattr(self, method)(path, body, format="json", **extra)
+
+
+def client(*roles: str, project: str = PROJECT, user: str = "") -> Api:
+    """A client with these roles in a project."""
+    api = Api()
+    caller = Caller(user or f"user-of-{project[:4]}", "someone", project, "a project", frozenset(roles))
+    api.force_authenticate(user=caller)
+    api.caller = caller
+    return api
+
+
+@pytest.fixture
+def api(cells: dict[str, Cell]) -> Api:
+    """A member of PROJECT."""
+    return client("member")
+
+
+@pytest.fixture
+def reader(cells: dict[str, Cell]) -> Api:
+    """A reader of PROJECT."""
+    return client("reader")
+
+
+@pytest.fixture
+def stranger(cells: dict[str, Cell]) -> Api:
+    """A member of another project."""
+    return client("member", project=OTHER_PROJECT)
+
+
+@pytest.fixture
+def admin(cells: dict[str, Cell]) -> Api:
+    """An admin."""
+    return client("admin", project="c" * 32)
+
+
+@pytest.fixture
+def cloud(cells: dict[str, Cell], tmp_path: Any) -> Cloud:
+    """Two hosts (host1 in cell1, host2 in cell2), flavors and an image; `cloud.work()` does what is due."""
+    return Cloud(cells, tmp_path)
