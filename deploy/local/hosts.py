@@ -66,7 +66,7 @@ def stop_guests(state: State, seconds: float, tell: Callable[[str], None]) -> No
         wait_for(lambda: not any(host.qemu_pids() for host in all_hosts), min(PRESS_SECONDS, left))
     for host in all_hosts:
         if host.qemu_pids():
-            tell(f"{host.name}: {len(host.qemu_pids())} did not shut down in time and are switched off")
+            tell(f"{host.name}: {len(host.qemu_pids())} still on at the deadline, switched off")
             for name in guests(host):
                 _virsh(host, "destroy", name)
             host.destroy_all()  # those whose libvirtd is gone

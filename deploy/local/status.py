@@ -7,6 +7,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from deploy.local import api, hosts, redis, workers
 from deploy.local.daemons import Daemon, manage
@@ -32,13 +33,13 @@ def status(state: State) -> int:
     rows = processes(state)
     _print_processes(rows)
     _print_guests(state)
+    down = [row.name for row in rows if row.pid is None]
     try:
-        _print_services(state)
+        down += [f"{row['host']} (no heartbeat)" for row in _print_services(state) if row["state"] != "up"]
         _print_queues(state)
     except Failed as failed:
         failed.show()
         return 1
-    down = [row.name for row in rows if row.pid is None]
     print(
         f"\ndown: {', '.join(down)}; `make up` starts them" if down else f"\nall up; API at {state.api_url}"
     )
@@ -59,11 +60,18 @@ def _row(name: str, pid: int | None) -> Row:
         return Row(name, None)
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        resident = _resident(pid)
     except OSError:
         return Row(name, None)
     started = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # seconds after boot
     return Row(name, pid, time.clock_gettime(time.CLOCK_BOOTTIME) - started, resident / 2**20)
+
+
+def _resident(pid: int) -> int:
+    """Bytes in memory, its children's included: the API's work is done by those."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    own = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return own + sum(_resident(int(child)) for child in children)
 
 
 def _print_processes(rows: list[Row]) -> None:
@@ -90,11 +98,13 @@ def _print_guests(state: State) -> None:
         print(f"{host.name:<18} {len(host.qemu_pids())}  {' '.join(names)}")
 
 
-def _print_services(state: State) -> None:
+def _print_services(state: State) -> list[dict[str, Any]]:
     print(f"\n{'SERVICE':<22} {'HOST':<18} {'CELL':<8} {'STATE':<6} HEARTBEAT")
-    for row in workers.services(state):
+    services = workers.services(state)
+    for row in services:
         beat = "never" if row["age"] is None else f"{row['age']:.0f} s ago"
         print(f"{row['binary']:<22} {row['host']:<18} {row['cell']:<8} {row['state']:<6} {beat}")
+    return services
 
 
 def _print_queues(state: State) -> None:
