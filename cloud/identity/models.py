@@ -65,7 +65,7 @@ class User(AbstractBaseUser, PermissionsMixin, GlobalModel):
     objects = Users()
     USERNAME_FIELD = "name"
     EMAIL_FIELD = "email"
-    REQUIRED_FIELDS: list[str] = []
+    REQUIRED_FIELDS = []
 
     def __str__(self) -> str:
         return self.name

@@ -14,6 +14,7 @@ def qcow2(backing: int = 0, features: int = 0, size: int = 1 << 20) -> bytes:
 
 def made_by_qemu(tmp_path, disk_format: str, *options: str, size: str = "1M") -> bytes:
     path = tmp_path / f"made.{disk_format}"
+    disk_format = {"vhd": "vpc"}.get(disk_format, disk_format)
     subprocess.run(["qemu-img", "create", "-q", "-f", disk_format, *options, path, size], check=True)
     return path.read_bytes()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.http import FileResponse, HttpRequest, HttpResponseBase
+from gunicorn.http.errors import ParseException
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -85,8 +86,20 @@ def _source(request: HttpRequest) -> tuple[Callable[[int], bytes], int | None]:
         # Django takes a body without length for empty; the server says here that it finds the end itself.
         if not request.META.get("wsgi.input_terminated"):
             raise errors.BadRequest("This server needs a Content-Length.")
-        return request.META["wsgi.input"].read, None
+        return _whole_chunks(request.META["wsgi.input"].read), None
     raw = request.META.get("CONTENT_LENGTH") or ""
     if not raw.isdigit():
         raise errors.BadRequest("This server needs a Content-Length.")
     return request.read, int(raw)
+
+
+def _whole_chunks(read: Callable[[int], bytes]) -> Callable[[int], bytes]:
+    """Chunks that make no sense are an upload that broke off, as a lost connection is."""
+
+    def checked(size: int) -> bytes:
+        try:
+            return read(size)
+        except ParseException as exc:
+            raise OSError("malformed chunk") from exc
+
+    return checked
