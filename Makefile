@@ -3,7 +3,7 @@
 #   make up [DRIVER=libvirt|fake] [PORT=8774] [BIND=127.0.0.1] [REDIS_PORT=6390] [STILLWATER_STATE=var]
 
 PYTHON := .venv/bin/python
-PYTEST := .venv/bin/pytest
+PYTEST := $(PYTHON) -m pytest
 LOCAL := $(PYTHON) -m deploy.local
 FAST := -m "not live and not chaos"
 # a skipped test is a failed set-up

@@ -22,6 +22,7 @@ from cloud import log
 from cloud.caller import Caller
 from compute import dispatch, journal, state
 from compute.errors import Conflict, StateConflict
+from compute.microversion import Version
 from compute.models import Instance, InstanceAction, Step
 from compute.state import Move
 from compute.virt.base import Driver, PowerState, VirtError
@@ -120,6 +121,10 @@ class ServerAction:
     minds_lock: ClassVar[bool] = True
 
     # -- API side
+
+    def schema(self, version: Version) -> dict[str, Any]:
+        """The JSON schema of the key's value at a microversion."""
+        return self.body
 
     def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
         """What the steps need to know beyond the server's row; may refuse. Before any transaction."""

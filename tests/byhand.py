@@ -7,7 +7,6 @@ in the test's hand, so nothing sleeps and nothing is mocked.
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -15,11 +14,15 @@ from django.utils import timezone
 
 from cells.context import target_cell
 from cells.models import BuildRequest, Cell, HostMapping
+from cloud.images import store
 from cloud.images.models import Image
 from compute import actions, journal, lifecycle, recovery
 from compute.models import ComputeNode, Flavor, Instance, InstanceAction, Service, Step
 from compute.scheduler import place
 from compute.virt.fake import FakeDriver
+
+
+DISK = b"\xeb\xfe".ljust(512, b"\0")  # a boot sector that does nothing
 
 
 class Host:
@@ -79,15 +82,18 @@ class Host:
 class Cloud:
     """Cells, hosts and what a boot needs."""
 
-    def __init__(self, cells: dict[str, Cell], folder: Path) -> None:
-        self.cells, self.folder = cells, folder
+    def __init__(self, cells: dict[str, Cell]) -> None:
+        self.cells = cells
         self.flavor = Flavor.objects.create(
             flavor_id="1", name="m1.tiny", vcpus=1, memory_mb=512, disk_gb=1, extra_specs={}
         )
         self.image = Image.objects.create(
             id=str(uuid4()), name="tiny", status="active", visibility="public", owner="x", disk_format="raw",
-            container_format="bare", size=512, virtual_size=512, checksum=hashlib.md5(b"").hexdigest(),
+            container_format="bare", size=len(DISK), virtual_size=len(DISK),
+            checksum=hashlib.md5(DISK).hexdigest(),
         )  # fmt: skip
+        store.path(self.image.id).parent.mkdir(parents=True, exist_ok=True)
+        store.path(self.image.id).write_bytes(DISK)
         self.hosts = {
             "host1": Host("host1", cells["cell1"]),
             "host2": Host("host2", cells["cell2"]),

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from django.conf import settings
+from django.conf import settings as django_settings
 from django.db import connections
 from rest_framework.test import APIClient
 
@@ -42,7 +42,7 @@ def cells(request: pytest.FixtureRequest) -> Iterator[dict[str, Cell]]:
     health._down.clear()
     rows = {
         name: Cell.objects.create(id=uuid, name=name, database_url=url_of(f"cell:{uuid}"))
-        for name, uuid in settings.CELLS.items()
+        for name, uuid in django_settings.CELLS.items()
     }
     yield rows
     health._down.clear()
@@ -52,7 +52,7 @@ def cells(request: pytest.FixtureRequest) -> Iterator[dict[str, Cell]]:
 def _no_thread_holds_a_test_database(request: pytest.FixtureRequest) -> Iterator[None]:
     """PostgreSQL does not drop a database somebody is connected to; the pools' threads are."""
     yield
-    for alias in settings.DATABASES:
+    for alias in django_settings.DATABASES:
         connection = connections[alias]
         if connection.vendor == "postgresql" and str(connection.settings_dict["NAME"]).startswith("test_"):
             with connection.cursor() as cursor:
@@ -112,6 +112,10 @@ def admin(cells: dict[str, Cell]) -> Api:
 
 
 @pytest.fixture
-def cloud(cells: dict[str, Cell], tmp_path: Any) -> Cloud:
-    """Two hosts (host1 in cell1, host2 in cell2), flavors and an image; `cloud.work()` does what is due."""
-    return Cloud(cells, tmp_path)
+def cloud(cells: dict[str, Cell], live_server: Any, settings: Any) -> Cloud:
+    """Two hosts (host1 in cell1, host2 in cell2), flavors and an image; `cloud.work()` does what is due.
+
+    The API also runs on a real port, because that is where hosts fetch images from.
+    """
+    settings.PUBLIC_URL = live_server.url
+    return Cloud(cells)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from compute.lifecycle import Asked, ServerAction
+from compute.microversion import Version
 from compute.models import Instance
 
 _REASON = {
@@ -21,20 +22,15 @@ class Lock(ServerAction):
     policy = "os_compute_api:os-lock-server:lock"
     needs_host = False
     minds_lock = False
-    until = (2, 72)
+
+    def schema(self, version: Version) -> dict[str, Any]:
+        """A reason may be given since 2.73; before, the value means nothing."""
+        return _REASON if version >= (2, 73) else {}
 
     def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
         """Who locked it decides who may unlock it."""
         owner = asked.caller.project_id == instance.project_id and not asked.caller.is_admin
-        reason = asked.body.get("locked_reason") if isinstance(asked.body, dict) else None
+        told = asked.body if isinstance(asked.body, dict) and asked.microversion >= (2, 73) else {}
         Instance.objects.filter(pk=instance.pk).update(
-            locked_by="owner" if owner else "admin",
-            locked_reason=reason if asked.microversion >= (2, 73) else None,
+            locked_by="owner" if owner else "admin", locked_reason=told.get("locked_reason")
         )
-
-
-class LockWithReason(Lock):
-    """As Lock, with a reason (2.73)."""
-
-    since, until = (2, 73), (2, 999)
-    body = _REASON

@@ -35,7 +35,7 @@ class ServerActionView(ComputeView):
         action = actions.keyed(key, self.version)
         if action is None:
             raise BadRequest(f"There is no such action: {key}")
-        schema.check({key: value}, {"properties": {key: action.body}})
+        schema.check({key: value}, {"properties": {key: action.schema(self.version)}})
         return action, value
 
 

@@ -90,5 +90,3 @@ def _fault(cell: Cell) -> str:
     if cell.is_cell0:
         return "cell0 cannot be disabled: it takes no new servers anyway." if cell.disabled else ""
     return arguments.broker_fault(cell.broker_url)
-
-
