@@ -55,7 +55,8 @@ def only_writer(image_id: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
             os.close(lock)
-            raise errors.Conflict("Another upload of this image is in progress.") from exc
+            # Retry-After tells a host that this is not the 409 of "stored already".
+            raise errors.Conflict("Another upload of this image is in progress.", retry_after=5) from exc
         if _still_named(lock, path):
             break
         os.close(lock)  # its last holder removed it between our open and our lock

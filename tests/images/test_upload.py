@@ -180,12 +180,14 @@ def test_two_uploads_of_one_image_one_wins(demo):
 
     def slow(size):
         if not inside:
-            inside.append(fill(demo, image, b"second").status_code)
+            inside.append(fill(demo, image, b"second"))
             return b"first"
         return b""
 
     upload.receive(image["id"], slow, None)
-    assert inside == [409]
+    assert inside[0].status_code == 409
+    assert inside[0]["Retry-After"] == "5"
+    assert "Retry-After" not in fill(demo, image, b"third")
     assert store.path(image["id"]).read_bytes() == b"first"
 
 
