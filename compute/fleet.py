@@ -62,7 +62,7 @@ class Seen(Generic[T]):
 
 
 def number(uuid: str) -> int:
-    """The integer id of a record before 2.53. Row ids would repeat from cell to cell; this is 48 random bits."""
+    """The integer id of a record before 2.53: 48 random bits, as row ids repeat from cell to cell."""
     return UUID(uuid).int >> 80
 
 

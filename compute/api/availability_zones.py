@@ -42,9 +42,12 @@ class AvailabilityZonesDetailView(ComputeView):
 
 def _zones(services: list[Placed]) -> list[tuple[str, bool, list[Placed]]]:
     """(name, has an enabled service, its enabled services); available ones first, as Nova lists them."""
-    names = sorted({one.zone for one in services})
-    enabled = {name: [one for one in services if one.zone == name and not one.service.disabled] for name in names}
-    return sorted(((name, bool(enabled[name]), enabled[name]) for name in names), key=lambda zone: not zone[1])
+    zones: dict[str, list[Placed]] = {name: [] for name in sorted({one.zone for one in services})}
+    for one in services:
+        if not one.service.disabled:
+            zones[one.zone].append(one)
+    listed = [(name, bool(enabled), enabled) for name, enabled in zones.items()]
+    return sorted(listed, key=lambda zone: not zone[1])
 
 
 def _zone(name: str, *, available: bool, hosts: dict[str, Any] | None) -> dict[str, Any]:

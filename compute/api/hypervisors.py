@@ -164,9 +164,10 @@ def numbers(one: Hypervisor) -> dict[str, int]:
     free_disk = node.disk_gb - node.disk_gb_used
     return {
         "vcpus": node.vcpus, "memory_mb": node.memory_mb, "local_gb": node.disk_gb,
-        "vcpus_used": node.vcpus_used, "memory_mb_used": node.memory_mb_used, "local_gb_used": node.disk_gb_used,
-        "free_ram_mb": node.memory_mb - node.memory_mb_used, "free_disk_gb": free_disk,
-        "current_workload": one.busy, "running_vms": one.running, "disk_available_least": free_disk,
+        "vcpus_used": node.vcpus_used, "memory_mb_used": node.memory_mb_used,
+        "local_gb_used": node.disk_gb_used, "free_ram_mb": node.memory_mb - node.memory_mb_used,
+        "free_disk_gb": free_disk, "current_workload": one.busy, "running_vms": one.running,
+        "disk_available_least": free_disk,
     }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from cells.models import HostMapping
 from cloud.errors import BadRequest, Conflict, NotFound
 from compute import fleet, schema
 from compute.api.base import ComputeView
-from compute.api.wire import moment, only
+from compute.api.wire import closed, moment, only
 from compute.errors import CellDown
 from compute.fleet import Placed
 from compute.microversion import Version
@@ -25,31 +25,17 @@ from compute.models.host import COMPUTE
 
 _REASON = {"type": "string", "minLength": 1, "maxLength": 255}
 _HOST = {"type": "string", "minLength": 1, "maxLength": 255}
-BY_NAME = {
-    "type": "object",
-    "properties": {"host": _HOST, "binary": _HOST},
-    "required": ["host", "binary"],
-    "additionalProperties": False,
-}
-WITH_REASON = {
-    **BY_NAME,
-    "properties": {**BY_NAME["properties"], "disabled_reason": _REASON},
-    "required": ["host", "binary", "disabled_reason"],
-}
-WITH_FORCED_DOWN = {
-    **BY_NAME,
-    "properties": {**BY_NAME["properties"], "forced_down": schema.BOOLEAN},
-    "required": ["host", "binary", "forced_down"],
-}
-BY_ID = {
-    "type": "object",
-    "properties": {
+_NAME = {"host": _HOST, "binary": _HOST}
+BY_NAME = closed(_NAME, _NAME)
+WITH_REASON = closed({**_NAME, "disabled_reason": _REASON}, [*_NAME, "disabled_reason"])
+WITH_FORCED_DOWN = closed({**_NAME, "forced_down": schema.BOOLEAN}, [*_NAME, "forced_down"])
+BY_ID = closed(
+    {
         "status": {"type": "string", "enum": ["enabled", "disabled"]},
         "disabled_reason": _REASON,
         "forced_down": schema.BOOLEAN,
-    },
-    "additionalProperties": False,
-}
+    }
+)
 _ACTIONS = {
     "enable": BY_NAME, "disable": BY_NAME, "disable-log-reason": WITH_REASON, "force-down": WITH_FORCED_DOWN,
 }  # fmt: skip

@@ -1,7 +1,8 @@
-"""Small forms that many resources share on the wire: times, numbers, and which query keys there are."""
+"""Small forms that many resources share on the wire: times, numbers, closed objects, query keys."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -26,6 +27,14 @@ def whole(name: str, value: Any, least: int = 0) -> int:
     else:
         return found
     raise InvalidInput(f"Invalid input for field/attribute {name}. Value: {value}. {problem}")
+
+
+def closed(properties: Mapping[str, Any], required: Iterable[str] = ()) -> dict[str, Any]:
+    """The schema of an object with these keys and no others."""
+    return {
+        "type": "object", "properties": dict(properties), "required": list(required),
+        "additionalProperties": False,
+    }  # fmt: skip
 
 
 def only(view: ComputeView, *names: str) -> None:
