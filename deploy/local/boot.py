@@ -35,6 +35,8 @@ def first_guest(state: State) -> None:
         _ready_line(state)
     else:
         say(f"server {NAME!r} is {server['status']}")
+        if server["status"] == "ERROR":
+            hint(f"see why: openstack server show {NAME}; delete it, and the next `make up` boots a new one")
 
 
 def client_environment(state: State) -> dict[str, str]:

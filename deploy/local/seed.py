@@ -31,8 +31,7 @@ LINUX = Image("tiny-linux", "tiny-linux.qcow2", "qcow2", 96)
 
 def databases(state: State, values: dict[str, str]) -> None:
     """Tables, cells, identity and flavors; nothing when the last time did just that."""
-    fingerprint = _fingerprint(state, values)
-    if state.choices.seeded == fingerprint:
+    if state.choices.seeded == _fingerprint(state, values):
         return
     with step("databases of the global side, cell0, cell1 and cell2"):
         manage(state, "migrate", "--no-input", "-v", "0")
@@ -47,7 +46,7 @@ def databases(state: State, values: dict[str, str]) -> None:
             "--admin-password-file", files["admin"], "--demo-password-file", files["demo"],
         )  # fmt: skip
         manage(state, "flavors_seed")
-    state.choices.seeded = fingerprint
+    state.choices.seeded = _fingerprint(state, values)  # anew: now there are database files
     state.save()
 
 
