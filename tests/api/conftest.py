@@ -1,0 +1,53 @@
+"""What the tests of resources share: how many queries a request costs, and a cell that is down."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
+
+from cells.models import Cell
+
+
+@pytest.fixture
+def queries(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], int]:
+    """`queries(call)`: what a call costs, over all databases and threads (cells are asked from others)."""
+    counter = itertools.count()
+    run = CursorWrapper.execute
+
+    def counting(self: CursorWrapper, sql: str, params: Any = None) -> Any:
+        next(counter)
+        return run(self, sql, params)
+
+    monkeypatch.setattr(CursorWrapper, "execute", counting)
+
+    def cost(call: Callable[[], Any]) -> int:
+        before = next(counter)
+        call()
+        return next(counter) - before - 1
+
+    return cost
+
+
+@pytest.fixture
+def down_cell(
+    cells: dict[str, Cell], monkeypatch: pytest.MonkeyPatch, django_db_blocker: Any
+) -> Iterator[Cell]:
+    """A cell whose database nobody can open.
+
+    Django's test case forbids databases it did not know when the test began; here one is the point.
+    """
+    monkeypatch.setattr(BaseDatabaseWrapper, "ensure_connection", django_db_blocker._real_ensure_connection)
+    cell = Cell.objects.create(
+        id="33333333-3333-4333-8333-333333333333", name="cell3",
+        database_url="sqlite:////nonexistent/dir/x.sqlite3",
+    )  # fmt: skip
+    yield cell
+    if cell.alias in connections.databases:
+        connections[cell.alias].close()
+        del connections[cell.alias], connections.databases[cell.alias]
