@@ -164,4 +164,6 @@ UNFOLD = {
     "SITE_HEADER": "Stillwater",
     "SITE_SUBHEADER": "compute control plane",
     "SHOW_VIEW_ON_SITE": False,
+    "DASHBOARD_CALLBACK": "compute.admin.dashboard.context",
+    "SIDEBAR": {"navigation": "compute.admin.navigation.menu", "show_search": True},
 }

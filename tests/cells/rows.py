@@ -24,8 +24,8 @@ def service(cell: Cell, host: str, binary: str = COMPUTE, **columns: Any) -> Ser
 def node(cell: Cell, host: str, **columns: Any) -> ComputeNode:
     """A hypervisor of the host."""
     facts = {
-        "hypervisor_hostname": host, "hypervisor_type": "fake", "hypervisor_version": 1, "host_ip": "127.0.0.1",
-        "vcpus": 8, "memory_mb": 16384, "disk_gb": 100, "updated_at": timezone.now(),
+        "hypervisor_hostname": host, "hypervisor_type": "fake", "hypervisor_version": 1,
+        "host_ip": "127.0.0.1", "vcpus": 8, "memory_mb": 16384, "disk_gb": 100, "updated_at": timezone.now(),
     }  # fmt: skip
     with target_cell(cell):
         return ComputeNode.objects.create(host=host, **(facts | columns))

@@ -1,0 +1,142 @@
+"""What the first page says: cells, hosts and servers in numbers, and the oldest open actions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Count
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils import timezone
+
+from cells import admin_look as look
+from cells.models import BuildRequest, Cell, HostMapping, InstanceMapping
+from cells.scatter import Gathered
+from compute import state
+from compute.admin import progress, signs
+from compute.models import Instance, Service, Step
+from compute.models.host import COMPUTE
+
+OLDEST = 10
+CELL_HEADERS = ("Cell", "State", "New servers", "Hosts up", "Servers", "What it means")
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What one cell says."""
+
+    hosts_up: int
+    hosts_down: int
+    statuses: Counter[str]
+    steps: list[Step]
+
+
+def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
+    """Called by unfold for the index. Three questions per cell, four to the global database."""
+    cells = list(Cell.objects.order_by("name"))
+    gathered = look.ask(cells, _read)
+    mapped = _mapped_servers()
+    unknown = {cell.pk: mapped.get(cell.pk, 0) for cell in cells if cell.pk in gathered.down}
+    steps = progress.oldest(
+        {cell.name: gathered.answers[cell.pk].steps for cell in cells if cell.pk in gathered.answers}
+    )[:OLDEST]
+    return context | {
+        "cards": [
+            _cells_card(cells, gathered),
+            _hosts_card(gathered),
+            _servers_card(gathered, sum(unknown.values())),
+            _work_card(steps),
+        ],
+        "cells_table": {
+            "headers": CELL_HEADERS,
+            "rows": [_cell_row(cell, gathered, unknown) for cell in cells],
+        },
+        "steps_table": progress.table(steps),
+        "progress_url": reverse("admin:actions_in_progress"),
+        "now": timezone.now(),
+    }
+
+
+def _read(_: Cell) -> Numbers:
+    up = [service.is_up for service in Service.objects.filter(binary=COMPUTE)]
+    statuses: Counter[str] = Counter()
+    states = Instance.objects.filter(deleted=False).order_by().values("vm_state", "task_state")
+    for vm_state, task_state, number in states.annotate(n=Count("pk")).values_list(
+        "vm_state", "task_state", "n"
+    ):
+        statuses[state.status(vm_state, task_state)] += number
+    return Numbers(sum(up), len(up) - sum(up), statuses, progress.open_steps(OLDEST))
+
+
+def _mapped_servers() -> dict[str | None, int]:
+    living = InstanceMapping.objects.exclude(queued_for_delete=True)
+    return dict(living.order_by().values("cell").annotate(n=Count("pk")).values_list("cell", "n"))
+
+
+def _cells_card(cells: list[Cell], gathered: Gathered[Numbers]) -> dict[str, Any]:
+    down = len(gathered.down)
+    lines = [look.label(f"{len(cells) - down} up", look.GOOD, "▲")]
+    if down:
+        lines.append(look.label(f"{down} down", look.BAD, "▼"))
+    return {
+        "title": "Cells",
+        "number": len(cells),
+        "lines": lines,
+        "url": reverse("admin:cells_cell_changelist"),
+    }
+
+
+def _hosts_card(gathered: Gathered[Numbers]) -> dict[str, Any]:
+    up = sum(numbers.hosts_up for numbers in gathered.values())
+    down = sum(numbers.hosts_down for numbers in gathered.values())
+    unknown = HostMapping.objects.filter(cell__in=list(gathered.down)).count()
+    lines = [look.label(f"{up} up", look.GOOD, "▲")]
+    if down:
+        lines.append(look.label(f"{down} down", look.BAD, "▼"))
+    if unknown:
+        lines.append(look.label(f"{unknown} unknown", look.GREY, "?"))
+    url = reverse("admin:cells_hostmapping_changelist")
+    return {"title": "Hosts", "number": up + down + unknown, "lines": lines, "url": url}
+
+
+def _servers_card(gathered: Gathered[Numbers], unknown: int) -> dict[str, Any]:
+    statuses: Counter[str] = sum((numbers.statuses for numbers in gathered.values()), Counter())
+    waiting = BuildRequest.objects.count()
+    lines = [_status_line(word, number) for word, number in statuses.most_common()]
+    if unknown:
+        lines.append(_status_line("UNKNOWN", unknown))
+    if waiting:
+        lines.append(look.label(f"{waiting} to be placed", look.BUSY, "…"))
+    url = reverse("admin:cells_instancemapping_changelist")
+    return {"title": "Servers", "number": sum(statuses.values()) + unknown, "lines": lines, "url": url}
+
+
+def _status_line(word: str, number: int) -> Any:
+    colour, sign = signs.STATUS.get(word, (look.GREY, "•"))
+    return look.label(f"{number} {word}", colour, sign)
+
+
+def _work_card(steps: list[tuple[str, Step]]) -> dict[str, Any]:
+    url = reverse("admin:actions_in_progress")
+    if not steps:
+        return {"title": "Oldest open action", "number": "none", "lines": [], "url": url}
+    cell, step = steps[0]
+    lines = [signs.step_state(step), look.label(f"{step.action.action} in {cell}")]
+    return {"title": "Oldest open action", "number": look.age(step.queued_at), "lines": lines, "url": url}
+
+
+def _cell_row(cell: Cell, gathered: Gathered[Numbers], unknown: dict[str, int]) -> list[Any]:
+    wanted = "-" if cell.is_cell0 else "disabled" if cell.disabled else "enabled"
+    if cell.pk in gathered.down:
+        reason, since = gathered.down[cell.pk].reason, look.down_for(cell.pk)
+        sentence = (
+            f"{reason}, for {since}. {unknown[cell.pk]} servers show as UNKNOWN; their guests probably run "
+            "on. New servers go elsewhere."
+        )
+        return [cell.name, look.up_or_down(reason, since), wanted, "?", unknown[cell.pk], sentence]
+    numbers = gathered.answers[cell.pk]
+    hosts = f"{numbers.hosts_up} of {numbers.hosts_up + numbers.hosts_down}"
+    meaning = "servers that never got a host" if cell.is_cell0 else ""
+    return [cell.name, look.up_or_down(), wanted, hosts, sum(numbers.statuses.values()), meaning]

@@ -1,0 +1,112 @@
+"""What the page of one server shows: its columns, its fault, and everything that was done to it.
+
+Parameters of actions, user data and keys are not read at all: they may hold secrets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cells import admin_look as look
+from cells import scatter
+from cells.models import Cell, InstanceMapping
+from compute import state
+from compute.admin import signs
+from compute.models import Instance, InstanceAction, Step
+
+ACTIONS = 50  # newest first
+SECRETS = ("key_data", "user_data")
+
+
+@dataclass(slots=True)
+class Past:
+    """One action with its steps."""
+
+    action: InstanceAction
+    steps: list[dict[str, Any]]
+    took: str
+
+
+def context(mapping: InstanceMapping) -> dict[str, Any]:
+    """What the template needs; three questions to the server's cell."""
+    cell = mapping.cell
+    found = look.ask([cell], lambda _: _read(mapping.server_id)) if cell else scatter.Gathered({}, {})
+    instance, history = found.answers.get(cell.pk, (None, [])) if cell else (None, [])
+    down = found.down.get(cell.pk) if cell else None
+    return {
+        "title": f"Server {mapping.server_id}",
+        "mapping": mapping,
+        "status": _status(mapping, instance, down),
+        "since": look.down_for(cell.pk) if cell and down else "",
+        "down": down,
+        "known": _known(mapping) + (_columns(instance) if instance else []),
+        "fault": instance.fault if instance else None,
+        "history": history,
+        "limit": ACTIONS,
+    }
+
+
+def _read(server_id: str) -> tuple[Instance | None, list[Past]]:
+    """In the targeted cell."""
+    instance = Instance.objects.filter(uuid=server_id).defer(*SECRETS).first()
+    actions = list(
+        InstanceAction.objects.filter(server_id=server_id).defer("params").order_by("-started_at")[:ACTIONS]
+    )
+    steps: dict[int, list[Step]] = {}
+    for step in Step.objects.filter(action__in=actions).order_by("queued_at", "pk"):
+        steps.setdefault(step.action_id, []).append(step)
+    return instance, [
+        Past(action, [_step(step) for step in steps.get(action.pk, ())], _took(action)) for action in actions
+    ]
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {"row": step, "state": signs.step_state(step), "took": _took(step) if step.started_at else "-"}
+
+
+def _took(row: InstanceAction | Step) -> str:
+    """How long it took, or takes."""
+    if row.finished_at is None or row.started_at is None:
+        return f"{look.age(row.started_at)}, not ended"
+    return look.seconds((row.finished_at - row.started_at).total_seconds())
+
+
+def _status(mapping: InstanceMapping, instance: Instance | None, down: scatter.Down | None) -> Any:
+    if down is not None:
+        return signs.status("UNKNOWN", down.reason)
+    if instance is None:
+        return look.label("not in a cell yet" if mapping.cell is None else "not in its cell", look.GREY, "…")
+    return signs.status(state.status(instance.vm_state, instance.task_state))
+
+
+def _known(mapping: InstanceMapping) -> list[tuple[str, Any]]:
+    """What the global side knows, also while the cell is down."""
+    cell: Cell | None = mapping.cell
+    return [
+        ("Id", mapping.server_id),
+        ("Cell", f"{cell.name} ({cell.pk})" if cell else "none yet"),
+        ("Project", mapping.project_id),
+        ("User", mapping.user_id),
+        ("Asked for", f"{mapping.created_at:%F %T} ({look.age(mapping.created_at)} ago)"),
+        ("Delete asked for", "yes" if mapping.queued_for_delete else "no"),
+    ]
+
+
+def _columns(instance: Instance) -> list[tuple[str, Any]]:
+    return [
+        ("Name", instance.display_name),
+        ("State", f"{instance.vm_state} / {instance.task_state or 'idle'} (change {instance.generation})"),
+        ("Power", signs.power(instance.power_state)),
+        ("Host", f"{instance.host or '-'} ({instance.node or '-'})"),
+        ("Zone", instance.availability_zone or "-"),
+        ("Hypervisor's name", instance.instance_name),
+        ("Flavor", f"{instance.flavor.get('original_name', instance.flavor_id)}: {instance.vcpus} CPUs, "
+                   f"{instance.memory_mb} MiB, {instance.disk_gb} GiB"),
+        ("Image", instance.image_id or "-"),
+        ("Key", instance.key_name or "-"),
+        ("Locked", f"{instance.locked_by}: {instance.locked_reason or '-'}" if instance.locked_by else "no"),
+        ("Launched", f"{instance.launched_at:%F %T}" if instance.launched_at else "never"),
+        ("Changed", f"{look.age(instance.updated_at)} ago"),
+        ("Deleted", f"{instance.deleted_at:%F %T}" if instance.deleted_at else "no"),
+    ]  # fmt: skip

@@ -1,0 +1,175 @@
+"""The pages of servers: the list over all cells, and one server with its history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from cells import admin_look as look
+from cells.models import Cell, InstanceMapping
+from compute import state
+from compute.admin import one_server, progress, signs
+from compute.models import Instance
+
+LISTED = (
+    "uuid", "display_name", "vm_state", "task_state", "power_state", "host", "project_id", "created_at",
+    "deleted",
+)  # fmt: skip
+NAMES_FOUND = 200  # per cell; a search that finds more is too wide to read
+
+
+class Deleted(admin.SimpleListFilter):
+    """Servers that live, unless others are asked for."""
+
+    title = "delete asked for"
+    parameter_name = "queued"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """No value means: living ones."""
+        return [("yes", "Yes"), ("all", "Either")]
+
+    def choices(self, changelist: Any) -> Any:
+        """Django calls no value "All"; here it is "No"."""
+        for index, choice in enumerate(super().choices(changelist)):
+            yield choice | {"display": "No"} if index == 0 else choice
+
+    def queryset(self, request: HttpRequest, rows: QuerySet[InstanceMapping]) -> QuerySet[InstanceMapping]:
+        """Null is from before the column and means no."""
+        if self.value() == "all":
+            return rows
+        asked = Q(queued_for_delete=True)
+        return rows.filter(asked if self.value() == "yes" else ~asked)
+
+
+class Project(admin.SimpleListFilter):
+    """The first projects that have servers; any other one by searching for its id."""
+
+    title = "project"
+    parameter_name = "project_id"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Read from the index."""
+        ids = InstanceMapping.objects.order_by("project_id").values_list("project_id", flat=True).distinct()
+        return [(project, project) for project in ids[:30]]
+
+    def queryset(self, request: HttpRequest, rows: QuerySet[InstanceMapping]) -> QuerySet[InstanceMapping]:
+        """One project's."""
+        return rows.filter(project_id=self.value()) if self.value() else rows
+
+
+@admin.register(InstanceMapping)
+class ServerPage(look.JoinedPage):
+    """Servers. One whose cell does not answer is listed as UNKNOWN."""
+
+    list_display = ("server", "name", "status", "task", "cell", "host", "power", "project_id", "created")
+    list_filter = (Deleted, "cell", Project)
+    list_select_related = ("cell",)
+    list_display_links = ("server",)
+    search_fields = ("server_id",)
+    search_help_text = "Server id, project id, or a part of the name."
+    ordering = ("-created_at", "server_id")
+    list_fullwidth = True
+
+    def get_custom_urls(self) -> tuple[Any, ...]:
+        """Actions are a cell's records, which have no pages of their own: theirs hangs here."""
+        return (("in-progress/", "actions_in_progress", progress.view),)
+
+    def join(self, rows: list[Any]) -> None:
+        """One question per cell, whatever the number of servers."""
+        ids: dict[str, list[str]] = {}
+        for row in rows:
+            ids.setdefault(row.cell_id, []).append(row.pk)
+        cells = {row.cell_id: row.cell for row in rows if row.cell_id}
+
+        def read(cell: Cell) -> dict[str, Instance]:
+            found = Instance.objects.filter(uuid__in=ids[cell.pk]).only(*LISTED)
+            return {instance.uuid: instance for instance in found}
+
+        gathered = look.ask(cells.values(), read)
+        for row in rows:
+            row.instance = gathered.answers.get(row.cell_id, {}).get(row.pk)
+            row.down = gathered.down.get(row.cell_id)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[InstanceMapping], search_term: str
+    ) -> tuple[QuerySet[InstanceMapping], bool]:
+        """By id here, by name in all cells; cells that do not answer are named."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+
+        def named(_: Cell) -> list[str]:
+            found = Instance.objects.filter(deleted=False, display_name__icontains=term)
+            return list(found.values_list("uuid", flat=True)[:NAMES_FOUND])
+
+        cells = {cell.pk: cell for cell in Cell.objects.all()}
+        gathered = look.ask(cells.values(), named)
+        if gathered.down:
+            names = ", ".join(cells[cell_id].name for cell_id in gathered.down)
+            messages.warning(request, f"Not searched by name, because they do not answer: {names}.")
+        by_name = [server_id for ids in gathered.values() for server_id in ids]
+        by_id = Q(server_id__startswith=term.lower()) | Q(project_id=term)
+        return queryset.filter(by_id | Q(pk__in=by_name)), False
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """One server, all that is known, nothing to change."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        mapping = InstanceMapping.objects.select_related("cell").filter(pk=object_id).first()
+        if mapping is None:
+            raise Http404(f"There is no server {object_id}.")
+        context = self.admin_site.each_context(request) | one_server.context(mapping)
+        return TemplateResponse(request, "admin/stillwater/server.html", context | {"opts": self.opts})
+
+    @admin.display(description="Server", ordering="server_id")
+    def server(self, row: Any) -> str:
+        """Its id."""
+        return str(row.pk)
+
+    @admin.display(description="Name")
+    def name(self, row: Any) -> str:
+        """Escaped by Django: a user wrote it."""
+        return row.instance.display_name if row.instance else "-"
+
+    @admin.display(description="Status")
+    def status(self, row: Any) -> SafeString:
+        """What the API shows; UNKNOWN when the cell does not answer."""
+        if row.down is not None:
+            since = look.down_for(row.cell_id)
+            return format_html(
+                "{} for {}", signs.status("UNKNOWN", f"cell {row.cell.name}: {row.down.reason}"), since
+            )
+        if row.instance is None:
+            return look.label(
+                "not in a cell yet" if row.cell_id is None else "not in its cell", look.GREY, "…"
+            )
+        return signs.status(state.status(row.instance.vm_state, row.instance.task_state))
+
+    @admin.display(description="Task")
+    def task(self, row: Any) -> str:
+        """What is going on with it."""
+        return (row.instance.task_state or "") if row.instance else "-"
+
+    @admin.display(description="Host")
+    def host(self, row: Any) -> str:
+        """Where it is."""
+        return row.instance.host if row.instance else "-"
+
+    @admin.display(description="Power")
+    def power(self, row: Any) -> str:
+        """What the hypervisor said last."""
+        return signs.power(row.instance.power_state) if row.instance else "-"
+
+    @admin.display(description="Age", ordering="created_at")
+    def created(self, row: Any) -> str:
+        """Since it was asked for."""
+        return look.age(row.created_at)

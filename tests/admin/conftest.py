@@ -1,0 +1,54 @@
+"""A superuser's browser, and a cloud with a bit of everything in it."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from cells.context import target_cell
+from cells.models import Cell, HostMapping
+from cloud.identity.models import User
+from compute.models import InstanceAction, Step
+from tests.cells import rows
+from tests.cells.conftest import _no_memories, lost  # noqa: F401  fixtures
+
+EVIL = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def browser(cells) -> Client:
+    """Logged in as a superuser."""
+    client = Client()
+    client.force_login(User.objects.create_superuser("root", "secret"))
+    return client
+
+
+def action(cell: Cell, server_id: str, *, state: str = "running", **columns: object) -> Step:
+    """Something going on with a server."""
+    now = timezone.now()
+    ended = None if state in ("queued", "running") else now
+    with target_cell(cell):
+        row = InstanceAction.objects.create(
+            server_id=server_id, action="reboot", key="reboot", request_id="req-7", user_id="u1",
+            project_id="p1", params={"image_ticket": "TOP-SECRET"}, started_at=now, updated_at=now,
+            finished_at=ended, message="Error" if state == "failed" else None,
+        )  # fmt: skip
+        return Step.objects.create(
+            **{
+                "action": row, "server_id": server_id, "name": "reboot", "event": "compute_reboot",
+                "host": "h1", "lane": "requests", "state": state, "queued_at": now, "started_at": now,
+                "finished_at": ended,
+            } | columns
+        )  # fmt: skip
+
+
+def furnish(cell: Cell, host: str, servers: int = 1) -> list[str]:
+    """A host, some servers on it, something going on with each; the ids of the servers."""
+    rows.service(cell, host, disabled=True, disabled_reason=EVIL)
+    rows.node(cell, host, vcpus_used=127)
+    HostMapping.objects.create(host=host, cell=cell)
+    made = [rows.server(cell, host=host, display_name=EVIL, key_data="PUBLIC-KEY") for _ in range(servers)]
+    for instance in made:
+        action(cell, instance.uuid, details=EVIL, host=host)
+    return [instance.uuid for instance in made]
