@@ -87,15 +87,17 @@ def _boot(state: State) -> dict[str, Any]:
 
 
 def _ready_line(state: State) -> None:
-    """Print the line by which the guest itself says that it is up."""
-    started = time.monotonic()
-    simulated = state.choices.driver == "fake"
-    while time.monotonic() - started < (1 if simulated else READY_SECONDS):
-        log = openstack(state, "console", "log", "show", NAME).stdout
-        lines = [line.strip() for line in log.splitlines() if READY in line]
+    """Print the line by which the guest itself says that it is up; a simulated one may have none."""
+    started, refused = time.monotonic(), ""
+    seconds = 1 if state.choices.driver == "fake" else READY_SECONDS
+    while time.monotonic() - started < seconds and not refused:
+        log = openstack(state, "console", "log", "show", NAME)
+        refused = log.stderr.strip() if log.returncode else ""
+        lines = [line.strip() for line in log.stdout.splitlines() if READY in line]
         if lines:
             say(f"its console says: {lines[-1]}", time.monotonic() - started)
             return
         time.sleep(1)
-    if not simulated:
-        hint(f"no ready line within {READY_SECONDS} s; look: openstack console log show {NAME}")
+    if refused or state.choices.driver != "fake":
+        hint(f"no ready line after {time.monotonic() - started:.0f} s {refused[-200:]}".rstrip())
+        hint(f"look: openstack console log show {NAME}")
