@@ -12,12 +12,12 @@ from celery import Celery, signals
 from django.apps import apps
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "cloud.settings")
-# Celery reads its settings before it sets Django up, and ours use models.
-if not apps.ready and not apps.loading:
-    django.setup()
 
 app = Celery("stillwater")
 app.config_from_object("tasks.celeryconfig")
+# Celery reads its settings before it sets Django up, and ours use models. After `app`: what is set up imports it.
+if not apps.ready and not apps.loading:
+    django.setup()
 
 
 @signals.setup_logging.connect
