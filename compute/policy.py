@@ -62,6 +62,7 @@ RULES: dict[str, Rule] = {
         "os-hypervisors:list": A, "os-hypervisors:list-detail": A, "os-hypervisors:show": A,
         "os-hypervisors:statistics": A, "os-hypervisors:uptime": A, "os-hypervisors:search": A,
         "os-hypervisors:servers": A,
+        "os-aggregates:index": A, "os-aggregates:show": A,
         "os-availability-zone:list": ANY, "os-availability-zone:detail": A,
         "limits": ANY, "limits:other_project": A,
         "os-quota-sets:show": R, "os-quota-sets:detail": A, "os-quota-sets:defaults": ANY,

@@ -2,8 +2,8 @@
 
 from django.urls import path
 
+from compute.api import aggregates, flavor_specs, flavors, hypervisors, keypairs, limits, quota_sets, services
 from compute.api import availability_zones as zones
-from compute.api import flavor_specs, flavors, hypervisors, keypairs, limits, quota_sets, services
 
 _SPECS = "flavors/<str:flavor_id>/os-extra_specs"
 _HYPERVISOR = "os-hypervisors/<str:hypervisor_id>"
@@ -31,6 +31,8 @@ _VIEWS = {
     f"{_HYPERVISOR}/uptime": hypervisors.UptimeView,
     f"{_HYPERVISOR}/search": hypervisors.SearchView,
     f"{_HYPERVISOR}/servers": hypervisors.HypervisorServersView,
+    "os-aggregates": aggregates.AggregatesView,
+    "os-aggregates/<str:aggregate_id>": aggregates.AggregateView,
     "os-availability-zone": zones.AvailabilityZonesView,
     "os-availability-zone/detail": zones.AvailabilityZonesDetailView,
 }

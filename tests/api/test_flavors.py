@@ -171,6 +171,13 @@ def test_access_is_listed_given_once_and_taken(admin, api):
     assert message(unknown, 400) == "There is no such action: dance"
 
 
+def test_an_empty_accept_is_answered_in_json(admin):
+    """The SDK sends one with actions."""
+    make(admin, id="p1", name="secret", **{"os-flavor-access:is_public": False})
+    body = {"addTenantAccess": {"tenant": PROJECT}}
+    assert admin.send("post", "/flavors/p1/action", body, HTTP_ACCEPT="").status_code == 200
+
+
 def test_extra_specs(admin, api):
     make(admin, id="b1")
     base = "/flavors/b1/os-extra_specs"
