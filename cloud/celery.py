@@ -15,7 +15,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "cloud.settings")
 
 app = Celery("stillwater")
 app.config_from_object("tasks.celeryconfig")
-# Celery reads its settings before it sets Django up, and ours use models. After `app`: what is set up imports it.
+# Celery reads its settings before it sets Django up, and ours use models. The admin imports `app`.
 if not apps.ready and not apps.loading:
     django.setup()
 

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from deploy.local import envfiles
 from tests.live.cloud import Cloud
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
@@ -94,11 +95,13 @@ def test_a_host_knows_its_own_cell_and_nothing_else(any_cloud):
 
 
 def test_a_running_host_was_given_nothing_more_than_its_file(any_cloud):
+    """celery multi executes itself anew, so what the file says is in the environment by then."""
     pid = any_cloud.daemon("host1").pid()
     with open(f"/proc/{pid}/environ", "rb") as environ:
-        names = {entry.split(b"=", 1)[0] for entry in environ.read().split(b"\0")}
-    ours = {name.decode() for name in names if name.startswith(b"STILLWATER_")}
-    assert ours == {"STILLWATER_STATE", "STILLWATER_ENV_FILE"}
+        pairs = dict(entry.decode().split("=", 1) for entry in environ.read().split(b"\0") if b"=" in entry)
+    file = any_cloud.state.path("env", "host1.env")
+    ours = {name: value for name, value in pairs.items() if name.startswith("STILLWATER_")}
+    assert ours == envfiles.read(file) | {"STILLWATER_ENV_FILE": str(file)}
 
 
 def test_secrets_are_their_owners_only(any_cloud):
