@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kombu import Connection
+from kombu import Connection, Exchange, Queue
 from kombu.pools import producers, set_limit
 
 from cells.models import Cell
@@ -37,6 +37,11 @@ def options(broker_url: str) -> dict[str, Any]:
     if broker_url.startswith(("redis", "rediss", "unix", "sentinel")):
         return dict(REDIS_OPTIONS)
     return {"confirm_publish": True}
+
+
+def queue(name: str) -> Queue:
+    """A queue on the default exchange, which needs no binding: a wiped broker loses nothing but messages."""
+    return Queue(name, exchange=Exchange(""), routing_key=name)
 
 
 def connection(broker_url: str) -> Connection:

@@ -15,6 +15,7 @@ def configure(level: str, fmt: str) -> dict[str, Any]:
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.ExtraAdder(),
+        _without_request,
         structlog.processors.TimeStamper(fmt="iso"),
     ]
     structlog.configure(
@@ -42,6 +43,12 @@ def configure(level: str, fmt: str) -> dict[str, Any]:
         "root": {"handlers": ["stderr"], "level": level},
         "loggers": {"urllib3": {"level": "WARNING"}, "django.db.backends": {"level": "WARNING"}},
     }
+
+
+def _without_request(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+    """Django attaches the request, whose repr has the query string, which may hold a secret."""
+    event.pop("request", None)
+    return event
 
 
 def get(name: str) -> Any:

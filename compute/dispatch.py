@@ -70,8 +70,7 @@ def publish(broker_url: str, queue: str, name: str, kwargs: dict[str, Any]) -> b
         return False
     try:
         with brokers.producer(broker_url) as producer:
-            # The default exchange needs no binding, so a wiped broker loses nothing but messages.
-            app.send_task(name, kwargs=kwargs, producer=producer, exchange="", routing_key=queue, retry=False)
+            app.send_task(name, kwargs=kwargs, producer=producer, queue=brokers.queue(queue), retry=False)
     except Exception as exc:  # every transport raises its own kinds; none of them may fail the request
         logger.warning("dispatch.broker_away", queue=queue, message=name, error=type(exc).__name__)
         return False

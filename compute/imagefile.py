@@ -32,7 +32,7 @@ def source(image_id: str, ticket: str) -> ImageSource:
     def fetch(path: Path) -> None:
         try:
             with requests.get(
-                f"{image_url(image_id)}/file", params={"ticket": ticket}, stream=True, timeout=TIMEOUT
+                f"{image_url(image_id)}/file", headers={"X-Image-Ticket": ticket}, stream=True, timeout=TIMEOUT
             ) as answer:
                 _judge(answer, image_id)
                 with path.open("wb") as out:
@@ -46,17 +46,17 @@ def source(image_id: str, ticket: str) -> ImageSource:
 
 def upload(image_id: str, ticket: str, path: Path) -> None:
     """Store a file as the image's data. Stored already is success. Raises ImageServiceAway, ImageUnusable."""
-    headers = {"Content-Type": "application/octet-stream"}
+    headers = {"Content-Type": "application/octet-stream", "X-Image-Ticket": ticket}
     try:
         with path.open("rb") as data:
             answer = requests.put(
-                f"{image_url(image_id)}/file", params={"ticket": ticket}, data=data, headers=headers,
-                timeout=(5, 600),
+                f"{image_url(image_id)}/file", data=data, headers=headers, timeout=(5, 600),
             )  # fmt: skip
     except requests.RequestException as exc:
         raise ImageServiceAway(f"image {image_id} cannot be stored: {type(exc).__name__}") from exc
-    if answer.status_code != 409:  # 409: an earlier try stored it
-        _judge(answer, image_id)
+    if answer.status_code == 409 and "Retry-After" not in answer.headers:
+        return  # an earlier try stored it
+    _judge(answer, image_id)
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def scratch(name: str) -> Iterator[Path]:
 
 
 def _judge(answer: requests.Response, image_id: str) -> None:
-    if answer.status_code >= 500:
+    if answer.status_code >= 500 or "Retry-After" in answer.headers:
         raise ImageServiceAway(f"the image service answers {answer.status_code} for image {image_id}")
-    if answer.status_code >= 400 or answer.status_code == 204 and answer.request.method == "GET":
+    if answer.status_code >= 400 or (answer.status_code == 204 and answer.request.method == "GET"):
         raise ImageUnusable(f"image {image_id}: the image service answers {answer.status_code}")

@@ -38,14 +38,16 @@ def open_step(action: InstanceAction, *, name: str, event: str, host: str, lane:
     return step
 
 
-def claim(step_id: int, worker: str, incarnation: str) -> Step | None:
+def claim(step_id: int, worker: str, incarnation: str, host: str | None = None) -> Step | None:
     """Take a queued step for this process, or None: done, running elsewhere, not due, or not its turn.
 
     Steps of one server run one at a time: while another one runs this one stays queued, and is sent
-    again when that one ends.
+    again when that one ends. With `host` ("" for a conductor) a step that is for another one is left
+    alone: a message in the wrong queue does no harm.
     """
     with transaction.atomic(using=current_alias()):
-        step = Step.objects.select_related("action").filter(pk=step_id, state=QUEUED).first()
+        mine = Q() if host is None else Q(host=host)
+        step = Step.objects.select_related("action").filter(mine, pk=step_id, state=QUEUED).first()
         if step is None:
             return None
         # The server's row is the lock under which "is another one running?" is asked.
@@ -87,14 +89,10 @@ def close_action(action: InstanceAction, *, outcome: str = "", failed: bool = Fa
     )
 
 
-def cancel_open(server_id: str, why: str, *, besides: int | None = None) -> None:
-    """Cancel every step of a server nobody has begun, and end the actions they belonged to."""
-    now = timezone.now()
-    queued = Step.objects.filter(server_id=server_id, state=QUEUED).exclude(action_id=besides)
-    actions = list(queued.values_list("action_id", flat=True))
-    queued.update(state=Step.State.CANCELLED, finished_at=now, details=why)
-    for action in InstanceAction.objects.filter(pk__in=actions):
-        close_action(action, outcome=why, failed=True)
+def cancel(step: Step, why: str) -> bool:
+    """Cancel a step nobody has begun; False when somebody has."""
+    queued = Step.objects.filter(pk=step.pk, state=QUEUED)
+    return bool(queued.update(state=Step.State.CANCELLED, finished_at=timezone.now(), details=why))
 
 
 def wake_next(server_id: str) -> None:

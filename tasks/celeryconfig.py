@@ -1,17 +1,9 @@
 """Celery's settings. Delivery guarantees come from the journal, not from here (docs: ADR 0001)."""
 
 from django.conf import settings
-from kombu import Exchange, Queue
 
-from cells.brokers import options
+from cells.brokers import options, queue
 from compute import dispatch
-
-_DEFAULT = Exchange("")  # needs no binding, so a wiped broker works at once
-
-
-def _queue(name: str) -> Queue:
-    return Queue(name, exchange=_DEFAULT, routing_key=name)
-
 
 _QUEUES = {
     "scheduler": [dispatch.SCHEDULER_QUEUE],
@@ -23,7 +15,7 @@ broker_transport_options = options(broker_url or "")
 broker_connection_retry_on_startup = True
 broker_connection_max_retries = None
 broker_connection_timeout = 2.0
-task_queues = [_queue(name) for name in _QUEUES.get(settings.ROLE, [])]
+task_queues = [queue(name) for name in _QUEUES.get(settings.ROLE, [])]
 task_default_queue = task_queues[0].name if task_queues else "stillwater.unused"
 task_create_missing_queues = False
 imports = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from celery import signals
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import DatabaseError, close_old_connections
 
 from cells.context import target_cell
 from cells.models import Cell
@@ -59,6 +59,7 @@ def _first_things(me: worker.Worker) -> None:
     pause = 0.5
     while True:
         try:
+            close_old_connections()
             _look_after_the_past(me)
             return
         except (DatabaseError, VirtError, Cell.DoesNotExist) as error:
@@ -86,8 +87,11 @@ def _noticed(event: GuestEvent) -> None:
     """The hypervisor noticed something by itself; from a thread of the driver's."""
     me = worker.current()
     log.clear()
+    if me.driver is None:
+        return
     try:
+        close_old_connections()  # this thread lives long, and its database may have been away
         with target_cell(me.alias):
-            power.noticed(me.host, event)
+            power.noticed(me.host, me.driver, event)
     except DatabaseError as error:
         logger.warning("power.event_not_recorded", server=event.uuid, error=repr(error))  # the sync will

@@ -15,7 +15,7 @@ def run(step_id: int) -> None:
     me = worker.current()
     log.clear()
     with target_cell(me.alias):
-        step = journal.claim(step_id, me.name, me.incarnation)
+        step = journal.claim(step_id, me.name, me.incarnation, host=me.host if me.driver else "")
         if step is None:
             return
         with tracker.tracking(step):
