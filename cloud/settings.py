@@ -91,8 +91,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["cloud.rendering.OrjsonRenderer"],
     "DEFAULT_PARSER_CLASSES": ["cloud.rendering.OrjsonParser"],
-    # SDKs send an empty Accept for actions; an OpenStack service answers JSON whatever is accepted.
-    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "cloud.identity.wire.AlwaysJson",
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "cloud.negotiation.AlwaysJson",
     "EXCEPTION_HANDLER": "cloud.faults.compute_handler",
     "UNAUTHENTICATED_USER": None,
 }
