@@ -70,7 +70,7 @@ class CellPage(look.JoinedPage):
         if cell.is_cell0:
             return look.label("keeps failures", look.GREY)
         return (
-            look.label("disabled", look.WARN, "⏸") if cell.disabled else look.label("enabled", look.GOOD, "▶")
+            look.label("disabled", look.WARN, "‖") if cell.disabled else look.label("enabled", look.GOOD, "▶")
         )
 
     @admin.display(description="Hosts", ordering="known_hosts")
@@ -108,7 +108,7 @@ class CellPage(look.JoinedPage):
         Cell.objects.filter(pk__in=[cell.pk for cell in chosen]).update(disabled=disabled)
         word = "disabled" if disabled else "enabled"
         if chosen:
-            LogEntry.objects.log_actions(request.user.pk, chosen, CHANGE, change_message=word)
+            LogEntry.objects.log_actions(str(request.user.pk), chosen, CHANGE, change_message=word)
         messages.success(request, f"{len(chosen)} cells {word}.")
 
 

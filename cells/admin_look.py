@@ -99,8 +99,9 @@ class JoinedChangeList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """One question per cell and page, whatever the page holds."""
         super().get_results(request)
-        self.result_list = list(self.result_list)
-        self.model_admin.join(self.result_list)
+        rows: list[Any] = list(self.result_list)  # type: ignore[has-type]  # set by the line above
+        self.model_admin.join(rows)
+        self.result_list = rows
 
 
 class ReadOnlyPage(ModelAdmin):

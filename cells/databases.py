@@ -23,6 +23,8 @@ def register_url(alias: str, url: str) -> str:
     known = connections.databases.get(alias)
     wanted = config(url)
     if known is not None and all((known.get(k) or "") == (wanted.get(k) or "") for k in _IDENTITY):
+        if connections[alias].settings_dict is not known:  # another thread followed a changed URL
+            _forget_connection(alias)
         return alias
     with _lock:
         full = connections.configure_settings({"default": {}, alias: wanted})[alias]

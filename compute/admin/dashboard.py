@@ -43,6 +43,7 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         {cell.name: gathered.answers[cell.pk].steps for cell in cells if cell.pk in gathered.answers}
     )[:OLDEST]
     return context | {
+        "title": "Overview",
         "cards": [
             _cells_card(cells, gathered),
             _hosts_card(gathered),

@@ -62,7 +62,7 @@ class HostPage(look.JoinedPage):
         if service is None:
             return "-"
         return (
-            look.label("disabled", look.WARN, "⏸")
+            look.label("disabled", look.WARN, "‖")
             if service.disabled
             else look.label("enabled", look.GOOD, "▶")
         )

@@ -37,6 +37,7 @@ def context(mapping: InstanceMapping) -> dict[str, Any]:
     return {
         "title": f"Server {mapping.server_id}",
         "mapping": mapping,
+        "name": instance.display_name if instance else mapping.server_id,
         "status": _status(mapping, instance, down),
         "since": look.down_for(cell.pk) if cell and down else "",
         "down": down,

@@ -37,6 +37,7 @@ class Read:
 
 def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
     """Two questions per cell."""
+    now = timezone.now()
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
     cells = {cell.pk: cell for cell in Cell.objects.order_by("name")}
@@ -44,7 +45,7 @@ def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
     names = {pk: cell.name for pk, cell in cells.items()}
     steps = oldest({names[pk]: read.open for pk, read in gathered.answers.items()})
     ended = [(names[pk], action) for pk, read in gathered.answers.items() for action in read.ended]
-    ended.sort(key=lambda pair: pair[1].finished_at, reverse=True)
+    ended.sort(key=lambda pair: pair[1].finished_at or now, reverse=True)
     page = look.page_of(request, steps, PER_PAGE)
     context = model_admin.admin_site.each_context(request) | {
         "title": "Actions in progress",
@@ -55,7 +56,7 @@ def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
         "capped": [names[pk] for pk, read in gathered.answers.items() if len(read.open) >= MOST],
         "most": MOST,
         "down": [(names[pk], down.reason, look.down_for(pk)) for pk, down in gathered.down.items()],
-        "now": timezone.now(),
+        "now": now,
     }
     return TemplateResponse(request, "admin/stillwater/progress.html", context)
 

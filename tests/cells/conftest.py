@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.core.management import call_command
@@ -45,9 +46,9 @@ def run(db) -> Callable[..., Ended]:
 
 @pytest.fixture
 def lost(cells) -> Cell:
-    """A cell whose database is away."""
+    """A cell whose database is away. Its id is new: threads remember the databases of earlier tests."""
     return Cell.objects.create(
-        id="dddddddd-dddd-4ddd-8ddd-dddddddddddd",
+        id=str(uuid4()),
         name="lost",
         database_url=NOWHERE,
         broker_url="memory://lost",

@@ -7,6 +7,7 @@ import json
 import pytest
 from django.db import connections
 
+from cells import health, scatter
 from cells.context import target_cell
 from cells.models import CELL0, Cell, HostMapping, InstanceMapping
 from compute.models import Service
@@ -114,13 +115,19 @@ def test_update_changes_and_refuses(run, cells, fresh_url):
 
 
 def test_a_changed_url_is_followed_without_a_restart(run, cells, lost, fresh_url):
-    assert "lost" in run("service_list").err
+    """By the threads, too, that asked at the old place."""
+
+    def hosts(_):
+        return list(Service.objects.values_list("host", flat=True))
+
+    for _ in range(scatter.THREADS_PER_CELL):
+        assert isinstance(scatter.one(lost, hosts), scatter.Down)
+        health._down.clear()
     assert run("cell_update", "--name", "lost", "--database-url", fresh_url).code == 0
     assert run("cell_migrate", "--name", "lost").code == 0
     lost.refresh_from_db()
     rows.service(lost, "h7")
-    with target_cell(lost):
-        assert Service.objects.get().host == "h7"
+    assert [scatter.one(lost, hosts) for _ in range(scatter.THREADS_PER_CELL)] == [["h7"]] * 4
 
 
 def test_migrate_goes_on_when_one_cell_is_down(run, cells, lost):
