@@ -9,6 +9,7 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.db import connections
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from cells import admin_look as look
@@ -52,7 +53,10 @@ class CellPage(look.JoinedPage):
     @admin.display(description="State")
     def state(self, cell: Any) -> SafeString:
         """Seen just now."""
-        return look.up_or_down(cell.down.reason if cell.down else "", look.down_for(cell.pk))
+        if cell.down is None:
+            return look.up_or_down()
+        since = look.down_for(cell.pk)
+        return format_html("{} {}, for {}", look.up_or_down(cell.down.reason, since), cell.down.reason, since)
 
     @admin.display(description="Because")
     def why(self, cell: Any) -> str:

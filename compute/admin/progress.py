@@ -49,7 +49,6 @@ def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
     page = look.page_of(request, steps, PER_PAGE)
     context = model_admin.admin_site.each_context(request) | {
         "title": "Actions in progress",
-        "opts": model_admin.opts,
         "page": page,
         "table": table(page.object_list),
         "ended": {"headers": ENDED_HEADERS, "rows": [_ended_row(*pair) for pair in ended[:ENDED]]},
