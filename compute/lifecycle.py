@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any, ClassVar
 
 import tenacity
@@ -117,6 +118,7 @@ class ServerAction:
     until: ClassVar[tuple[int, int]] = (2, 999)
     move: ClassVar[Move | None] = None
     steps: ClassVar[tuple[StepSpec, ...]] = ()
+    clean_up: ClassVar[StepSpec | None] = None  # makes good what a failed or cancelled action began
     needs_host: ClassVar[bool] = True
     minds_lock: ClassVar[bool] = True
 
@@ -130,13 +132,18 @@ class ServerAction:
         """What the steps need to know beyond the server's row; may refuse. Before any transaction."""
         return {}
 
+    def move_for(self, params: dict[str, Any]) -> Move | None:
+        """The move, where it depends on what was asked."""
+        return self.move
+
     def unprepare(self, params: dict[str, Any]) -> None:
         """Take back what `prepare` did, after the action was refused."""
 
     def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
         """Stable -> busy, in the transaction that records the action. Raises Conflict."""
-        if self.move is not None:
-            state.begin(instance, self.move)
+        move = self.move_for(params)
+        if move is not None:
+            state.begin(instance, move)
 
     def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
         """What the API answers once the action is recorded."""
@@ -148,10 +155,11 @@ class ServerAction:
         try:
             with transaction.atomic(using=current_alias()):
                 self.begin(instance, asked, params)
+                self._must_have_run(instance)
                 self.record(instance, asked, params)
         except StateConflict as conflict:
             self.unprepare(params)
-            raise Conflict(self.refusal(instance, conflict)) from conflict
+            raise Conflict(self.refusal(instance, conflict, params)) from conflict
         except Exception:
             self.unprepare(params)
             raise
@@ -169,28 +177,44 @@ class ServerAction:
             journal.close_action(action, outcome="done")
         return action
 
-    def refusal(self, instance: Instance, conflict: StateConflict) -> str:
+    def refusal(self, instance: Instance, conflict: StateConflict, params: dict[str, Any]) -> str:
         """Nova's words for a server that is in the wrong state."""
-        wrong_vm = self.move is not None and conflict.vm_state not in self.move.start
+        move = self.move_for(params)
+        wrong_vm = move is not None and conflict.vm_state not in move.start
         attribute, value = "vm_state", conflict.vm_state
         if not wrong_vm and conflict.task_state:
             attribute, value = "task_state", conflict.task_state
         name = self.name or self.key
         return f"Cannot '{name}' instance {instance.uuid} while it is in {attribute} {value}"
 
+    def _must_have_run(self, instance: Instance) -> None:
+        """What was never built cannot be rebooted, started or copied, whatever its state says."""
+        if self.needs_host and instance.launched_at is None:
+            name = self.name or self.key
+            raise Conflict(f"Instance {instance.uuid} is in an invalid state for '{name}'")
+
     # -- where the step runs
 
     def spec(self, name: str) -> StepSpec:
         """The declaration of a step. Raises KeyError for a step no version of this action knows."""
-        return next(spec for spec in self.all_steps() if spec.name == name)
+        return {spec.name: spec for spec in self.all_steps()}[name]
 
     def all_steps(self) -> tuple[StepSpec, ...]:
         """Every step this action may open, also those off the main road."""
-        return self.steps
+        return self.steps if self.clean_up is None else (*self.steps, self.clean_up)
+
+    def is_wanted(self, run: Run) -> bool:
+        """False once a delete, an operator or a hard reboot took the server: then no step begins."""
+        if self.clean_up is not None and run.step.name == self.clean_up.name:
+            return True
+        move = self.move_for(run.params)
+        return move is None or (not run.instance.deleted and run.instance.task_state == move.busy)
 
     def next_step(self, done: str, run: Run) -> StepSpec | None:
         """What follows a step that went well; None when the action is done."""
         names = [spec.name for spec in self.steps]
+        if done not in names:  # it made good what another one left
+            return None
         following = names.index(done) + 1
         return self.steps[following] if following < len(names) else None
 
@@ -200,13 +224,15 @@ class ServerAction:
 
     def complete(self, run: Run, power_state: PowerState | None) -> None:
         """Busy -> done, in the transaction that closes the last step. Raises StateConflict."""
-        if self.move is not None:
-            state.finish(run.instance, self.move, power_state)
+        move = self.move_for(run.params)
+        if move is not None:
+            state.finish(run.instance, move, power_state)
 
     def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
         """Busy -> idle with a fault, in the transaction that closes the failed step."""
-        if self.move is not None:
-            state.abandon(run.instance, self.move, fault_of(error), power_state)
+        move = self.move_for(run.params)
+        if move is not None:
+            state.abandon(run.instance, move, fault_of(error), power_state)
 
 
 def open_step(action: InstanceAction, spec: StepSpec, instance: Instance) -> Step:
@@ -219,18 +245,23 @@ def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
     """Run a claimed step to its end and record it. Safe at every moment to be killed."""
     instance = Instance.objects.get(uuid=step.server_id)
     run = Run(instance, step.action, step, driver)
-    log.bind(request_id=step.action.request_id, server=instance.uuid, action=step.action.action, step=step.name)
+    log.bind(
+        request_id=step.action.request_id, server=instance.uuid, action=step.action.action, step=step.name
+    )
     begun = timezone.now()
+    if not action.is_wanted(run):
+        _persistently(partial(_preempted, action, run))
+        return
     try:
         getattr(action, step.name)(run)
     except DatabaseError:
         raise  # the step stays ours in the journal; recovery leads it out
     except Exception as error:
         logger.warning("step.failed", error=repr(error), exc_info=not isinstance(error, VirtError))
-        _persistently(lambda: _failed(action, run, error))
+        _persistently(partial(_failed, action, run, error))
     else:
         power_state = _look(run)
-        _persistently(lambda: _done(action, run, power_state))
+        _persistently(partial(_done, action, run, power_state))
         logger.info("step.done", seconds=round((timezone.now() - begun).total_seconds(), 3))
 
 
@@ -269,11 +300,23 @@ def _done(action: ServerAction, run: Run, power_state: PowerState | None) -> Non
         journal.wake_next(run.step.server_id)
 
 
+def _preempted(action: ServerAction, run: Run) -> None:
+    """One transaction: a step that came too late is cancelled; what its action made already is made good."""
+    run.note("preempted before it began")
+    with transaction.atomic(using=current_alias()):
+        if not journal.close_step(run.step, Step.State.CANCELLED):
+            return
+        if action.clean_up is not None:
+            open_step(run.action, action.clean_up, run.instance)
+        else:
+            journal.close_action(run.action, outcome=run.step.details, failed=True)
+        journal.wake_next(run.step.server_id)
+
+
 def _failed(action: ServerAction, run: Run, error: Exception) -> None:
     """One transaction: try again later, make good, or end the action with a fault."""
     if getattr(error, "retryable", False) and run.step.attempts < MAX_TRIES:
-        seconds = min(60.0, 2.0**run.step.attempts)
-        journal.requeue(run.step, seconds, f"try {run.step.attempts}: {error}; again in {seconds:.0f} s")
+        _try_again(run, error)
         return
     power_state = _look(run)
     stack = "".join(traceback.format_exception(error))[-8000:]
@@ -292,6 +335,14 @@ def _failed(action: ServerAction, run: Run, error: Exception) -> None:
         except StateConflict as conflict:
             journal.close_action(run.action, outcome=f"preempted: {conflict}", failed=True)
         journal.wake_next(run.step.server_id)
+
+
+def _try_again(run: Run, error: Exception) -> None:
+    seconds = min(60.0, 2.0**run.step.attempts)
+    with transaction.atomic(using=current_alias()):
+        why = f"try {run.step.attempts}: {error}; again in {seconds:.0f} s"
+        if journal.requeue(run.step, seconds, why):
+            journal.wake_next(run.step.server_id)  # a delete need not wait for the next try
 
 
 def _look(run: Run) -> PowerState | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import QuerySet
 
 from cells.context import current_alias
 from cloud import log
@@ -28,24 +30,34 @@ FOLLOW: dict[tuple[str, PowerState], VmState] = {
 }
 
 
-def noticed(host: str, event: GuestEvent) -> None:
-    """One event of the hypervisor. A server with a task is left to its task."""
-    instance = Instance.objects.filter(uuid=event.uuid, host=host, deleted=False).first()
-    if instance is not None:
-        _record(instance, event.power_state, event.detail)
+def noticed(host: str, driver: Driver, event: GuestEvent) -> None:
+    """One event of the hypervisor. A server with a task is left to its task.
+
+    An event may be late, so it only says where to look: what counts is the state now.
+    """
+    instance = _idle(host).filter(uuid=event.uuid).first()
+    if instance is None:
+        return
+    try:
+        power_state = driver.power_state(event.uuid)
+    except VirtError as error:
+        logger.warning("power.event_not_recorded", server=event.uuid, error=repr(error))  # the sync will
+        return
+    _record(instance, power_state, event.detail)
 
 
 def sync(host: str, driver: Driver, *, resume: bool = False) -> int:
-    """Compare every server of the host with the hypervisor: one call, one query; how many differed.
+    """Compare every server of the host with the hypervisor: one query, one call; how many differed.
 
+    The rows are read first: whatever changed a server after that is newer than what is seen here.
     `resume`: the machine may have booted, so start guests that are on record as running and are off.
     """
+    rows = list(_idle(host).only("uuid", "project_id", "host", "vm_state", "power_state", "generation"))
     actual = driver.guests()
     differing = 0
-    rows = Instance.objects.filter(Q(launched_at__isnull=False), host=host, deleted=False, task_state__isnull=True)
-    for instance in rows.iterator():
+    for instance in rows:
         power_state = actual.get(instance.uuid, PowerState.NOSTATE)
-        if power_state == PowerState.NOSTATE or power_state == instance.power_state:
+        if _is_known(instance, power_state):
             continue
         differing += 1
         if resume and instance.vm_state == VmState.ACTIVE and power_state in OFF:
@@ -55,8 +67,20 @@ def sync(host: str, driver: Driver, *, resume: bool = False) -> int:
     return differing
 
 
+def _idle(host: str) -> QuerySet[Instance]:
+    launched = Instance.objects.filter(host=host, deleted=False, launched_at__isnull=False)
+    return launched.filter(task_state__isnull=True)
+
+
+def _is_known(instance: Instance, power_state: PowerState) -> bool:
+    """The power state alone does not tell: a task may have recorded it, and left vm_state to us."""
+    if power_state == PowerState.NOSTATE:
+        return True
+    return power_state == instance.power_state and (instance.vm_state, power_state) not in FOLLOW
+
+
 def _record(instance: Instance, power_state: PowerState, why: str) -> None:
-    if instance.task_state is not None or instance.power_state == power_state:
+    if _is_known(instance, power_state):
         return
     follows = FOLLOW.get((instance.vm_state, power_state))
     try:
@@ -73,20 +97,20 @@ def _journal(instance: Instance, follows: VmState, outcome: str) -> None:
     """A change nobody asked for is in the server's history like one that was."""
     name = {VmState.STOPPED: "stop", VmState.ACTIVE: "start", VmState.PAUSED: "pause"}[follows]
     action = journal.open_action(
-        instance, name=name, key="", request_id=f"req-{instance.uuid}", user_id="", project_id=instance.project_id,
-        params={},
+        instance, name=name, key="", request_id=f"req-{uuid4()}", user_id="",
+        project_id=instance.project_id, params={},
     )  # fmt: skip
     Step.objects.create(
-        action=action, server_id=instance.uuid, name="observe", event="compute_power_sync", host=instance.host,
-        lane="ops", state=Step.State.DONE, queued_at=action.started_at, started_at=action.started_at,
-        finished_at=action.started_at, details=outcome,
+        action=action, server_id=instance.uuid, name="observe", event="compute_power_sync",
+        host=instance.host, lane="ops", state=Step.State.DONE, queued_at=action.started_at,
+        started_at=action.started_at, finished_at=action.started_at, details=outcome,
     )  # fmt: skip
     journal.close_action(action, outcome=outcome)
 
 
 def _resume(instance: Instance, driver: Driver) -> None:
     try:
-        driver.power_on(instance.as_guest())
+        driver.power_on(Instance.objects.get(pk=instance.pk).as_guest())
     except VirtError as error:
         logger.warning("power.resume_failed", server=instance.uuid, error=repr(error))
         _record(instance, PowerState.SHUTDOWN, f"could not be started after the host booted: {error}")

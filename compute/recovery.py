@@ -22,16 +22,19 @@ from compute.models.host import CONDUCTOR
 
 logger = log.get(__name__)
 BATCH = 500
+CLAIM_TIME = timedelta(seconds=30)  # between a claim and its entry in the tracker, at the most
 
 
 def recover(worker: str, incarnation: str, running: Collection[int]) -> int:
     """Lead out every step that is recorded as running here but is not; how many there were.
 
     At start that is everything the last life left. Later it catches a step whose record could not be
-    written because the database was away.
+    written because the database was away; one that was claimed a moment ago is only not counted yet.
     """
     left = Step.objects.select_related("action").filter(state=Step.State.RUNNING, worker=worker)
-    strays = [s for s in left[:BATCH] if s.incarnation != incarnation or s.pk not in running]
+    lately = Q(started_at__gt=timezone.now() - CLAIM_TIME)
+    ours = Q(incarnation=incarnation) & (Q(pk__in=list(running)) | lately)
+    strays = list(left.exclude(ours)[:BATCH])
     for step in strays:
         _lead_out(step)
     return len(strays)
@@ -63,16 +66,16 @@ def relay() -> int:
     due = Q(not_before__isnull=True) | Q(not_before__lte=now)
     waiting = Step.objects.filter(due, state=Step.State.QUEUED)
     late = Q(sent_at__isnull=True) | Q(sent_at__lt=now - timedelta(seconds=settings.RESEND_AFTER))
-    sent = 0
-    for step in waiting.filter(late).order_by("queued_at", "pk")[:BATCH]:
-        if dispatch.resend_due(step.sent_at, step.sends):
-            Step.objects.filter(pk=step.pk).update(sent_at=now, sends=F("sends") + 1)
-            dispatch.step(step)
-            sent += 1
+    late_ones = waiting.filter(late).order_by("queued_at", "pk")
+    # Those of a host that is away a long time are many, and not due: they must not hide the others.
+    to_send = [step for step in late_ones if dispatch.resend_due(step.sent_at, step.sends)][:BATCH]
+    for step in to_send:
+        Step.objects.filter(pk=step.pk).update(sent_at=now, sends=F("sends") + 1)
+        dispatch.step(step)
     HostCall.objects.filter(expires_at__lt=now - timedelta(minutes=10)).delete()
-    if sent:
-        logger.info("relay.sent_again", steps=sent)
-    return sent
+    if to_send:
+        logger.info("relay.sent_again", steps=len(to_send))
+    return len(to_send)
 
 
 def _lead_out(step: Step) -> None:
@@ -84,7 +87,7 @@ def _lead_out(step: Step) -> None:
         logger.warning("recovery.unknown_step", step=step.name, action=step.action.key)
         return
     logger.info("recovery.step", step=step.name, server=step.server_id, rule=rule.value)
-    if rule is OnRestart.FAIL:
+    if rule is OnRestart.FAIL or step.attempts >= lifecycle.MAX_TRIES:  # it may be what kills the worker
         lifecycle.fail_step(action, step, f"the service that ran step '{step.name}' was restarted")
         return
     with transaction.atomic(using=current_alias()):

@@ -181,11 +181,14 @@ def bury(instance: Instance, when: datetime | None = None) -> None:
 
 
 def observe(instance: Instance, power_state: PowerState, vm_state: VmState | None = None) -> None:
-    """Write down what the hypervisor says about an idle server. StateConflict when it is busy."""
+    """Write down what the hypervisor says about an idle server.
+
+    StateConflict when it is busy, or was since `instance` was read: then the look was older than that.
+    """
     changes: dict[str, Any] = {"power_state": power_state}
     if vm_state is not None:
         changes["vm_state"] = vm_state
-    _swap(instance, Q(task_state__isnull=True, vm_state=instance.vm_state), **changes)
+    _swap(instance, Q(task_state__isnull=True, generation=instance.generation), **changes)
 
 
 def _swap(instance: Instance, expect: Q, **changes: Any) -> None:

@@ -63,14 +63,17 @@ class Host:
         with target_cell(self.cell):
             return journal.claim(step_id, self.worker, self.incarnation)
 
+    def finish(self, step: Step) -> None:
+        """Go on with a step that was begun."""
+        with target_cell(self.cell):
+            lifecycle.run_step(actions.named(step.action.key), step, self.driver)
+
     def run(self, step_id: int) -> bool:
         """Deliver one message; False when there was nothing to do."""
-        with target_cell(self.cell):
-            step = journal.claim(step_id, self.worker, self.incarnation)
-            if step is None:
-                return False
-            lifecycle.run_step(actions.named(step.action.key), step, self.driver)
-            return True
+        step = self.begin(step_id)
+        if step is not None:
+            self.finish(step)
+        return step is not None
 
     def restart(self) -> int:
         """A new life, that looks after what the last one left."""

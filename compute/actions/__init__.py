@@ -6,7 +6,9 @@ import importlib
 import pkgutil
 from functools import cache
 
-from compute.lifecycle import ServerAction
+from compute import journal
+from compute.lifecycle import ServerAction, open_step
+from compute.models import Instance, Step
 
 
 @cache
@@ -32,6 +34,25 @@ def named(name: str) -> ServerAction:
 def keyed(key: str, microversion: tuple[int, int]) -> ServerAction | None:
     """The action behind a key of `POST /servers/{id}/action`, at a microversion."""
     for action in every().values():
-        if action.key == key and action.since <= microversion <= action.until:
+        if key and action.key == key and action.since <= microversion <= action.until:
             return action
     return None
+
+
+def cancel_open(instance: Instance, why: str) -> None:
+    """Cancel every step of a server nobody has begun; what their actions made already is made good.
+
+    In the transaction that takes the server from them.
+    """
+    queued = Step.objects.select_related("action").filter(server_id=instance.uuid, state=Step.State.QUEUED)
+    for step in queued:
+        action = every().get(step.action.key)
+        clean_up = action.clean_up if action is not None else None
+        if clean_up is not None and step.name == clean_up.name:
+            continue
+        if not journal.cancel(step, why):
+            continue
+        if clean_up is not None:
+            open_step(step.action, clean_up, instance)
+        else:
+            journal.close_action(step.action, outcome=why, failed=True)

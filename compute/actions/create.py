@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
@@ -11,12 +12,13 @@ from django.utils import timezone
 from cells.context import current_alias
 from compute import claims, imagefile, journal, state
 from compute.errors import NoValidHost
-from compute.lifecycle import On, Run, ServerAction, StepSpec, open_step
+from compute.lifecycle import MAX_TRIES, On, Run, ServerAction, StepSpec, open_step
 from compute.models import Instance, InstanceAction
 from compute.scheduler import pick
 from compute.state import Move, TaskState, VmState
-from compute.virt.base import ImageUnusable, PowerState
+from compute.virt.base import ImageUnusable, PowerState, VirtError
 
+DESTINATION = ("availability_zone", "host", "hypervisor_hostname")  # in the params, as pick.Wanted has them
 MOVE = Move(frozenset({VmState.BUILDING}), TaskState.SPAWNING, VmState.ACTIVE, failed=VmState.ERROR)
 
 
@@ -34,10 +36,16 @@ class Create(ServerAction):
         return (*self.steps, self.elsewhere)
 
     def build(self, run: Run) -> None:
-        """Built already is success."""
+        """Built already is success. A host that fails for good keeps nothing of it."""
         instance = run.instance
         fetch = imagefile.source(instance.image_id, run.params.get("image_ticket", ""))
-        run.hypervisor.spawn(instance.as_guest(), fetch)
+        try:
+            run.hypervisor.spawn(instance.as_guest(), fetch)
+        except VirtError as error:
+            if not error.retryable or run.step.attempts >= MAX_TRIES:
+                with suppress(VirtError):
+                    run.hypervisor.destroy(instance.uuid)
+            raise
 
     def next_step(self, done: str, run: Run) -> StepSpec | None:
         """A rescheduled server is built again, on its new host."""
@@ -55,19 +63,18 @@ class Create(ServerAction):
         """Another host may do, unless the image itself is bad or the hosts are used up."""
         if run.step.name != "build" or isinstance(error, ImageUnusable):
             return None
-        tried = [*run.params.get("tried", []), run.instance.host]
-        if len(tried) >= settings.MAX_ATTEMPTS:
-            return None
-        run.params["tried"] = tried
+        tried = [*dict.fromkeys([*run.params.get("tried", []), run.instance.host])]
+        run.params.update(tried=tried, why=str(error) or type(error).__name__)
         InstanceAction.objects.filter(pk=run.action.pk).update(params=run.params)
-        return self.elsewhere
+        return self.elsewhere if len(tried) < settings.MAX_ATTEMPTS else None
 
     def reschedule(self, run: Run) -> None:
         """Move the claim to another host of this cell. Raises NoValidHost."""
         instance, tried = run.instance, run.params.get("tried", [])
         if instance.host and instance.host not in tried:
             return  # an earlier try of this step got as far as this
-        wanted = pick.Wanted.of_instance(instance, run.params.get("availability_zone", ""))
+        destination = {key: run.params.get(key, "") for key in DESTINATION}
+        wanted = pick.Wanted.of_instance(instance, destination)
         with transaction.atomic(using=current_alias()):
             claims.release(instance.uuid)
             node = pick.claim_best(wanted, pick.read_hosts(), avoid=frozenset(tried))
@@ -75,15 +82,18 @@ class Create(ServerAction):
         run.note(f"moved to {node.host} after {', '.join(tried)} failed")
 
     def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
-        """ERROR, with Nova's words when the hosts ran out; what it held of the last host is free."""
-        tried = run.params.get("tried", [])
-        if tried and not isinstance(error, ImageUnusable):
+        """ERROR, with Nova's words when the hosts ran out; what it held of the last host is free.
+
+        The host stays on record: a delete looks there for what may be left.
+        """
+        if run.params.get("tried") and not isinstance(error, ImageUnusable):
             text = (
                 f"Exceeded maximum number of retries. Exhausted all hosts available for retrying build "
-                f"failures for instance {run.instance.uuid}. Last: {error}"
+                f"failures for instance {run.instance.uuid}. Last: {run.params.get('why', error)}"
             )
             error = NoValidHost(text)
         super().abandon(run, error, power_state)
+        claims.release(run.instance.uuid)
 
 
 def record(instance: Instance, request_id: str, params: dict[str, Any]) -> InstanceAction:

@@ -30,11 +30,7 @@ class CreateImage(ServerAction):
         TaskState.IMAGE_SNAPSHOT,
     )
     steps = (StepSpec("snapshot", "compute_snapshot_instance"),)
-    discard = StepSpec("discard_image", "conductor_discard_image", on=On.CONDUCTOR)
-
-    def all_steps(self) -> tuple[StepSpec, ...]:
-        """The snapshot, and what cleans up after one that failed."""
-        return (*self.steps, self.discard)
+    clean_up = StepSpec("discard_image", "conductor_discard_image", on=On.CONDUCTOR)
 
     def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
         """Makes the image's record, so that its id can be answered."""
@@ -68,7 +64,7 @@ class CreateImage(ServerAction):
 
     def after_failure(self, run: Run, error: BaseException) -> StepSpec | None:
         """An image that will not come is discarded before the server is free again."""
-        return self.discard if run.step.name == "snapshot" else None
+        return self.clean_up if run.step.name == "snapshot" else None
 
     def complete(self, run: Run, power_state: PowerState | None) -> None:
         """Idle again; an action that ended by discarding its image has failed."""

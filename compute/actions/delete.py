@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from compute import claims, journal, state
+from compute import actions, claims, journal, state
 from compute.errors import StateConflict
-from compute.lifecycle import Answer, Asked, Run, ServerAction, StepSpec, fault_of
+from compute.lifecycle import Answer, Asked, Run, ServerAction, StepSpec
 from compute.models import Instance
-from compute.state import TaskState, VmState
+from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 
 
@@ -17,6 +17,7 @@ class Delete(ServerAction):
 
     name = "delete"
     policy = "os_compute_api:servers:delete"
+    move = Move(state.LIVING, TaskState.DELETING, failed=VmState.ERROR)  # can be deleted again
     steps = (StepSpec("terminate", "compute_terminate_instance"),)
     needs_host = False
 
@@ -33,7 +34,7 @@ class Delete(ServerAction):
         except StateConflict:
             params["late"] = True  # another delete was faster
             return
-        journal.cancel_open(instance.uuid, "the server was deleted")
+        actions.cancel_open(instance, "the server was deleted")
 
     def record(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> Any:
         """Journal it, or do it here when no host has anything of it."""
@@ -60,11 +61,6 @@ class Delete(ServerAction):
     def complete(self, run: Run, power_state: PowerState | None) -> None:
         """The row stays as history; what it held of the host is free."""
         bury(run.instance)
-
-    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
-        """A server that could not be deleted says so, and can be deleted again."""
-        move = state.Move(state.LIVING, TaskState.DELETING, failed=VmState.ERROR)
-        state.abandon(run.instance, move, fault_of(error), power_state)
 
 
 def bury(instance: Instance) -> None:

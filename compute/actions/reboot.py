@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from compute import grace, journal, state
-from compute.lifecycle import Asked, Run, ServerAction, StepSpec, fault_of
+from compute import actions, grace, state
+from compute.lifecycle import Asked, Run, ServerAction, StepSpec
 from compute.models import Instance
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
@@ -37,19 +37,15 @@ class Reboot(ServerAction):
         """Which kind."""
         return {"hard": asked.body["type"].upper() == "HARD"}
 
+    def move_for(self, params: dict[str, Any]) -> Move:
+        """By the kind asked for."""
+        return HARD if params["hard"] else SOFT
+
     def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
         """HARD preempts whatever it may; what was preempted and nobody began is cancelled."""
-
-        state.begin(instance, HARD if params["hard"] else SOFT)
+        super().begin(instance, asked, params)
         if params["hard"]:
-            journal.cancel_open(instance.uuid, "preempted by a hard reboot")
-
-    def refusal(self, instance: Instance, conflict: state.StateConflict) -> str:
-        """As for every action, with the move that was asked for."""
-        attribute, value = ("vm_state", conflict.vm_state)
-        if conflict.task_state:
-            attribute, value = "task_state", conflict.task_state
-        return f"Cannot 'reboot' instance {instance.uuid} while it is in {attribute} {value}"
+            actions.cancel_open(instance, "preempted by a hard reboot")
 
     def reboot(self, run: Run) -> None:
         """A soft one waits for the guest and falls back to hard, and says so."""
@@ -59,18 +55,3 @@ class Reboot(ServerAction):
             outcome = grace.shut_down(driver, guest.uuid, run.deadline(seconds))
             run.note(outcome.replace("forced off", "fell back to a hard reboot"))
         driver.reboot_hard(guest)
-
-    def complete(self, run: Run, power_state: PowerState | None) -> None:
-        """Busy -> active."""
-        state.finish(run.instance, _move(run), power_state)
-
-    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
-        """A soft reboot that failed leaves the record as it was; a hard one is an ERROR."""
-
-        state.abandon(run.instance, _move(run), fault_of(error), power_state)
-
-
-def _move(run: Run) -> Move:
-    return HARD if run.params["hard"] else SOFT
-
-

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -30,11 +30,17 @@ class Wanted:
     hypervisor_hostname: str = ""
 
     @classmethod
-    def of_instance(cls, instance: Instance, availability_zone: str = "") -> Wanted:
+    def of_instance(cls, instance: Instance, destination: Mapping[str, str]) -> Wanted:
         """For a server that has its row already."""
-        return cls(
-            instance.uuid, instance.vcpus, instance.memory_mb, instance.disk_gb, availability_zone
-        )
+        return cls(instance.uuid, instance.vcpus, instance.memory_mb, instance.disk_gb, **destination)
+
+    def destination(self) -> dict[str, str]:
+        """Where the user wants it, also when it has to move on from a host that failed."""
+        return {
+            "availability_zone": self.availability_zone,
+            "host": self.host,
+            "hypervisor_hostname": self.hypervisor_hostname,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from cells import scatter
-from cells.context import target_cell
+from cells.context import current_alias, target_cell
 from cells.models import CELL0, BuildRequest, Cell, InstanceMapping, RequestSpec
 from cloud import log
 from cloud.caller import Caller
@@ -33,6 +33,7 @@ from compute.state import TaskState, VmState
 
 logger = log.get(__name__)
 LEASE = timedelta(seconds=30)
+BATCH = 500
 
 
 class LeaseLost(RuntimeError):
@@ -45,12 +46,21 @@ def place(server_id: str) -> bool:
     if request is None:
         return False
     log.bind(request_id=request.request_id, server=server_id)
+    try:
+        return _carry(request)
+    except LeaseLost:
+        logger.warning("schedule.lease_lost")
+        return False
+
+
+def _carry(request: BuildRequest) -> bool:
+    server_id = request.server_id
     mapping = InstanceMapping.objects.select_related("cell").filter(pk=server_id).first()
     spec = RequestSpec.objects.filter(pk=server_id).first()
     if mapping is None or spec is None:
         request.delete()
         return False
-    if mapping.cell is not None and not _arrived_or_free(mapping, mapping.cell):
+    if mapping.cell is not None and not _arrived_or_free(request, mapping, mapping.cell):
         return False  # its cell is down, and the server may be in it: the relay comes back
     if mapping.cell is None and not request.delete_requested:
         _find_a_place(request, mapping, spec)
@@ -62,13 +72,13 @@ def relay() -> int:
     now = timezone.now()
     free = Q(lease_until__isnull=True) | Q(lease_until__lt=now)
     late = Q(sent_at__isnull=True) | Q(sent_at__lt=now - timedelta(seconds=settings.RESEND_AFTER))
-    sent = 0
-    for request in BuildRequest.objects.filter(free & late).order_by("created_at")[:500]:
-        if dispatch.resend_due(request.sent_at, request.sends):
-            BuildRequest.objects.filter(pk=request.pk).update(sent_at=now, sends=F("sends") + 1)
-            dispatch.schedule(request.server_id)
-            sent += 1
-    return sent
+    waiting = BuildRequest.objects.filter(free & late).order_by("created_at").defer("instance", "action")
+    # Those that wait for a cell that is down are many, and not due: they must not hide the others.
+    to_send = [request for request in waiting if dispatch.resend_due(request.sent_at, request.sends)][:BATCH]
+    for request in to_send:
+        BuildRequest.objects.filter(pk=request.pk).update(sent_at=now, sends=F("sends") + 1)
+        dispatch.schedule(request.server_id)
+    return len(to_send)
 
 
 def _lease(server_id: str) -> BuildRequest | None:
@@ -80,25 +90,45 @@ def _lease(server_id: str) -> BuildRequest | None:
 
 
 def _renew(request: BuildRequest) -> None:
-    """Last thing before the cell's commit: whoever lost the lease must not write a second server."""
+    """Last thing before a commit: whoever lost the lease must not write a second server."""
     mine = BuildRequest.objects.filter(pk=request.pk, lease_holder=request.lease_holder)
     if not mine.update(lease_until=timezone.now() + LEASE):
         raise LeaseLost(request.server_id)
 
 
-def _arrived_or_free(mapping: InstanceMapping, cell: Cell) -> bool:
+def _name(request: BuildRequest, mapping: InstanceMapping, cell: Cell | None) -> None:
+    """Say on the global side which cell is going to be used. Raises LeaseLost."""
+    with transaction.atomic(using="default"):
+        _renew(request)
+        InstanceMapping.objects.filter(pk=mapping.pk).update(cell=cell)
+    mapping.cell = cell
+
+
+def _arrived_or_free(request: BuildRequest, mapping: InstanceMapping, cell: Cell) -> bool:
     """Look in the cell an earlier try named. There: fine. Surely not there: the name is taken back."""
-
-    def there(_: Cell) -> bool:
-        return Instance.objects.filter(uuid=mapping.server_id).exists()
-
-    found = scatter.one(cell, there)
+    found = scatter.one(cell, lambda _: _is_there(request))
     if isinstance(found, scatter.Down):
         return False
     if not found:
-        InstanceMapping.objects.filter(pk=mapping.pk).update(cell=None)
-        mapping.cell = None
+        _name(request, mapping, None)
     return True
+
+
+def _is_there(request: BuildRequest) -> bool:
+    """Whether the row is in the targeted cell, for certain.
+
+    Another scheduler may have written it and not committed yet: writing it again waits for that one.
+    """
+    if Instance.objects.filter(uuid=request.server_id).exists():
+        return True
+    alias = current_alias()
+    try:
+        with transaction.atomic(using=alias):
+            _write_row(request)
+            transaction.set_rollback(True, using=alias)
+    except IntegrityError:
+        return True
+    return False
 
 
 def _find_a_place(request: BuildRequest, mapping: InstanceMapping, spec: RequestSpec) -> None:
@@ -123,23 +153,21 @@ def _find_a_place(request: BuildRequest, mapping: InstanceMapping, spec: Request
 def _build_in(cell: Cell, host: pick.HostState, wanted: pick.Wanted, request: BuildRequest,
               mapping: InstanceMapping) -> bool:  # fmt: skip
     """Name the cell, then claim, row and first step in one transaction there; False when the room is gone."""
-    InstanceMapping.objects.filter(pk=mapping.pk).update(cell=cell)
+    _name(request, mapping, cell)
     with target_cell(cell) as alias:
         try:
             with transaction.atomic(using=alias):
                 if not claims.claim(wanted.server_id, host.node, wanted.vcpus, wanted.memory_mb, wanted.disk_gb):
-                    InstanceMapping.objects.filter(pk=mapping.pk).update(cell=None)
-                    return False
+                    return False  # the next try names another cell
                 instance = _write_row(
                     request, host=host.host, node=host.node.hypervisor_hostname,
                     availability_zone=host.zone, task_state=TaskState.SPAWNING,
                 )  # fmt: skip
-                params = {**request.action, "availability_zone": wanted.availability_zone}
+                params = {**request.action, **wanted.destination()}
                 create.record(instance, request.request_id, params)
                 _renew(request)
         except IntegrityError:
             pass  # an earlier try wrote the row: it is there, which is what we want
-    mapping.cell = cell
     logger.info("schedule.placed", host=host.host, cell=cell.name)
     return True
 
@@ -147,7 +175,7 @@ def _build_in(cell: Cell, host: pick.HostState, wanted: pick.Wanted, request: Bu
 def _bury_in_cell0(request: BuildRequest, mapping: InstanceMapping, reason: NoValidHost) -> None:
     """A server nobody can take is an ERROR with a fault, in cell0."""
     cell0 = Cell.objects.get(pk=CELL0)
-    InstanceMapping.objects.filter(pk=mapping.pk).update(cell=cell0)
+    _name(request, mapping, cell0)
     with target_cell(cell0) as alias, transaction.atomic(using=alias):
         if Instance.objects.filter(uuid=mapping.server_id).exists():
             return
@@ -157,7 +185,7 @@ def _bury_in_cell0(request: BuildRequest, mapping: InstanceMapping, reason: NoVa
             user_id=instance.user_id, project_id=instance.project_id, params={},
         )  # fmt: skip
         journal.close_action(action, outcome=str(reason), failed=True)
-    mapping.cell = cell0
+        _renew(request)
 
 
 def _write_row(request: BuildRequest, **columns: Any) -> Instance:
