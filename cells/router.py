@@ -40,7 +40,7 @@ class CellRouter:
         here = "cell" if db.startswith("cell:") else "global"
         model = hints.get("model")
         if model is None and model_name is not None:
-            from django.apps import apps  # app registry is loaded after the router
+            from django.apps import apps  # noqa: PLC0415  the registry is loaded after the router
 
             try:
                 model = apps.get_model(app_label, model_name)
@@ -54,7 +54,7 @@ class CellRouter:
 
 def _home_in_state(app_label: str, model: type[models.Model]) -> str:
     """Migrations pass historical models, which have lost their base class: ask the real one."""
-    from django.apps import apps  # app registry is loaded after the router
+    from django.apps import apps  # noqa: PLC0415  the registry is loaded after the router
 
     try:
         return home(apps.get_model(app_label, model._meta.model_name))

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import InterfaceError, OperationalError, connections
+from django.db import InterfaceError, OperationalError, ProgrammingError, connections
 
 from cells import health
 from cells.context import register, target_cell
@@ -27,6 +27,7 @@ from cloud import log
 logger = log.get(__name__)
 T = TypeVar("T")
 AWAY = (OperationalError, InterfaceError, BadDatabaseUrl, ImproperlyConfigured, OSError)
+UNDEFINED_TABLE = "42P01"  # PostgreSQL: between cell_create and cell_migrate
 THREADS_PER_CELL = 4
 _pools: dict[str, ThreadPoolExecutor] = {}
 _pools_lock = threading.Lock()
@@ -99,6 +100,10 @@ def _ask_one(cell: Cell, ask: Callable[[Cell], T]) -> T:
             return ask(cell)
     except AWAY:
         connections[alias].close()
+        raise
+    except ProgrammingError as exc:
+        if getattr(exc.__cause__, "sqlstate", "") == UNDEFINED_TABLE:
+            raise OperationalError("the cell has no tables yet: run cell_migrate") from exc
         raise
 
 

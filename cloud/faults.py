@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.exceptions import RequestDataTooBig
-from django.db import DatabaseError
+from django.db import DatabaseError, DataError
 from django.http import Http404
 from rest_framework import exceptions as drf
 from rest_framework.response import Response
@@ -53,9 +53,9 @@ def as_api_error(exc: Exception, context: dict[str, Any]) -> errors.ApiError:
         return errors.TooLarge("Request is too large.")
     view = type(context.get("view")).__name__
     if isinstance(exc, DatabaseError):
-        logger.exception("request.database_away", view=view)
+        logger.error("request.database_away", view=view, exc_info=exc)
         return errors.Unavailable("A database does not answer now. Try again in a few seconds.")
-    logger.exception("request.failed", view=view)
+    logger.error("request.failed", view=view, exc_info=exc)
     return errors.ApiError(
         "Unexpected API Error. Please report this, with the request id, to the operator of this cloud.\n"
         f"<class '{type(exc).__module__}.{type(exc).__name__}'>"
@@ -64,6 +64,7 @@ def as_api_error(exc: Exception, context: dict[str, Any]) -> errors.ApiError:
 
 _KNOWN: dict[type[Exception], Any] = {
     Http404: errors.NotFound,
+    DataError: lambda: errors.BadRequest("A value is one that the database cannot hold or compare with."),
     drf.NotFound: errors.NotFound,
     drf.NotAuthenticated: errors.Unauthorized,
     drf.AuthenticationFailed: errors.Unauthorized,

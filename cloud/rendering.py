@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import IO, Any
 
@@ -10,6 +11,9 @@ from rest_framework.parsers import BaseParser
 from rest_framework.renderers import BaseRenderer
 
 from cloud.errors import BadRequest
+
+DEEPEST = 64
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class OrjsonRenderer(BaseRenderer):
@@ -36,7 +40,23 @@ class OrjsonParser(BaseParser):
         raw = stream.read()
         if not raw:
             return {}
+        if _NUL.search(raw):
+            raise BadRequest("Malformed request body: a text has a NUL character")
         try:
-            return orjson.loads(raw)
+            value = orjson.loads(raw)
         except orjson.JSONDecodeError as exc:
             raise BadRequest(f"Malformed request body: {exc}") from exc
+        if raw.count(b"[") + raw.count(b"{") > DEEPEST and _too_deep(value):
+            raise BadRequest(f"Malformed request body: nested more than {DEEPEST} deep")
+        return value
+
+
+def _too_deep(value: Any) -> bool:
+    """Everything that walks a body later does so recursively; this does not."""
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        containers = [thing for thing in level if isinstance(thing, dict | list)]
+        level = [inner for thing in containers for inner in (thing.values() if isinstance(thing, dict) else thing)]
+        if not level:
+            return False
+    return True

@@ -43,21 +43,21 @@ class Order:
     pinned_zone: str = ""
     columns: dict[str, Any] = field(default_factory=dict)  # description, metadata, tags, key_name ...
     scheduler_hints: dict[str, Any] = field(default_factory=dict)
+    reservation_id: str = field(default_factory=lambda: f"r-{secrets.token_hex(4)}")
 
 
 def request_servers(order: Order) -> list[str]:
     """Record the order; the ids of the servers to come. Raises QuotaExceeded."""
-    reservation = f"r-{secrets.token_hex(4)}"
     ids = [new_uuid() for _ in range(order.count)]
     with transaction.atomic(using="default"):
         quota.hold(order.caller.project_id, order.count, order.flavor.vcpus, order.flavor.memory_mb)
         for index, server_id in enumerate(ids):
-            _record(order, server_id, index, reservation)
+            _record(order, server_id, index)
             dispatch.schedule(server_id)
     return ids
 
 
-def _record(order: Order, server_id: str, index: int, reservation: str) -> None:
+def _record(order: Order, server_id: str, index: int) -> None:
     now, caller, flavor = timezone.now(), order.caller, order.flavor
     owner = {"project_id": caller.project_id, "user_id": caller.user_id}
     InstanceMapping.objects.create(server_id=server_id, created_at=now, **owner)
@@ -69,18 +69,19 @@ def _record(order: Order, server_id: str, index: int, reservation: str) -> None:
     )  # fmt: skip
     BuildRequest.objects.create(
         server_id=server_id, request_id=order.request_id, created_at=now, sent_at=now, sends=1,
-        instance=_columns(order, server_id, index, reservation) | owner | {"created_at": now.isoformat()},
+        instance=_columns(order, server_id, index) | owner | {"created_at": now.isoformat()},
         action={"image_ticket": order.image_ticket}, **owner,
     )  # fmt: skip
 
 
-def _columns(order: Order, server_id: str, index: int, reservation: str) -> dict[str, Any]:
+def _columns(order: Order, server_id: str, index: int) -> dict[str, Any]:
     """The columns of the server's future row, as JSON."""
-    name = order.name if order.count == 1 else f"{order.name}-{index + 1}"
-    flavor = order.flavor
+    suffix = "" if order.count == 1 else f"-{index + 1}"
+    name, flavor = f"{order.name}{suffix}", order.flavor
+    asked = order.columns.get("hostname")
     return {
-        "hostname": _hostname(name, server_id),
         **order.columns,
+        "hostname": f"{asked}{suffix}" if asked else _hostname(name, server_id),
         "uuid": server_id,
         "display_name": name,
         "vcpus": flavor.vcpus,
@@ -94,7 +95,7 @@ def _columns(order: Order, server_id: str, index: int, reservation: str) -> dict
         "addresses": _addresses(order.network),
         "pinned_availability_zone": order.pinned_zone,
         "availability_zone": order.availability_zone,
-        "reservation_id": reservation,
+        "reservation_id": order.reservation_id,
         "launch_index": index,
     }
 

@@ -70,7 +70,8 @@ def publish(broker_url: str, queue: str, name: str, kwargs: dict[str, Any]) -> b
         return False
     try:
         with brokers.producer(broker_url) as producer:
-            app.send_task(name, kwargs=kwargs, producer=producer, queue=brokers.queue(queue), retry=False)
+            # A Queue and not its name: a name would be looked up among the queues this process consumes.
+            app.send_task(name, kwargs=kwargs, producer=producer, queue=brokers.queue(queue), retry=False)  # type: ignore[arg-type]
     except Exception as exc:  # every transport raises its own kinds; none of them may fail the request
         logger.warning("dispatch.broker_away", queue=queue, message=name, error=type(exc).__name__)
         return False

@@ -6,6 +6,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
+from django.db import transaction
 from django.utils import timezone
 
 from cells.context import current_alias
@@ -13,7 +14,6 @@ from compute import dispatch
 from compute.errors import HostUnreachable, ServerNotReady
 from compute.models import HostCall, Instance, Service
 from compute.models.host import COMPUTE
-from django.db import transaction
 
 DEADLINE = 10.0  # seconds
 

@@ -1,6 +1,7 @@
 """Lists of servers over all cells: each cell gives the keys of a page, the merge decides, each cell fills in.
 
-Two queries per cell whatever the number of servers, and never more than a page of keys per cell.
+Two queries per cell whatever the number of servers (three with the hosts' services), and never more than a
+page of keys per cell. Servers no cell has yet are merged in like those of one more cell.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db.models import F, Q
+from django.db.models import CharField, Expression, F, Func, OrderBy, Q, QuerySet, TextField, Value
+from django.db.models.lookups import GreaterThan, LessThan
 
 from cells import scatter
 from cells.models import Cell, InstanceMapping
 from cloud.errors import BadRequest
-from compute import server_rows
+from compute import boot, server_rows, unplaced
+from compute.errors import CellDown
 from compute.models import Instance, Service
 from compute.server_rows import ServerRow
 
 SortKey = tuple[str, bool]  # column, descending
 KeyRow = tuple[Any, ...]  # the sort columns' values, uuid last
+NO_CELL = ""
 
 
 @dataclass(slots=True)
@@ -30,6 +34,7 @@ class Query:
     sort: list[SortKey]
     limit: int
     marker: str = ""
+    marker_project: str = ""  # whose server the marker has to be; "" = anybody's
     with_services: bool = False
 
 
@@ -37,34 +42,66 @@ class Query:
 class Listed:
     """What was found. `down` are the cells that did not answer."""
 
+    ids: list[str] = field(default_factory=list)  # the page; rows of a cell that went away since are missing
     rows: list[ServerRow] = field(default_factory=list)
     services: dict[str, Service] = field(default_factory=dict)
     down: list[Cell] = field(default_factory=list)
 
 
 def servers(query: Query) -> Listed:
-    """A page of servers, merged over the cells that answer. Raises BadRequest for an unknown marker."""
+    """A page of servers, merged over the cells that answer. Raises BadRequest for an unknown marker, CellDown."""
     cells = list(Cell.objects.all())
     if query.limit == 0:
         return Listed()
     where = query.where & _after(query, cells)
-    keys = scatter.gather(cells, lambda cell: _keys(query, where))
+    waiting = {r.server_id: r for r in _page(unplaced.servers(), query, where)}  # before the cells: none is missed
+    keys = scatter.gather(cells, lambda cell: _keys(_page(Instance.objects.all(), query, where), query))
+    columns = [column for column, _ in query.sort]
+    keys.answers[NO_CELL] = [tuple(getattr(r, column) for column in columns) for r in waiting.values()]
     chosen = _merge(keys.answers, query)
     asked = [cell for cell in cells if cell.id in chosen]
     filled = scatter.gather(asked, lambda cell: _fill(chosen[cell.id], query.with_services))
     by_id = {row.uuid: row for rows, _ in filled.values() for row in rows}
-    listed = Listed(down=[cell for cell in cells if cell.id in keys.down or cell.id in filled.down])
+    by_id |= {uuid: server_rows.of(boot.unplaced(waiting[uuid])) for uuid in chosen.get(NO_CELL, ())}
+    listed = Listed(chosen.order, down=[cell for cell in cells if cell.id in keys.down or cell.id in filled.down])
     listed.rows = [by_id[uuid] for uuid in chosen.order if uuid in by_id]
     for _, services in filled.values():
         listed.services.update({service.host: service for service in services})
     return listed
 
 
-def _keys(query: Query, where: Q) -> list[KeyRow]:
-    order = [F(c).desc(nulls_last=True) if down else F(c).asc(nulls_first=True) for c, down in query.sort]
-    columns = [column for column, _ in query.sort]
-    rows = Instance.objects.filter(where).order_by(*order).values_list(*columns)
-    return list(rows[: query.limit])
+class ByCodepoint(Func):
+    """Text in the order Python has for it, whatever the collation of the database."""
+
+    template = "%(expressions)s"
+    output_field = TextField()
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """SQLite compares so anyway."""
+        return super().as_sql(compiler, connection, template='(%(expressions)s) COLLATE "C"', **context)
+
+
+def _comparable(column: str) -> Expression | F:
+    is_text = isinstance(Instance._meta.get_field(column), CharField | TextField)
+    # a uuid is hexadecimal: every collation agrees, and the bare column can use its index
+    return ByCodepoint(F(column)) if is_text and column != "uuid" else F(column)
+
+
+def _page(rows: QuerySet[Any], query: Query, where: Q) -> QuerySet[Any]:
+    order = [_ordered(column, descending=descending) for column, descending in query.sort]
+    return rows.filter(where).order_by(*order)[: query.limit]
+
+
+def _ordered(column: str, *, descending: bool) -> OrderBy:
+    """Nulls are lowest. Saying so for a column without nulls would keep PostgreSQL from its index."""
+    nullable = Instance._meta.get_field(column).null or None
+    if descending:
+        return OrderBy(_comparable(column), descending=True, nulls_last=nullable)
+    return OrderBy(_comparable(column), nulls_first=nullable)
+
+
+def _keys(page: QuerySet[Any], query: Query) -> list[KeyRow]:
+    return list(page.values_list(*[column for column, _ in query.sort]))
 
 
 class _Chosen(dict[str, list[str]]):
@@ -74,7 +111,7 @@ class _Chosen(dict[str, list[str]]):
 
 
 def _merge(answers: dict[str, list[KeyRow]], query: Query) -> _Chosen:
-    """The first `limit` of all cells' keys. A server that is in two cells for a moment counts once."""
+    """The first `limit` of all cells' keys. A server that is in two places for a moment counts once."""
     everything = [(row, cell_id) for cell_id, rows in answers.items() for row in rows]
     for index in reversed(range(len(query.sort))):
         everything.sort(key=_nulls_low(index), reverse=query.sort[index][1])
@@ -106,18 +143,24 @@ def _after(query: Query, cells: list[Cell]) -> Q:
     if not query.marker:
         return Q()
     mapping = InstanceMapping.objects.filter(pk=query.marker).first()
-    cell = next((c for c in cells if mapping is not None and c.id == mapping.cell_id), None)
-    if cell is None:
-        raise BadRequest(f"marker [{query.marker}] not found")
-    columns = [column for column, _ in query.sort]
-
-    def read(_: Cell) -> KeyRow | None:
-        return Instance.objects.filter(uuid=query.marker).values_list(*columns).first()
-
-    values = scatter.one(cell, read)
-    if values is None or isinstance(values, scatter.Down):
+    values = None
+    if mapping is not None and query.marker_project in ("", mapping.project_id):
+        values = _marked(query, next((c for c in cells if c.id == mapping.cell_id), None))
+    if values is None:
         raise BadRequest(f"marker [{query.marker}] not found")
     return _beyond(query.sort, values)
+
+
+def _marked(query: Query, cell: Cell | None) -> KeyRow | None:
+    """The marker's own sort values, from its cell or from where it waits for one. Raises CellDown."""
+    found: list[KeyRow] = []
+    if cell is not None:
+        answer = scatter.one(cell, lambda _: _keys(Instance.objects.filter(uuid=query.marker), query))
+        if isinstance(answer, scatter.Down):
+            raise CellDown(cell.name)
+        found = answer
+    found = found or _keys(unplaced.servers().filter(pk=query.marker), query)
+    return found[0] if found else None
 
 
 def _beyond(sort: list[SortKey], values: KeyRow) -> Q:
@@ -130,6 +173,11 @@ def _beyond(sort: list[SortKey], values: KeyRow) -> Q:
 
 
 def _later(column: str, value: Any, *, descending: bool) -> Q:
-    if descending:  # nulls come last
-        return Q(pk__in=[]) if value is None else Q(**{f"{column}__lt": value}) | Q(**{f"{column}__isnull": True})
-    return Q(**{f"{column}__isnull": False}) if value is None else Q(**{f"{column}__gt": value})
+    if value is None:  # nulls are lowest
+        return Q(pk__in=[]) if descending else Q(**{f"{column}__isnull": False})
+    own = Instance._meta.get_field(column)
+    told = Value(value, output_field=own)
+    if not descending:
+        return Q(GreaterThan(_comparable(column), told))
+    lower = Q(LessThan(_comparable(column), told))
+    return lower | Q(**{f"{column}__isnull": True}) if own.null else lower

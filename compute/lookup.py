@@ -44,6 +44,14 @@ def find(server_id: str, caller: Caller) -> Found:
     return _in_cell(mapping, mapping.cell)
 
 
+def readable(server_id: str, caller: Caller) -> Instance:
+    """The server's row to read, also of a server no cell has yet. Raises ServerNotFound, CellDown."""
+    found = find(server_id, caller)
+    if found.instance is None:
+        raise CellDown(found.mapping.cell.name if found.mapping.cell else "")
+    return found.instance
+
+
 @contextmanager
 def server(server_id: str, caller: Caller) -> Iterator[Instance]:
     """The server's row with its cell targeted, to change it.

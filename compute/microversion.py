@@ -9,7 +9,7 @@ from cloud.errors import BadRequest, NotAcceptable
 
 MINIMUM = (2, 1)
 MAXIMUM = (2, 96)
-_FORMAT = re.compile(r"^([1-9]\d*)\.([1-9]\d*|0)$")
+_FORMAT = re.compile(r"^([1-9]\d{0,8})\.([1-9]\d{0,8}|0)\Z")
 
 Version = tuple[int, int]
 

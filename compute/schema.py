@@ -14,10 +14,10 @@ import orjson
 
 from compute.errors import InvalidInput
 
-NAME = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^(?!\s)[^\x00-\x1f\x7f]*(?<!\s)$"}
+NAME = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^(?!\s)[^\x00-\x1f\x7f]*(?<!\s)\Z"}
 METADATA = {
     "type": "object",
-    "patternProperties": {r"^[a-zA-Z0-9-_:. ]{1,255}$": {"type": "string", "maxLength": 255}},
+    "patternProperties": {r"^[a-zA-Z0-9-_:. ]{1,255}\Z": {"type": "string", "maxLength": 255}},
     "additionalProperties": False,
 }
 BOOLEAN = {"type": ["boolean", "string"], "enum": [
@@ -25,7 +25,9 @@ BOOLEAN = {"type": ["boolean", "string"], "enum": [
     False, "False", "FALSE", "false", "0", "OFF", "Off", "off", "NO", "No", "no", "n", "f"]}  # fmt: skip
 NON_NEGATIVE = {"type": ["integer", "string"], "pattern": "^[0-9]*$", "minimum": 0, "minLength": 1}
 POSITIVE = {"type": ["integer", "string"], "pattern": "^[0-9]*$", "minimum": 1, "minLength": 1}
-UUID = {"type": "string", "pattern": "^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"}
+UUID = {"type": "string", "pattern": r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\Z"}
+IPV4 = {"type": "string", "format": "ipv4"}
+IPV6 = {"type": "string", "format": "ipv6", "maxLength": 39}
 NOTHING_MORE = {"additionalProperties": False}
 
 
@@ -58,4 +60,5 @@ def is_true(value: Any) -> bool:
 
 @cache
 def _validator(schema: bytes) -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(orjson.loads(schema))
+    checks = jsonschema.Draft202012Validator.FORMAT_CHECKER
+    return jsonschema.Draft202012Validator(orjson.loads(schema), format_checker=checks)

@@ -76,8 +76,9 @@ def read(rows: QuerySet[Instance]) -> list[ServerRow]:
 
 def of(instance: Instance) -> ServerRow:
     """The row of a server that is in memory only (it is in no cell yet)."""
-    texts = {name: _text(getattr(instance, column)) for name, column in _TEXTS.items()}
-    return ServerRow(**{name: getattr(instance, name) for name in _PLAIN}, **texts)
+    columns: dict[str, Any] = {name: getattr(instance, name) for name in _PLAIN}
+    columns |= {name: _text(getattr(instance, column)) for name, column in _TEXTS.items()}
+    return ServerRow(**columns)
 
 
 def _text(value: Any) -> str | None:

@@ -51,7 +51,7 @@ _current: Worker | None = None
 
 def become() -> Worker:
     """Read who we are from the settings. Raises ImproperlyConfigured with what to set."""
-    global _current  # noqa: PLW0603  a process is one worker, for its whole life
+    global _current  # a process is one worker, for its whole life
     role = settings.ROLE
     if role not in BINARIES:
         raise ImproperlyConfigured(f"STILLWATER_ROLE is {role!r}; a worker is scheduler, conductor or host.")

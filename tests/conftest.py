@@ -49,13 +49,13 @@ def cells(request: pytest.FixtureRequest) -> Iterator[dict[str, Cell]]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_thread_holds_a_test_database(request: pytest.FixtureRequest) -> Iterator[None]:
+def _no_thread_holds_a_test_database(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     """PostgreSQL does not drop a database somebody is connected to; the pools' threads are."""
     yield
     for alias in django_settings.DATABASES:
         connection = connections[alias]
         if connection.vendor == "postgresql" and str(connection.settings_dict["NAME"]).startswith("test_"):
-            with connection.cursor() as cursor:
+            with django_db_blocker.unblock(), connection.cursor() as cursor:
                 cursor.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                     "WHERE datname = current_database() AND pid <> pg_backend_pid()"

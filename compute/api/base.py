@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import unquote
 
 from django.conf import settings
 from rest_framework.request import Request
@@ -27,6 +28,8 @@ class ComputeView(APIView):
         super().initial(request, *args, **kwargs)
         if not self.since <= self.version <= self.until:
             raise NotFound
+        if "\0" in unquote(request.get_full_path()):
+            raise BadRequest("Malformed request URL: it has a NUL character")
         mine, url = self.caller.project_id, self.url_project
         if url is not None and url != mine:
             raise BadRequest(
@@ -73,6 +76,15 @@ class ComputeView(APIView):
             response["X-OpenStack-Nova-API-Version"] = microversion.text(asked)
             response["Vary"] = "OpenStack-API-Version, X-OpenStack-Nova-API-Version"
         return response
+
+
+class NowhereView(ComputeView):
+    """Every other path: 404, in the shape of every other answer."""
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """After authentication, as in Nova: whoever has no token learns no paths."""
+        super().initial(request, *args, **kwargs)
+        raise NotFound
 
 
 def link(path: str) -> str:

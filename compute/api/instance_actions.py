@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
+from django.db.models import Q
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from cells import health, scatter
 from cells.context import target_cell
-from cells.models import InstanceMapping
+from cells.models import BuildRequest, InstanceMapping
 from cloud.errors import BadRequest, NotFound
 from compute import lookup
 from compute.api import paging
 from compute.api.base import ComputeView
 from compute.api.server_query import moment
 from compute.api.server_view import host_id
-from compute.errors import ServerNotFound
-from compute.models import InstanceAction, Step
+from compute.errors import CellDown, ServerNotFound
+from compute.models import Instance, InstanceAction, Step
 
 _RESULTS = {Step.State.DONE: "Success", Step.State.FAILED: "Error", Step.State.CANCELLED: "Error"}
 
@@ -29,17 +33,26 @@ class InstanceActionsView(ComputeView):
         """GET …/os-instance-actions, with paging and times since 2.58."""
         mapping = lookup.mapping_of(server_id, self.caller)
         self.check("os_compute_api:os-instance-actions:list", mapping.project_id)
+        if mapping.cell is None and BuildRequest.objects.filter(pk=server_id).exists():
+            return Response({"instanceActions": []})  # the journal begins in the cell
         with targeted(mapping):
+            self._must_be_visible(server_id)
             found = InstanceAction.objects.filter(server_id=server_id).order_by("-started_at", "-pk")
             rows = self._page(request, found) if self.version >= (2, 58) else list(found[:1000])
-            if not rows:
-                _must_exist(server_id, found)
         answer: dict[str, Any] = {"instanceActions": [self._shape(row) for row in rows]}
-        path = f"/servers/{server_id}/os-instance-actions"
-        more = paging.next_link(request, path, len(rows), rows[-1].request_id if rows else "")
-        if more and self.version >= (2, 58):
-            answer["links"] = more
+        if self.version >= (2, 58):
+            path = f"/servers/{server_id}/os-instance-actions"
+            more = paging.next_link(request, path, len(rows), rows[-1].request_id if rows else "")
+            answer |= {"links": more} if more else {}
         return Response(answer)
+
+    def _must_be_visible(self, server_id: str) -> None:
+        """What happened to a deleted server can be read since 2.21."""
+        known = Instance.objects.filter(uuid=server_id)
+        if self.version < (2, 21):
+            known = known.filter(deleted=False)
+        if not known.exists():
+            raise ServerNotFound(server_id)
 
     def _page(self, request: Request, found: Any) -> list[InstanceAction]:
         query = request.query_params
@@ -51,7 +64,8 @@ class InstanceActionsView(ComputeView):
             marker = found.filter(request_id=query["marker"]).first()
             if marker is None:
                 raise BadRequest(f"marker [{query['marker']}] not found")
-            found = found.filter(started_at__lt=marker.started_at)
+            same_moment = Q(started_at=marker.started_at, pk__lt=marker.pk)
+            found = found.filter(same_moment | Q(started_at__lt=marker.started_at))
         return list(found[: paging.limit_of(request)])
 
     def _shape(self, row: InstanceAction) -> dict[str, Any]:
@@ -77,6 +91,7 @@ class InstanceActionView(InstanceActionsView):
         mapping = lookup.mapping_of(server_id, self.caller)
         self.check("os_compute_api:os-instance-actions:show", mapping.project_id)
         with targeted(mapping):
+            self._must_be_visible(server_id)
             row = InstanceAction.objects.filter(server_id=server_id, request_id=action_id).first()
             if row is None:
                 raise NotFound(f"Action for request_id {action_id} on instance {server_id} not found")
@@ -105,24 +120,17 @@ class InstanceActionView(InstanceActionsView):
         return event
 
 
-class targeted:  # noqa: N801  reads as the context manager it is
-    """The cell of a mapping, with what goes wrong said as an answer."""
-
-    def __init__(self, mapping: InstanceMapping) -> None:
-        if mapping.cell is None:
-            raise ServerNotFound(mapping.server_id)
-        self._inner = target_cell(mapping.cell)
-
-    def __enter__(self) -> str:
-        return self._inner.__enter__()
-
-    def __exit__(self, *exc: Any) -> bool | None:
-        return self._inner.__exit__(*exc)
-
-
-def _must_exist(server_id: str, found: Any) -> None:
-    if not found.model.objects.filter(server_id=server_id).exists():
-        raise ServerNotFound(server_id)
+@contextmanager
+def targeted(mapping: InstanceMapping) -> Iterator[None]:
+    """The cell of a mapping. Raises ServerNotFound, CellDown."""
+    if mapping.cell is None:
+        raise ServerNotFound(mapping.server_id)
+    try:
+        with target_cell(mapping.cell):
+            yield
+    except scatter.AWAY as exc:
+        health.seen_down(mapping.cell.id, type(exc).__name__)
+        raise CellDown(mapping.cell.name) from exc
 
 
 def _naive(when: datetime | None) -> str | None:

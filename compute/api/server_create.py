@@ -7,12 +7,14 @@ import binascii
 from typing import Any
 
 from cells import scatter
-from cells.models import CELL0, Cell
+from cells.models import CELL0, Cell, HostMapping
 from cloud.caller import Caller
-from cloud.errors import BadRequest, Forbidden
+from cloud.errors import BadRequest, Forbidden, NotFound
 from cloud.images import store, tickets
 from cloud.images.models import Image
 from compute import policy, quota, schema
+from compute.api import wire
+from compute.api import wire
 from compute.boot import Order
 from compute.errors import FlavorNotFound
 from compute.microversion import Version
@@ -20,10 +22,11 @@ from compute.models import Flavor, Instance, KeyPair, Service
 from compute.models.host import COMPUTE
 
 _TEXT = {"type": "string"}
-_HOSTNAME = {"type": "string", "minLength": 2, "maxLength": 63, "pattern": r"^[a-zA-Z0-9]+[a-zA-Z0-9-]*[a-zA-Z0-9]+$"}
-_FQDN = {"type": "string", "minLength": 2, "maxLength": 255, "pattern": r"^[a-zA-Z0-9]+[a-zA-Z0-9-.]*[a-zA-Z0-9]+$"}
-_TAG = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": "^[^,/]*$"}
+_HOSTNAME = {"type": "string", "minLength": 2, "maxLength": 63, "pattern": r"^[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9]\Z"}
+_FQDN = {"type": "string", "minLength": 2, "maxLength": 255, "pattern": r"^[a-zA-Z0-9][a-zA-Z0-9-.]*[a-zA-Z0-9]\Z"}
+_TAG = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": r"^[^,/]*\Z"}
 _LIST = {"type": "array"}
+MOST_AT_ONCE = 1000
 _ALWAYS: dict[str, Any] = {
     "name": schema.NAME,
     "flavorRef": {"type": ["string", "integer"], "minLength": 1},
@@ -32,8 +35,8 @@ _ALWAYS: dict[str, Any] = {
     "adminPass": _TEXT,
     "metadata": schema.METADATA,
     "OS-DCF:diskConfig": {"type": "string", "enum": ["AUTO", "MANUAL"]},
-    "accessIPv4": {"type": "string", "maxLength": 39},
-    "accessIPv6": {"type": "string", "maxLength": 39},
+    "accessIPv4": schema.IPV4,
+    "accessIPv6": schema.IPV6,
     "availability_zone": {"type": "string", "minLength": 1, "maxLength": 255},
     "block_device_mapping": _LIST,
     "block_device_mapping_v2": _LIST,
@@ -125,7 +128,8 @@ def _is_the_image(device: Any, server: dict[str, Any]) -> bool:
         isinstance(device, dict)
         and device.get("source_type") == "image"
         and device.get("destination_type", "local") == "local"
-        and device.get("uuid") == server.get("imageRef")
+        and isinstance(device.get("uuid"), str)
+        and device["uuid"] == (server.get("imageRef") or device["uuid"])
         and str(device.get("boot_index")) == "0"
     )
 
@@ -147,7 +151,10 @@ def _image(server: dict[str, Any], caller: Caller) -> Image:
             raise BadRequest("Missing imageRef attribute")
         image_id = server["block_device_mapping_v2"][0]["uuid"]
     schema.check({"imageRef": image_id}, {"properties": {"imageRef": schema.UUID}})
-    image = store.visible_to(caller, image_id)
+    try:
+        image = store.visible_to(caller, image_id)
+    except NotFound as exc:
+        raise BadRequest(f"Image {image_id} could not be found.") from exc
     if image.status != "active":
         raise BadRequest(f"Image {image_id} is not active.")
     return image
@@ -194,6 +201,8 @@ def _destination(server: dict[str, Any], caller: Caller) -> tuple[str, str, str]
         if host or node:
             raise BadRequest("An availability zone with a host and a requested host exclude each other.")
         host, node = asked_host, asked_node
+        if host and not HostMapping.objects.filter(host=host).exists():
+            raise BadRequest(f"Compute host {host} could not be found.")
     if zone:
         _check_zone(zone)
     return zone, host, node
@@ -201,6 +210,7 @@ def _destination(server: dict[str, Any], caller: Caller) -> tuple[str, str, str]
 
 def _check_zone(zone: str) -> None:
     """A zone nobody is in is refused, unless a cell that is down may know better."""
+
     def zones(_: Cell) -> set[str]:
         return set(Service.objects.filter(binary=COMPUTE).values_list("availability_zone", flat=True))
 
@@ -210,10 +220,12 @@ def _check_zone(zone: str) -> None:
 
 
 def _count(server: dict[str, Any]) -> int:
-    least = int(server.get("min_count") or 1)
-    most = int(server.get("max_count") or least)
+    least = wire.whole("min_count", server.get("min_count", 1), 1)
+    most = wire.whole("max_count", server.get("max_count", least), 1)
     if least > most:
         raise BadRequest("min_count must be <= max_count")
+    if most > MOST_AT_ONCE:
+        raise BadRequest(f"At most {MOST_AT_ONCE} servers can be asked for at once.")
     return most
 
 
@@ -236,7 +248,7 @@ def _columns(server: dict[str, Any], caller: Caller) -> dict[str, Any]:
 
 def _user_data(text: str) -> str:
     try:
-        base64.b64decode(text, validate=True)
+        base64.b64decode("".join(text.split()), validate=True)  # many tools wrap their lines
     except (binascii.Error, ValueError) as exc:
         raise BadRequest("Userdata content must be base64 encoded.") from exc
     return text

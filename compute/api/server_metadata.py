@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from cells.context import current_alias
 from cloud.errors import BadRequest, Conflict, NotFound
 from compute import lookup, quota, schema
-from compute.api.base import ComputeView
+from compute.api.base import ComputeView, link
 from compute.errors import ServerLocked
 from compute.models import Instance
 from compute.state import VmState
@@ -35,9 +35,8 @@ class MetadataView(ComputeView):
 
     def get(self, request: Request, server_id: str) -> Response:
         """GET …/metadata."""
-        with lookup.server(server_id, self.caller) as instance:
-            self.check("os_compute_api:server-metadata:index", instance.project_id)
-            return Response({"metadata": instance.metadata})
+        instance = _read(self, server_id, "server-metadata:index")
+        return Response({"metadata": instance.metadata})
 
     def post(self, request: Request, server_id: str) -> Response:
         """Add to it."""
@@ -59,9 +58,8 @@ class MetadataItemView(ComputeView):
 
     def get(self, request: Request, server_id: str, key: str) -> Response:
         """GET …/metadata/{key}."""
-        with lookup.server(server_id, self.caller) as instance:
-            self.check("os_compute_api:server-metadata:show", instance.project_id)
-            return Response({"meta": {key: _item(instance, key)}})
+        instance = _read(self, server_id, "server-metadata:show")
+        return Response({"meta": {key: _item(instance, key)}})
 
     def put(self, request: Request, server_id: str, key: str) -> Response:
         """PUT …/metadata/{key}."""
@@ -92,15 +90,15 @@ class TagsView(ComputeView):
 
     def get(self, request: Request, server_id: str) -> Response:
         """GET …/tags."""
-        with lookup.server(server_id, self.caller) as instance:
-            self.check("os_compute_api:os-server-tags:index", instance.project_id)
-            return Response({"tags": instance.tag_list})
+        instance = _read(self, server_id, "os-server-tags:index")
+        return Response({"tags": instance.tag_list})
 
     def put(self, request: Request, server_id: str) -> Response:
         """Replace them."""
         tags = schema.check(self.body(), _object("tags", TAGS))["tags"]
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:os-server-tags:update_all", instance.project_id)
+            _refuse_state(instance, "update tags")
             change(instance, tags=Instance.join_tags(list(dict.fromkeys(tags))))
             return Response({"tags": list(dict.fromkeys(tags))})
 
@@ -108,6 +106,7 @@ class TagsView(ComputeView):
         """Remove them all."""
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:os-server-tags:delete_all", instance.project_id)
+            _refuse_state(instance, "delete tags")
             change(instance, tags="")
             return Response(status=204)
 
@@ -119,17 +118,17 @@ class TagView(ComputeView):
 
     def get(self, request: Request, server_id: str, tag: str) -> Response:
         """204 when it is there, 404 when not."""
-        with lookup.server(server_id, self.caller) as instance:
-            self.check("os_compute_api:os-server-tags:show", instance.project_id)
-            if tag not in instance.tag_list:
-                raise NotFound(f"Server {server_id} has no tag '{tag}'")
-            return Response(status=204)
+        instance = _read(self, server_id, "os-server-tags:show")
+        if tag not in instance.tag_list:
+            raise NotFound(f"Server {server_id} has no tag '{tag}'")
+        return Response(status=204)
 
     def put(self, request: Request, server_id: str, tag: str) -> Response:
         """201 when it is new, 204 when not."""
         schema.check({"tag": tag}, {"properties": {"tag": TAG}})
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:os-server-tags:update", instance.project_id)
+            _refuse_state(instance, "update tags")
             with transaction.atomic(using=current_alias()):
                 row = locked_row(instance)
                 if tag in row.tag_list:
@@ -137,12 +136,13 @@ class TagView(ComputeView):
                 if len(row.tag_list) >= MAX_TAGS:
                     raise BadRequest(f"The number of tags exceeded the per-server limit {MAX_TAGS}")
                 change(row, tags=Instance.join_tags([*row.tag_list, tag]))
-            return Response(status=201, headers={"Location": request.build_absolute_uri()})
+            return Response(status=201, headers={"Location": link(f"/servers/{server_id}/tags/{tag}")})
 
     def delete(self, request: Request, server_id: str, tag: str) -> Response:
         """404 when it is not there."""
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:os-server-tags:delete", instance.project_id)
+            _refuse_state(instance, "delete tags")
             with transaction.atomic(using=current_alias()):
                 row = locked_row(instance)
                 if tag not in row.tag_list:
@@ -156,12 +156,11 @@ class AddressesView(ComputeView):
 
     def get(self, request: Request, server_id: str, label: str | None = None) -> Response:
         """Without the extended attributes, as Nova."""
-        with lookup.server(server_id, self.caller) as instance:
-            self.check("os_compute_api:ips:index", instance.project_id)
-            shown = {
-                name: [{"version": a["version"], "addr": a["addr"]} for a in listed]
-                for name, listed in instance.addresses.items()
-            }
+        instance = _read(self, server_id, "ips:index" if label is None else "ips:show")
+        shown = {
+            name: [{"version": a["version"], "addr": a["addr"]} for a in listed]
+            for name, listed in instance.addresses.items()
+        }
         if label is None:
             return Response({"addresses": shown})
         if label not in shown:
@@ -170,7 +169,7 @@ class AddressesView(ComputeView):
 
 
 MAX_TAGS = 50
-TAG = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": "^[^,/]*$"}
+TAG = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": r"^[^,/]*\Z"}
 TAGS = {"type": "array", "items": TAG, "maxItems": MAX_TAGS}
 
 
@@ -185,9 +184,19 @@ def replace(view: ComputeView, instance: Instance, new: dict[str, str], *, merge
     return whole
 
 
+def _read(view: ComputeView, server_id: str, rule: str) -> Instance:
+    instance = lookup.readable(server_id, view.caller)
+    view.check(f"os_compute_api:{rule}", instance.project_id)
+    return instance
+
+
 def _refuse(view: ComputeView, instance: Instance, what: str) -> None:
     if instance.locked_by and not view.caller.is_admin:
         raise ServerLocked(instance.uuid)
+    _refuse_state(instance, what)
+
+
+def _refuse_state(instance: Instance, what: str) -> None:
     if instance.vm_state not in _CHANGEABLE:
         raise Conflict(f"Cannot '{what}' instance {instance.uuid} while it is in vm_state {instance.vm_state}")
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from functools import reduce
 from operator import and_, or_
 
-from django.db.models import F, Q, Value
-from django.db.models.functions import StrIndex
-from django.db.models.lookups import GreaterThan
+from django.db.models import F, Q, TextField, Value
+from django.db.models.functions import Cast, StrIndex
+from django.db.models.lookups import GreaterThan, Regex
 from django.http import QueryDict
 from django.utils.dateparse import parse_date, parse_datetime
 
@@ -22,7 +22,9 @@ from compute.listing import SortKey
 from compute.microversion import Version
 
 _NOBODY = Q(pk__in=[])
-_DANGEROUS = re.compile(r"[+*}]\s*\)\s*[+*{]")  # nested repetition: hours on a 40-letter name
+_REPEATED_GROUP = re.compile(r"\)[+*{]")  # hours on a 40-letter name, and nobody else is served meanwhile
+_REPETITION = re.compile(r"(?<!\\)(?:\\\\)*[+*{]")
+MOST_REPETITIONS = 4
 _PAGING = {"limit", "marker", "sort_key", "sort_dir"}
 
 
@@ -52,17 +54,32 @@ def _any_tag(value: str) -> Q:
 
 def _regex(column: str) -> Callable[[str], Q]:
     def matches(pattern: str) -> Q:
-        try:
-            re.compile(pattern)
-        except re.error as exc:
-            raise BadRequest(f"Invalid filter: {pattern!r} is not a regular expression.") from exc
-        if len(pattern) > 255 or _DANGEROUS.search(pattern):
-            raise BadRequest(f"Invalid filter: {pattern[:255]!r} repeats a repetition, which is not searched for.")
+        _check_pattern(pattern)
         if pattern == re.escape(pattern).replace("\\-", "-"):
-            return Q(**{f"{column}__contains": pattern})
+            return Q(GreaterThan(StrIndex(F(column), Value(pattern)), 0)) if pattern else Q()
         return Q(**{f"{column}__regex": pattern})
 
     return matches
+
+
+def _ip(pattern: str) -> Q:
+    """A regular expression on the addresses, which are JSON: `"addr": "10.0.2.15"`."""
+    _check_pattern(pattern)
+    start = "" if pattern.startswith("^") else '[^"]*'
+    end = '"' if pattern.endswith("$") else ""
+    core = pattern.removeprefix("^").removesuffix("$")
+    return Q(Regex(Cast(F("addresses"), TextField()), Value(f'"addr": ?"{start}(?:{core}){end}')))
+
+
+def _check_pattern(pattern: str) -> None:
+    """Raises BadRequest for what is no regular expression, or one that could take hours."""
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as exc:
+        raise BadRequest(f"Invalid filter: {pattern[:255]!r} is not a regular expression.") from exc
+    many = len(_REPETITION.findall(pattern)) > MOST_REPETITIONS
+    if len(pattern) > 255 or many or _REPEATED_GROUP.search(pattern):
+        raise BadRequest(f"Invalid filter: {pattern[:255]!r} is too complex: it repeats too much to be searched for.")
 
 
 def _equal(column: str) -> Callable[[str], Q]:
@@ -79,7 +96,8 @@ def _locked(value: str) -> Q:
 
 def _number(column: str) -> Callable[[str], Q]:
     def same(value: str) -> Q:
-        return Q(**{column: int(value)}) if value.isascii() and value.isdigit() else _NOBODY
+        number = value.isascii() and value.isdigit() and len(value) < 10
+        return Q(**{column: int(value)}) if number else _NOBODY
 
     return same
 
@@ -90,12 +108,12 @@ def moment(name: str, value: str) -> datetime:
         found = parse_datetime(value)
         if found is None and (day := parse_date(value)):
             found = datetime(day.year, day.month, day.day, tzinfo=UTC)
-    except ValueError:
+        if found is not None and found.tzinfo:
+            found = found.astimezone(UTC)
+    except (ValueError, OverflowError):  # the 30th of February; a time zone that leads out of the calendar
         found = None
     if found is None:
-        raise InvalidInput(
-            f"Invalid input for query parameters {name}. Value: {value}. '{value}' is not a 'date-time'"
-        )
+        raise InvalidInput(f"Invalid input for query parameters {name}. Value: {value}. '{value}' is not a 'date-time'")
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
@@ -109,8 +127,8 @@ EVERYBODY: dict[str, tuple[Version, Meaning]] = {
     "name": ((2, 1), _regex("display_name")),
     "image": ((2, 1), _equal("image_id")),
     "flavor": ((2, 1), _equal("flavor_id")),
-    "ip": ((2, 1), _regex("addresses")),
-    "ip6": ((2, 5), _regex("addresses")),
+    "ip": ((2, 1), _ip),
+    "ip6": ((2, 5), _ip),
     "tags": ((2, 26), _all_tags),
     "tags-any": ((2, 26), _any_tag),
     "not-tags": ((2, 26), lambda value: ~_all_tags(value)),
@@ -157,7 +175,8 @@ SORT_COLUMNS = {
     "availability_zone": "availability_zone", "config_drive": "config_drive", "created_at": "created_at",
     "display_description": "description", "display_name": "display_name", "host": "host", "hostname": "hostname",
     "image_ref": "image_id", "instance_type_id": "flavor_id", "key_name": "key_name",
-    "launch_index": "launch_index", "launched_at": "launched_at", "locked_by": "locked_by", "node": "node",
+    "launch_index": "launch_index", "launched_at": "launched_at", "locked": "locked_by", "locked_by": "locked_by",
+    "node": "node",
     "power_state": "power_state", "progress": "progress", "project_id": "project_id",
     "root_device_name": "root_device_name", "task_state": "task_state", "terminated_at": "terminated_at",
     "updated_at": "updated_at", "user_id": "user_id", "uuid": "uuid", "vm_state": "vm_state",
@@ -175,11 +194,17 @@ def parse(query: QueryDict, version: Version, *, is_admin: bool) -> Filters:
             filters.plain &= name in SPECIAL or (name not in _PAGING)
             continue
         filters.plain = False
-        if name.startswith("changes-"):
-            filters.deleted = None
         values = query.getlist(name)
         filters.where &= reduce(or_, (meaning(value) for value in values))
+    _check_span(query, version)
     return filters
+
+
+def _check_span(query: QueryDict, version: Version) -> None:
+    since, before = query.get("changes-since"), query.get("changes-before")
+    if since and before and version >= (2, 66):
+        if moment("changes-since", since) > moment("changes-before", before):
+            raise BadRequest("The value of changes-since must be less than or equal to changes-before.")
 
 
 def sorting(query: QueryDict, *, is_admin: bool) -> list[SortKey]:
@@ -198,7 +223,8 @@ def sorting(query: QueryDict, *, is_admin: bool) -> list[SortKey]:
             raise InvalidInput(
                 f"Invalid input for query parameters sort_dir. Value: {direction}. '{direction}' is not one of ['asc', 'desc']"
             )
-        found.append((SORT_COLUMNS[key], direction == "desc"))
+        if SORT_COLUMNS[key] not in [column for column, _ in found]:  # a second time changes nothing
+            found.append((SORT_COLUMNS[key], direction == "desc"))
     found = found or [("created_at", True)]
     if "uuid" not in [column for column, _ in found]:
         found.append(("uuid", False))
@@ -212,7 +238,9 @@ def _check_names(query: QueryDict, version: Version) -> None:
     known = {*EVERYBODY, *SINCE_283, *ADMINS, *IGNORED, *SPECIAL, *_PAGING}
     for name in query:
         if name not in known or (name in EVERYBODY and version < EVERYBODY[name][0]):
-            raise BadRequest(f"Invalid input for query parameters. Additional properties are not allowed ('{name}' was unexpected)")
+            raise BadRequest(
+                f"Invalid input for query parameters. Additional properties are not allowed ('{name}' was unexpected)"
+            )
 
 
 def _meaning(name: str, version: Version, *, is_admin: bool) -> Meaning | None:
@@ -231,7 +259,9 @@ def _special(filters: Filters, query: QueryDict, version: Version, *, is_admin: 
     if "all_tenants" in query:
         value = query["all_tenants"]
         if value and value.lower() not in {"0", "1", "true", "false", "t", "f", "yes", "no", "on", "off", "y", "n"}:
-            raise InvalidInput(f"Invalid input for query parameters all_tenants. Value: {value}. '{value}' is not a boolean")
+            raise InvalidInput(
+                f"Invalid input for query parameters all_tenants. Value: {value}. '{value}' is not a boolean"
+            )
         filters.all_tenants = not value or schema.is_true(value)
     if filters.all_tenants:
         filters.project_id = query.get("project_id") or query.get("tenant_id") or ""
@@ -239,6 +269,8 @@ def _special(filters: Filters, query: QueryDict, version: Version, *, is_admin: 
     if "deleted" in query and is_admin:
         filters.deleted = schema.is_true(query["deleted"] or "true")
         filters.plain = False
+    elif "changes-since" in query or ("changes-before" in query and version >= (2, 66)):
+        filters.deleted = None
     for status in query.getlist("status"):
         _status(filters, status, version, is_admin=is_admin)
     wanted = [state.conditions_for(status) for status in query.getlist("status")]

@@ -88,6 +88,15 @@ def full(row: ServerRow, view: View, *, detail_list: bool = False) -> dict[str, 
     return server
 
 
+def as_changed(server: dict[str, Any]) -> dict[str, Any]:
+    """What PUT answered before 2.75: the server without what came as extensions."""
+    return {
+        name: value for name, value in server.items()
+        if not name.startswith(("OS-EXT-", "OS-SRV-USG:", "os-extended-volumes:"))
+        and name not in ("config_drive", "key_name", "host_status")
+    }  # fmt: skip
+
+
 def unknown(mapping: InstanceMapping, spec: RequestSpec | None, kind: str, version: Version) -> dict[str, Any]:
     """A server whose cell is down, from the global side alone (spec 3); `kind`: brief, detail or show."""
     server: dict[str, Any] = {"id": mapping.server_id, "status": "UNKNOWN", "links": links(f"/servers/{mapping.server_id}")}
@@ -199,5 +208,5 @@ def _naive(text: str | None) -> str | None:
     """As Nova shows it: microseconds, no zone."""
     if text is None:
         return None
-    fraction = text[19:26] if text[19:20] == "." else ""
+    fraction = text[19:26].partition("+")[0] if text[19:20] == "." else ""  # PostgreSQL: .264+00
     return f"{text[:10]}T{text[11:19]}{fraction:0<7}" if fraction else f"{text[:10]}T{text[11:19]}.000000"

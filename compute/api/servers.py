@@ -9,7 +9,7 @@ from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from cells.models import BuildRequest, Cell, InstanceMapping, RequestSpec
+from cells.models import Cell, InstanceMapping, RequestSpec
 from cloud.errors import Forbidden
 from compute import boot, listing, lookup, policy, schema, server_rows
 from compute.actions.delete import Delete
@@ -17,7 +17,7 @@ from compute.api import paging, server_create, server_query, server_view
 from compute.api.base import ComputeView, link, links
 from compute.api.server_query import Filters
 from compute.api.server_view import View
-from compute.errors import ServerLocked
+from compute.errors import CellDown, ServerLocked
 from compute.lifecycle import Asked
 from compute.models import Instance, Service
 from compute.server_rows import ServerRow
@@ -40,16 +40,13 @@ class ServersView(ComputeView):
             sort=server_query.sorting(request.query_params, is_admin=self.caller.is_admin),
             limit=paging.limit_of(request),
             marker=request.query_params.get("marker", ""),
-            with_services=self.kind == "detail" and policy.allows(self.caller, "os_compute_api:servers:show:host_status"),
+            marker_project="" if filters.all_tenants else self.caller.project_id,
+            with_services=self.kind == "detail" and View.of(self.version, self.caller).sees_status,
         )
-        unplaced = self._unplaced(filters, query)
-        query.limit -= len(unplaced)
         listed = listing.servers(query)
-        rows = unplaced + [row for row in listed.rows if row.uuid not in {u.uuid for u in unplaced}]
-        shown = self._unknown(listed.down, filters) + self._shapes(rows, listed)
-        answer: dict[str, Any] = {"servers": shown}
-        last = rows[-1].uuid if rows else ""
-        more = paging.next_link(request, self._path, len(rows), last)
+        answer: dict[str, Any] = {"servers": self._unknown(listed.down, filters) + self._shapes(listed)}
+        last = listed.ids[-1] if listed.ids else ""
+        more = paging.next_link(request, self._path, len(listed.ids), last)
         if more:
             answer["servers_links"] = more
         return Response(answer)
@@ -63,9 +60,7 @@ class ServersView(ComputeView):
         order = server_create.order_of(body, self.caller, self.request_id)
         ids = boot.request_servers(order)
         if schema.is_true(body["server"].get("return_reservation_id")):
-            spec = BuildRequest.objects.filter(pk=ids[0]).first()
-            reservation = spec.instance["reservation_id"] if spec else ""
-            return Response({"reservation_id": reservation}, status=202)
+            return Response({"reservation_id": order.reservation_id}, status=202)
         first = ids[0]
         answer = {
             "server": {
@@ -90,35 +85,15 @@ class ServersView(ComputeView):
             scope &= Q(project_id=filters.project_id)
         return scope
 
-    def _unplaced(self, filters: Filters, query: listing.Query) -> list[ServerRow]:
-        """Servers no cell has yet come first. Only lists without special filters can hold them."""
-        wanted = self.request.query_params.getlist("status")
-        names = set(self.request.query_params) - {"all_tenants", "status", "name", *paging_names()}
-        if names or (wanted and "BUILD" not in [status.upper() for status in wanted]):
-            return []
-        requests = BuildRequest.objects.filter(delete_requested=False).order_by("-created_at", "server_id")
-        if not filters.all_tenants:
-            requests = requests.filter(project_id=self.caller.project_id)
-        name = self.request.query_params.get("name", "")
-        found = [r for r in requests[: query.limit] if name in r.instance["display_name"]]
-        ids = [request.server_id for request in found]
-        if query.marker in ids:
-            found = found[ids.index(query.marker) + 1 :]
-            query.marker = ""
-        elif query.marker:
-            return []
-        return [server_rows.of(boot.unplaced(request)) for request in found]
-
-    def _shapes(self, rows: list[ServerRow], listed: listing.Listed) -> list[dict[str, Any]]:
+    def _shapes(self, listed: listing.Listed) -> list[dict[str, Any]]:
         if self.kind == "brief":
-            return [server_view.brief(row) for row in rows]
+            return [server_view.brief(row) for row in listed.rows]
         view = View.of(self.version, self.caller, listed.services)
-        return [server_view.full(row, view, detail_list=True) for row in rows]
+        return [server_view.full(row, view, detail_list=True) for row in listed.rows]
 
     def _unknown(self, down: list[Cell], filters: Filters) -> list[dict[str, Any]]:
         """Servers of cells that do not answer, since 2.69, in lists without filters and paging (spec 3)."""
-        paged = set(self.request.query_params) & paging_names()
-        if not down or self.version < (2, 69) or not filters.plain or paged:
+        if not down or self.version < (2, 69) or not filters.plain:
             return []
         living = Q(queued_for_delete=False) | Q(queued_for_delete__isnull=True)
         mappings = InstanceMapping.objects.filter(living, cell__in=down)
@@ -147,8 +122,8 @@ class ServerView(ComputeView):
         "properties": {
             "name": schema.NAME,
             "OS-DCF:diskConfig": {"type": "string", "enum": ["AUTO", "MANUAL"]},
-            "accessIPv4": {"type": "string", "maxLength": 39},
-            "accessIPv6": {"type": "string", "maxLength": 39},
+            "accessIPv4": schema.IPV4,
+            "accessIPv6": schema.IPV6,
         },
         "additionalProperties": False,
     }
@@ -172,7 +147,7 @@ class ServerView(ComputeView):
             columns = {_UPDATES[key]: value for key, value in changes.items()}
             if columns:
                 Instance.objects.filter(pk=instance.pk).update(**columns, updated_at=timezone.now())
-            return self._read(instance)
+            return self._read(instance, changed=True)
 
     def delete(self, request: Request, server_id: str) -> Response:
         """DELETE /servers/{id}: from every state, at every moment."""
@@ -187,7 +162,7 @@ class ServerView(ComputeView):
         InstanceMapping.objects.filter(pk=server_id).update(queued_for_delete=True)
         return Response(status=204)
 
-    def _read(self, instance: Instance) -> Response:
+    def _read(self, instance: Instance, *, changed: bool = False) -> Response:
         """The row as it is now, as text."""
         rows = Instance.objects.using(instance._state.db).filter(pk=instance.pk)
         row = server_rows.read(rows)[0]
@@ -195,13 +170,16 @@ class ServerView(ComputeView):
         if row.host and policy.allows(self.caller, "os_compute_api:servers:show:host_status"):
             at_home = Service.objects.using(instance._state.db)
             services = {s.host: s for s in at_home.filter(binary="nova-compute", host=row.host)}
-        return self._answer(row, services)
+        return self._answer(row, services, changed=changed)
 
-    def _answer(self, row: ServerRow, services: dict[str, Service]) -> Response:
+    def _answer(self, row: ServerRow, services: dict[str, Service], *, changed: bool = False) -> Response:
         view = View.of(self.version, self.caller, services)
-        return Response({"server": server_view.full(row, view)})
+        server = server_view.full(row, view)
+        return Response({"server": server_view.as_changed(server) if changed and self.version < (2, 75) else server})
 
     def _down(self, found: lookup.Found) -> Response:
+        if self.version < (2, 69):  # its clients do not know servers of which little is known
+            raise CellDown(found.mapping.cell.name if found.mapping.cell else "")
         spec = RequestSpec.objects.filter(pk=found.mapping.server_id).first()
         return Response({"server": server_view.unknown(found.mapping, spec, "show", self.version)})
 
@@ -210,7 +188,9 @@ class ServerView(ComputeView):
         if self.version >= (2, 19):
             properties["description"] = {"type": ["string", "null"], "maxLength": 255}
         if self.version >= (2, 90):
-            properties["hostname"] = server_create.schema_for(self.version)["properties"]["server"]["properties"]["hostname"]
+            properties["hostname"] = server_create.schema_for(self.version)["properties"]["server"]["properties"][
+                "hostname"
+            ]
         return {**self.UPDATE, "properties": properties}
 
 
@@ -222,8 +202,3 @@ _UPDATES = {
 
 def _wrapped(inner: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {"server": inner}, "required": ["server"], "additionalProperties": False}
-
-
-def paging_names() -> set[str]:
-    """Query parameters that page or order a list."""
-    return {"limit", "marker", "sort_key", "sort_dir"}

@@ -7,6 +7,7 @@ from typing import Any
 from django.urls import URLPattern, URLResolver, include, path
 
 from compute.api import instance_actions, server_actions, server_metadata, servers, versions
+from compute.api.base import NowhereView
 from compute.api.resource_urls import urlpatterns as resources
 
 
@@ -38,4 +39,5 @@ urlpatterns = [
     path("/v2.1/", versions.VersionView.as_view()),
     path("/v2.1/", include(_v21)),
     path("/v2.1/<str:url_project>/", include(_v21)),
+    path("/v2.1/<path:rest>", NowhereView.as_view()),
 ]

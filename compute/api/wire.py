@@ -19,7 +19,7 @@ def moment(when: datetime | None) -> str | None:
 
 def whole(name: str, value: Any, least: int = 0) -> int:
     """A number that may have come as a string, which JSON schema does not compare. Raises InvalidInput."""
-    found = int(value)
+    found = int(value) if len(str(value)) < 20 else LARGEST + 1
     if found < least:
         problem = f"{found} is less than the minimum of {least}"
     elif found > LARGEST:

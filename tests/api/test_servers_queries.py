@@ -1,0 +1,46 @@
+"""What a list costs: a fixed number of queries per cell, and never more keys than the page has."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.api.queries import counted
+from tests.api.servers import server, unplaced
+
+
+def cost(client, path):
+    with counted() as seen:
+        answer = client.get(path)
+    assert answer.status_code == 200, answer.content
+    return {alias: len(queries) for alias, queries in seen.items()}, len(answer.json()["servers"])
+
+
+@pytest.mark.parametrize("path", ["/servers?all_tenants=1", "/servers/detail?all_tenants=1"])
+def test_200_servers_cost_as_many_queries_as_10(admin, cells, path):
+    def fill(count):
+        for index in range(count):
+            server(cells["cell1" if index % 2 else "cell2"], age=index, host=f"host{index % 7}")
+        server(cells["cell0"])
+        unplaced()
+
+    fill(8)
+    few, shown = cost(admin, path)
+    assert shown == 10
+    fill(188)
+    many, shown = cost(admin, path)
+    assert shown == 200
+    assert many == few
+    assert max(count for alias, count in many.items() if alias != "default") <= 3
+
+
+def test_no_cell_reads_more_keys_or_rows_than_the_page_has(admin, cells):
+    for index in range(30):
+        marker = server(cells["cell1" if index % 3 else "cell2"], age=index)
+    with counted() as seen:
+        answer = admin.get(f"/servers/detail?all_tenants=1&limit=5&sort_key=created_at&sort_dir=asc&marker={marker}")
+    assert len(answer.json()["servers"]) == 5
+    asked = [query for alias, queries in seen.items() if alias != "default" for query in queries]
+    reads = [(sql, parameters) for sql, parameters in asked if 'FROM "compute_instance"' in sql]
+    assert reads
+    for sql, parameters in reads:
+        assert "LIMIT 5" in sql or '"uuid" = ' in sql or (" IN (" in sql and parameters <= 5), sql
