@@ -44,8 +44,7 @@ test-fast: ## everything but real guests and kills, on SQLite
 	$(PYTEST) -n 2 $(FAST) $(STRICT)
 
 test-postgres: ## the same on a PostgreSQL server of its own
-	@# --reuse-db: the server goes with its databases, so none is dropped under a thread that still looks at it
-	$(PYTHON) -m deploy.local.postgres $(PYTEST) --reuse-db -n 2 $(FAST) $(STRICT)
+	$(PYTHON) -m deploy.local.postgres $(PYTEST) -n 2 $(FAST) $(STRICT)
 
 test-live: ## real Redis, workers, guests and clients, and what happens when they are killed
 	$(PYTEST) -m "live or chaos" $(STRICT)
