@@ -36,7 +36,7 @@ _COLUMNS = {
     **{name: _fixed("") for name in ("host", "node", "locked_by")},
     **{name: _fixed(0, IntegerField()) for name in ("power_state", "progress")},
     **{name: Value(None, DateTimeField(null=True)) for name in ("launched_at", "terminated_at")},
-    **{name: Value(False, BooleanField()) for name in ("deleted", "config_drive")},
+    **{name: Value(value=False, output_field=BooleanField()) for name in ("deleted", "config_drive")},
 }
 
 

@@ -202,9 +202,10 @@ def parse(query: QueryDict, version: Version, *, is_admin: bool) -> Filters:
 
 def _check_span(query: QueryDict, version: Version) -> None:
     since, before = query.get("changes-since"), query.get("changes-before")
-    if since and before and version >= (2, 66):
-        if moment("changes-since", since) > moment("changes-before", before):
-            raise BadRequest("The value of changes-since must be less than or equal to changes-before.")
+    if not since or not before or version < (2, 66):
+        return
+    if moment("changes-since", since) > moment("changes-before", before):
+        raise BadRequest("The value of changes-since must be less than or equal to changes-before.")
 
 
 def sorting(query: QueryDict, *, is_admin: bool) -> list[SortKey]:
@@ -213,16 +214,12 @@ def sorting(query: QueryDict, *, is_admin: bool) -> list[SortKey]:
     found: list[SortKey] = []
     for index, key in enumerate(keys):
         if key not in SORT_COLUMNS:
-            raise InvalidInput(
-                f"Invalid input for query parameters sort_key. Value: {key}. '{key}' is not one of {sorted(SORT_COLUMNS)}"
-            )
+            raise _not_one_of("sort_key", key, sorted(SORT_COLUMNS))
         if key in ("host", "node") and not is_admin:
             raise Forbidden(f"Policy doesn't allow sorting by {key}.")
         direction = directions[index] if index < len(directions) else (directions[0] if directions else "desc")
         if direction not in ("asc", "desc"):
-            raise InvalidInput(
-                f"Invalid input for query parameters sort_dir. Value: {direction}. '{direction}' is not one of ['asc', 'desc']"
-            )
+            raise _not_one_of("sort_dir", direction, ["asc", "desc"])
         if SORT_COLUMNS[key] not in [column for column, _ in found]:  # a second time changes nothing
             found.append((SORT_COLUMNS[key], direction == "desc"))
     found = found or [("created_at", True)]
@@ -230,6 +227,10 @@ def sorting(query: QueryDict, *, is_admin: bool) -> list[SortKey]:
         found.append(("uuid", False))
     cut = [column for column, _ in found].index("uuid") + 1
     return found[:cut]  # nothing after a unique key matters
+
+
+def _not_one_of(name: str, value: str, known: list[str]) -> InvalidInput:
+    return InvalidInput(f"Invalid input for query parameters {name}. Value: {value}. '{value}' is not one of {known}")
 
 
 def _check_names(query: QueryDict, version: Version) -> None:

@@ -99,7 +99,8 @@ def as_changed(server: dict[str, Any]) -> dict[str, Any]:
 
 def unknown(mapping: InstanceMapping, spec: RequestSpec | None, kind: str, version: Version) -> dict[str, Any]:
     """A server whose cell is down, from the global side alone (spec 3); `kind`: brief, detail or show."""
-    server: dict[str, Any] = {"id": mapping.server_id, "status": "UNKNOWN", "links": links(f"/servers/{mapping.server_id}")}
+    server_id = mapping.server_id
+    server: dict[str, Any] = {"id": server_id, "status": "UNKNOWN", "links": links(f"/servers/{server_id}")}
     if kind == "brief":
         return server
     server |= {"tenant_id": mapping.project_id, "created": mapping.created_at.strftime("%Y-%m-%dT%H:%M:%SZ")}

@@ -54,7 +54,7 @@ def crowd(cells):
                     locked_by="owner" if index == 3 else "",
                     config_drive=index == 1,
                     terminated_at=BORN if index == 0 else None,
-                )  # fmt: skip
+                )
             )
         made.append(unplaced(f"s{index % 2}", age=index % 2, key_name="k" if index else None))
     return made
