@@ -38,11 +38,9 @@ def check(value: Any, schema: Mapping[str, Any]) -> Any:
         return value
     where = error.absolute_path[-1] if error.absolute_path else None
     if where is None or error.validator in {"additionalProperties", "required"}:
-        raise InvalidInput(error.message)
-    shown = str(error.instance)
-    shown = shown if len(shown) <= 200 else f"{shown[:200]}…"
-    message = error.message if len(error.message) <= 400 else f"{error.message[:400]}…"
-    raise InvalidInput(f"Invalid input for field/attribute {where}. Value: {shown}. {message}")
+        raise InvalidInput(_short(error.message, 400))
+    shown = _short(str(error.instance), 200)
+    raise InvalidInput(f"Invalid input for field/attribute {where}. Value: {shown}. {_short(error.message, 400)}")
 
 
 def check_query(name: str, value: str, schema: Mapping[str, Any]) -> str:
@@ -56,6 +54,10 @@ def check_query(name: str, value: str, schema: Mapping[str, Any]) -> str:
 def is_true(value: Any) -> bool:
     """The truth of a BOOLEAN."""
     return str(value).lower() in {"true", "1", "on", "yes", "y", "t"}
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 @cache
