@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from django.db import connections
 from django.db.models import Sum
 
 from cells.context import target_cell
@@ -56,6 +59,9 @@ STORIES = {
     "create image": Story("createImage", {"createImage": {"name": "snap"}}, "image_snapshot", "active",
                           "compute_snapshot_instance", "snapshot"),
 }  # fmt: skip
+
+
+EVERY = [*STORIES, "delete", "create"]
 
 
 def act(api: Any, server_id: str, body: dict[str, Any], version: str = "2.96") -> Any:
@@ -130,6 +136,58 @@ def true_to_the_guest(cloud: Cloud, server_id: str) -> None:
     row = cloud.row(server_id)
     actual = cloud.host_of(server_id).driver.power_state(server_id)
     assert row.power_state == actual == LIVE[row.vm_state]
+
+
+def begin(name: str, api: Any, cloud: Cloud) -> str:
+    """A server with the action asked for and its first step waiting."""
+    if name == "create":
+        server_id = api.send("post", "/servers", cloud.body()).json()["server"]["id"]
+        cloud.schedule()
+    elif name == "delete":
+        server_id = cloud.boot(api)
+        api.delete(f"/servers/{server_id}")
+    else:
+        server_id = ready(api, cloud, STORIES[name])
+        assert act(api, server_id, STORIES[name].body).status_code == 202
+    return server_id
+
+
+def ends_well(name: str, cloud: Cloud, server_id: str) -> None:
+    """Where the action leads when nothing goes wrong."""
+    if name == "delete":
+        assert cloud.row(server_id).deleted
+    else:
+        assert states(cloud, server_id) == (STORIES[name].end if name in STORIES else "active", None)
+        true_to_the_guest(cloud, server_id)
+    assert cloud.history(server_id)[-1].message is None
+    settled(cloud)
+
+
+def only_step(cloud: Cloud) -> Step:
+    """The one step that waits."""
+    [(_, step)] = cloud.queued()
+    return step
+
+
+
+def at_once(count: int, work: Callable[[int], Any]) -> list[Any]:
+    """Call `work(n)` in so many threads that start together; what they returned."""
+    barrier, results = threading.Barrier(count), []
+
+    def run(number: int) -> None:
+        try:
+            barrier.wait(10)
+            results.append(work(number))
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(results) == count
+    return results
 
 
 # -- what is asked of every action

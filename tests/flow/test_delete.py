@@ -61,7 +61,7 @@ def test_a_delete_waits_for_the_step_that_runs_and_wins(api, cloud):
 def test_a_build_that_is_rerun_after_a_delete_spawns_no_guest(api, cloud):
     server_id = _requested(api, cloud)
     host = cloud.host_of(server_id)
-    (_, build), = cloud.queued()
+    [(_, build)] = cloud.queued()
     host.begin(build.pk)
     api.delete(f"/servers/{server_id}")
     host.restart()

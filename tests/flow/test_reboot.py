@@ -76,7 +76,7 @@ def test_a_pause_that_is_running_when_a_hard_reboot_comes_does_not_win(api, clou
     stories.act(api, server_id, {"pause": None})
     pause = host.begin(cloud.queued()[0][1].pk)
     stories.act(api, server_id, HARD.body)
-    (_, reboot), = cloud.queued()
+    [(_, reboot)] = cloud.queued()
     assert not host.run(reboot.pk)  # one step of a server at a time
 
     host.finish(pause)

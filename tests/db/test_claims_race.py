@@ -1,0 +1,58 @@
+"""Room on a host under parallel claims: one conditional UPDATE settles it."""
+
+from __future__ import annotations
+
+import random
+
+from django.db import transaction
+
+from cells.context import target_cell
+from compute import claims
+from compute.models import Allocation, ComputeNode
+from tests.flow.stories import at_once
+
+
+def _claim(host, server_id):
+    with target_cell(host.cell) as alias:
+        node = ComputeNode.objects.get(host=host.name)
+        with transaction.atomic(using=alias):
+            return claims.claim(server_id, node, vcpus=1, memory_mb=512, disk_gb=1)
+
+
+def _used(host):
+    with target_cell(host.cell):
+        node = ComputeNode.objects.get(host=host.name)
+        return node.vcpus_used, node.memory_mb_used, node.disk_gb_used, Allocation.objects.count()
+
+
+def test_forty_parallel_claims_on_room_for_twenty_are_twenty(cloud):
+    host = cloud.add_host("small", "cell1", memory_mb=20 * 512)
+    won = at_once(40, lambda n: _claim(host, f"server-{n}"))
+    assert (won.count(True), won.count(False)) == (20, 20)
+    assert _used(host) == (20, 20 * 512, 20, 20)
+
+
+def test_claims_and_releases_in_any_order_add_up(cloud):
+    host = cloud.add_host("small", "cell1", memory_mb=20 * 512)
+    for number in range(20):
+        assert _claim(host, f"old-{number}")
+
+    def work(number):
+        if number % 2:
+            return _claim(host, f"new-{number}")
+        with target_cell(host.cell):
+            claims.release(f"old-{random.Random(number).randrange(5)}")  # some of them more than once
+        return None
+
+    taken = at_once(40, work).count(True)
+    vcpus, memory, disk, rows = _used(host)
+    assert vcpus == disk == rows <= 20
+    assert memory == vcpus * 512
+    assert rows >= taken
+
+
+def test_a_server_that_claims_twice_holds_its_room_once(cloud):
+    host = cloud.hosts["host1"]
+    assert _claim(host, "a")
+    assert _claim(host, "a")
+    assert _used(host) == (1, 512, 1, 1)

@@ -1,0 +1,100 @@
+"""A server's states under parallel callers: the database picks one."""
+
+from __future__ import annotations
+
+import pytest
+
+from cells.context import target_cell
+from cloud.errors import Conflict
+from compute import state
+from compute.actions.delete import Delete
+from compute.actions.pause import Pause
+from compute.errors import StateConflict
+from compute.lifecycle import Asked
+from compute.models import Instance, InstanceAction
+from compute.state import Move, TaskState, VmState
+from tests.conftest import client
+from tests.flow import stories
+from tests.flow.stories import at_once
+
+PAUSE = Move(frozenset({VmState.ACTIVE}), TaskState.PAUSING, VmState.PAUSED)
+
+
+@pytest.fixture
+def server(api, cloud):
+    """An active server, with its cell."""
+    server_id = cloud.boot(api)
+    return server_id, cloud.cell_of(server_id)
+
+
+def test_of_forty_callers_that_begin_at_once_one_wins(server):
+    server_id, cell = server
+
+    def begin(_):
+        with target_cell(cell):
+            instance = Instance.objects.get(uuid=server_id)
+            try:
+                state.begin(instance, PAUSE)
+            except StateConflict as conflict:
+                return conflict.task_state
+            return "won"
+
+    results = at_once(40, begin)
+    assert (results.count("won"), results.count("pausing")) == (1, 39)
+    with target_cell(cell):
+        assert Instance.objects.get(uuid=server_id).task_state == "pausing"
+
+
+def test_of_ten_requests_through_the_api_one_is_accepted_and_the_rest_are_conflicts(server, cloud):
+    server_id, cell = server
+    answers = at_once(10, lambda _: stories.act(client("member"), server_id, {"pause": None}))
+    assert sorted(answer.status_code for answer in answers) == [202] + [409] * 9
+    with target_cell(cell):
+        assert InstanceAction.objects.filter(action="pause").count() == 1
+    cloud.work()
+    stories.settled(cloud)
+
+
+def test_of_ten_deletes_at_once_one_is_done_and_all_succeed(server, cloud):
+    server_id, cell = server
+    answers = at_once(10, lambda _: client("member").delete(f"/servers/{server_id}"))
+    assert {answer.status_code for answer in answers} == {204}
+    with target_cell(cell):
+        assert InstanceAction.objects.filter(action="delete").count() == 1
+    cloud.work()
+    assert set(cloud.used().values()) == {(0, 0)}
+    stories.settled(cloud)
+
+
+def test_a_delete_and_a_task_at_once_end_deleted(server, cloud):
+    server_id, cell = server
+
+    def work(number):
+        if number % 2:
+            return client("member").delete(f"/servers/{server_id}").status_code
+        return stories.act(client("member"), server_id, {"os-stop": None}).status_code
+
+    assert set(at_once(8, work)) <= {202, 204, 409}
+    cloud.work()
+    assert cloud.row(server_id).deleted
+    stories.settled(cloud)
+
+
+def test_a_look_that_is_older_than_a_task_records_nothing(server, cloud, api):
+    server_id, cell = server
+    with target_cell(cell):
+        seen = Instance.objects.get(uuid=server_id)
+    stories.lead(api, cloud, server_id, ("stop",))
+    with target_cell(cell), pytest.raises(StateConflict):
+        state.observe(seen, state.PowerState.RUNNING, VmState.ACTIVE)
+    assert stories.states(cloud, server_id) == ("stopped", None)
+
+
+def test_an_action_that_lost_the_race_says_in_which_state_the_server_is(server, api):
+    server_id, cell = server
+    with target_cell(cell):
+        instance = Instance.objects.get(uuid=server_id)
+        Delete().submit(instance, Asked(api.caller, "req-1"))
+        stale = Instance.objects.get(uuid=server_id)
+        with pytest.raises(Conflict, match="Cannot 'pause' instance .* while it is in task_state deleting"):
+            Pause().submit(stale, Asked(api.caller, "req-2"))

@@ -1,0 +1,130 @@
+"""Hosts and conductors killed at every moment of every action, and where the server ends."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from cells.context import target_cell
+from compute import actions, journal, lifecycle, recovery
+from compute.lifecycle import OnRestart, Run
+from compute.models import Instance, Service, Step
+from tests.flow import stories
+from tests.flow.stories import EVERY, STORIES, Killed, begin, ends_well, only_step
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_host_killed_before_it_began_leaves_the_step_to_its_next_life(name, api, cloud):
+    server_id = begin(name, api, cloud)
+    assert cloud.host_of(server_id).restart() == 0
+    cloud.work()
+    ends_well(name, cloud, server_id)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_host_killed_after_its_claim_runs_the_step_again(name, api, cloud):
+    server_id = begin(name, api, cloud)
+    host = cloud.host_of(server_id)
+    host.begin(only_step(cloud).pk)
+    assert not cloud.queued()
+    assert host.restart() == 1
+    cloud.work()
+    ends_well(name, cloud, server_id)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_host_killed_after_the_work_and_before_its_record_ends_right(name, api, cloud):
+    server_id = begin(name, api, cloud)
+    host = cloud.host_of(server_id)
+    step = host.begin(only_step(cloud).pk)
+    with target_cell(host.cell):
+        run = Run(Instance.objects.get(uuid=server_id), step.action, step, host.driver)
+        getattr(actions.named(step.action.key), step.name)(run)
+    assert host.restart() == 1
+    cloud.work()
+    ends_well(name, cloud, server_id)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_host_killed_in_the_middle_of_the_work_ends_right(name, api, cloud):
+    server_id = begin(name, api, cloud)
+    host = cloud.host_of(server_id)
+    verb = {"create": "spawn", "delete": "destroy"}.get(name) or STORIES[name].verb
+    host.driver.orders.fail(verb, error=Killed)
+    with pytest.raises(Killed):
+        cloud.work()
+    assert host.restart() == 1
+    cloud.work()
+    ends_well(name, cloud, server_id)
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name != "delete"])
+def test_a_server_can_be_deleted_while_its_host_is_dead(name, api, cloud):
+    server_id = begin(name, api, cloud)
+    host = cloud.host_of(server_id)
+    host.begin(only_step(cloud).pk)
+    assert api.delete(f"/servers/{server_id}").status_code == 204
+    host.restart()
+    cloud.work()
+    ends_well("delete", cloud, server_id)
+
+
+def test_a_conductor_killed_while_it_looks_for_another_host_is_followed_by_another_one(api, cloud):
+    cloud.add_host("host1b", "cell1", memory_mb=200_000)
+    cloud.hosts["host2"].report()
+    with target_cell(cloud.cells["cell2"]):
+        Service.objects.update(disabled=True)
+    cloud.hosts["host1"].driver.orders.fail("spawn")
+    server_id = begin("create", api, cloud)
+    cloud.hosts["host1"].run(only_step(cloud).pk)
+    search = only_step(cloud)
+    with target_cell(cloud.cells["cell1"]):
+        assert journal.claim(search.pk, "nova-conductor@dead", "gone")
+        assert recovery.recover_dead_conductors("nova-conductor@me") == 0  # it may only be slow
+        Step.objects.filter(pk=search.pk).update(started_at=timezone.now() - timedelta(hours=1))
+        Service.objects.create(binary="nova-conductor", host="dead", last_seen_up=timezone.now())
+        assert recovery.recover_dead_conductors("nova-conductor@me") == 0  # it lives
+        Service.objects.filter(host="dead").delete()
+        assert recovery.recover_dead_conductors("nova-conductor@me") == 1
+    cloud.work()
+    assert cloud.row(server_id).host == "host1b"
+    ends_well("create", cloud, server_id)
+
+
+def test_a_step_that_may_not_be_rerun_ends_with_a_fault_the_user_can_read(api, admin, cloud, monkeypatch):
+    server_id = begin("pause", api, cloud)
+    spec = actions.named("Pause").steps[0]
+    rule = type(spec)(spec.name, spec.event, on_restart=OnRestart.FAIL)
+    monkeypatch.setattr(type(actions.named("Pause")), "steps", (rule,))
+    host = cloud.host_of(server_id)
+    host.begin(only_step(cloud).pk)
+    assert host.restart() == 1
+    assert stories.states(cloud, server_id) == ("active", None)
+    assert "was restarted" in stories.last_action(admin, server_id)["events"][0]["details"]
+    stories.settled(cloud)
+
+
+def test_a_step_that_kills_its_host_every_time_is_given_up(api, cloud):
+    server_id = begin("pause", api, cloud)
+    host = cloud.host_of(server_id)
+    for _ in range(lifecycle.MAX_TRIES):
+        host.begin(only_step(cloud).pk)
+        host.restart()
+    assert stories.states(cloud, server_id) == ("active", None)
+    assert cloud.history(server_id)[-1].message == "Error"
+    stories.settled(cloud)
+
+
+def test_a_failure_worth_trying_again_is_given_up_in_the_end(api, cloud):
+    server_id = begin("pause", api, cloud)
+    driver = cloud.host_of(server_id).driver
+    driver.go_away()
+    for _ in range(lifecycle.MAX_TRIES):
+        stories.later(cloud)
+        cloud.work()
+    assert stories.states(cloud, server_id) == ("active", None)
+    driver.come_back()
+    stories.lead(api, cloud, server_id, ("pause",))
+    stories.settled(cloud)
