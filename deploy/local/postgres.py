@@ -107,6 +107,7 @@ def _version(path: Path) -> list[int]:
 
 def main() -> int:
     """Run the command line's command against a server of its own."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped then too
     try:
         with server() as url:
             say("a PostgreSQL server of our own runs")
