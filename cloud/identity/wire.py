@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, cast
 
 import jsonschema
-from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -17,26 +16,8 @@ from cloud.caller import Caller
 _MOST = 1000
 
 
-class AlwaysJson(BaseContentNegotiation):
-    """Takes the first parser that knows the content type, and answers JSON whatever is accepted."""
-
-    def select_parser(self, request: Request, parsers: Iterable[Any]) -> Any:
-        """The parser of the body's content type, or None: 415."""
-        media_type = (request.content_type or "").split(";")[0].strip().lower()
-        return next((parser for parser in parsers if parser.media_type == media_type), None)
-
-    def select_renderer(
-        self, request: Request, renderers: Iterable[Any], format_suffix: str | None = None
-    ) -> Any:
-        """The only one there is."""
-        only = next(iter(renderers))
-        return only, only.media_type
-
-
 class WireView(APIView):
     """A view that has refused what no column can hold before its method runs."""
-
-    content_negotiation_class = AlwaysJson
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Raises BadRequest for NUL characters in path or query: PostgreSQL takes them in no text."""
