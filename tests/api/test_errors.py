@@ -221,8 +221,38 @@ values = strategies.recursive(
     lambda inner: strategies.lists(inner, max_size=3) | strategies.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )
-SERVER_KEYS = ["name", "flavorRef", "imageRef", "networks", "metadata", "min_count", "max_count", "tags", "user_data", "key_name", "availability_zone", "block_device_mapping_v2", "security_groups", "hostname", "config_drive", "host"]
-ACTION_KEYS = ["os-start", "os-stop", "reboot", "pause", "suspend", "lock", "unlock", "createImage", "os-resetState", "os-getConsoleOutput", "resume", "unpause"]
+SERVER_KEYS = [
+    "name",
+    "flavorRef",
+    "imageRef",
+    "networks",
+    "metadata",
+    "min_count",
+    "max_count",
+    "tags",
+    "user_data",
+    "key_name",
+    "availability_zone",
+    "block_device_mapping_v2",
+    "security_groups",
+    "hostname",
+    "config_drive",
+    "host",
+]
+ACTION_KEYS = [
+    "os-start",
+    "os-stop",
+    "reboot",
+    "pause",
+    "suspend",
+    "lock",
+    "unlock",
+    "createImage",
+    "os-resetState",
+    "os-getConsoleOutput",
+    "resume",
+    "unpause",
+]
 
 
 @given(body=values | strategies.dictionaries(strategies.sampled_from(SERVER_KEYS), values).map(lambda s: {"server": s}))
@@ -250,7 +280,35 @@ def test_no_body_of_an_action_is_a_500(admin, cells, body):
     assert answer.status_code < 500 or answer.status_code == 503, answer.content
 
 
-QUERY_KEYS = ["name", "status", "limit", "marker", "sort_key", "sort_dir", "tags", "tags-any", "not-tags", "not-tags-any", "ip", "changes-since", "changes-before", "all_tenants", "deleted", "locked", "image", "flavor", "host", "created_at", "power_state", "config_drive", "project_id", "uuid", "progress", "launched_at", "description"]
+QUERY_KEYS = [
+    "name",
+    "status",
+    "limit",
+    "marker",
+    "sort_key",
+    "sort_dir",
+    "tags",
+    "tags-any",
+    "not-tags",
+    "not-tags-any",
+    "ip",
+    "changes-since",
+    "changes-before",
+    "all_tenants",
+    "deleted",
+    "locked",
+    "image",
+    "flavor",
+    "host",
+    "created_at",
+    "power_state",
+    "config_drive",
+    "project_id",
+    "uuid",
+    "progress",
+    "launched_at",
+    "description",
+]
 
 
 @given(query=strategies.lists(strategies.tuples(strategies.sampled_from(QUERY_KEYS) | texts, texts), max_size=4),

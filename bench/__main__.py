@@ -1,0 +1,26 @@
+"""python -m bench [lists|boots|all]: numbers beside their floors, into bench/results and docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import argparse
+
+from bench import boots, lists, report
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("what", nargs="?", choices=("lists", "boots", "all"), default="all")
+    parser.add_argument("--servers", type=int, default=100, help="servers to boot")
+    options = parser.parse_args()
+    found = report.latest()
+    if options.what in ("boots", "all"):
+        found["boots"] = boots.run(options.servers)
+    if options.what in ("lists", "all"):
+        found["lists"] = lists.run()
+    print(report.page(found))
+    report.write(found)
+
+
+if __name__ == "__main__":
+    main()

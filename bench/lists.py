@@ -1,0 +1,134 @@
+"""GET /servers/detail?limit=1000, beside its floor: the same rows by one SQL query and one orjson.dumps.
+
+The floor reads the columns the answer is made of, in the answer's order, from one SQLite file that holds
+all the servers, and writes as much JSON as the answer has. No HTTP, no token, no cells, no Django.
+"""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import sqlite3
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from bench import world
+from deploy.local.ports import any_free
+
+LIMIT = 1000
+ROUNDS, WARM = 15, 4
+PATH = f"/compute/v2.1/servers/detail?limit={LIMIT}"
+JSON_COLUMNS = {"flavor", "metadata", "addresses", "fault"}
+
+
+def run() -> list[dict[str, Any]]:
+    """A row of numbers for each size and number of cells. Times are medians in milliseconds."""
+    state = world.prepare()
+    try:
+        token = world.token()
+        return [
+            _measure(state, token, servers, cells) for servers in (1000, 10_000) for cells in (1, 4, 10)
+        ]
+    finally:
+        shutil.rmtree(state, ignore_errors=True)
+
+
+def _measure(state: Path, token: str, servers: int, cells: int) -> dict[str, Any]:
+    floor_file = _one_file(state, servers)
+    world.make_cells(state, cells, servers)
+    queries, length = _queries(token)
+    floor = _floor(floor_file, length)
+    with world.gunicorn(state, any_free()) as url:
+        over_http = _over_http(url, token)
+        in_process = _in_process(token)
+        # turn and turn about, so that whatever else the machine does falls on all three
+        times = [(_timed(floor), _timed(over_http), _timed(in_process)) for _ in range(WARM + ROUNDS)][WARM:]
+    medians = [statistics.median(column) * 1000 for column in zip(*times, strict=True)]
+    return {
+        "servers": servers, "cells": cells, "queries_per_cell": queries, "bytes": length,
+        "floor_ms": round(medians[0], 2), "http_ms": round(medians[1], 2), "in_process_ms": round(medians[2], 2),
+        "ratio": round(medians[1] / medians[0], 2), "ratio_in_process": round(medians[2] / medians[0], 2),
+    }  # fmt: skip
+
+
+def _timed(work: Callable[[], Any]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def _one_file(state: Path, servers: int) -> Path:
+    """One cell with all the servers; the file of its database."""
+    from cells.models import Cell
+
+    world.make_cells(state, 1, servers)
+    return Path(urlsplit(Cell.objects.get().database_url).path)
+
+
+def _floor(file: Path, length: int) -> Callable[[], bytes]:
+    from compute import server_rows
+
+    names = [server_rows._TEXTS.get(name, name) for name in server_rows.ServerRow._fields]
+    sql = (
+        f"SELECT {', '.join(names)} FROM compute_instance WHERE project_id = ? AND NOT deleted "  # noqa: S608
+        f"ORDER BY created_at DESC, uuid LIMIT {LIMIT}"
+    )
+    connection = sqlite3.connect(file)
+    fragments = [index for index, name in enumerate(names) if name in JSON_COLUMNS]
+
+    def work(padding: str = "") -> bytes:
+        servers = []
+        for row in connection.execute(sql, (world.PROJECT,)):
+            server = dict(zip(names, row, strict=True))
+            for index in fragments:
+                if row[index] is not None:
+                    server[names[index]] = orjson.Fragment(row[index])
+            server["rest"] = padding
+            servers.append(server)
+        return orjson.dumps({"servers": servers})
+
+    missing = (length - len(work())) // LIMIT  # links and long names: as much text as the answer has
+    padded = "x" * max(0, missing)
+    assert abs(len(work(padded)) - length) < length / 20
+    return lambda: work(padded)
+
+
+def _over_http(url: str, token: str) -> Callable[[], bytes]:
+    connection = http.client.HTTPConnection(urlsplit(url).netloc)
+
+    def work() -> bytes:
+        connection.request("GET", PATH, headers=_headers(token))
+        answer = connection.getresponse()
+        body = answer.read()
+        assert answer.status == 200, body[:500]
+        return body
+
+    assert len(orjson.loads(work())["servers"]) == LIMIT
+    return work
+
+
+def _headers(token: str) -> dict[str, str]:
+    return {"X-Auth-Token": token, "OpenStack-API-Version": "compute 2.96"}
+
+
+def _in_process(token: str) -> Callable[[], bytes]:
+    from django.test import Client
+
+    client = Client(headers=_headers(token), SERVER_NAME="localhost")
+    return lambda: client.get(PATH).content
+
+
+def _queries(token: str) -> tuple[int, int]:
+    """(queries to a cell, bytes of the answer)."""
+    from tests.api.queries import counted
+
+    with counted() as seen:
+        body = _in_process(token)()
+    assert len(orjson.loads(body)["servers"]) == LIMIT, body[:500]
+    return max(len(found) for alias, found in seen.items() if alias != "default"), len(body)

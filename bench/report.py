@@ -1,0 +1,68 @@
+"""Results as a file per day, and the newest of them as a page."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from datetime import UTC, datetime
+from typing import Any
+
+from bench.world import ROOT
+
+RESULTS, PAGE = ROOT / "bench" / "results", ROOT / "docs" / "benchmarks.md"
+
+
+def latest() -> dict[str, Any]:
+    """The newest results there are; what is not measured now is kept from them."""
+    files = sorted(RESULTS.glob("*.json"))
+    return json.loads(files[-1].read_text()) if files else {}
+
+
+def write(found: dict[str, Any]) -> None:
+    """Both files."""
+    found["machine"] = f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}"
+    day = datetime.now(UTC).strftime("%Y-%m-%d")
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{day}.json").write_text(json.dumps(found, indent=2) + "\n")
+    PAGE.write_text(page(found, day))
+
+
+def page(found: dict[str, Any], day: str = "") -> str:
+    """docs/benchmarks.md."""
+    parts = ["# Benchmarks\n\nWritten by `make bench`"]
+    parts[0] += f" on {day} ({found.get('machine', '')}). Every number stands beside its floor, from the same run.\n"
+    if "lists" in found:
+        parts.append(_lists(found["lists"]))
+    if "boots" in found:
+        parts.append(_boots(found["boots"]))
+    return "\n".join(parts)
+
+
+def _lists(rows: list[dict[str, Any]]) -> str:
+    text = (
+        "## `GET /servers/detail?limit=1000`\n\n"
+        "The floor is the same 1,000 rows by one SQL query from one SQLite file and one `orjson.dumps` of as much\n"
+        "JSON: no HTTP, no token, no cells, no Django. HTTP is gunicorn over loopback with a real token. Medians.\n\n"
+        "| servers | cells | queries per cell | answer | floor | HTTP | ratio | in process | ratio |\n"
+        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
+    )
+    for row in rows:
+        text += (
+            f"| {row['servers']:,} | {row['cells']} | {row['queries_per_cell']} | {row['bytes'] / 1e6:.2f} MB "
+            f"| {row['floor_ms']:.1f} ms | {row['http_ms']:.1f} ms | **{row['ratio']:.1f}** "
+            f"| {row['in_process_ms']:.1f} ms | {row['ratio_in_process']:.1f} |\n"
+        )
+    return text
+
+
+def _boots(row: dict[str, Any]) -> str:
+    return (
+        "## Boots on fake hosts\n\n"
+        f"{row['servers']} servers, one POST each from {row['clients']} clients, through gunicorn, Redis, scheduler,\n"
+        "conductors and two hosts that run the fake driver; from the first POST until all are ACTIVE. The floor is\n"
+        "one INSERT and one UPDATE for each of them, each in its own transaction, directly in one SQLite file.\n\n"
+        "| servers | accepted | ACTIVE | boots per second | floor | ratio |\n|---:|---:|---:|---:|---:|---:|\n"
+        f"| {row['servers']} | {row['accepted_s']:.2f} s | {row['active_s']:.2f} s | **{row['per_second']:.1f}** "
+        f"| {row['floor_s']:.2f} s | {row['ratio']:.0f} |\n"
+    )

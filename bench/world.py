@@ -1,0 +1,99 @@
+"""A global side and cells of SQLite files in a temporary folder, filled with servers, and an API in front."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = "a" * 32
+
+
+def prepare() -> Path:
+    """Settings of a fresh state folder, before Django is set up. To be called once in a process."""
+    state = Path(tempfile.mkdtemp(prefix="stillwater-bench-"))
+    (state / "static").mkdir()
+    os.environ.update(
+        STILLWATER_STATE=str(state), STILLWATER_ROLE="api", STILLWATER_SECRET_KEY="bench",
+        STILLWATER_TOKEN_KEYS="ZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmY=", STILLWATER_LOG_LEVEL="WARNING",
+        STILLWATER_CELL_TIMEOUT="30", DJANGO_SETTINGS_MODULE="cloud.settings",
+    )  # fmt: skip
+    import django  # after the environment, which the settings read
+
+    django.setup()
+    _migrate("default")
+    return state
+
+
+def token() -> str:
+    """Of an admin of PROJECT, as a client would get it."""
+    from cloud.identity import tokens
+    from cloud.identity.models import Project, RoleAssignment, User
+
+    user, _ = User.objects.get_or_create(name="bench", defaults={"id": "b" * 32})
+    project, _ = Project.objects.get_or_create(id=PROJECT, defaults={"name": "bench"})
+    RoleAssignment.objects.get_or_create(user=user, project=project, role="admin")
+    return tokens.issue(user, project, ("password",))
+
+
+def make_cells(state: Path, count: int, servers: int) -> None:
+    """`count` cells that share `servers` servers, instead of whatever cells there were."""
+    from uuid import uuid4
+
+    from bench import rows
+    from cells.context import target_cell
+    from cells.models import Cell
+
+    Cell.objects.all().delete()
+    for index in range(count):
+        cell_id = str(uuid4())
+        cell = Cell.objects.create(
+            id=cell_id, name=f"cell{index + 1}", database_url=f"sqlite:///{state / cell_id}.sqlite3"
+        )
+        with target_cell(cell) as alias:
+            _migrate(alias)
+            rows.fill(range(index, servers, count))
+
+
+def _migrate(alias: str) -> None:
+    from django.core.management import call_command
+
+    call_command("migrate", database=alias, verbosity=0, interactive=False)
+
+
+@contextmanager
+def gunicorn(state: Path, port: int, processes: int = 2, threads: int = 8) -> Iterator[str]:
+    """The API as `make up` starts it; its URL."""
+    url = f"http://127.0.0.1:{port}"
+    command = [
+        str(Path(sys.executable).with_name("gunicorn")), "cloud.wsgi", f"--bind=127.0.0.1:{port}",
+        "--worker-class=gthread", f"--workers={processes}", f"--threads={threads}", "--no-control-socket",
+    ]  # fmt: skip
+    with (state / "gunicorn.log").open("ab") as log:
+        process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "STILLWATER_PUBLIC_URL": url}, stdout=log,
+                                   stderr=log)  # fmt: skip
+        try:
+            _wait_for(url, process)
+            yield url
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            urllib.request.urlopen(f"{url}/healthz", timeout=5)
+            return
+        except urllib.error.URLError:
+            time.sleep(0.1)
+    raise RuntimeError("gunicorn did not start; see gunicorn.log in the state folder")
