@@ -1,0 +1,197 @@
+"""Fill the tables of the docs from the code: python docs/generate.py [--check].
+
+A document holds `<!-- table: NAME -->` and `<!-- end -->`; what is between them is written here. With
+`--check` nothing is written, and the exit code is 1 when a table is not what the code says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+BLOCK = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+APPS = ("cells", "compute", "cloud.identity", "cloud.images")
+
+
+def stale(*, write: bool) -> list[str]:
+    """Documents with a table that is not what the code says; `write` mends them."""
+    found = []
+    for path in sorted(DOCS.rglob("*.md")):
+        text = path.read_text()
+        fresh = BLOCK.sub(lambda match: f"{match[1]}\n{TABLES[match[2]]()}\n\n{match[3]}", text)
+        if fresh != text:
+            found.append(str(path.relative_to(ROOT)))
+            if write:
+                path.write_text(fresh)
+    return found
+
+
+def settings() -> str:
+    """Every environment variable."""
+    from cloud import env  # noqa: PLC0415  the tables need a Django that is set up
+
+    state = str(env.VARIABLES["STILLWATER_STATE"].default)
+
+    def default(variable: env.Variable) -> str:
+        if variable.name == "STILLWATER_STATE":
+            return "`var` in the clone"
+        value = variable.default
+        text = ",".join(value) if isinstance(value, list) else str(value).replace(state, "<state>")
+        return f"`{text}`" if text else ""
+
+    rows = (
+        (f"`{v.name}`", v.kind.__name__, default(v), v.meaning + (" Secret." if v.secret else ""))
+        for v in env.VARIABLES.values()
+    )
+    return _table(("variable", "type", "default", "meaning"), rows)
+
+
+def moves() -> str:
+    """What each action does to the states."""
+    rows = (
+        (name, _words(move.start), move.busy, _done(name, move), move.failed or "as it was", _words(move.over))
+        for name, move in _moves()
+    )
+    return _table(("action", "from vm_state", "task_state meanwhile", "done", "failed", "may preempt"), rows)
+
+
+def drawing() -> str:
+    """The same as a picture, without deletes."""
+    edges: dict[tuple[str, str], list[str]] = {}
+    for name, move in _moves():
+        for start in sorted(move.start):
+            if move.done and name != "delete":
+                edges.setdefault((start, move.done), []).append(name)
+    lines = [f"    {a} --> {b}: {', '.join(names)}" for (a, b), names in sorted(edges.items()) if a != b]
+    return "\n".join(["```mermaid", "stateDiagram-v2", "    [*] --> building", *lines, "```"])
+
+
+def statuses() -> str:
+    """The word the API shows."""
+    from compute import state  # noqa: PLC0415
+
+    def shown(vm_state: str) -> str:
+        default = state.status(vm_state, None)
+        others = [f"{state.status(vm_state, t)} while {t}" for t in state.TaskState if state.status(vm_state, t) != default]
+        return ", ".join([default, *others])
+
+    return _table(("vm_state", "status"), ((f"`{s}`", shown(s)) for s in state.VmState))
+
+
+def follows() -> str:
+    """What the record does when the hypervisor says otherwise."""
+    from compute import power  # noqa: PLC0415
+
+    rows = ((vm_state, seen.name.lower(), then) for (vm_state, seen), then in power.FOLLOW.items())
+    return _table(("vm_state on record", "the hypervisor says", "vm_state becomes"), rows)
+
+
+def steps() -> str:
+    """Where each step runs, and what a restart does with it."""
+    from compute import actions  # noqa: PLC0415
+
+    rows = [
+        (action.name, step.name, f"`{step.event}`", step.on, step.lane, step.on_restart,
+         "makes good" if step not in action.steps else "")
+        for action in sorted(actions.every().values(), key=lambda one: one.name)
+        for step in action.all_steps()
+    ]  # fmt: skip
+    return _table(("action", "step", "event", "where", "lane", "on_restart", ""), rows)
+
+
+def server_actions() -> str:
+    """Keys of POST /servers/{id}/action."""
+    from compute import actions, policy  # noqa: PLC0415
+
+    rows = (
+        (f"`{a.key}`", policy.RULES[a.policy].value, "yes" if a.minds_lock else "no", _span(a.since, a.until))
+        for a in sorted(actions.every().values(), key=lambda one: one.key) if a.key
+    )  # fmt: skip
+    return _table(("key", "who", "refused when locked", "microversions"), rows)
+
+
+def routes() -> str:
+    """Every path of the Compute API."""
+    from compute.api import urls  # noqa: PLC0415
+
+    rows = []
+    for pattern in urls._v21:
+        path = re.sub(r"<str:(\w+)>", r"{\1}", str(pattern.pattern))
+        view: Any = getattr(pattern.callback, "view_class", None) or pattern.callback.cls  # type: ignore[union-attr]
+        if not path.endswith("/"):
+            names = [m for m in ("get", "post", "put", "delete") if hasattr(view, m) and m in view.http_method_names]
+            rows.append((f"`/{path}`", " ".join(names).upper(), _span(view.since, view.until)))
+    return _table(("path", "methods", "microversions"), rows)
+
+
+def commands() -> str:
+    """Our commands, in their own words."""
+    from django.core.management import get_commands, load_command_class  # noqa: PLC0415
+
+    found = sorted((name, str(app)) for name, app in get_commands().items() if app in APPS)
+    rows = ((f"`{name}`", load_command_class(app, name).help.replace("|", "\\|")) for name, app in found)
+    return _table(("command", "what it does"), rows)
+
+
+def _moves() -> Iterator[tuple[str, Any]]:
+    from compute import actions  # noqa: PLC0415
+
+    for action in sorted(actions.every().values(), key=lambda one: one.name):
+        soft, hard = action.move_for({"hard": False}), action.move_for({"hard": True})
+        if soft != hard:
+            yield f"{action.name} SOFT", soft
+            yield f"{action.name} HARD", hard
+        elif soft is not None:
+            yield action.name, soft
+
+
+def _done(name: str, move: Any) -> str:
+    return "deleted" if name == "delete" else move.done or "as it was"  # a burial is no move
+
+
+def _words(states: frozenset[str]) -> str:
+    from compute import state  # noqa: PLC0415
+
+    return "any but deleted" if states == state.LIVING else ", ".join(sorted(states))
+
+
+def _span(since: tuple[int, int], until: tuple[int, int]) -> str:
+    first = "" if since == (2, 1) else f"from {since[0]}.{since[1]}"
+    last = "" if until[1] == 999 else f"to {until[0]}.{until[1]}"
+    return f"{first} {last}".strip() or "all"
+
+
+def _table(columns: tuple[str, ...], rows: Any) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "settings": settings, "moves": moves, "drawing": drawing, "statuses": statuses, "follows": follows,
+    "steps": steps, "server-actions": server_actions, "routes": routes, "commands": commands,
+}  # fmt: skip
+
+
+def main() -> int:
+    """The command line."""
+    sys.path.insert(0, str(ROOT))
+    os.environ["DJANGO_SETTINGS_MODULE"] = "cloud.settings"
+    os.environ.pop("STILLWATER_ENV_FILE", None)
+    import django  # noqa: PLC0415
+
+    django.setup()
+    check = "--check" in sys.argv[1:]
+    found = stale(write=not check)
+    if found:
+        sys.stdout.write(f"{'not up to date' if check else 'written'}: {', '.join(found)}\n")
+    return int(check and bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
