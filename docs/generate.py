@@ -78,7 +78,9 @@ def statuses() -> str:
 
     def shown(vm_state: str) -> str:
         default = state.status(vm_state, None)
-        others = [f"{state.status(vm_state, t)} while {t}" for t in state.TaskState if state.status(vm_state, t) != default]
+        others = [
+            f"{state.status(vm_state, t)} while {t}" for t in state.TaskState if state.status(vm_state, t) != default
+        ]
         return ", ".join([default, *others])
 
     return _table(("vm_state", "status"), ((f"`{s}`", shown(s)) for s in state.VmState))
