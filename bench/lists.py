@@ -76,7 +76,7 @@ def _floor(file: Path, length: int) -> Callable[[], bytes]:
 
     names = [server_rows._TEXTS.get(name, name) for name in server_rows.ServerRow._fields]
     sql = (
-        f"SELECT {', '.join(names)} FROM compute_instance WHERE project_id = ? AND NOT deleted "  # noqa: S608
+        f"SELECT {', '.join(names)} FROM compute_instance WHERE project_id = ? AND deleted = 0 "  # noqa: S608
         f"ORDER BY created_at DESC, uuid LIMIT {LIMIT}"
     )
     connection = sqlite3.connect(file)

@@ -24,6 +24,7 @@ from compute.server_rows import ServerRow
 SortKey = tuple[str, bool]  # column, descending
 KeyRow = tuple[Any, ...]  # the sort columns' values, uuid last
 NO_CELL = ""
+_OF_A_SERVICE = ("host", "disabled", "forced_down", "last_seen_up", "created_at")
 
 
 @dataclass(slots=True)
@@ -134,8 +135,8 @@ def _nulls_low(index: int) -> Callable[[tuple[KeyRow, str]], tuple[bool, Any]]:
 def _fill(ids: Sequence[str], with_services: bool) -> tuple[list[ServerRow], list[Service]]:
     rows = server_rows.read(Instance.objects.filter(uuid__in=ids))
     hosts: Iterable[str] = {row.host for row in rows if row.host} if with_services else ()
-    services = list(Service.objects.filter(binary="nova-compute", host__in=hosts)) if hosts else []
-    return rows, services
+    found = Service.objects.filter(binary="nova-compute", host__in=hosts).only(*_OF_A_SERVICE)
+    return rows, list(found) if hosts else []
 
 
 def _after(query: Query, cells: list[Cell]) -> Q:

@@ -99,4 +99,5 @@ def bookmark(path: str) -> str:
 
 def links(path: str) -> list[dict[str, str]]:
     """`self` and `bookmark`, as every resource has them."""
-    return [{"rel": "self", "href": link(path)}, {"rel": "bookmark", "href": bookmark(path)}]
+    root = f"{settings.PUBLIC_URL}/compute"
+    return [{"rel": "self", "href": f"{root}/v2.1{path}"}, {"rel": "bookmark", "href": f"{root}{path}"}]

@@ -31,6 +31,8 @@ class View:
     services: dict[str, Service] = field(default_factory=dict)
     sees_host: bool = False
     sees_status: bool = False
+    statuses: dict[str, str] = field(default_factory=dict)  # by host
+    images: dict[str, Any] = field(default_factory=dict)  # by image
 
     @classmethod
     def of(cls, version: Version, caller: Caller, services: dict[str, Service] | None = None) -> View:
@@ -40,6 +42,20 @@ class View:
             sees_host=policy.allows(caller, "os_compute_api:os-extended-server-attributes"),
             sees_status=version >= (2, 16) and policy.allows(caller, "os_compute_api:servers:show:host_status"),
         )  # fmt: skip
+
+    def status_of(self, host: str) -> str:
+        """`host_status`, worked out once for all servers of a host."""
+        found = self.statuses.get(host)
+        if found is None:
+            found = self.statuses[host] = host_status(self.services.get(host), host)
+        return found
+
+    def image(self, image_id: str) -> Any:
+        """`_image`, made once for all servers of an image."""
+        found = self.images.get(image_id)
+        if found is None:
+            found = self.images[image_id] = _image(image_id)
+        return found
 
 
 def brief(row: ServerRow) -> dict[str, Any]:
@@ -59,7 +75,7 @@ def full(row: ServerRow, view: View, *, detail_list: bool = False) -> dict[str, 
         "user_id": row.user_id,
         "metadata": orjson.Fragment(row.metadata_json),
         "hostId": host_id(row.project_id, row.host),
-        "image": _image(row.image_id),
+        "image": view.image(row.image_id),
         "flavor": _flavor(row, version),
         "created": _zulu(row.created_at),
         "updated": _zulu(row.updated_at),
@@ -162,11 +178,11 @@ def _add_newer(server: dict[str, Any], row: ServerRow, view: View, *, detail_lis
     if version >= (2, 9):
         server["locked"] = bool(row.locked_by)
     if view.sees_status:
-        server["host_status"] = host_status(view.services.get(row.host), row.host)
+        server["host_status"] = view.status_of(row.host)
     if version >= (2, 19):
         server["description"] = row.description
     if version >= (2, 26):
-        server["tags"] = [tag for tag in row.tags.split(",") if tag]
+        server["tags"] = row.tags[1:-1].split(",") if row.tags else []
     if version >= (2, 63):
         server["trusted_image_certificates"] = None
     if version >= (2, 71) and not detail_list:
