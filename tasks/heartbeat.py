@@ -15,14 +15,14 @@ from compute.models import Service
 from tasks import worker
 
 logger = log.get(__name__)
+NAME = "heartbeat"
 _stop = threading.Event()
 
 
-def start() -> threading.Thread:
-    """Beat now, then every REPORT_INTERVAL seconds."""
-    thread = threading.Thread(target=_beat_for_ever, name="heartbeat", daemon=True)
-    thread.start()
-    return thread
+def start() -> None:
+    """Beat now, then every REPORT_INTERVAL seconds. Started already is success."""
+    if not any(thread.name == NAME for thread in threading.enumerate()):
+        threading.Thread(target=_beat_for_ever, name=NAME, daemon=True).start()
 
 
 def stop() -> None:

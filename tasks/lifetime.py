@@ -35,7 +35,6 @@ def _born(**_: Any) -> None:
 
 def _ready(**_: Any) -> None:
     me = worker.current()
-    heartbeat.start()
     periodic.start(me)
     threading.Thread(target=_first_things, args=(me,), name="first-things", daemon=True).start()
 
@@ -70,11 +69,13 @@ def _first_things(me: worker.Worker) -> None:
 
 def _look_after_the_past(me: worker.Worker) -> None:
     if me.role == "scheduler":
+        heartbeat.start()
         return  # its relay looks after everything, by leases
     with target_cell(me.alias):
+        inventory.report(me)
+        heartbeat.start()  # not before the inventory: a host that is up can be picked
         left = recovery.recover(me.name, me.incarnation, tracker.running().keys())
         if me.driver is not None:
-            inventory.report(me)
             recovery.send_all_queued(me.host)
             power.sync(me.host, me.driver, resume=settings.RESUME_GUESTS)
             me.driver.watch(_noticed)
