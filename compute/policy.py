@@ -33,7 +33,7 @@ RULES: dict[str, Rule] = {
         "servers:index": R, "servers:detail": R, "servers:show": R,
         "servers:index:get_all_tenants": A, "servers:detail:get_all_tenants": A,
         "servers:allow_all_filters": A, "servers:show:host_status": A,
-        "servers:create": M, "servers:create:forced_host": A, "servers:create:cell_down": A,
+        "servers:create": M, "servers:create:forced_host": A,
         "servers:create:zero_disk_flavor": A,
         "compute:servers:create:requested_destination": A,
         "servers:update": M, "servers:delete": M,

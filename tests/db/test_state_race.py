@@ -67,7 +67,7 @@ def test_of_ten_deletes_at_once_one_is_done_and_all_succeed(server, cloud):
 
 
 def test_a_delete_and_a_task_at_once_end_deleted(server, cloud):
-    server_id, cell = server
+    server_id, _ = server
 
     def work(number):
         if number % 2:
@@ -96,5 +96,5 @@ def test_an_action_that_lost_the_race_says_in_which_state_the_server_is(server, 
         instance = Instance.objects.get(uuid=server_id)
         Delete().submit(instance, Asked(api.caller, "req-1"))
         stale = Instance.objects.get(uuid=server_id)
-        with pytest.raises(Conflict, match="Cannot 'pause' instance .* while it is in task_state deleting"):
+        with pytest.raises(Conflict, match=r"Cannot 'pause' instance .* while it is in task_state deleting"):
             Pause().submit(stale, Asked(api.caller, "req-2"))
