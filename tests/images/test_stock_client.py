@@ -7,6 +7,7 @@ import pytest
 from cloud.images import store
 
 pytestmark = [
+    pytest.mark.live,
     pytest.mark.django_db(databases=["default"], transaction=True),
     pytest.mark.urls("tests.identity.urls"),
 ]
