@@ -6,6 +6,7 @@ import pytest
 
 from cells.models import InstanceMapping
 from compute import quota
+from compute.actions.delete import Delete
 from compute.virt.base import HypervisorUnavailable
 from tests.conftest import PROJECT
 from tests.flow import stories
@@ -156,3 +157,21 @@ def _requested(api, cloud):
     server_id = api.send("post", "/servers", cloud.body()).json()["server"]["id"]
     cloud.schedule()
     return server_id
+
+
+def test_a_delete_whose_api_process_died_half_way_can_be_sent_again_and_frees_the_quota(
+    api, cloud, monkeypatch
+):
+    server_id = cloud.boot(api)
+    submit = Delete.submit
+
+    def dies_after_it(self, *asked):
+        submit(self, *asked)
+        raise stories.Killed
+
+    monkeypatch.setattr(Delete, "submit", dies_after_it)
+    with pytest.raises(stories.Killed):
+        api.delete(f"/servers/{server_id}")
+    monkeypatch.undo()
+    cloud.work()
+    _is_gone(api, cloud, server_id)
