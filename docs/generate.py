@@ -24,12 +24,17 @@ def stale(*, write: bool) -> list[str]:
     found = []
     for path in sorted(DOCS.rglob("*.md")):
         text = path.read_text()
-        fresh = BLOCK.sub(lambda match: f"{match[1]}\n{TABLES[match[2]]()}\n\n{match[3]}", text)
+        fresh = filled(text)
         if fresh != text:
             found.append(str(path.relative_to(ROOT)))
             if write:
                 path.write_text(fresh)
     return found
+
+
+def filled(text: str) -> str:
+    """A document with its tables as they should be."""
+    return BLOCK.sub(lambda match: f"{match[1]}\n{TABLES[match[2]]()}\n\n{match[3]}", text)
 
 
 def settings() -> str:

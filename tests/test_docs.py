@@ -1,0 +1,67 @@
+"""What the documents name exists, and the tables in them are what the code says."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+from django.core.management import get_commands
+
+ROOT = Path(__file__).resolve().parent.parent
+MADE_ELSEWHERE = {"docs/benchmarks.md"}  # by bench/
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [path for path in DOCUMENTS if str(path.relative_to(ROOT)) not in MADE_ELSEWHERE]
+CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+TARGET = re.compile(r"\bmake ([a-z][a-z-]*)")
+COMMAND = re.compile(r"manage\.py ([a-z][a-z_]*)")
+FOLDERS = "cells|cloud|compute|tasks|deploy|tests|bench|docs|changes|templates"
+FILE = re.compile(rf"(?<![\w/.<-])((?:{FOLDERS})/[\w/.-]*\w/?|manage\.py|requirements[\w.-]*|\.ci/run)")
+LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]+)?\)")
+
+pytestmark = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def test_every_make_target_exists(document: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(TARGET.findall(code(document))) <= targets
+
+
+def test_every_command_exists(document: Path) -> None:
+    assert set(COMMAND.findall(code(document))) <= set(get_commands())
+
+
+def test_every_file_exists(document: Path) -> None:
+    named = set(FILE.findall(code(document))) - MADE_ELSEWHERE
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
+def test_every_link_leads_somewhere(document: Path) -> None:
+    for target, heading in LINK.findall(document.read_text()):
+        if "://" not in target:
+            found = document.parent / target
+            assert found.exists(), target
+            assert not heading or heading[1:] in headings(found), heading
+
+
+def test_tables_are_what_the_code_says(document: Path) -> None:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    text = document.read_text()
+    assert generate.filled(text) == text, "run: python docs/generate.py"
+
+
+def code(document: Path) -> str:
+    """What a document says in code quotes, without the tables that come from the code."""
+    text = re.sub(r"<!-- table: .*?<!-- end -->", "", document.read_text(), flags=re.DOTALL)
+    return "\n".join(CODE.findall(text))
+
+
+def headings(document: Path) -> set[str]:
+    """Anchors as GitHub makes them."""
+    found = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
