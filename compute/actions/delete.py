@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from cells.models import InstanceMapping
 from compute import actions, claims, journal, state
 from compute.errors import StateConflict
-from compute.lifecycle import Answer, Asked, Run, ServerAction, StepSpec
-from compute.models import Instance
+from compute.lifecycle import Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
+from compute.models import Instance, InstanceAction
 from compute.state import Move, TaskState, VmState
-from compute.virt.base import PowerState
+from compute.virt.base import PowerState, VirtError
 
 
 class Delete(ServerAction):
@@ -19,6 +20,7 @@ class Delete(ServerAction):
     policy = "os_compute_api:servers:delete"
     move = Move(state.LIVING, TaskState.DELETING, failed=VmState.ERROR)  # can be deleted again
     steps = (StepSpec("terminate", "compute_terminate_instance"),)
+    clean_up = StepSpec("count_again", "conductor_keep_instance", on=On.CONDUCTOR)
     needs_host = False
 
     def submit(self, instance: Instance, asked: Asked) -> Answer:
@@ -59,8 +61,24 @@ class Delete(ServerAction):
         run.hypervisor.destroy(run.instance.uuid)
 
     def complete(self, run: Run, power_state: PowerState | None) -> None:
-        """The row stays as history; what it held of the host is free."""
-        bury(run.instance)
+        """The row stays as history, and what it held of the host is free; or it failed, and lives on."""
+        if run.step.name != "count_again":
+            bury(run.instance)
+            return
+        failed = run.action.steps.filter(name="terminate", state="failed").last()
+        why = failed.details if failed else "the delete was taken back"
+        state.abandon(run.instance, self.move, fault_of(VirtError(why)))
+        journal.close_action(run.action, outcome=why, failed=True)
+
+    def after_failure(self, run: Run, error: BaseException) -> StepSpec | None:
+        """A server that lives on is counted again before it can be asked anything."""
+        return self.clean_up if run.step.name == "terminate" else None
+
+    def count_again(self, run: Run) -> None:
+        """On a conductor, which may touch the global side. A newer delete of the same server wins."""
+        newer = InstanceAction.objects.filter(server_id=run.instance.uuid, key="Delete", pk__gt=run.action.pk)
+        if not run.instance.deleted and not newer.exists():
+            InstanceMapping.objects.filter(pk=run.instance.uuid).update(queued_for_delete=False)
 
 
 def bury(instance: Instance) -> None:

@@ -175,3 +175,29 @@ def test_a_delete_whose_api_process_died_half_way_can_be_sent_again_and_frees_th
     monkeypatch.undo()
     cloud.work()
     _is_gone(api, cloud, server_id)
+
+
+def test_a_server_whose_delete_failed_is_in_the_quota_again(api, cloud):
+    server_id = cloud.boot(api)
+    cloud.host_of(server_id).driver.orders.fail("destroy", times=1)
+    api.delete(f"/servers/{server_id}")
+    assert quota.usage(PROJECT).instances == 0
+
+    cloud.work()
+
+    assert api.get(f"/servers/{server_id}").json()["server"]["status"] == "ERROR"
+    assert quota.usage(PROJECT).instances == 1
+    api.delete(f"/servers/{server_id}")
+    cloud.work()
+    assert quota.usage(PROJECT).instances == 0
+
+
+def test_a_delete_an_operator_took_back_leaves_the_server_in_the_quota(api, admin, cloud):
+    server_id = cloud.boot(api)
+    api.delete(f"/servers/{server_id}")
+    admin.send("post", f"/servers/{server_id}/action", {"os-resetState": {"state": "active"}})
+
+    cloud.work()
+
+    assert api.get(f"/servers/{server_id}").json()["server"]["status"] == "ACTIVE"
+    assert quota.usage(PROJECT).instances == 1
