@@ -154,7 +154,7 @@ def _image(server: dict[str, Any], caller: Caller) -> Image:
     try:
         image = store.visible_to(caller, image_id)
     except NotFound as exc:
-        raise BadRequest(f"Image {image_id} could not be found.") from exc
+        raise BadRequest("Can not find requested image") from exc
     if image.status != "active":
         raise BadRequest(f"Image {image_id} is not active.")
     return image

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from deploy.local.state import State, write_private
 
+# floating_ip_source: openstacksdk's create_server(wait=True) would look for floating addresses to add.
 CLOUD = """\
   {cloud}:
     region_name: RegionOne
     identity_api_version: 3
+    floating_ip_source: none
     auth:
       auth_url: {url}/identity/v3
       username: {user}

@@ -1,6 +1,7 @@
 """A whole cloud for tests: the real commands, in a temporary folder, on free ports.
 
 cloud.openstack("server", "list")        the stock client's JSON
+cloud.do("server", "stop", "a")          a command of it that prints no table
 cloud.sdk(admin=True)                    an openstacksdk connection
 cloud.kill("host1", signal.SIGKILL)      end a process of it
 cloud.up(); cloud.down(); cloud.status() the commands people type
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from deploy.local import api, boot, hosts, leftovers, redis, workers
+from deploy.local import api, boot, hosts, leftovers, libvirtd_conf, redis, workers
 from deploy.local.daemons import Daemon
 from deploy.local.libvirtd import LibvirtHost
 from deploy.local.ports import any_free, next_free
@@ -81,6 +82,13 @@ class Cloud:
             raise ClientFailed(f"openstack {' '.join(words)}: {done.stderr.strip()[-2000:]}")
         return json.loads(done.stdout) if done.stdout.strip()[:1] in ("[", "{") else None
 
+    def do(self, *words: str, admin: bool = False, seconds: float = CLIENT_SECONDS) -> str:
+        """What `openstack …` prints for people."""
+        done = self.client(*words, admin=admin, seconds=seconds)
+        if done.returncode != 0:
+            raise ClientFailed(f"openstack {' '.join(words)}: {done.stderr.strip()[-2000:]}")
+        return done.stdout
+
     def client(
         self, *words: str, admin: bool = False, seconds: float = CLIENT_SECONDS
     ) -> subprocess.CompletedProcess[str]:
@@ -127,6 +135,12 @@ class Cloud:
     def guests(self, host: str) -> list[str]:
         """What `virsh list` shows on a host."""
         return hosts.guests(self.libvirtd(host))
+
+    def virsh(self, host: str, *words: str) -> str:
+        """What virsh prints for a host's own libvirtd."""
+        done = libvirtd_conf.virsh(self.libvirtd(host), *words, seconds=30)
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode()
 
     def kill(self, name: str, sig: signal.Signals = signal.SIGKILL, seconds: float = 60) -> int:
         """Signal a process and wait until it has ended; returns what its pid was."""

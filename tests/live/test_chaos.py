@@ -1,0 +1,219 @@
+"""Processes are killed while servers are booted and deleted; afterwards all the books agree."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from redis import Redis
+
+from deploy.local.state import DOMAINS
+from tests.live import books
+from tests.live.burst import Burst
+from tests.live.cloud import Cloud, eventually
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
+SLOW_IMAGE = "slow"  # its guests take SPAWN_SECONDS to spawn
+SPAWN_SECONDS = 4
+WORKERS = ("scheduler", "conductor-cell1", "host1", "api")
+
+
+@pytest.fixture(scope="module")
+def roomy(fake_cloud: Cloud) -> Cloud:
+    """The simulated cloud with a quota that is in nobody's way, and an image whose guests take their time."""
+    limits = ("--instances", "100", "--cores", "200", "--ram", "102400")
+    fake_cloud.do("quota", "set", *limits, "demo", admin=True)
+    if SLOW_IMAGE not in {image["Name"] for image in fake_cloud.openstack("image", "list")}:
+        words = ("--file", str(fake_cloud.state.path("micro.img")), "--disk-format", "raw", "--public")
+        fake_cloud.state.path("micro.img").write_bytes(b"\0" * (1 << 20))
+        order = ("--property", f"fake_spawn_delay={SPAWN_SECONDS}")
+        fake_cloud.do("image", "create", *words, *order, SLOW_IMAGE, admin=True)
+    return fake_cloud
+
+
+@pytest.fixture
+def chaos(roomy: Cloud) -> Iterator[Cloud]:
+    """It runs before and after, and is empty afterwards."""
+    roomy.up()
+    yield roomy
+    roomy.up()
+    empty(roomy)
+
+
+@pytest.mark.parametrize("name", [*WORKERS, *(f"redis-{domain}" for domain in DOMAINS)])
+def test_a_process_killed_during_boots_and_deletes_costs_no_server(chaos, name):
+    burst = Burst(chaos, f"killed-{name}")
+    burst.begin(10)
+    early = burst.so_far()[:2]
+    chaos.kill(name, signal.SIGKILL)
+    deleted = burst.delete(early)
+    accepted = burst.accepted()
+    assert name == "api" or len(accepted) == 10
+
+    chaos.up()
+
+    all_end(chaos, accepted, deleted)
+
+
+def test_every_process_killed_at_once_costs_no_server(chaos):
+    burst = Burst(chaos, "blackout")
+    burst.begin(8)
+    with ThreadPoolExecutor(len(chaos.pids())) as pool:
+        list(pool.map(chaos.kill, chaos.pids()))
+    accepted = burst.accepted()
+
+    chaos.up()
+
+    all_end(chaos, accepted, [])
+
+
+def test_both_conductors_and_both_hosts_killed_together_lose_nothing(chaos):
+    burst = Burst(chaos, "pairs", SLOW_IMAGE)
+    burst.begin(8)
+    names = ("conductor-cell1", "conductor-cell2", "host1", "host2")
+    eventually("spawns on both hosts", lambda: spawning(chaos) >= {"host1", "host2"}, 30)
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(chaos.kill, names))
+    deleted = burst.delete(burst.so_far()[:2])
+
+    chaos.up()
+
+    accepted = burst.accepted()
+    assert len(deleted) == 2
+    assert {row.vm_state for row in all_end(chaos, accepted, deleted)} == {"active"}
+
+
+def test_a_host_that_is_stopped_finishes_its_spawns_first(chaos):
+    burst = Burst(chaos, "graceful", SLOW_IMAGE)
+    burst.begin(6)
+    eventually("a spawn on host1", lambda: "host1" in spawning(chaos), 30)
+    chaos.kill("host1", signal.SIGTERM)
+    assert "host1" not in spawning(chaos), "it ended with a step in its hands"
+
+    chaos.up()
+
+    living = all_end(chaos, burst.accepted(), [])
+    assert {row.vm_state for row in living} == {"active"}
+
+
+def test_a_host_killed_during_a_spawn_carries_on_where_it_was(chaos):
+    burst = Burst(chaos, "continued", SLOW_IMAGE)
+    burst.begin(4)
+    eventually("a spawn on host1", lambda: "host1" in spawning(chaos), 30)
+    chaos.kill("host1", signal.SIGKILL)
+    assert "host1" in spawning(chaos)
+
+    chaos.up()
+
+    living = all_end(chaos, burst.accepted(), [])
+    assert {row.vm_state for row in living} == {"active"}
+
+
+def test_brokers_that_forget_everything_cost_only_time(chaos):
+    burst = Burst(chaos, "wiped")
+    burst.begin(10)
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        for domain in DOMAINS:
+            wipe(chaos, domain)
+    accepted = burst.accepted()
+    assert len(accepted) == 10
+
+    living = all_end(chaos, accepted, [])
+    assert {row.vm_state for row in living} == {"active"}
+
+
+def test_workers_find_their_broker_again_when_it_is_restarted(chaos):
+    """Nobody restarts the workers: they reconnect, and the next boot is as quick as any."""
+    before = chaos.pids()
+    for domain in DOMAINS:
+        chaos.kill(f"redis-{domain}", signal.SIGKILL)
+    chaos.up()
+    after = chaos.pids()
+    assert {name for name in before if before[name] != after[name]} == {f"redis-{domain}" for domain in DOMAINS}
+
+    burst = Burst(chaos, "reconnected")
+    burst.begin(4)
+
+    living = all_end(chaos, burst.accepted(), [], seconds=40)
+    assert {row.vm_state for row in living} == {"active"}
+    for _ in range(2):  # by messages, not by the relay
+        began = time.monotonic()
+        again = Burst(chaos, "quick")
+        again.begin(1)
+        books.settled(chaos, 20)
+        took = time.monotonic() - began
+    assert took < 4, f"a boot takes {took:.1f} s: its messages are not heard"
+
+
+@pytest.mark.live
+def test_libvirtd_killed_during_boots_costs_no_server(cloud):
+    burst = Burst(cloud, "libvirtd")
+    burst.begin(3)
+    for host in ("host1", "host2"):
+        cloud.libvirtd(host).stop(signal.SIGKILL)
+    cloud.up()
+
+    all_end(cloud, burst.accepted(), [])
+    empty(cloud)
+
+
+@pytest.mark.live
+def test_a_guest_whose_process_dies_is_shown_as_shut_off(cloud):
+    burst = Burst(cloud, "murdered")
+    burst.begin(1)
+    books.settled(cloud, 60)
+    (uuid,) = burst.accepted()
+    row = next(row for row in books.rows(cloud) if row.uuid == uuid)
+    assert row.vm_state == "active"
+    (pid,) = cloud.libvirtd(row.host).qemu_pids()
+    os.kill(pid, signal.SIGKILL)
+
+    eventually("SHUTOFF", lambda: cloud.sdk().compute.get_server(uuid).status == "SHUTOFF", 15)
+    actions = [action.action for action in cloud.sdk().compute.server_actions(uuid)]
+    assert actions == ["stop", "create"]
+    burst.delete([uuid])
+    books.settled(cloud, 60)
+
+
+def all_end(cloud: Cloud, accepted: list[str], deleted: list[str], seconds: float = 120) -> list[books.Row]:
+    """Wait until nothing is in progress, and compare all the books; the living servers."""
+    began = time.monotonic()
+    books.settled(cloud, seconds)
+    living = books.check(cloud)
+    states = {row.uuid: row.vm_state for row in living}
+    assert {states.get(uuid) for uuid in accepted if uuid not in deleted} <= {"active", "error"}, states
+    assert not set(deleted) & set(states), "deleted, and still there"
+    assert time.monotonic() - began < seconds + 10
+    return living
+
+
+def empty(cloud: Cloud) -> None:
+    """Delete every server; nothing of them is left anywhere."""
+    burst = Burst(cloud, "none")
+    ids = [row.uuid for row in books.settled(cloud)]
+    assert len(burst.delete(ids)) == len(ids)
+    assert books.settled(cloud) == []
+    books.check(cloud)
+
+
+def spawning(cloud: Cloud) -> set[str]:
+    """Hosts that are in the middle of a build, as the journal says."""
+    found = set()
+    for cell in ("cell1", "cell2"):
+        database = sqlite3.connect(cloud.state.path(f"{cell}.sqlite3"), timeout=30)
+        question = "SELECT DISTINCT host FROM compute_step WHERE name = 'build' AND state = 'running'"
+        found |= {host for (host,) in database.execute(question)}
+        database.close()
+    return found
+
+
+def wipe(cloud: Cloud, domain: str) -> None:
+    """Everything a Redis knows is gone."""
+    with Redis.from_url(cloud.state.broker_url(domain)) as client:
+        client.flushall()
