@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db.models import CharField, Expression, F, Func, OrderBy, Q, QuerySet, TextField, Value
+from django.db.models import CharField, DateTimeField, Expression, F, Func, OrderBy, Q, QuerySet, TextField, Value
+from django.db.models.functions import Cast
 from django.db.models.lookups import GreaterThan, LessThan
 
 from cells import scatter
-from cells.models import Cell, InstanceMapping
+from cells.models import BuildRequest, Cell, InstanceMapping
 from cloud.errors import BadRequest
 from compute import boot, server_rows, unplaced
 from compute.errors import CellDown
@@ -24,7 +25,7 @@ from compute.server_rows import ServerRow
 SortKey = tuple[str, bool]  # column, descending
 KeyRow = tuple[Any, ...]  # the sort columns' values, uuid last
 NO_CELL = ""
-_OF_A_SERVICE = ("host", "disabled", "forced_down", "last_seen_up", "created_at")
+_OF_A_SERVICE = ("host", "disabled", "forced_down", "last_seen_up")
 
 
 @dataclass(slots=True)
@@ -55,10 +56,12 @@ def servers(query: Query) -> Listed:
     if query.limit == 0:
         return Listed()
     where = query.where & _after(query, cells)
-    waiting = {r.server_id: r for r in _page(unplaced.servers(), query, where)}  # before the cells: none is missed
-    keys = scatter.gather(cells, lambda cell: _keys(_page(Instance.objects.all(), query, where), query))
+    waiting = _waiting(query, where)  # before the cells: a server that is just placed is not missed
+    keys = scatter.gather(cells, lambda cell: _comparable_keys(_page(Instance.objects.all(), query, where), query))
     columns = [column for column, _ in query.sort]
-    keys.answers[NO_CELL] = [tuple(getattr(r, column) for column in columns) for r in waiting.values()]
+    keys.answers[NO_CELL] = _with_times_as_text(
+        [tuple(getattr(r, c) for c in columns) for r in waiting.values()], query
+    )
     chosen = _merge(keys.answers, query)
     asked = [cell for cell in cells if cell.id in chosen]
     filled = scatter.gather(asked, lambda cell: _fill(chosen[cell.id], query.with_services))
@@ -69,6 +72,12 @@ def servers(query: Query) -> Listed:
     for _, services in filled.values():
         listed.services.update({service.host: service for service in services})
     return listed
+
+
+def _waiting(query: Query, where: Q) -> dict[str, BuildRequest]:
+    if not unplaced.any_there():
+        return {}
+    return {request.server_id: request for request in _page(unplaced.servers(), query, where)}
 
 
 class ByCodepoint(Func):
@@ -105,6 +114,24 @@ def _keys(page: QuerySet[Any], query: Query) -> list[KeyRow]:
     return list(page.values_list(*[column for column, _ in query.sort]))
 
 
+def _comparable_keys(page: QuerySet[Any], query: Query) -> list[KeyRow]:
+    """As `_keys`, for the merge: with times as text, for a datetime of each would cost more than the query."""
+    columns = [Cast(F(column), TextField()) if _is_time(column) else column for column, _ in query.sort]
+    return _with_times_as_text(server_rows.unconverted(page.values_list(*columns)), query)
+
+
+def _is_time(column: str) -> bool:
+    return isinstance(Instance._meta.get_field(column), DateTimeField)
+
+
+def _with_times_as_text(rows: list[KeyRow], query: Query) -> list[KeyRow]:
+    for index, (column, _) in enumerate(query.sort):
+        if _is_time(column):
+            text = server_rows.moment_text
+            rows = [(*row[:index], row[index] and text(row[index]), *row[index + 1 :]) for row in rows]
+    return rows
+
+
 class _Chosen(dict[str, list[str]]):
     """Ids by cell, and all of them in order."""
 
@@ -115,7 +142,9 @@ def _merge(answers: dict[str, list[KeyRow]], query: Query) -> _Chosen:
     """The first `limit` of all cells' keys. A server that is in two places for a moment counts once."""
     everything = [(row, cell_id) for cell_id, rows in answers.items() for row in rows]
     for index in reversed(range(len(query.sort))):
-        everything.sort(key=_nulls_low(index), reverse=query.sort[index][1])
+        column, descending = query.sort[index]
+        nullable = Instance._meta.get_field(column).null
+        everything.sort(key=_nulls_low(index) if nullable else _value(index), reverse=descending)
     chosen = _Chosen()
     home: dict[str, str] = {}
     for row, cell_id in everything:
@@ -128,12 +157,16 @@ def _merge(answers: dict[str, list[KeyRow]], query: Query) -> _Chosen:
     return chosen
 
 
+def _value(index: int) -> Callable[[tuple[KeyRow, str]], Any]:
+    return lambda item: item[0][index]
+
+
 def _nulls_low(index: int) -> Callable[[tuple[KeyRow, str]], tuple[bool, Any]]:
     return lambda item: (item[0][index] is not None, item[0][index])
 
 
 def _fill(ids: Sequence[str], with_services: bool) -> tuple[list[ServerRow], list[Service]]:
-    rows = server_rows.read(Instance.objects.filter(uuid__in=ids))
+    rows = server_rows.read(Instance.objects.filter(uuid__in=server_rows.OneOf(ids)))
     hosts: Iterable[str] = {row.host for row in rows if row.host} if with_services else ()
     found = Service.objects.filter(binary="nova-compute", host__in=hosts).only(*_OF_A_SERVICE)
     return rows, list(found) if hosts else []

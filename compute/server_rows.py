@@ -6,12 +6,13 @@ more than the query. So times stay text (cut by position) and JSON columns go in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import orjson
 from django.db import connections
-from django.db.models import QuerySet, TextField
+from django.db.models import Func, QuerySet, TextField, Value
 from django.db.models.functions import Cast
 
 from compute.models import Instance
@@ -72,11 +73,30 @@ _SELECTED = [*_PLAIN, *_CASTS]
 
 def read(rows: QuerySet[Instance]) -> list[ServerRow]:
     """Rows of the targeted cell, in one query. Past Django's converters: nothing here is to be converted."""
-    query = rows.annotate(**_CASTS).values_list(*_SELECTED).query
-    sql, parameters = query.get_compiler(rows.db).as_sql()
+    return [ServerRow._make(values) for values in unconverted(rows.annotate(**_CASTS).values_list(*_SELECTED))]
+
+
+class OneOf(Func):
+    """The texts of a JSON array, as rows: one parameter where `uuid__in` would prepare a thousand."""
+
+    template = "(SELECT value FROM json_each(%(expressions)s))"
+    output_field = TextField()
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        super().__init__(Value(orjson.dumps(texts).decode()))
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """The function has another name there."""
+        template = "(SELECT json_array_elements_text((%(expressions)s)::json))"
+        return super().as_sql(compiler, connection, template=template, **context)
+
+
+def unconverted(rows: QuerySet[Any, Any]) -> list[tuple[Any, ...]]:
+    """What the database's driver gives: on SQLite times are text and booleans numbers."""
+    sql, parameters = rows.query.get_compiler(rows.db).as_sql()
     with connections[rows.db].cursor() as cursor:
         cursor.execute(sql, parameters)
-        return [ServerRow._make(values) for values in cursor.fetchall()]
+        return list(cursor.fetchall())
 
 
 def of(instance: Instance) -> ServerRow:
@@ -86,9 +106,19 @@ def of(instance: Instance) -> ServerRow:
     return ServerRow(**columns)
 
 
+def moment_text(value: datetime | str) -> str:
+    """A time as text that sorts: `2026-11-20 21:30:50.264347`, out of either database's text or a datetime."""
+    if not isinstance(value, str):
+        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+    if len(value) == 26 and "+" not in value:
+        return value
+    seconds, _, fraction = value.partition("+")[0].partition(".")  # PostgreSQL: 21:30:50.264+00
+    return f"{seconds}.{fraction:0<6}"
+
+
 def _text(value: Any) -> str | None:
     if value is None:
         return None
     if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+        return moment_text(value)
     return orjson.dumps(value).decode()

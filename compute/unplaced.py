@@ -40,6 +40,11 @@ _COLUMNS = {
 }
 
 
+def any_there() -> bool:
+    """Mostly not; knowing so is cheaper than asking for all those columns."""
+    return BuildRequest.objects.exists()
+
+
 def servers() -> QuerySet[BuildRequest]:
     """All of them; takes the filters and the order that `Instance` takes."""
     return BuildRequest.objects.filter(delete_requested=False).annotate(**_COLUMNS)

@@ -19,7 +19,6 @@ from compute.server_rows import ServerRow
 
 _SHOWS_PROGRESS = {"ACTIVE", "BUILD", "REBUILD", "RESIZE", "VERIFY_RESIZE", "MIGRATING"}
 _SHOWS_FAULT = {"ERROR", "DELETED"}
-_ATTRIBUTE = "OS-EXT-SRV-ATTR:"
 
 
 @dataclass(slots=True)
@@ -157,41 +156,41 @@ def host_status(service: Service | None, host: str) -> str:
 
 def _add_attributes(server: dict[str, Any], row: ServerRow, version: Version) -> None:
     """What only admins see."""
-    server[f"{_ATTRIBUTE}host"] = row.host or None
-    server[f"{_ATTRIBUTE}instance_name"] = f"instance-{row.id:08x}" if row.id else ""
-    server[f"{_ATTRIBUTE}hypervisor_hostname"] = row.node or None
+    server["OS-EXT-SRV-ATTR:host"] = row.host or None
+    server["OS-EXT-SRV-ATTR:instance_name"] = f"instance-{row.id:08x}" if row.id else ""
+    server["OS-EXT-SRV-ATTR:hypervisor_hostname"] = row.node or None
     if version >= (2, 3):
         server |= {
-            f"{_ATTRIBUTE}hostname": row.hostname,
-            f"{_ATTRIBUTE}kernel_id": "",
-            f"{_ATTRIBUTE}launch_index": row.launch_index,
-            f"{_ATTRIBUTE}ramdisk_id": "",
-            f"{_ATTRIBUTE}reservation_id": row.reservation_id,
-            f"{_ATTRIBUTE}root_device_name": row.root_device_name,
-            f"{_ATTRIBUTE}user_data": row.user_data or None,
+            "OS-EXT-SRV-ATTR:hostname": row.hostname,
+            "OS-EXT-SRV-ATTR:kernel_id": "",
+            "OS-EXT-SRV-ATTR:launch_index": row.launch_index,
+            "OS-EXT-SRV-ATTR:ramdisk_id": "",
+            "OS-EXT-SRV-ATTR:reservation_id": row.reservation_id,
+            "OS-EXT-SRV-ATTR:root_device_name": row.root_device_name,
+            "OS-EXT-SRV-ATTR:user_data": row.user_data or None,
         }
 
 
 def _add_newer(server: dict[str, Any], row: ServerRow, view: View, *, detail_list: bool) -> None:
-    """Fields that came with later microversions."""
-    version = view.version
-    if version >= (2, 9):
+    """Fields that came with later microversions; all are of major version 2."""
+    minor = view.version[1]
+    if minor >= 9:
         server["locked"] = bool(row.locked_by)
     if view.sees_status:
         server["host_status"] = view.status_of(row.host)
-    if version >= (2, 19):
+    if minor >= 19:
         server["description"] = row.description
-    if version >= (2, 26):
+    if minor >= 26:
         server["tags"] = row.tags[1:-1].split(",") if row.tags else []
-    if version >= (2, 63):
+    if minor >= 63:
         server["trusted_image_certificates"] = None
-    if version >= (2, 71) and not detail_list:
+    if minor >= 71 and not detail_list:
         server["server_groups"] = []
-    if version >= (2, 73):
+    if minor >= 73:
         server["locked_reason"] = row.locked_reason
-    if version >= (2, 90):
-        server[f"{_ATTRIBUTE}hostname"] = row.hostname
-    if version >= (2, 96):
+    if minor >= 90:
+        server["OS-EXT-SRV-ATTR:hostname"] = row.hostname
+    if minor >= 96:
         server["pinned_availability_zone"] = row.pinned_availability_zone or None
 
 
