@@ -18,8 +18,9 @@ def main() -> None:
         found["boots"] = boots.run(options.servers)
     if options.what in ("lists", "all"):
         found["lists"] = lists.run()
-    print(report.page(found))
+    found = report.stamp(found)
     report.write(found)
+    print(report.page(found))
 
 
 if __name__ == "__main__":

@@ -79,7 +79,9 @@ def _floor(servers: int) -> float:
         for number in range(servers):
             now = datetime.now(UTC).isoformat()
             connection.execute("INSERT INTO server VALUES (?, 'building', '', ?, ?)", (str(number), now, "x" * 2000))
-            connection.execute("UPDATE server SET state = 'active', host = 'h', at = ? WHERE id = ?", (now, str(number)))
+            connection.execute(
+                "UPDATE server SET state = 'active', host = 'h', at = ? WHERE id = ?", (now, str(number))
+            )
         took = time.perf_counter() - begun
         connection.close()
     os.sync()

@@ -32,9 +32,7 @@ def run() -> list[dict[str, Any]]:
     state = world.prepare()
     try:
         token = world.token()
-        return [
-            _measure(state, token, servers, cells) for servers in (1000, 10_000) for cells in (1, 4, 10)
-        ]
+        return [_measure(state, token, servers, cells) for servers in (1000, 10_000) for cells in (1, 4, 10)]
     finally:
         shutil.rmtree(state, ignore_errors=True)
 

@@ -19,19 +19,26 @@ def latest() -> dict[str, Any]:
     return json.loads(files[-1].read_text()) if files else {}
 
 
+def stamp(found: dict[str, Any]) -> dict[str, Any]:
+    """With the day and the machine, and how much else that was doing."""
+    machine = f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}"
+    load = f"load average of the last 5 minutes: {os.getloadavg()[1]:.1f}"
+    return found | {"machine": f"{machine}; {load}", "day": datetime.now(UTC).strftime("%Y-%m-%d")}
+
+
 def write(found: dict[str, Any]) -> None:
-    """Both files."""
-    found["machine"] = f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}"
-    day = datetime.now(UTC).strftime("%Y-%m-%d")
+    """Both files, of stamped results."""
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{day}.json").write_text(json.dumps(found, indent=2) + "\n")
-    PAGE.write_text(page(found, day))
+    (RESULTS / f"{found['day']}.json").write_text(json.dumps(found, indent=2) + "\n")
+    PAGE.write_text(page(found))
 
 
-def page(found: dict[str, Any], day: str = "") -> str:
+def page(found: dict[str, Any]) -> str:
     """docs/benchmarks.md."""
-    parts = ["# Benchmarks\n\nWritten by `make bench`"]
-    parts[0] += f" on {day} ({found.get('machine', '')}). Every number stands beside its floor, from the same run.\n"
+    parts = [
+        f"# Benchmarks\n\nWritten by `make bench` on {found['day']} ({found['machine']}).\n"
+        "Every number stands beside its floor, from the same run.\n"
+    ]
     if "lists" in found:
         parts.append(_lists(found["lists"]))
     if "boots" in found:
@@ -64,5 +71,5 @@ def _boots(row: dict[str, Any]) -> str:
         "one INSERT and one UPDATE for each of them, each in its own transaction, directly in one SQLite file.\n\n"
         "| servers | accepted | ACTIVE | boots per second | floor | ratio |\n|---:|---:|---:|---:|---:|---:|\n"
         f"| {row['servers']} | {row['accepted_s']:.2f} s | {row['active_s']:.2f} s | **{row['per_second']:.1f}** "
-        f"| {row['floor_s']:.2f} s | {row['ratio']:.0f} |\n"
+        f"| {row['floor_s'] * 1000:.1f} ms | {row['ratio']:.0f} |\n"
     )

@@ -19,7 +19,9 @@ def fill(numbers: Iterable[int]) -> None:
     from compute.models import Instance, Service
 
     hosts = [f"compute-{number:03}" for number in range(50)]
-    Service.objects.bulk_create(Service(binary="nova-compute", host=host, last_seen_up=datetime.now(UTC)) for host in hosts)
+    Service.objects.bulk_create(
+        Service(binary="nova-compute", host=host, last_seen_up=datetime.now(UTC)) for host in hosts
+    )
     Instance.objects.bulk_create((_server(number, hosts[number % 50]) for number in numbers), batch_size=500)
 
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import orjson
+from django.core.exceptions import EmptyResultSet
 from django.db import connections
 from django.db.models import Func, QuerySet, TextField, Value
 from django.db.models.functions import Cast
@@ -93,7 +94,10 @@ class OneOf(Func):
 
 def unconverted(rows: QuerySet[Any, Any]) -> list[tuple[Any, ...]]:
     """What the database's driver gives: on SQLite times are text and booleans numbers."""
-    sql, parameters = rows.query.get_compiler(rows.db).as_sql()
+    try:
+        sql, parameters = rows.query.get_compiler(rows.db).as_sql()
+    except EmptyResultSet:  # a filter that nothing can pass
+        return []
     with connections[rows.db].cursor() as cursor:
         cursor.execute(sql, parameters)
         return list(cursor.fetchall())

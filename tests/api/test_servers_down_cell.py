@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from django.db import connections
 
-from cells import databases
 from cells.models import Cell, InstanceMapping
 from tests.api.servers import BORN, FLAVOR, IMAGE, server, unplaced
 from tests.conftest import OTHER_PROJECT, PROJECT
@@ -17,9 +17,11 @@ def cut_off(cells):
     def cut(cell):
         Cell.objects.filter(pk=cell.pk).update(database_url=f"sqlite:////nowhere/{cell.name}.sqlite3")
 
+    known = {cell.alias: connections[cell.alias] for cell in cells.values()}
     yield cut
-    for cell in cells.values():
-        databases.register(cell)
+    for alias, connection in known.items():  # these very ones: the test run ends with them
+        connections[alias].close()
+        connections[alias], connections.databases[alias] = connection, connection.settings_dict
 
 
 @pytest.fixture
