@@ -22,7 +22,7 @@ def config(url: str, timeout: float = 2.0) -> dict[str, Any]:
         settings: dict[str, Any] = dict(environ.Env.db_url_config(url))
     except Exception as exc:  # environ raises whatever urlsplit or int() does
         raise BadDatabaseUrl("not a database URL") from exc
-    engine = settings.get("ENGINE", "")
+    engine, asked = settings.get("ENGINE", ""), settings.get("OPTIONS", {})
     if engine == "django.db.backends.sqlite3":
         settings["OPTIONS"] = {
             "transaction_mode": "IMMEDIATE",  # a DEFERRED one that upgrades fails at once
@@ -38,5 +38,6 @@ def config(url: str, timeout: float = 2.0) -> dict[str, Any]:
         settings["CONN_HEALTH_CHECKS"] = True
     else:
         raise BadDatabaseUrl("use sqlite:////path/to/file or postgresql://user:password@host/name")
+    settings["OPTIONS"] |= asked  # e.g. ?sslmode=verify-full
     settings.setdefault("CONN_MAX_AGE", 60)
     return settings

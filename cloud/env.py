@@ -21,7 +21,7 @@ _environ = environ.Env()
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One environment variable. `secret`: its value never appears in `manage.py settings`."""
+    """One environment variable. `secret`: its value is in no message, and no host is told it."""
 
     name: str
     kind: type
@@ -134,7 +134,7 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_QUOTA_SERVER_GROUPS", int, 10, "Default quota: server groups per project."),
         V("STILLWATER_QUOTA_SERVER_GROUP_MEMBERS", int, 10, "Default quota: servers per server group."),
         V("STILLWATER_LOG_LEVEL", str, "INFO", "DEBUG, INFO, WARNING or ERROR."),
-        V("STILLWATER_LOG_FORMAT", str, "json", "json or console."),
+        V("STILLWATER_LOG_FORMAT", str, "", "json or console; default: console for commands, json for processes."),
     )
 }  # fmt: skip
 

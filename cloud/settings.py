@@ -104,6 +104,10 @@ STATIC_ROOT = STATE_DIR / "static"
 WHITENOISE_USE_FINDERS = True
 DATA_UPLOAD_MAX_MEMORY_SIZE = env.get("STILLWATER_MAX_BODY")
 SESSION_COOKIE_HTTPONLY = True
+if PUBLIC_URL.startswith("https://"):  # a proxy ends TLS, and says so
+    SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    CSRF_TRUSTED_ORIGINS = ["/".join(PUBLIC_URL.split("/")[:3])]
 CSRF_COOKIE_SAMESITE = SESSION_COOKIE_SAMESITE = "Lax"
 X_FRAME_OPTIONS = "DENY"
 SILENCED_SYSTEM_CHECKS: list[str] = []
@@ -158,7 +162,9 @@ FAKE_OPTIONS = {
     "disk_gb": env.get("STILLWATER_FAKE_DISK_GB"),
 }
 
-LOGGING = log.configure(env.get("STILLWATER_LOG_LEVEL"), env.get("STILLWATER_LOG_FORMAT"))
+# A command speaks to a person.
+_log_format = env.get("STILLWATER_LOG_FORMAT") or ("console" if ROLE == "manage" else "json")
+LOGGING = log.configure(env.get("STILLWATER_LOG_LEVEL"), _log_format)
 
 UNFOLD = {
     "SITE_TITLE": "Stillwater",

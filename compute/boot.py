@@ -36,6 +36,7 @@ class Order:
     image: dict[str, Any]  # the snapshot kept in the server's row
     image_ticket: str
     count: int = 1
+    least: int = 1  # fewer than that is no answer; between the two, what the quota lets
     network: str = "none"
     availability_zone: str = ""
     host: str = ""
@@ -47,10 +48,11 @@ class Order:
 
 
 def request_servers(order: Order) -> list[str]:
-    """Record the order; the ids of the servers to come. Raises QuotaExceeded."""
-    ids = [new_uuid() for _ in range(order.count)]
+    """Record the order; the ids of the servers to come, as many as fit. Raises QuotaExceeded."""
     with transaction.atomic(using="default"):
-        quota.hold(order.caller.project_id, order.count, order.flavor.vcpus, order.flavor.memory_mb)
+        flavor = order.flavor
+        fitting = quota.hold(order.caller.project_id, order.least, order.count, flavor.vcpus, flavor.memory_mb)
+        ids = [new_uuid() for _ in range(fitting)]
         for index, server_id in enumerate(ids):
             _record(order, server_id, index)
             dispatch.schedule(server_id)

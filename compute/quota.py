@@ -45,26 +45,32 @@ def usage(project_id: str) -> Usage:
     return Usage(found["instances"], found["cores"] or 0, found["ram"] or 0)
 
 
-def hold(project_id: str, count: int, vcpus: int, memory_mb: int) -> None:
-    """Check room for `count` servers, inside the global transaction that records them.
+def hold(project_id: str, least: int, most: int, vcpus: int, memory_mb: int) -> int:
+    """How many of `most` servers fit, inside the global transaction that records them.
 
     The project's lock row is updated first: parallel requests of one project go one after the other.
-    Raises QuotaExceeded with Nova's text.
+    Raises QuotaExceeded with Nova's text when `least` do not fit.
     """
     _take_turn(project_id)
-    asked = {"instances": count, "cores": count * vcpus, "ram": count * memory_mb}
+    each = {"instances": 1, "cores": vcpus, "ram": memory_mb}
     used, allowed = usage(project_id), limits(project_id)
+    room = min(
+        (allowed[name] - getattr(used, name)) // size if allowed[name] >= 0 and size else most
+        for name, size in each.items()
+    )  # fmt: skip
+    if room >= least:
+        return min(room, most)
+    asked = {name: least * size for name, size in each.items()}
     over = [
         name for name, wanted in asked.items()
         if allowed[name] >= 0 and getattr(used, name) + wanted > allowed[name]
     ]  # fmt: skip
-    if over:
-        requested = ", ".join(str(asked[name]) for name in over)
-        have = ", ".join(str(getattr(used, name)) for name in over)
-        of = ", ".join(f"{allowed[name]} {name}" for name in over)
-        raise QuotaExceeded(
-            f"Quota exceeded for {', '.join(over)}: Requested {requested}, but already used {have} of {of}"
-        )
+    requested = ", ".join(str(asked[name]) for name in over)
+    have = ", ".join(str(getattr(used, name)) for name in over)
+    of = ", ".join(f"{allowed[name]} {name}" for name in over)
+    raise QuotaExceeded(
+        f"Quota exceeded for {', '.join(over)}: Requested {requested}, but already used {have} of {of}"
+    )
 
 
 def check_metadata(project_id: str, metadata: Mapping[str, str]) -> None:

@@ -28,6 +28,7 @@ accept_content = ["json"]
 task_ignore_result = True
 result_backend = None
 worker_prefetch_multiplier = 1
+worker_concurrency = settings.HOST_SLOTS if settings.ROLE == "host" else 4
 worker_hijack_root_logger = False
 worker_redirect_stdouts = False
 worker_send_task_events = False

@@ -21,7 +21,6 @@ from compute.models import ComputeNode, Flavor, Instance, InstanceAction, Servic
 from compute.scheduler import place
 from compute.virt.fake import FakeDriver
 
-
 DISK = b"\xeb\xfe".ljust(512, b"\0")  # a boot sector that does nothing
 
 

@@ -6,8 +6,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from django.conf import settings
+from django.http.response import HttpResponseBase
 from rest_framework.request import Request
-from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from cloud.caller import Caller
@@ -69,7 +69,7 @@ class ComputeView(APIView):
             raise BadRequest("Malformed request body" if key is None else f"'{key}' is a required property")
         return data if key is None else data[key]
 
-    def _with_version(self, response: Response) -> Response:
+    def _with_version(self, response: HttpResponseBase) -> HttpResponseBase:
         asked = getattr(self, "version", None)
         if asked is not None:
             response["OpenStack-API-Version"] = f"compute {microversion.text(asked)}"

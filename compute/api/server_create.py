@@ -14,7 +14,6 @@ from cloud.images import store, tickets
 from cloud.images.models import Image
 from compute import policy, quota, schema
 from compute.api import wire
-from compute.api import wire
 from compute.boot import Order
 from compute.errors import FlavorNotFound
 from compute.microversion import Version
@@ -93,11 +92,12 @@ def order_of(body: dict[str, Any], caller: Caller, request_id: str) -> Order:
     _fits(image, flavor, caller)
     quota.check_metadata(caller.project_id, server.get("metadata") or {})
     zone, host, node = _destination(server, caller)
+    least, most = _counts(server)
     hints = body.get("os:scheduler_hints") or body.get("OS-SCH-HNT:scheduler_hints") or {}
     network = "user" if server.get("networks") == "auto" else "none"
     return Order(
         caller=caller, request_id=request_id, name=server["name"].strip(), flavor=flavor, image_id=image.id,
-        image=_image_snapshot(image), image_ticket=tickets.issue(image.id, "read"), count=_count(server),
+        image=_image_snapshot(image), image_ticket=tickets.issue(image.id, "read"), count=most, least=least,
         network=network, availability_zone=zone, host=host, hypervisor_hostname=node,
         pinned_zone=zone, columns=_columns(server, caller), scheduler_hints=hints,
     )  # fmt: skip
@@ -108,7 +108,7 @@ def _refuse_what_we_cannot(server: dict[str, Any]) -> None:
     if isinstance(server.get("networks"), list) and server["networks"]:
         raise BadRequest("This cloud has no network service: 'networks' can be 'none' or 'auto'.")
     if server.get("personality"):
-        raise BadRequest("File injection is not offered by this cloud; use user_data.")
+        raise BadRequest("File injection is not offered by this cloud.")
     if schema.is_true(server.get("config_drive")):
         raise BadRequest("Config drives are not offered by this cloud.")
     if server.get("trusted_image_certificates"):
@@ -219,14 +219,14 @@ def _check_zone(zone: str) -> None:
         raise BadRequest("The requested availability zone is not available")
 
 
-def _count(server: dict[str, Any]) -> int:
+def _counts(server: dict[str, Any]) -> tuple[int, int]:
     least = wire.whole("min_count", server.get("min_count", 1), 1)
     most = wire.whole("max_count", server.get("max_count", least), 1)
     if least > most:
         raise BadRequest("min_count must be <= max_count")
     if most > MOST_AT_ONCE:
         raise BadRequest(f"At most {MOST_AT_ONCE} servers can be asked for at once.")
-    return most
+    return least, most
 
 
 def _columns(server: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -41,11 +41,11 @@ def write(state: State) -> dict[str, str]:
     _write(global_file(state), values)
     shared = {name: value for name, value in values.items() if not _is_global_only(name)}
     for role in ("api", "scheduler"):
-        node = values | {"STILLWATER_ROLE": role, "STILLWATER_HOST": role}
-        _write(node_file(state, role), node)
+        _write(node_file(state, role), _service_values(values, role, role))
     for cell in CELLS:
-        own = {"STILLWATER_ROLE": "conductor", "STILLWATER_HOST": f"conductor-{cell}"}
-        _write(node_file(state, f"conductor-{cell}"), values | own | _cell_values(state, values, cell))
+        node = f"conductor-{cell}"
+        own = _service_values(values, "conductor", node) | _cell_values(state, values, cell)
+        _write(node_file(state, node), own)
     for host, cell in HOSTS.items():
         own = _host_values(state, host) | _cell_values(state, values, cell)
         _write(node_file(state, host), own | shared)
@@ -99,6 +99,15 @@ def _database_url(state: State, name: str, kept: dict[str, str]) -> str:
             advice=f"Unset {variable}, or make a new cloud: make up STILLWATER_STATE=/another/folder",
         )
     return exported or before or f"sqlite:///{state.path(f'{name}.sqlite3')}"
+
+
+def _service_values(values: dict[str, str], role: str, name: str) -> dict[str, str]:
+    """What a process of the global side is told: cells are rows to it, and only the API reads tokens."""
+    hidden = {database_variable(cell) for cell in DATABASES if cell != "global"}
+    if role != "api":
+        hidden.add("STILLWATER_TOKEN_KEYS")
+    kept = {variable: value for variable, value in values.items() if variable not in hidden}
+    return kept | {"STILLWATER_ROLE": role, "STILLWATER_HOST": name}
 
 
 def _cell_values(state: State, values: dict[str, str], cell: str) -> dict[str, str]:

@@ -15,7 +15,6 @@ from deploy.local.state import CELLS, HOSTS, ROOT, State
 
 START_SECONDS = 90
 READY_SECONDS = 90
-CONCURRENCY = {"scheduler": 4, "conductor": 4, "host": 12}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ def _launch(state: State, node: Node) -> subprocess.Popen[bytes]:
     command = [
         tool("celery"), "multi", "start", f"{node.name}@stillwater", "-A", "cloud.celery",
         f"--pidfile={state.path('run', '%n.pid')}", f"--logfile={state.path('log', '%n.log')}",
-        "--loglevel=INFO", "-P", "threads", "-c", str(CONCURRENCY[node.role]),
+        "--loglevel=INFO", "-P", "threads",
         "--without-mingle", "--without-gossip",
     ]  # fmt: skip
     environment = envfiles.process_environment(state, envfiles.node_file(state, node.name))

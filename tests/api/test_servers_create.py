@@ -264,3 +264,16 @@ def test_a_token_without_project_cannot_create(create, cells):
     from tests.conftest import client
 
     assert create(client=client("admin", project="")).status_code == 403
+
+
+def test_of_many_servers_as_many_are_made_as_the_quota_lets(api, cloud):
+    quota.set_limits(PROJECT, {"instances": 3})
+    body = cloud.body("a", min_count=1, max_count=5)
+    assert api.send("post", "/servers", body).status_code == 202
+    assert len(api.get("/servers").json()["servers"]) == 3
+
+    refused = api.send("post", "/servers", cloud.body("b", min_count=2, max_count=5))
+    assert refused.status_code == 403
+    assert refused.json()["forbidden"]["message"] == (
+        "Quota exceeded for instances: Requested 2, but already used 3 of 3 instances"
+    )

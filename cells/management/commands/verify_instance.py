@@ -23,7 +23,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """One server."""
-        parser.add_argument("--server", default="", help="UUID of the server.")
+        parser.add_argument("--uuid", "--server", dest="server", default="", help="UUID of the server.")
         parser.add_argument("--quiet", action="store_true", help="Print nothing; the exit code says it.")
 
     def handle(self, *args: Any, **options: Any) -> None:
