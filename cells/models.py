@@ -84,6 +84,7 @@ class InstanceMapping(GlobalModel):
         indexes = (
             models.Index(fields=("project_id", "queued_for_delete"), name="mapping_by_project"),
             models.Index(fields=("cell", "queued_for_delete"), name="mapping_by_cell"),
+            models.Index(fields=("-created_at", "server_id"), name="mapping_by_age"),
         )
 
     def __str__(self) -> str:
