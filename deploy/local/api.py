@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import urllib.error
 import urllib.request
 
 from deploy.local import envfiles, ports
-from deploy.local.daemons import Daemon, tool
+from deploy.local.daemons import KILL_SECONDS, Daemon, tool
+from deploy.local.processes import gone, with_command
 from deploy.local.progress import Failed, wait_for
 from deploy.local.state import ROOT, State
 
@@ -26,11 +29,22 @@ def daemon(state: State) -> Daemon:
 def check_port(state: State) -> None:
     """Refuse a port that is somebody else's before anything is started."""
     choices = state.choices
+    end_orphans(state)
     if daemon(state).pid() is None and not ports.is_free(choices.port, choices.bind):
         raise Failed(
             f"port {choices.port} on {choices.bind} is in use by another program",
             advice=f"Choose another: make up PORT={ports.next_free(choices.port + 1)}",
         )
+
+
+def end_orphans(state: State) -> None:
+    """End the workers of a gunicorn that was killed: they finish their requests, and hold its port."""
+    gunicorn = daemon(state)
+    orphans = [] if gunicorn.pid() else with_command(gunicorn.needle)
+    for pid in orphans:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    gone(orphans, KILL_SECONDS)
 
 
 def start(state: State) -> subprocess.Popen[bytes] | None:

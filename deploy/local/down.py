@@ -20,6 +20,7 @@ def down(state: State, seconds: float) -> None:
         say(f"nothing to stop: there is no cloud in {state.directory}")
         return
     _stop("API", [api.daemon(state)], seconds)
+    api.end_orphans(state)
     for role, title in (("scheduler", "scheduler"), ("host", "hosts"), ("conductor", "conductors")):
         nodes = [node for node in workers.NODES if node.role == role]
         _stop(title, [workers.daemon(state, node) for node in nodes], seconds)

@@ -25,6 +25,12 @@ def alive(pid: int, needle: str = "") -> bool:
         return False
 
 
+def with_command(needle: str) -> list[int]:
+    """Numbers of the processes that have `needle` in their command line."""
+    numbers = (int(proc.name) for proc in Path("/proc").iterdir() if proc.name.isdigit())
+    return [pid for pid in numbers if alive(pid, needle)]
+
+
 def gone(pids: list[int], seconds: float) -> bool:
     """Wait until none of them is alive; False if one still is at the deadline."""
     deadline = time.monotonic() + seconds

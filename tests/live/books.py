@@ -17,6 +17,7 @@ from typing import Any
 from deploy.local.state import CELLS, HOSTS
 from tests.live.cloud import Cloud, eventually
 
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A living server as its cell knows it."""
@@ -43,13 +44,15 @@ def rows(cloud: Cloud) -> list[Row]:
 
 def unfinished(cloud: Cloud) -> list[str]:
     """What is still going on, in words; nothing when the cloud is at rest."""
-    left = [f"build request of {uuid}" for (uuid,) in _ask(cloud, "global", "SELECT server_id FROM cells_buildrequest")]
+    requests = _ask(cloud, "global", "SELECT server_id FROM cells_buildrequest")
+    left = [f"build request of {uuid}" for (uuid,) in requests]
     for row in rows(cloud):
         if row.vm_state == "building" or row.task_state:
             left.append(f"{row.name} on {row.host or row.cell} is {row.vm_state}/{row.task_state}")
     for cell in CELLS:
-        steps = "SELECT name, host, state, server_id FROM compute_step WHERE state IN ('queued', 'running')"
-        left += [f"step {name} of {uuid} on {host or cell} is {state}" for name, host, state, uuid in _ask(cloud, cell, steps)]
+        steps = "SELECT name, server_id, host, state FROM compute_step WHERE state IN ('queued', 'running')"
+        for name, uuid, host, state in _ask(cloud, cell, steps):
+            left.append(f"step {name} of {uuid} on {host or cell} is {state}")
     return left
 
 
@@ -71,9 +74,9 @@ def check(cloud: Cloud) -> list[Row]:
     assert not twice, f"in two cells: {twice}"
     expected = {(row.host, row.uuid) for row in living if row.vm_state not in ("error", "building")}
     on_hosts = {(host, uuid) for host in HOSTS for uuid in guests(cloud, host)}
-    assert on_hosts == expected, f"only on hosts: {on_hosts - expected}, only on record: {expected - on_hosts}"
-    claimed = claims(cloud)
-    assert claimed == {uuid for _, uuid in expected}, f"claims of the wrong servers: {claimed ^ {u for _, u in expected}}"
+    assert on_hosts == expected, f"on hosts: {on_hosts - expected}, on record: {expected - on_hosts}"
+    placed, claimed = {uuid for _, uuid in expected}, claims(cloud)
+    assert claimed == placed, f"only claims: {claimed - placed}, only servers: {placed - claimed}"
     _check_nodes(cloud)
     _check_quota(cloud, len(living))
     return living
@@ -89,7 +92,8 @@ def guests(cloud: Cloud, host: str) -> set[str]:
 
 def claims(cloud: Cloud) -> set[str]:
     """Servers that hold room on a node."""
-    return {uuid for cell in CELLS for (uuid,) in _ask(cloud, cell, "SELECT server_id FROM compute_allocation")}
+    held = "SELECT server_id FROM compute_allocation"
+    return {uuid for cell in CELLS for (uuid,) in _ask(cloud, cell, held)}
 
 
 def _check_nodes(cloud: Cloud) -> None:

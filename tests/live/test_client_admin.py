@@ -16,8 +16,8 @@ ERIN = ("--os-username", "erin", "--os-password", PASSWORD, "--os-project-name",
 @pytest.fixture(scope="module")
 def demos_server(fake_cloud: Cloud) -> Iterator[str]:
     """A server of another project than erin's."""
-    words = ("server", "create", "--image", "micro", "--flavor", "m1.nano", "--nic", "none", "--wait", "demos")
-    uuid = fake_cloud.openstack(*words)["id"]
+    words = ("--image", "micro", "--flavor", "m1.nano", "--nic", "none", "--wait", "demos")
+    uuid = fake_cloud.openstack("server", "create", *words)["id"]
     yield uuid
     fake_cloud.do("server", "delete", "--wait", uuid)
 
@@ -79,7 +79,8 @@ def test_a_new_user_has_a_cloud_of_her_own(fake_cloud, erin, demos_server):
 
 def test_a_quota_is_set_and_counted(fake_cloud, erin, demos_server):
     fake_cloud.do("quota", "set", "--instances", "1", "--cores", "7", "orchard", admin=True)
-    limits = {row["Resource"]: row["Limit"] for row in fake_cloud.openstack("quota", "show", "orchard", admin=True)}
+    rows = fake_cloud.openstack("quota", "show", "orchard", admin=True)
+    limits = {row["Resource"]: row["Limit"] for row in rows}
     assert (limits["instances"], limits["cores"], limits["ram"]) == (1, 7, 51200)
     used = {row["Name"]: row["Value"] for row in fake_cloud.openstack("limits", "show", "--absolute")}
     assert (used["total_instances_used"], used["total_cores_used"], used["total_ram_used"]) == (1, 1, 64)
@@ -100,22 +101,22 @@ def test_key_pairs(fake_cloud):
 
 
 def test_flavors(fake_cloud):
-    words = ("flavor", "create", "--ram", "32", "--disk", "1", "--vcpus", "1", "--property", "hw:one=1", "m1.pico")
-    made = fake_cloud.openstack(*words, admin=True)
+    words = ("--ram", "32", "--disk", "1", "--vcpus", "1", "--property", "hw:one=1", "m1.pico")
+    made = fake_cloud.openstack("flavor", "create", *words, admin=True)
     fake_cloud.do("flavor", "set", "--property", "hw:two=2", "m1.pico", admin=True)
     fake_cloud.do("flavor", "unset", "--property", "hw:one", "m1.pico", admin=True)
     shown = fake_cloud.openstack("flavor", "show", "m1.pico")
     assert (shown["id"], shown["ram"]) == (made["id"], 32)
     assert fake_cloud.openstack("flavor", "show", "m1.pico", admin=True)["properties"] == {"hw:two": "2"}
     fake_cloud.do("flavor", "delete", "m1.pico", admin=True)
-    with pytest.raises(ClientFailed, match="No Flavor found for m1.pico"):
+    with pytest.raises(ClientFailed, match=r"No Flavor found for m1\.pico"):
         fake_cloud.openstack("flavor", "show", "m1.pico")
 
 
 def test_an_image_goes_up_and_comes_down_the_same(fake_cloud, tmp_path):
     (tmp_path / "disk.img").write_bytes(b"stillwater" * 100_000)
-    words = ("--disk-format", "raw", "--file", str(tmp_path / "disk.img"), "--property", "os_shutdown_timeout=5")
-    made = fake_cloud.openstack("image", "create", *words, "mine")
+    words = ("--disk-format", "raw", "--property", "os_shutdown_timeout=5")
+    made = fake_cloud.openstack("image", "create", *words, "--file", str(tmp_path / "disk.img"), "mine")
     assert (made["status"], made["visibility"]) == ("active", "shared")
     fake_cloud.do("image", "save", "--file", str(tmp_path / "back.img"), "mine")
     assert (tmp_path / "back.img").read_bytes() == (tmp_path / "disk.img").read_bytes()

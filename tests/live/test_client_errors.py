@@ -88,7 +88,8 @@ def test_another_projects_server_is_not_there(fake_cloud, stranger, server):
 
 
 def test_what_only_an_administrator_may_do_is_refused(fake_cloud):
-    refused(fake_cloud, ("compute", "service", "list"), "Policy doesn't allow os_compute_api:os-services:list")
+    said = "Policy doesn't allow os_compute_api:os-services:list to be performed."
+    refused(fake_cloud, ("compute", "service", "list"), said)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,9 @@ def refused(cloud: Cloud, words: tuple[str, ...], said: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def call(cloud: Cloud, method: str, path: str, data: Any = None, version: str = "compute 2.96") -> requests.Response:
+def call(
+    cloud: Cloud, method: str, path: str, data: Any = None, version: str = "compute 2.96"
+) -> requests.Response:
     """One request as demo."""
     token = cloud.sdk().auth_token
     headers = {"X-Auth-Token": token, "OpenStack-API-Version": version, "Content-Type": "application/json"}

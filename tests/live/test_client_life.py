@@ -1,4 +1,4 @@
-"""The stock client leads a real guest through its whole life, and the hypervisor is asked whether it is true."""
+"""The stock client leads a real guest through its whole life; the hypervisor is asked whether it is true."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def test_images_and_flavors_can_be_chosen_from(cloud):
 
 def test_a_guest_is_listed_and_shown(cloud, guest):
     (row,) = cloud.openstack("server", "list", "--long", "--name", "^life$")
-    assert (row["Status"], row["Power State"], row["Image Name"], row["Flavor"]) == ("ACTIVE", 1, "micro", "m1.nano")
+    columns = ("Status", "Power State", "Image Name", "Flavor")
+    assert [row[column] for column in columns] == ["ACTIVE", 1, "micro", "m1.nano"]
     shown = cloud.openstack("server", "show", "life")
     assert shown["id"] == guest["id"] == row["ID"]
     assert shown["flavor"]["ram"] == 64
@@ -118,8 +119,9 @@ def test_a_server_from_a_snapshot_on_the_other_host_with_an_address(cloud, guest
     assert copy["addresses"] == {"auto_allocated_network": ["10.0.2.15"]}
     line = f"image=micro boots={boots + 1}"
     eventually("the copy is up", lambda: line in console_of(cloud, "copy"), 30)
-    both = {row["Name"]: row for row in cloud.openstack("server", "list", "--long", "--all-projects", admin=True)}
-    assert {both["life"]["Host"], both["copy"]["Host"]} == set(HOSTS), "two cells have one each"
+    rows = cloud.openstack("server", "list", "--long", "--all-projects", admin=True)
+    where = {row["Name"]: row["Host"] for row in rows}
+    assert {where["life"], where["copy"]} == set(HOSTS), "two cells have one each"
     assert virsh_state(cloud, copy) == "running"
     cloud.do("server", "delete", "--wait", "copy")
     cloud.do("image", "delete", "life-copy")
@@ -129,15 +131,16 @@ def test_a_server_from_a_snapshot_on_the_other_host_with_an_address(cloud, guest
 def test_what_happened_is_in_the_events(cloud, guest):
     events = cloud.openstack("server", "event", "list", "life")
     assert events[-1]["Action"] == "create"
-    assert {event["Action"] for event in events} >= {"stop", "start", "reboot", "pause", "lock", "createImage"}
+    happened = {event["Action"] for event in events}
+    assert happened >= {"stop", "start", "reboot", "pause", "lock", "createImage"}
     shown = cloud.openstack("server", "event", "show", guest["id"], events[-1]["Request ID"], admin=True)
     (build,) = shown["events"]
     assert (build["event"], build["result"]) == ("compute__do_build_and_run_instance", "Success")
 
 
 def test_a_whole_linux_boots(cloud):
-    words = ("server", "create", "--flavor", "m1.tiny", "--image", "tiny-linux", "--nic", "none", "--wait", "linux")
-    linux = cloud.openstack(*words)
+    words = ("--flavor", "m1.tiny", "--image", "tiny-linux", "--nic", "none", "--wait", "linux")
+    linux = cloud.openstack("server", "create", *words)
     sdk = cloud.sdk()
     eventually("Linux is up", lambda: READY in console_by(sdk, linux["id"]), 120)
     assert READY in console_of(cloud, "linux")

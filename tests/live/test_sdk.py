@@ -69,7 +69,8 @@ def test_lists_are_filtered(sdk, five):
     assert [server.name for server in sdk.compute.servers(name="^page-3$")] == ["page-3"]
     assert list(sdk.compute.servers(status="SHUTOFF", tags="paged")) == []
     assert len(list(sdk.compute.servers(details=False, status="ACTIVE", tags="paged"))) == 5
-    assert [server.id for server in sdk.compute.servers(limit=1, marker=five[1].id, tags="paged")] == [five[0].id]
+    after = sdk.compute.servers(limit=1, marker=five[1].id, tags="paged")
+    assert [server.id for server in after] == [five[0].id]
 
 
 def test_every_verb_of_a_server(sdk, five):
