@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bench import boots, lists, report
+from bench import boots, place, report
 
 
 def main() -> None:
@@ -17,7 +17,10 @@ def main() -> None:
     if options.what in ("boots", "all"):
         found["boots"] = boots.run(options.servers)
     if options.what in ("lists", "all"):
-        found["lists"] = lists.run()
+        state = place.prepare()
+        from bench import lists  # noqa: PLC0415  its models need the settings that were just made
+
+        found["lists"] = lists.run(state)
     found = report.stamp(found)
     report.write(found)
     print(report.page(found))

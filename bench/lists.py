@@ -17,9 +17,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
+from django.test import Client
 
 from bench import world
+from bench.place import PROJECT
+from cells.models import Cell
+from compute import server_rows
 from deploy.local.ports import any_free
+from tests.api.queries import counted
 
 LIMIT = 1000
 ROUNDS, WARM = 15, 4
@@ -27,9 +32,8 @@ PATH = f"/compute/v2.1/servers/detail?limit={LIMIT}"
 JSON_COLUMNS = {"flavor", "metadata", "addresses", "fault"}
 
 
-def run() -> list[dict[str, Any]]:
+def run(state: Path) -> list[dict[str, Any]]:
     """A row of numbers for each size and number of cells. Times are medians in milliseconds."""
-    state = world.prepare()
     try:
         token = world.token()
         return [_measure(state, token, servers, cells) for servers in (1000, 10_000) for cells in (1, 4, 10)]
@@ -63,18 +67,14 @@ def _timed(work: Callable[[], Any]) -> float:
 
 def _one_file(state: Path, servers: int) -> Path:
     """One cell with all the servers; the file of its database."""
-    from cells.models import Cell
-
     world.make_cells(state, 1, servers)
     return Path(urlsplit(Cell.objects.get().database_url).path)
 
 
 def _floor(file: Path, length: int) -> Callable[[], bytes]:
-    from compute import server_rows
-
     names = [server_rows._TEXTS.get(name, name) for name in server_rows.ServerRow._fields]
     sql = (
-        f"SELECT {', '.join(names)} FROM compute_instance WHERE project_id = ? AND deleted = 0 "  # noqa: S608
+        f"SELECT {', '.join(names)} FROM compute_instance WHERE project_id = ? AND deleted = 0 "
         f"ORDER BY created_at DESC, uuid LIMIT {LIMIT}"
     )
     connection = sqlite3.connect(file)
@@ -82,7 +82,7 @@ def _floor(file: Path, length: int) -> Callable[[], bytes]:
 
     def work(padding: str = "") -> bytes:
         servers = []
-        for row in connection.execute(sql, (world.PROJECT,)):
+        for row in connection.execute(sql, (PROJECT,)):
             server = dict(zip(names, row, strict=True))
             for index in fragments:
                 if row[index] is not None:
@@ -116,16 +116,12 @@ def _headers(token: str) -> dict[str, str]:
 
 
 def _in_process(token: str) -> Callable[[], bytes]:
-    from django.test import Client
-
     client = Client(headers=_headers(token), SERVER_NAME="localhost")
     return lambda: client.get(PATH).content
 
 
 def _queries(token: str) -> tuple[int, int]:
     """(queries to a cell, bytes of the answer)."""
-    from tests.api.queries import counted
-
     with counted() as seen:
         body = _in_process(token)()
     assert len(orjson.loads(body)["servers"]) == LIMIT, body[:500]

@@ -8,7 +8,7 @@ import platform
 from datetime import UTC, datetime
 from typing import Any
 
-from bench.world import ROOT
+from bench.place import ROOT
 
 RESULTS, PAGE = ROOT / "bench" / "results", ROOT / "docs" / "benchmarks.md"
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from bench.world import PROJECT
+from bench.place import PROJECT
+from compute.models import Instance, Service
 
 BORN = datetime(2026, 1, 1, tzinfo=UTC)
 FLAVOR = {"vcpus": 2, "ram": 4096, "disk": 40, "ephemeral": 0, "swap": 0, "original_name": "m1.medium",
@@ -16,8 +17,6 @@ IMAGE = {"disk_format": "qcow2", "size": 700_000_000, "checksum": "d" * 32, "pro
 
 def fill(numbers: Iterable[int]) -> None:
     """Write these servers into the targeted cell, with its hosts' services."""
-    from compute.models import Instance, Service
-
     hosts = [f"compute-{number:03}" for number in range(50)]
     Service.objects.bulk_create(
         Service(binary="nova-compute", host=host, last_seen_up=datetime.now(UTC)) for host in hosts
@@ -25,9 +24,7 @@ def fill(numbers: Iterable[int]) -> None:
     Instance.objects.bulk_create((_server(number, hosts[number % 50]) for number in numbers), batch_size=500)
 
 
-def _server(number: int, host: str) -> object:
-    from compute.models import Instance
-
+def _server(number: int, host: str) -> Instance:
     born = BORN + timedelta(seconds=number, microseconds=number)
     address = {"version": 4, "addr": f"10.0.{number // 250 % 250}.{number % 250}", "OS-EXT-IPS:type": "fixed",
                "OS-EXT-IPS-MAC:mac_addr": f"52:54:00:{number % 256:02x}:11:22"}  # fmt: skip

@@ -1,43 +1,31 @@
-"""A global side and cells of SQLite files in a temporary folder, filled with servers, and an API in front."""
+"""Cells of SQLite files, filled with servers, and an API in front. Imported when Django is set up."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
-ROOT = Path(__file__).resolve().parent.parent
-PROJECT = "a" * 32
+from django.core.management import call_command
 
-
-def prepare() -> Path:
-    """Settings of a fresh state folder, before Django is set up. To be called once in a process."""
-    state = Path(tempfile.mkdtemp(prefix="stillwater-bench-"))
-    (state / "static").mkdir()
-    os.environ.update(
-        STILLWATER_STATE=str(state), STILLWATER_ROLE="api", STILLWATER_SECRET_KEY="bench",
-        STILLWATER_TOKEN_KEYS="ZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmY=", STILLWATER_LOG_LEVEL="WARNING",
-        STILLWATER_CELL_TIMEOUT="30", DJANGO_SETTINGS_MODULE="cloud.settings",
-    )  # fmt: skip
-    import django  # after the environment, which the settings read
-
-    django.setup()
-    _migrate("default")
-    return state
+from bench import rows
+from bench.place import PROJECT, ROOT
+from cells.context import target_cell
+from cells.models import Cell
+from cloud.identity import tokens
+from cloud.identity.models import Project, RoleAssignment, User
 
 
 def token() -> str:
     """Of an admin of PROJECT, as a client would get it."""
-    from cloud.identity import tokens
-    from cloud.identity.models import Project, RoleAssignment, User
-
+    migrate("default")
     user, _ = User.objects.get_or_create(name="bench", defaults={"id": "b" * 32})
     project, _ = Project.objects.get_or_create(id=PROJECT, defaults={"name": "bench"})
     RoleAssignment.objects.get_or_create(user=user, project=project, role="admin")
@@ -46,12 +34,6 @@ def token() -> str:
 
 def make_cells(state: Path, count: int, servers: int) -> None:
     """`count` cells that share `servers` servers, instead of whatever cells there were."""
-    from uuid import uuid4
-
-    from bench import rows
-    from cells.context import target_cell
-    from cells.models import Cell
-
     Cell.objects.all().delete()
     for index in range(count):
         cell_id = str(uuid4())
@@ -59,13 +41,12 @@ def make_cells(state: Path, count: int, servers: int) -> None:
             id=cell_id, name=f"cell{index + 1}", database_url=f"sqlite:///{state / cell_id}.sqlite3"
         )
         with target_cell(cell) as alias:
-            _migrate(alias)
+            migrate(alias)
             rows.fill(range(index, servers, count))
 
 
-def _migrate(alias: str) -> None:
-    from django.core.management import call_command
-
+def migrate(alias: str) -> None:
+    """Make the tables of a database."""
     call_command("migrate", database=alias, verbosity=0, interactive=False)
 
 

@@ -8,9 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from django.db.models import CharField, DateTimeField, Expression, F, Func, OrderBy, Q, QuerySet, TextField, Value
+from django.db.models import (
+    CharField,
+    DateTimeField,
+    Expression,
+    F,
+    Field,
+    Func,
+    OrderBy,
+    Q,
+    QuerySet,
+    TextField,
+    Value,
+)
 from django.db.models.functions import Cast
 from django.db.models.lookups import GreaterThan, LessThan
 
@@ -209,7 +221,7 @@ def _beyond(sort: list[SortKey], values: KeyRow) -> Q:
 def _later(column: str, value: Any, *, descending: bool) -> Q:
     if value is None:  # nulls are lowest
         return Q(pk__in=[]) if descending else Q(**{f"{column}__isnull": False})
-    own = Instance._meta.get_field(column)
+    own = cast(Field[Any, Any], Instance._meta.get_field(column))
     told = Value(value, output_field=own)
     if not descending:
         return Q(GreaterThan(_comparable(column), told))

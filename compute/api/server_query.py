@@ -258,7 +258,7 @@ def _meaning(name: str, version: Version, *, is_admin: bool) -> Meaning | None:
 def _special(filters: Filters, query: QueryDict, version: Version, *, is_admin: bool) -> None:
     """Parameters that are no plain comparison."""
     if "all_tenants" in query:
-        value = query["all_tenants"]
+        value = str(query["all_tenants"])
         if value and value.lower() not in {"0", "1", "true", "false", "t", "f", "yes", "no", "on", "off", "y", "n"}:
             raise InvalidInput(
                 f"Invalid input for query parameters all_tenants. Value: {value}. '{value}' is not a boolean"

@@ -1,0 +1,25 @@
+"""Where the measured API lives: a fresh state folder, with Django set up for it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import django
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = "a" * 32
+
+
+def prepare() -> Path:
+    """Settings of a fresh state folder, before Django is set up. To be called once in a process."""
+    state = Path(tempfile.mkdtemp(prefix="stillwater-bench-"))
+    (state / "static").mkdir()
+    os.environ.update(
+        STILLWATER_STATE=str(state), STILLWATER_ROLE="api", STILLWATER_SECRET_KEY="bench",
+        STILLWATER_TOKEN_KEYS="ZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmY=", STILLWATER_LOG_LEVEL="WARNING",
+        STILLWATER_CELL_TIMEOUT="30", DJANGO_SETTINGS_MODULE="cloud.settings",
+    )  # fmt: skip
+    django.setup()
+    return state
