@@ -221,7 +221,7 @@ def _beyond(sort: list[SortKey], values: KeyRow) -> Q:
 def _later(column: str, value: Any, *, descending: bool) -> Q:
     if value is None:  # nulls are lowest
         return Q(pk__in=[]) if descending else Q(**{f"{column}__isnull": False})
-    own = cast(Field[Any, Any], Instance._meta.get_field(column))
+    own = cast("Field[Any, Any]", Instance._meta.get_field(column))
     told = Value(value, output_field=own)
     if not descending:
         return Q(GreaterThan(_comparable(column), told))
