@@ -7,7 +7,6 @@ from urllib.parse import unquote
 
 from django.conf import settings
 from django.http.response import HttpResponseBase
-from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
