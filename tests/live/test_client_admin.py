@@ -122,5 +122,5 @@ def test_an_image_goes_up_and_comes_down_the_same(fake_cloud, tmp_path):
     assert (tmp_path / "back.img").read_bytes() == (tmp_path / "disk.img").read_bytes()
     fake_cloud.do("image", "set", "--property", "colour=red", "mine")
     shown = fake_cloud.openstack("image", "show", "mine")["properties"]
-    assert (shown["colour"], shown["os_shutdown_timeout"]) == ("red", "5")
+    assert (shown["colour"], shown["os_shutdown_timeout"]) == ("red", 5)
     fake_cloud.do("image", "delete", "mine")
