@@ -4,11 +4,12 @@ from django.conf import settings
 
 from cells.brokers import options, queue
 from compute import dispatch
+from tasks import lanes
 
 _QUEUES = {
     "scheduler": [dispatch.SCHEDULER_QUEUE],
     "conductor": [dispatch.CONDUCTOR_QUEUE],
-    "host": [dispatch.host_queue(settings.HOST), dispatch.host_queue(settings.HOST, dispatch.OPS)],
+    "host": [dispatch.host_queue(settings.HOST)],  # its ops queue has a consumer of its own: tasks.lanes
 }
 broker_url = settings.CELL_BROKER_URL if settings.ROLE in ("host", "conductor") else settings.BROKER_URL
 broker_transport_options = options(broker_url or "")
@@ -28,7 +29,11 @@ accept_content = ["json"]
 task_ignore_result = True
 result_backend = None
 worker_prefetch_multiplier = 1
-worker_concurrency = settings.HOST_SLOTS if settings.ROLE == "host" else 4
+worker_concurrency = lanes.threads() if settings.ROLE == "host" else 4
+worker_enable_prefetch_count_reduction = False  # the lanes' prefetch bounds what runs
+# A message is acknowledged when its task ends, so prefetch bounds what a lane runs. Nothing else hangs on
+# it: whatever the broker delivers again finds its row taken.
+task_acks_late = settings.ROLE == "host"
 worker_hijack_root_logger = False
 worker_redirect_stdouts = False
 worker_send_task_events = False

@@ -10,10 +10,11 @@ from cloud.celery import app
 from compute import dispatch, hostcall
 from compute.actions import console_output
 from compute.virt.base import VirtError
-from tasks import lifetime, steps, worker
+from tasks import lanes, lifetime, steps, worker
 
 logger = log.get(__name__)
 lifetime.attach()
+lanes.open_lanes(app)
 CALLS = {"console_output": console_output.answer}
 
 
