@@ -125,7 +125,7 @@ class BuildRequest(GlobalModel):
     instance = models.JSONField()  # the columns of the server's future row
     action = models.JSONField(default=dict)  # what the create step needs (image ticket, network)
     delete_requested = models.BooleanField(default=False)
-    lease_holder = models.CharField(max_length=64, blank=True, default="")
+    lease_holder = models.CharField(max_length=300, blank=True, default="")  # scheduler/one try
     lease_until = models.DateTimeField(null=True)
     sends = models.PositiveIntegerField(default=0)
     sent_at = models.DateTimeField(null=True)

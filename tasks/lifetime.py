@@ -14,6 +14,7 @@ from cells.context import target_cell
 from cells.models import Cell
 from cloud import log
 from compute import power, recovery
+from compute.scheduler import place
 from compute.virt.base import GuestEvent, VirtError
 from tasks import heartbeat, inventory, periodic, tracker, worker
 
@@ -70,7 +71,10 @@ def _first_things(me: worker.Worker) -> None:
 def _look_after_the_past(me: worker.Worker) -> None:
     if me.role == "scheduler":
         heartbeat.start()
-        return  # its relay looks after everything, by leases
+        left = place.free_leases_of(me.host)
+        place.relay()
+        logger.info("worker.ready", worker=me.name, left_behind=left)
+        return
     with target_cell(me.alias):
         inventory.report(me)
         heartbeat.start()  # not before the inventory: a host that is up can be picked

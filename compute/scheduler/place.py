@@ -67,6 +67,15 @@ def _carry(request: BuildRequest) -> bool:
     return _conclude(request, mapping)
 
 
+def free_leases_of(scheduler: str) -> int:
+    """What a scheduler's last life held is anybody's at once, not when its lease runs out; how many there were.
+
+    Should that life go on after all, it finds its lease lost and writes nothing.
+    """
+    held = BuildRequest.objects.filter(lease_holder__startswith=f"{scheduler}/", lease_until__isnull=False)
+    return held.update(lease_holder="", lease_until=None, sent_at=None)
+
+
 def relay() -> int:
     """Send again every build request whose message or scheduler was lost; how many went out."""
     now = timezone.now()
@@ -83,7 +92,7 @@ def relay() -> int:
 
 def _lease(server_id: str) -> BuildRequest | None:
     """Hold the request for a while; the holder's name is new every time, so nobody can be mistaken."""
-    now, holder = timezone.now(), str(uuid4())
+    now, holder = timezone.now(), f"{settings.HOST}/{uuid4()}"
     free = Q(lease_until__isnull=True) | Q(lease_until__lt=now)
     won = BuildRequest.objects.filter(free, pk=server_id).update(lease_holder=holder, lease_until=now + LEASE)
     return BuildRequest.objects.filter(pk=server_id, lease_holder=holder).first() if won else None

@@ -289,3 +289,16 @@ def test_a_server_without_a_place_can_be_deleted_before_its_request_is_gone(api,
     cloud.work()
     assert cloud.row(asked).deleted
     nothing_is_left(cloud, asked)
+
+
+def test_a_restarted_scheduler_does_not_wait_for_the_leases_of_its_last_life(api, cloud, settings):
+    server_id = api.send("post", "/servers", cloud.body()).json()["server"]["id"]
+    assert place._lease(server_id) is not None  # and here the scheduler was killed
+    assert not place.place(server_id)
+
+    assert place.free_leases_of("another-scheduler") == 0
+    assert place.free_leases_of(settings.HOST) == 1
+    assert place.relay() == 1
+
+    cloud.work()
+    assert api.get(f"/servers/{server_id}").json()["server"]["status"] == "ACTIVE"
