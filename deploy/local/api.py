@@ -29,22 +29,26 @@ def daemon(state: State) -> Daemon:
 def check_port(state: State) -> None:
     """Refuse a port that is somebody else's before anything is started."""
     choices = state.choices
-    end_orphans(state)
-    if daemon(state).pid() is None and not ports.is_free(choices.port, choices.bind):
+    if daemon(state).pid() is not None:
+        return
+    # A killed process counts as ended when its first thread is; the others hold the port a moment longer.
+    patience = KILL_SECONDS if end_orphans(state) else 1
+    if not wait_for(lambda: ports.is_free(choices.port, choices.bind), patience):
         raise Failed(
             f"port {choices.port} on {choices.bind} is in use by another program",
             advice=f"Choose another: make up PORT={ports.next_free(choices.port + 1)}",
         )
 
 
-def end_orphans(state: State) -> None:
-    """End the workers of a gunicorn that was killed: they finish their requests, and hold its port."""
+def end_orphans(state: State) -> int:
+    """End the workers of a gunicorn that was killed: they finish their requests, and hold its port. How many."""
     gunicorn = daemon(state)
     orphans = [] if gunicorn.pid() else with_command(gunicorn.needle)
     for pid in orphans:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     gone(orphans, KILL_SECONDS)
+    return len(orphans)
 
 
 def start(state: State) -> subprocess.Popen[bytes] | None:
