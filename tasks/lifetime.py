@@ -16,7 +16,7 @@ from cloud import log
 from compute import power, recovery
 from compute.scheduler import place
 from compute.virt.base import GuestEvent, VirtError
-from tasks import heartbeat, inventory, periodic, tracker, worker
+from tasks import heartbeat, hostboot, inventory, periodic, tracker, worker
 
 logger = log.get(__name__)
 
@@ -81,7 +81,9 @@ def _look_after_the_past(me: worker.Worker) -> None:
         left = recovery.recover(me.name, me.incarnation, tracker.running().keys())
         if me.driver is not None:
             recovery.send_all_queued(me.host)
-            power.sync(me.host, me.driver, resume=settings.RESUME_GUESTS)
+            booted = hostboot.happened(settings.HOST_STATE)
+            power.sync(me.host, me.driver, resume=settings.RESUME_GUESTS and booted)
+            hostboot.remember(settings.HOST_STATE)
             me.driver.watch(_noticed)
         else:
             recovery.relay()
