@@ -18,6 +18,9 @@ from deploy.local.state import ROOT, State
 READY_SECONDS = 60
 PROCESSES, THREADS = 2, 8
 GRACE_SECONDS = 30
+# Clients poll every 2 s on one connection. Gunicorn's default closes it after just 2 s of silence, so now and
+# then a request met the closing door: "Connection reset by peer".
+KEEP_ALIVE_SECONDS = 75
 
 
 def daemon(state: State) -> Daemon:
@@ -59,7 +62,8 @@ def start(state: State) -> subprocess.Popen[bytes] | None:
     command = [
         tool("gunicorn"), "cloud.wsgi", f"--bind={choices.bind}:{choices.port}",
         "--worker-class=gthread", f"--workers={PROCESSES}", f"--threads={THREADS}",
-        f"--graceful-timeout={GRACE_SECONDS}", f"--pid={state.pidfile('api')}",
+        f"--graceful-timeout={GRACE_SECONDS}", f"--keep-alive={KEEP_ALIVE_SECONDS}",
+        f"--pid={state.pidfile('api')}",
         f"--access-logfile={state.log('api-access')}", "--error-logfile=-", "--no-control-socket",
     ]  # fmt: skip
     environment = envfiles.process_environment(state, envfiles.node_file(state, "api"))
