@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, TypeVar
@@ -138,6 +139,6 @@ class JoinedPage(ReadOnlyPage):
             self.join([found])
         return found
 
+    @abstractmethod
     def join(self, rows: list[Any]) -> None:
         """Give each record what its cell says."""
-        raise NotImplementedError

@@ -12,7 +12,7 @@ from cloud.caller import Caller
 from cloud.errors import BadRequest, Forbidden, NotFound
 from cloud.images import store, tickets
 from cloud.images.models import Image
-from compute import policy, quota, schema
+from compute import flavors, policy, quota, schema
 from compute.api import wire
 from compute.boot import Order
 from compute.errors import FlavorNotFound
@@ -135,11 +135,12 @@ def _is_the_image(device: Any, server: dict[str, Any]) -> bool:
 
 
 def _flavor(flavor_id: str, caller: Caller) -> Flavor:
-    flavor = Flavor.objects.filter(flavor_id=flavor_id, disabled=False).first()
-    usable = flavor is not None and (
-        flavor.is_public or caller.is_admin or flavor.access.filter(project_id=caller.project_id).exists()
-    )
-    if flavor is None or not usable:
+    """In a body, a flavor that is not there is a 400."""
+    try:
+        flavor = flavors.get(flavor_id, caller)
+    except FlavorNotFound as unknown:
+        raise BadRequest(unknown.message) from unknown
+    if flavor.disabled:
         raise BadRequest(FlavorNotFound(flavor_id).message)
     return flavor
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 from rest_framework.request import Request
@@ -21,9 +22,9 @@ class FixedView(IdentityView):
 
     kind = ""
 
+    @abstractmethod
     def records(self) -> list[dict[str, Any]]:
         """All there are."""
-        raise NotImplementedError
 
     def get(self, request: Request, record_id: str = "") -> Response:
         """The list, or one. Only for admins."""
