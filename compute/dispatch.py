@@ -26,6 +26,7 @@ logger = log.get(__name__)
 RUN_STEP = "stillwater.run_step"
 ANSWER_CALL = "stillwater.answer_call"
 SCHEDULE = "stillwater.schedule"
+MIND_WISHES = "stillwater.mind_wishes"
 CONDUCTOR_QUEUE = "conductor"
 SCHEDULER_QUEUE = "scheduler"
 REQUESTS, OPS = "requests", "ops"
@@ -45,6 +46,11 @@ def step(row: Step) -> None:
 def call(row: HostCall) -> None:
     """Wake the host that is to answer this call."""
     _after_commit(current_alias(), host_queue(row.host, OPS), ANSWER_CALL, {"call_id": row.pk})
+
+
+def wishes(host: str) -> None:
+    """Wake a host to read its own service record: somebody wants it to drain, or no more."""
+    _after_commit(current_alias(), host_queue(host, OPS), MIND_WISHES, {})
 
 
 def schedule(server_id: str) -> None:

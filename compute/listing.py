@@ -37,7 +37,7 @@ from compute.server_rows import ServerRow
 SortKey = tuple[str, bool]  # column, descending
 KeyRow = tuple[Any, ...]  # the sort columns' values, uuid last
 NO_CELL = ""
-_OF_A_SERVICE = ("host", "disabled", "forced_down", "last_seen_up")
+_OF_A_SERVICE = ("host", "disabled", "forced_down", "last_seen_up", "ended_at")
 
 
 @dataclass(slots=True)

@@ -46,7 +46,7 @@ def settings() -> str:
     def default(variable: env.Variable) -> str:
         if variable.name == "STILLWATER_STATE":
             return "`var` in the clone"
-        value = variable.default
+        value = "" if variable.default is None else variable.default
         text = ",".join(value) if isinstance(value, list) else str(value).replace(state, "<state>")
         return f"`{text}`" if text else ""
 

@@ -17,6 +17,7 @@ from tasks import worker
 logger = log.get(__name__)
 NAME = "heartbeat"
 _stop = threading.Event()
+_now = threading.Event()
 
 
 def start() -> None:
@@ -25,9 +26,15 @@ def start() -> None:
         threading.Thread(target=_beat_for_ever, name=NAME, daemon=True).start()
 
 
+def now() -> None:
+    """Beat at once: there is something to say, or to read."""
+    _now.set()
+
+
 def stop() -> None:
     """The last thing a process does."""
     _stop.set()
+    _now.set()
 
 
 def beat(me: worker.Worker) -> None:
@@ -60,4 +67,5 @@ def _beat_for_ever() -> None:
             if not failing:
                 logger.warning("heartbeat.database_away", error=repr(error))
             failing = True
-        _stop.wait(settings.REPORT_INTERVAL)
+        _now.wait(settings.REPORT_INTERVAL)
+        _now.clear()

@@ -10,7 +10,7 @@ from cloud.celery import app
 from compute import dispatch, hostcall
 from compute.actions import console_output
 from compute.virt.base import VirtError
-from tasks import lanes, lifetime, steps, worker
+from tasks import heartbeat, lanes, lifetime, steps, worker
 
 logger = log.get(__name__)
 lifetime.attach()
@@ -22,6 +22,12 @@ CALLS = {"console_output": console_output.answer}
 def run_step(step_id: int, **newer_sender: Any) -> None:
     """Run one journaled step on this host."""
     steps.run(step_id)
+
+
+@app.task(name=dispatch.MIND_WISHES)
+def mind_wishes(**newer_sender: Any) -> None:
+    """Read our own service record now: an operator wants something of us."""
+    heartbeat.now()
 
 
 @app.task(name=dispatch.ANSWER_CALL)

@@ -28,7 +28,7 @@ MAY_WRITE_STATES = {
     "compute/scheduler/place.py",  # makes the row, in its first state
 }
 ROLES = {
-    "host": {dispatch.RUN_STEP, dispatch.ANSWER_CALL},
+    "host": {dispatch.RUN_STEP, dispatch.ANSWER_CALL, dispatch.MIND_WISHES},
     "conductor": {dispatch.RUN_STEP},
     "scheduler": {dispatch.SCHEDULE},
 }

@@ -1,6 +1,6 @@
 """The records of compute: one file per record."""
 
-from compute.models.action import InstanceAction, Step
+from compute.models.action import HostNeed, InstanceAction, Step
 from compute.models.flavor import Flavor, FlavorAccess
 from compute.models.host import Allocation, ComputeNode, Service
 from compute.models.host_call import HostCall
@@ -14,6 +14,7 @@ __all__ = [
     "Flavor",
     "FlavorAccess",
     "HostCall",
+    "HostNeed",
     "Instance",
     "InstanceAction",
     "KeyPair",

@@ -27,6 +27,7 @@ class InstanceAction(CellModel):
     finished_at = models.DateTimeField(null=True)
     message = models.CharField(max_length=255, null=True)  # noqa: DJ001  null or "Error", as Nova shows it
     outcome = models.TextField(blank=True, default="")  # for people: how it ended
+    fault = models.JSONField(null=True)  # why it is being undone; the server's once that is done
 
     class Meta:
         indexes = (
@@ -37,6 +38,22 @@ class InstanceAction(CellModel):
 
     def __str__(self) -> str:
         return f"{self.action} {self.server_id}"
+
+
+class HostNeed(CellModel):
+    """A host that an open action of several hosts has not finished with, wherever its present step runs.
+
+    A draining host stays until it has none.
+    """
+
+    action = models.ForeignKey(InstanceAction, on_delete=models.CASCADE, related_name="needs")
+    host = models.CharField(max_length=255, db_index=True)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("action", "host"), name="one_need_per_host"),)
+
+    def __str__(self) -> str:
+        return f"{self.action_id} needs {self.host}"
 
 
 class Step(CellModel):

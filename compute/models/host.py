@@ -15,7 +15,11 @@ COMPUTE, CONDUCTOR, SCHEDULER = "nova-compute", "nova-conductor", "nova-schedule
 
 
 class Service(CellModel):
-    """One process that works: its heartbeat, what the operator wants of it, and its present life."""
+    """One process that works: its heartbeat, what the operator wants of it, and its present life.
+
+    `drain_*` is what somebody wants; `draining_since`, `drained_at`, `in_progress` and `ended_at` are what the
+    process itself says.
+    """
 
     uuid = models.CharField(max_length=36, unique=True, default=new_uuid)
     binary = models.CharField(max_length=64)
@@ -29,6 +33,16 @@ class Service(CellModel):
     incarnation = models.CharField(max_length=36, blank=True, default="")
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(null=True)
+    drain_wanted = models.BooleanField(default=False)
+    drain_then_exit = models.BooleanField(default=False)  # else it stays, drained, until it is undrained
+    drain_by = models.CharField(max_length=255, blank=True, default="")
+    drain_reason = models.CharField(max_length=255, blank=True, default="")
+    drain_asked_at = models.DateTimeField(null=True)
+    drain_deadline = models.DateTimeField(null=True)  # null: it takes as long as it takes
+    draining_since = models.DateTimeField(null=True)  # null: it takes new work
+    drained_at = models.DateTimeField(null=True)  # nothing needs it since
+    in_progress = models.PositiveIntegerField(default=0)  # operations that need it, at its last beat
+    ended_at = models.DateTimeField(null=True)  # it said goodbye; its next life takes this back
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("binary", "host"), name="one_service_per_host"),)
@@ -38,10 +52,18 @@ class Service(CellModel):
 
     @property
     def is_up(self) -> bool:
-        """A heartbeat not older than SERVICE_DOWN_TIME, and not forced down."""
+        """A heartbeat not older than SERVICE_DOWN_TIME, and neither forced down nor ended in good order."""
+        if self.forced_down or self.ended_at is not None:
+            return False
         seen = self.last_seen_up or self.created_at
-        limit = timedelta(seconds=settings.SERVICE_DOWN_TIME)
-        return not self.forced_down and timezone.now() - seen <= limit
+        return timezone.now() - seen <= timedelta(seconds=settings.SERVICE_DOWN_TIME)
+
+    @property
+    def drain_state(self) -> str:
+        """ "" while it takes new work, then "draining", then "drained". A wish it has not heard yet counts."""
+        if self.draining_since is None and not self.drain_wanted:
+            return ""
+        return "drained" if self.drained_at is not None else "draining"
 
 
 class ComputeNode(CellModel):

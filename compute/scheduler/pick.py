@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-
-from django.conf import settings
-from django.utils import timezone
 
 from compute import claims
 from compute.errors import NoValidHost
@@ -52,6 +48,7 @@ class HostState:
     zone: str
     up: bool
     enabled: bool
+    draining: bool = False
     cell_id: str = ""
 
     @property
@@ -62,13 +59,12 @@ class HostState:
 
 def read_hosts(cell_id: str = "") -> list[HostState]:
     """Every host of the targeted cell, in two queries."""
-    limit = timezone.now() - timedelta(seconds=settings.SERVICE_DOWN_TIME)
     services = {s.host: s for s in Service.objects.filter(binary=COMPUTE)}
     return [
         HostState(
             node.host, node, service.availability_zone,
-            up=not service.forced_down and bool(service.last_seen_up and service.last_seen_up > limit),
-            enabled=not service.disabled, cell_id=cell_id,
+            up=service.last_seen_up is not None and service.is_up, enabled=not service.disabled,
+            draining=bool(service.drain_state), cell_id=cell_id,
         )
         for node in ComputeNode.objects.all()
         if (service := services.get(node.host)) is not None
@@ -78,6 +74,7 @@ def read_hosts(cell_id: str = "") -> list[HostState]:
 FILTERS: dict[str, Callable[[HostState, Wanted], bool]] = {
     "up": lambda host, wanted: host.up,
     "enabled": lambda host, wanted: host.enabled,
+    "not draining": lambda host, wanted: not host.draining,
     "availability zone": lambda host, wanted: wanted.availability_zone in ("", host.zone),
     "host": lambda host, wanted: wanted.host in ("", host.host),
     "hypervisor": lambda host, wanted: wanted.hypervisor_hostname in ("", host.node.hypervisor_hostname),

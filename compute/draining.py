@@ -1,0 +1,152 @@
+"""Draining a service: what somebody wants of it, and what still needs it. All in the targeted cell.
+
+The process itself does the draining (`tasks/drain.py`). A wish is a row, and a message only so that the
+process reads it sooner than at its next beat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from cells.context import current_alias
+from compute import dispatch
+from compute.models import HostNeed, Service, Step
+from compute.models.host import COMPUTE
+
+QUEUED, RUNNING = Step.State.QUEUED, Step.State.RUNNING
+MOST = 500  # operations read of one service
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Something begun that a service has to see through."""
+
+    action: str
+    step: str
+    state: str  # running | queued | elsewhere
+    server_id: str
+    request_id: str
+    host: str  # where its present step is
+    since: datetime  # its present step was begun, or asked for
+    deadline: datetime | None = None  # the step's own: it ends by then
+    details: str = ""
+    attempts: int = 0
+
+    @property
+    def waits_for(self) -> str:
+        """What ends it, in words."""
+        if self.state == "elsewhere":
+            return f"step {self.step} on {self.host or 'a conductor'}"
+        if self.state == "queued":
+            return f"its turn to {self.step}" + (f": {self.details}" if self.details else "")
+        return self.details or f"{self.step} to end"
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At the most, where the operation has a deadline; None where nobody can say."""
+        return None if self.deadline is None else max(0.0, (self.deadline - timezone.now()).total_seconds())
+
+    @property
+    def blocker(self) -> str:
+        """Why it may hold a drain up for long; "" when nothing says so."""
+        if self.attempts > 1:
+            return f"try {self.attempts}"
+        if self.deadline is None and (timezone.now() - self.since) > timedelta(minutes=5):
+            return "runs for more than five minutes, and has no deadline"
+        return ""
+
+
+def ask(service: Service, *, by: str, reason: str = "", seconds: float | None = None,
+        then_exit: bool = False) -> None:  # fmt: skip
+    """Have a service drain: take no new work, end what is begun. Asked again, the last word counts.
+
+    `seconds` is the time it has (None or 0: as long as it takes); with `then_exit` it ends at the deadline
+    whatever still runs, else it stays, drained, until `undo`.
+    """
+    now = timezone.now()
+    _want(
+        service, drain_wanted=True, drain_then_exit=then_exit, drain_by=by[:255], drain_reason=reason[:255],
+        drain_asked_at=now, drain_deadline=now + timedelta(seconds=seconds) if seconds else None,
+    )  # fmt: skip
+
+
+def undo(service: Service) -> None:
+    """Have a service take work again. One that was told to end by a signal ends all the same."""
+    _want(
+        service, drain_wanted=False, drain_then_exit=False, drain_by="", drain_reason="", drain_asked_at=None,
+        drain_deadline=None,
+    )  # fmt: skip
+
+
+def extend(service: Service, seconds: float) -> None:
+    """Give a drain more time, counted from now; 0: as long as it takes."""
+    deadline = timezone.now() + timedelta(seconds=seconds) if seconds else None
+    _want(service, drain_deadline=deadline)
+
+
+def state_of(service: Service) -> str:
+    """"" (takes work), draining or drained."""
+    return service.drain_state
+
+
+def operations(service: Service) -> list[Operation]:
+    """Everything that needs this service now, the oldest first. Two queries."""
+    found = [_of_step(step) for step in _steps(service).order_by("queued_at", "pk")[:MOST]]
+    if service.binary == COMPUTE:
+        found += _elsewhere(service.host, {one.request_id for one in found})
+    return found
+
+
+def count(service: Service) -> int:
+    """How many operations need this service now."""
+    if service.binary != COMPUTE:
+        return _steps(service).count()
+    here = _steps(service).values_list("action_id", flat=True)
+    return len({*here, *_needs(service.host).values_list("action_id", flat=True)})
+
+
+def waiting(host: str) -> int:
+    """Requests nobody has begun, which wait for a host until it takes work again."""
+    return Step.objects.filter(host=host, lane=dispatch.REQUESTS, state=QUEUED).count()
+
+
+def _steps(service: Service) -> QuerySet[Step]:
+    """Begun here; of a host also what begun operations still want of it."""
+    if service.binary != COMPUTE:
+        here = Q(worker=f"{service.binary}@{service.host}", host="", state=RUNNING)
+    else:
+        here = Q(host=service.host) & (Q(state=RUNNING) | Q(state=QUEUED, lane=dispatch.OPS))
+    return Step.objects.filter(here).select_related("action").defer("traceback", "action__params")
+
+
+def _needs(host: str) -> QuerySet[HostNeed]:
+    return HostNeed.objects.filter(host=host, action__finished_at__isnull=True)
+
+
+def _elsewhere(host: str, shown: set[str]) -> list[Operation]:
+    """Operations of several hosts whose present step runs on another one."""
+    actions = [need.action_id for need in _needs(host)[:MOST]]
+    steps = Step.objects.filter(action__in=actions, state__in=(QUEUED, RUNNING)).exclude(host=host)
+    steps = steps.select_related("action").defer("traceback", "action__params").order_by("queued_at", "pk")
+    return [_of_step(step, "elsewhere") for step in steps if step.action.request_id not in shown]
+
+
+def _of_step(step: Step, state: str = "") -> Operation:
+    return Operation(
+        action=step.action.action, step=step.name, state=state or step.state, server_id=step.server_id,
+        request_id=step.action.request_id, host=step.host, since=step.started_at or step.queued_at,
+        deadline=step.deadline, details=step.details, attempts=step.attempts,
+    )  # fmt: skip
+
+
+def _want(service: Service, **wish: object) -> None:
+    with transaction.atomic(using=current_alias()):
+        Service.objects.filter(pk=service.pk).update(**wish, updated_at=timezone.now())
+        if service.binary == COMPUTE:
+            dispatch.wishes(service.host)
+    service.refresh_from_db()
