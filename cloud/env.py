@@ -78,6 +78,9 @@ def load_env_file() -> None:
         _stop(f"STILLWATER_ENV_FILE names {path}, which does not exist. Unset it or create the file.")
 
 
+# STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT by role, where nobody set it; units and manifests are derived from it.
+GRACEFUL_SHUTDOWN_TIMEOUTS = {"host": 180.0, "conductor": 80.0, "scheduler": 80.0, "api": 80.0}
+
 V = Variable
 VARIABLES: dict[str, Variable] = {
     v.name: v
@@ -118,6 +121,7 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_REPORT_INTERVAL", float, 10.0, "Seconds between heartbeats."),
         V("STILLWATER_SERVICE_DOWN_TIME", float, 60.0, "Seconds without a heartbeat after which a service is down."),
         V("STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT", float, None, "Seconds a service has to end its work after SIGTERM; 0 = as long as it takes. Default: host 180, others 80."),
+        V("STILLWATER_SUPERVISOR_TIMEOUT", float, None, "Seconds between SIGTERM and SIGKILL of what supervises this process; 0 = it never kills. Set by our units and manifests; systemd is asked."),
         V("STILLWATER_SERVICE_VERSION", int, None, "Speak as this older version while a cloud is upgraded; default: what the code is."),
         V("STILLWATER_KILL_AT", str, "", "For tests: a file that names the point at which this process kills itself."),
         V("STILLWATER_RELAY_INTERVAL", float, 5.0, "Seconds between looks for work whose message was lost."),
@@ -136,6 +140,9 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_QUOTA_KEY_PAIRS", int, 100, "Default quota: key pairs per user."),
         V("STILLWATER_QUOTA_SERVER_GROUPS", int, 10, "Default quota: server groups per project."),
         V("STILLWATER_QUOTA_SERVER_GROUP_MEMBERS", int, 10, "Default quota: servers per server group."),
+        V("STILLWATER_METRICS_PORT", int, 0, "Port a scheduler, conductor or host shows its counters on; 0 = none."),
+        V("STILLWATER_METRICS_BIND", str, "127.0.0.1", "Address of that port."),
+        V("STILLWATER_METRICS_TOKEN", str, "", "Bearer token of the API's /metrics; without one it answers to this machine alone.", secret=True),
         V("STILLWATER_LOG_LEVEL", str, "INFO", "DEBUG, INFO, WARNING or ERROR."),
         V("STILLWATER_LOG_FORMAT", str, "", "json or console; default: console for commands, json for processes."),
     )
@@ -145,3 +152,13 @@ VARIABLES: dict[str, Variable] = {
 def get(name: str) -> Any:
     """The value of one variable of the table above."""
     return VARIABLES[name].read()
+
+
+# What systemd tells the processes it starts: no settings of a person's.
+SYSTEMD = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID")
+
+
+def from_systemd(name: str) -> str:
+    """What systemd told this process; "" when it was started otherwise."""
+    assert name in SYSTEMD, name  # noqa: S101  the list above is complete
+    return os.environ.get(name, "")
