@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.utils import timezone
 
 from cells.context import current_alias
@@ -113,6 +113,12 @@ def count(service: Service) -> int:
 def waiting(host: str) -> int:
     """Requests nobody has begun, which wait for a host until it takes work again."""
     return Step.objects.filter(host=host, lane=dispatch.REQUESTS, state=QUEUED).count()
+
+
+def waiting_by_host() -> dict[str, int]:
+    """As `waiting`, for every host that has some. One query."""
+    rows = Step.objects.filter(lane=dispatch.REQUESTS, state=QUEUED).exclude(host="").order_by()
+    return dict(rows.values("host").annotate(n=Count("pk")).values_list("host", "n"))
 
 
 def _steps(service: Service) -> QuerySet[Step]:

@@ -11,6 +11,7 @@ from django.db.models import Count, Q
 
 from cells import scatter
 from cells.models import Cell, HostMapping
+from compute import draining
 from compute.models import ComputeNode, Instance, Service
 from compute.models.host import COMPUTE
 
@@ -24,6 +25,7 @@ class Placed:
 
     cell: Cell
     service: Service
+    waiting: int = 0  # requests nobody has begun; counted only where something drains
 
     @property
     def zone(self) -> str:
@@ -67,7 +69,7 @@ def number(uuid: str) -> int:
 
 
 def services(host: str = "", binary: str = "") -> Seen[Placed]:
-    """Services of every cell, cell0 included; one query per cell."""
+    """Services of every cell, cell0 included; one query per cell, two where something drains."""
 
     def read(cell: Cell) -> list[Placed]:
         wanted = Service.objects.order_by("id")
@@ -75,7 +77,9 @@ def services(host: str = "", binary: str = "") -> Seen[Placed]:
             wanted = wanted.filter(host=host)
         if binary:
             wanted = wanted.filter(binary=binary)
-        return [Placed(cell, service) for service in wanted]
+        found = list(wanted)
+        waiting = draining.waiting_by_host() if any(one.drain_state for one in found) else {}
+        return [Placed(cell, one, waiting.get(one.host, 0) if one.binary == COMPUTE else 0) for one in found]
 
     return _everywhere(read)
 

@@ -41,12 +41,15 @@ class AvailabilityZonesDetailView(ComputeView):
 
 
 def _zones(services: list[Placed]) -> list[tuple[str, bool, list[Placed]]]:
-    """(name, has an enabled service, its enabled services); available ones first, as Nova lists them."""
+    """(name, somebody there takes work, its enabled services); available ones first, as Nova lists them."""
     zones: dict[str, list[Placed]] = {name: [] for name in sorted({one.zone for one in services})}
     for one in services:
         if not one.service.disabled:
             zones[one.zone].append(one)
-    listed = [(name, bool(enabled), enabled) for name, enabled in zones.items()]
+    listed = [
+        (name, not all(one.service.drain_state for one in enabled), enabled)
+        for name, enabled in zones.items()
+    ]
     return sorted(listed, key=lambda zone: not zone[1])
 
 

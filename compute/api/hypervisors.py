@@ -12,7 +12,7 @@ from rest_framework.response import Response
 
 from cloud.errors import BadRequest, NotFound, NotImplementedHere
 from compute import fleet, schema
-from compute.api import paging
+from compute.api import paging, service_drain
 from compute.api.base import ComputeView
 from compute.api.wire import only
 from compute.errors import CellDown
@@ -191,7 +191,7 @@ def _facts(one: Hypervisor, version: Version) -> dict[str, Any]:
         "service": {
             "id": service.uuid if version >= (2, 53) else fleet.number(service.uuid),
             "host": service.host,
-            "disabled_reason": service.disabled_reason,
+            "disabled_reason": service_drain.reason(service),
         },
     }
 

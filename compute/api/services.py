@@ -15,6 +15,7 @@ from cells.context import target_cell
 from cells.models import HostMapping
 from cloud.errors import BadRequest, Conflict, NotFound
 from compute import fleet, schema
+from compute.api import service_drain
 from compute.api.base import ComputeView
 from compute.api.wire import closed, moment, only
 from compute.errors import CellDown
@@ -34,6 +35,7 @@ BY_ID = closed(
         "status": {"type": "string", "enum": ["enabled", "disabled"]},
         "disabled_reason": _REASON,
         "forced_down": schema.BOOLEAN,
+        service_drain.KEY: service_drain.SCHEMA,
     }
 )
 _ACTIONS = {
@@ -63,17 +65,18 @@ class ServiceView(ComputeView):
     """PUT and DELETE /os-services/{id}; before 2.53 PUT names an action instead."""
 
     def put(self, request: Request, service_id: str) -> Response:
-        """Enable, disable, force down."""
+        """Enable, disable, force down; and our own: drain, which every kind of service can."""
         self.check("os_compute_api:os-services:update")
         if self.version < (2, 53):
             return Response({"service": _act(service_id, request.data, self.version)})
+        body = schema.check(request.data, BY_ID)
         found = _by_id(service_id, self.version)
-        if found.service.binary != COMPUTE:
-            raise BadRequest(
-                f"Updating a {found.service.binary} service is not supported. "
-                "Only nova-compute services can be updated."
-            )
-        _change(found, _wanted(schema.check(request.data, BY_ID)))
+        wanted = {} if set(body) == {service_drain.KEY} else _wanted(body, found.service.binary)
+        if service_drain.KEY in body:
+            by = f"api:{self.caller.user_name or self.caller.user_id}"
+            service_drain.carry_out(found, body[service_drain.KEY], by)
+        if wanted:
+            _change(found, wanted)
         return Response({"service": as_json(found, self.version)})
 
     def delete(self, request: Request, service_id: str) -> Response:
@@ -98,11 +101,11 @@ def as_json(one: Placed, version: Version) -> dict[str, Any]:
         "status": "disabled" if service.disabled else "enabled",
         "state": "up" if service.is_up else "down",
         "updated_at": moment(max(moments, default=None)),
-        "disabled_reason": service.disabled_reason,
+        "disabled_reason": service_drain.reason(service),
     }
     if version >= (2, 11):
         shown["forced_down"] = service.forced_down
-    return shown
+    return shown | service_drain.as_json(one)
 
 
 def _by_id(service_id: str, version: Version) -> Placed:
@@ -148,8 +151,12 @@ def _act(action: str, body: Any, version: Version) -> dict[str, Any]:
     return {**answer, "disabled_reason": reason} if reason else answer
 
 
-def _wanted(body: dict[str, Any]) -> dict[str, Any]:
+def _wanted(body: dict[str, Any], binary: str) -> dict[str, Any]:
     """Since 2.53: the columns a body asks to change. Raises BadRequest."""
+    if binary != COMPUTE:
+        raise BadRequest(
+            f"Updating a {binary} service is not supported. Only nova-compute services can be updated."
+        )
     wanted: dict[str, Any] = {}
     if "status" in body:
         disabled = body["status"] == "disabled"
