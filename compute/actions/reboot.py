@@ -48,10 +48,16 @@ class Reboot(ServerAction):
             actions.cancel_open(instance, "preempted by a hard reboot")
 
     def reboot(self, run: Run) -> None:
-        """A soft one waits for the guest and falls back to hard, and says so."""
-        guest, driver = run.instance.as_guest(), run.hypervisor
+        """A soft one waits for the guest and falls back to hard, and says so.
+
+        Run again after a restart it asks first: a guest that was rebooted is neither signalled nor forced again.
+        """
+        guest, driver, mark = run.instance.as_guest(), run.hypervisor, str(run.step.pk)
+        if driver.rebooted(guest.uuid, mark):
+            run.note("was done before the restart")
+            return
         if not run.params["hard"] and driver.power_state(guest.uuid) == PowerState.RUNNING:
             seconds = grace.timeout_for(run.instance.image.get("properties", {}))
             outcome = grace.shut_down(driver, guest.uuid, run.deadline(seconds))
             run.note(outcome.replace("forced off", "fell back to a hard reboot"))
-        driver.reboot_hard(guest)
+        driver.reboot_hard(guest, mark)

@@ -166,8 +166,16 @@ class Driver(ABC):
         """True the moment the guest is off (by event, not by polling), False after `seconds`."""
 
     @abstractmethod
-    def reboot_hard(self, guest: Guest) -> None:
-        """Off and on again, definition made anew, disks kept. Works from every power state."""
+    def reboot_hard(self, guest: Guest, mark: str = "") -> None:
+        """Off and on again, definition made anew, disks kept. Works from every power state.
+
+        `mark` names this reboot, and is kept with the guest from the moment it is off. Asked again with
+        the same mark, a guest that runs is left alone, and one that is off is only powered on.
+        """
+
+    @abstractmethod
+    def rebooted(self, uuid: str, mark: str) -> bool:
+        """Whether the reboot of this mark was the last one, and the guest runs since. Unknown is no."""
 
     @abstractmethod
     def pause(self, uuid: str) -> None:

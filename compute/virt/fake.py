@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -18,23 +14,22 @@ from compute.virt.base import (
     GuestEvent,
     GuestInvalidState,
     HostFacts,
-    HypervisorUnavailable,
     Image,
     ImageSource,
     ImageUnusable,
     PowerState,
 )
 from compute.virt.events import Announcer, Bells, wait_for
+from compute.virt.fake_calls import Calls
 from compute.virt.fake_clock import Clock
-from compute.virt.fake_orders import ALWAYS, Orders, from_properties
+from compute.virt.fake_effects import Effect, Happened
+from compute.virt.fake_images import Images
+from compute.virt.fake_orders import Orders, from_properties
 from compute.virt.fake_state import Record, State
 
 ALIVE = frozenset({PowerState.RUNNING, PowerState.PAUSED})
-SUPPORTS = frozenset(
-    {"pause", "suspend", "snapshot", "live_snapshot", "console_output", "shutdown_signal"}
-)
+SUPPORTS = frozenset({"pause", "suspend", "snapshot", "live_snapshot", "console_output", "shutdown_signal"})
 MIB, GIB = 1 << 20, 1 << 30
-CALLS_KEPT = 10_000
 
 
 class FakeDriver(Driver):
@@ -56,16 +51,15 @@ class FakeDriver(Driver):
         host_ip: str = "127.0.0.1",
     ) -> None:
         self.orders = orders if isinstance(orders, Orders) else Orders(orders)
-        self.calls: deque[tuple[str, str]] = deque(maxlen=CALLS_KEPT)
         self._facts = (hostname, vcpus, memory_mb, disk_gb, host_ip)
         self._started = time.monotonic()
         self._state = State(Path(state) if state else None)
-        self._image_locks: dict[str, threading.Lock] = {}
+        self._images = Images(self._state)
         self._watchers: list[Callable[[GuestEvent], None]] = []
         self._bells = Bells()
         self._announcer = Announcer("fake-announcer")
-        self._away = ""
-        self._closing = threading.Event()
+        self._call = Calls(self._state, self.orders)
+        self.calls = self._call.made
         self._clock = Clock(self._state, self._is_down)
 
     def facts(self) -> HostFacts:
@@ -96,13 +90,11 @@ class FakeDriver(Driver):
         with self._call("spawn", guest.uuid, guest):
             if self._power(guest.uuid) in ALIVE:
                 return
-            size = self._image(guest.image, fetch)
+            size = self._images.virtual_size(guest.image, fetch)
             wanted = guest.disk_gb * GIB
             if wanted and wanted < size:
-                raise ImageUnusable(
-                    f"image {guest.image.id} needs {size} bytes, the disk has {wanted}"
-                )
-            self._boot(guest, wanted or size)
+                raise ImageUnusable(f"image {guest.image.id} needs {size} bytes, the disk has {wanted}")
+            self._boot(guest, Effect.SPAWNED, virtual_size=wanted or size)
 
     def destroy(self, uuid: str) -> None:
         with self._call("destroy", uuid):
@@ -112,15 +104,17 @@ class FakeDriver(Driver):
     def power_on(self, guest: Guest) -> None:
         with self._call("power_on", guest.uuid, guest):
             power = self._state.get(guest.uuid).power
-            if power in (PowerState.PAUSED, PowerState.SUSPENDED):
-                self._change(guest.uuid, PowerState.RUNNING, "resumed")
+            if power is PowerState.PAUSED:
+                self._change(guest.uuid, PowerState.RUNNING, "resumed", Effect.UNPAUSED)
+            elif power is PowerState.SUSPENDED:
+                self._change(guest.uuid, PowerState.RUNNING, "resumed", Effect.RESUMED)
             elif power is not PowerState.RUNNING:
-                self._boot(guest)
+                self._boot(guest, Effect.POWERED_ON)
 
     def power_off(self, uuid: str) -> None:
         with self._call("power_off", uuid):
             if self._power(uuid) in ALIVE | {PowerState.SUSPENDED}:
-                self._change(uuid, PowerState.SHUTDOWN, "destroyed")
+                self._change(uuid, PowerState.SHUTDOWN, "destroyed", Effect.OFF_BY_FORCE)
 
     def signal_shutdown(self, uuid: str) -> str:
         with self._call("signal_shutdown", uuid), self._state.alone():
@@ -137,34 +131,44 @@ class FakeDriver(Driver):
 
     def wait_until_off(self, uuid: str, seconds: float) -> bool:
         with self._call("wait_until_off", uuid), self._bells.listening(uuid) as bell:
-            return wait_for(
-                bell, lambda: self._power(uuid) not in ALIVE, seconds, self._state.look_again
-            )
+            return wait_for(bell, lambda: self._power(uuid) not in ALIVE, seconds, self._state.look_again)
 
-    def reboot_hard(self, guest: Guest) -> None:
-        with self._call("reboot_hard", guest.uuid, guest):
-            self._state.get(guest.uuid)
-            self._boot(guest)
+    def reboot_hard(self, guest: Guest, mark: str = "") -> None:
+        """In the two parts a real one has: off with the mark kept, then on."""
+        with self._call("reboot_hard", guest.uuid, guest) as die_if_ordered:
+            if mark and self._rebooted(guest.uuid, mark):
+                return
+            with self._state.alone():
+                record = self._state.get(guest.uuid)
+                record.power, record.mark = PowerState.SHUTDOWN, mark
+                record.off_at, record.presses = None, 0
+                self._state.save(record)
+            die_if_ordered()
+            self._boot(guest, Effect.REBOOTED, mark)
+
+    def rebooted(self, uuid: str, mark: str) -> bool:
+        with self._call("rebooted", uuid):
+            return self._rebooted(uuid, mark)
 
     def pause(self, uuid: str) -> None:
         with self._call("pause", uuid):
             if self._in(uuid, *ALIVE).power is PowerState.RUNNING:
-                self._change(uuid, PowerState.PAUSED, "paused")
+                self._change(uuid, PowerState.PAUSED, "paused", Effect.PAUSED)
 
     def unpause(self, uuid: str) -> None:
         with self._call("unpause", uuid):
             if self._in(uuid, *ALIVE).power is PowerState.PAUSED:
-                self._change(uuid, PowerState.RUNNING, "resumed")
+                self._change(uuid, PowerState.RUNNING, "resumed", Effect.UNPAUSED)
 
     def suspend(self, uuid: str) -> None:
         with self._call("suspend", uuid):
             if self._in(uuid, *ALIVE, PowerState.SUSPENDED).power in ALIVE:
-                self._change(uuid, PowerState.SUSPENDED, "saved")
+                self._change(uuid, PowerState.SUSPENDED, "saved", Effect.SUSPENDED)
 
     def resume(self, guest: Guest) -> None:
         with self._call("resume", guest.uuid, guest):
             if self._in(guest.uuid, *ALIVE, PowerState.SUSPENDED).power is not PowerState.RUNNING:
-                self._change(guest.uuid, PowerState.RUNNING, "resumed")
+                self._change(guest.uuid, PowerState.RUNNING, "resumed", Effect.RESUMED)
 
     def console_output(self, uuid: str, length: int | None = None) -> str:
         with self._call("console_output", uuid):
@@ -177,62 +181,43 @@ class FakeDriver(Driver):
             partial_file = target.with_name(f"{target.name}.part")
             content.write_empty_qcow2(partial_file, size)
             partial_file.replace(target)
+            self._state.happened(uuid, Effect.SNAPSHOT, mark=target.stem)
             return Image("", "qcow2", size=target.stat().st_size, virtual_size=size)
 
     def watch(self, callback: Callable[[GuestEvent], None]) -> None:
         self._watchers.append(callback)
 
     def close(self) -> None:
-        self._closing.set()
+        self._call.end()
         self._clock.close()
         self._announcer.close()
         self._state.close()
+
+    def effects(self, uuid: str = "") -> list[Happened]:
+        """Every change made to a guest (to any), oldest first; also of guests that are gone."""
+        return self._state.effects(uuid)
 
     # What the machines could do by themselves, for tests and demonstrations.
 
     def power_off_from_inside(self, uuid: str) -> None:
         """Somebody in the guest typed poweroff."""
         self._state.get(uuid)
-        self._change(uuid, PowerState.SHUTDOWN, "shutdown")
+        self._change(uuid, PowerState.SHUTDOWN, "shutdown", Effect.OFF_BY_GUEST)
 
     def crash(self, uuid: str) -> None:
         """The guest's process died."""
         self._state.get(uuid)
-        self._change(uuid, PowerState.CRASHED, "crashed")
+        self._change(uuid, PowerState.CRASHED, "crashed", Effect.CRASHED)
 
     def go_away(self, reason: str = "ordered to be away") -> None:
         """From now on every verb raises HypervisorUnavailable."""
-        self._away = reason
+        self._call.away = reason
 
     def come_back(self) -> None:
         """Work again, and report every guest once."""
-        self._away = ""
+        self._call.away = ""
         for uuid, power in self._state.powers().items():
             self._tell(GuestEvent(uuid, power, "reconnected"))
-
-    @contextmanager
-    def _call(self, verb: str, uuid: str, guest: Guest | None = None) -> Iterator[None]:
-        """Record the call, then delay it and fail it as ordered, before any work is done."""
-        self.calls.append((verb, uuid))
-        if self._away:
-            raise HypervisorUnavailable(self._away)
-        order = self.orders.take(verb, uuid)
-        delay, failure = order.delay, order.error if order.fail else None
-        wish = from_properties(self._properties(uuid, guest)).verbs.get(verb)
-        if wish is not None:
-            delay = max(delay, wish.delay)
-            if wish.fail and failure is None:
-                count = self._state.count_failure(uuid, verb)
-                failure = wish.error if wish.fail == ALWAYS or count <= wish.fail else None
-        if delay and self._closing.wait(delay):
-            raise HypervisorUnavailable("the driver was closed meanwhile")
-        if failure is not None:
-            raise failure(f"{verb} failed to order")
-        yield
-
-    def _properties(self, uuid: str, guest: Guest | None) -> dict[str, str]:
-        record = None if guest or not uuid else self._state.find(uuid)
-        return dict(guest.image.properties if guest else record.properties if record else {})
 
     def _power(self, uuid: str) -> PowerState:
         record = self._state.find(uuid)
@@ -244,17 +229,24 @@ class FakeDriver(Driver):
             raise GuestInvalidState(f"guest {uuid} is {record.power.name}")
         return record
 
-    def _change(self, uuid: str, power: PowerState, detail: str) -> None:
+    def _rebooted(self, uuid: str, mark: str) -> bool:
+        record = self._state.find(uuid)
+        return record is not None and (record.power, record.mark) == (PowerState.RUNNING, mark)
+
+    def _change(self, uuid: str, power: PowerState, detail: str, effect: Effect) -> None:
+        self._is_down(uuid)  # its own end, if that came first, is on record too
         with self._state.alone():
             record = self._state.find(uuid)
             if record is None:  # destroyed meanwhile
                 return
             record.power, record.off_at, record.presses = power, None, 0
             self._state.save(record)
+            self._state.happened(uuid, effect)
         self._bells.ring(uuid)
         self._tell(GuestEvent(uuid, power, detail))
 
-    def _boot(self, guest: Guest, virtual_size: int = 0) -> None:
+    def _boot(self, guest: Guest, effect: Effect, mark: str = "", virtual_size: int = 0) -> None:
+        self._is_down(guest.uuid)
         with self._state.alone():
             old = self._state.find(guest.uuid)
             record = Record(
@@ -264,25 +256,13 @@ class FakeDriver(Driver):
                 virtual_size or (old.virtual_size if old else MIB),
                 boots=1 + (old.boots if old else 0),
                 properties=dict(guest.image.properties),
+                mark=mark or (old.mark if old else ""),
             )
             self._state.save(record)
-            said = (
-                f"STILLWATER BOOT image={guest.image.id} boots={record.boots}\nSTILLWATER READY\n"
-            )
+            self._state.happened(guest.uuid, effect, mark)
+            said = f"STILLWATER BOOT image={guest.image.id} boots={record.boots}\nSTILLWATER READY\n"
             self._state.write_console(guest.uuid, said)
         self._tell(GuestEvent(guest.uuid, PowerState.RUNNING, "started"))
-
-    def _image(self, image: Image, fetch: ImageSource) -> int:
-        """The image's virtual size; fetched and checked once, its bytes are not kept."""
-        with self._image_locks.setdefault(image.id, threading.Lock()):
-            size = self._state.image_size(image.id)
-            if size is None:
-                with tempfile.TemporaryDirectory(prefix="stillwater-fake-") as scratch:
-                    file = Path(scratch, "image")
-                    fetch(file)
-                    size = content.check(file, image)
-                self._state.keep_image(image.id, size)
-            return size
 
     def _tell(self, event: GuestEvent) -> None:
         for watcher in list(self._watchers):

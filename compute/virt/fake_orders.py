@@ -1,4 +1,4 @@
-"""Delays and failures to order, for the fake driver."""
+"""Delays, failures and deaths to order, for the fake driver."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ PROPERTY = "fake_"
 
 @dataclass(slots=True)
 class Order:
-    """What one verb shall do; `fail` counts down, ALWAYS never ends."""
+    """What one verb shall do; `fail` counts down, ALWAYS never ends.
+
+    `die`: so often, over all its lives, the process is killed in the middle of the verb.
+    """
 
     delay: float = 0.0
     fail: int = 0
+    die: int = 0
     error: type[VirtError] = VirtError
 
 
@@ -69,9 +73,12 @@ class Orders:
             order = self._order(verb, uuid)
             order.fail, order.error = times, error
 
-    def shutdown(
-        self, *, delay: float = 0.0, ignore: bool = False, skip: int = 0, uuid: str = ""
-    ) -> None:
+    def die(self, verb: str, times: int = 1, uuid: str = "") -> None:
+        """The process is killed in the middle of `verb`, so often over all its lives."""
+        with self._lock:
+            self._order(verb, uuid).die = times
+
+    def shutdown(self, *, delay: float = 0.0, ignore: bool = False, skip: int = 0, uuid: str = "") -> None:
         """How guests answer the power button from now on."""
         with self._lock:
             self._shutdown[uuid] = Shutdown(delay, ignore, skip)
@@ -86,7 +93,10 @@ class Orders:
         """What this call has to do; a failure taken is a failure less."""
         with self._lock:
             chosen = [o for key in {uuid, ""} if (o := self._orders.get((verb, key)))]
-            due = Order(delay=max((order.delay for order in chosen), default=0.0))
+            due = Order(
+                delay=max((order.delay for order in chosen), default=0.0),
+                die=max((order.die for order in chosen), default=0),
+            )
             for order in chosen:
                 if order.fail and not due.fail:
                     due.fail, due.error = 1, order.error
@@ -135,7 +145,12 @@ def _set(parsed: Parsed, verb: str, what: str, value: str) -> None:
         "ignore": lambda text: text.lower() in TRUE,
         "skip": int,
     }
-    plain: Mapping[str, Callable[[str], object]] = {"delay": float, "fail": _times, "error": _kind}
+    plain: Mapping[str, Callable[[str], object]] = {
+        "delay": float,
+        "fail": _times,
+        "error": _kind,
+        "die": int,
+    }
     readers = shutdown if verb == "shutdown" else plain
     if what not in readers or (verb != "shutdown" and verb not in VERBS):
         raise ValueError(f"there is no order {verb}.{what}")

@@ -12,26 +12,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compute.virt.base import GuestNotFound, PowerState
+from compute.virt.fake_effects import KEPT, Effect, Happened
 
 CONSOLE_CHARACTERS = 64 << 10
 SHARED_SECONDS = 0.2
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS guests (
     uuid TEXT PRIMARY KEY, name TEXT NOT NULL, power INTEGER NOT NULL,
-    virtual_size INTEGER NOT NULL,
+    virtual_size INTEGER NOT NULL, mark TEXT NOT NULL DEFAULT '',
     off_at REAL, presses INTEGER NOT NULL DEFAULT 0, boots INTEGER NOT NULL DEFAULT 0,
     properties TEXT NOT NULL DEFAULT '{}', console TEXT NOT NULL DEFAULT '');
 CREATE INDEX IF NOT EXISTS guests_going_down ON guests (off_at) WHERE off_at IS NOT NULL;
 CREATE TABLE IF NOT EXISTS images (id TEXT PRIMARY KEY, virtual_size INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS failures (
     uuid TEXT, verb TEXT, count INTEGER NOT NULL, PRIMARY KEY (uuid, verb));
+CREATE TABLE IF NOT EXISTS effects (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, uuid TEXT NOT NULL,
+    verb TEXT NOT NULL, mark TEXT NOT NULL);
 """
-COLUMNS = "uuid, name, power, virtual_size, off_at, presses, boots, properties"
+LATER_COLUMNS = {"mark": "TEXT NOT NULL DEFAULT ''"}  # of guests; a file of an older version has none
+COLUMNS = "uuid, name, power, virtual_size, off_at, presses, boots, properties, mark"
 
 
 @dataclass(slots=True)
 class Record:
-    """One guest; `off_at` is when a guest that was asked to shut down will be off."""
+    """One guest; `off_at` is when a guest that was asked to shut down will be off.
+
+    `mark` names the last reboot that was begun.
+    """
 
     uuid: str
     name: str
@@ -41,10 +49,11 @@ class Record:
     presses: int = 0
     boots: int = 0
     properties: Mapping[str, str] = field(default_factory=dict)
+    mark: str = ""
 
 
 class State:
-    """Guests, images and used-up failures in one SQLite database, read afresh each time.
+    """Guests, images, used-up failures and effects in one SQLite database, read afresh each time.
 
     Safe for many threads and for a second process; `alone()` makes several steps one.
     """
@@ -60,6 +69,7 @@ class State:
         )
         # A killed process loses nothing without fsync; only a power cut would.
         self._database.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF; {SCHEMA}")
+        self._grow()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -89,9 +99,10 @@ class State:
     def save(self, record: Record) -> None:
         self._run(
             f"INSERT INTO guests ({COLUMNS})"  # noqa: S608 - our own column names
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO UPDATE SET name=excluded.name,"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO UPDATE SET name=excluded.name,"
             " power=excluded.power, virtual_size=excluded.virtual_size, off_at=excluded.off_at,"
-            " presses=excluded.presses, boots=excluded.boots, properties=excluded.properties",
+            " presses=excluded.presses, boots=excluded.boots, properties=excluded.properties,"
+            " mark=excluded.mark",
             record.uuid,
             record.name,
             int(record.power),
@@ -100,12 +111,29 @@ class State:
             record.presses,
             record.boots,
             json.dumps(dict(record.properties)),
+            record.mark,
         )
 
     def forget(self, uuid: str) -> None:
+        """The guest is no more; what was done to it stays on record."""
         with self.alone():
-            self._run("DELETE FROM guests WHERE uuid = ?", uuid)
+            if self._run("DELETE FROM guests WHERE uuid = ? RETURNING uuid", uuid):
+                self.happened(uuid, Effect.DESTROYED)
             self._run("DELETE FROM failures WHERE uuid = ?", uuid)
+
+    def happened(self, uuid: str, effect: Effect, mark: str = "", at: float = 0.0) -> None:
+        """Put a change on record, in the transaction that makes it."""
+        row = self._run(
+            "INSERT INTO effects (at, uuid, verb, mark) VALUES (?, ?, ?, ?) RETURNING id",
+            at or time.time(), uuid, effect.value, mark,
+        )  # fmt: skip
+        if row[0][0] % 1000 == 0:
+            self._run("DELETE FROM effects WHERE id <= ?", row[0][0] - KEPT)
+
+    def effects(self, uuid: str = "") -> list[Happened]:
+        """What was done to a guest (to all of them), oldest first."""
+        rows = self._run("SELECT at, uuid, verb, mark FROM effects WHERE ? IN ('', uuid) ORDER BY id", uuid)
+        return [Happened(at, of, Effect(verb), mark) for at, of, verb, mark in rows]
 
     def powers(self) -> dict[str, PowerState]:
         """Every guest's power state, those whose time to go down has come among them."""
@@ -127,14 +155,16 @@ class State:
 
     def mark_down(self, uuid: str) -> bool:
         """The guest's time to go down has come; True for the one caller who may say so."""
-        rows = self._run(
-            "UPDATE guests SET power = ?, off_at = NULL, presses = 0"
-            " WHERE uuid = ? AND off_at <= ? RETURNING uuid",
-            int(PowerState.SHUTDOWN),
-            uuid,
-            time.time(),
-        )
-        return bool(rows)
+        with self.alone():
+            due = self._run("SELECT off_at FROM guests WHERE uuid = ? AND off_at <= ?", uuid, time.time())
+            if not due:
+                return False
+            self._run(
+                "UPDATE guests SET power = ?, off_at = NULL, presses = 0 WHERE uuid = ?",
+                int(PowerState.SHUTDOWN), uuid,
+            )  # fmt: skip
+            self.happened(uuid, Effect.OFF_BY_GUEST, at=due[0][0])
+            return True
 
     def write_console(self, uuid: str, text: str) -> None:
         self._run(
@@ -157,7 +187,7 @@ class State:
         self._run("INSERT OR REPLACE INTO images VALUES (?, ?)", image_id, virtual_size)
 
     def count_failure(self, uuid: str, verb: str) -> int:
-        """How often this guest's verb has failed to order, this time included."""
+        """How often this guest's verb ("" = any guest's) has failed to order, this time included."""
         rows = self._run(
             "INSERT INTO failures VALUES (?, ?, 1)"
             " ON CONFLICT (uuid, verb) DO UPDATE SET count = count + 1 RETURNING count",
@@ -169,16 +199,20 @@ class State:
         with self._lock:
             self._database.close()
 
+    def _grow(self) -> None:
+        known = {row[1] for row in self._run("PRAGMA table_info(guests)")}
+        for name, kind in LATER_COLUMNS.items():
+            if name not in known:
+                self._run(f"ALTER TABLE guests ADD COLUMN {name} {kind}")
+
     def _run(self, statement: str, *values: object) -> list[tuple]:
         with self._lock:
             return self._database.execute(statement, values).fetchall()
 
 
 def _record(row: tuple) -> Record:
-    uuid, name, power, virtual_size, off_at, presses, boots, properties = row
-    record = Record(
-        uuid, name, PowerState(power), virtual_size, off_at, presses, boots, json.loads(properties)
-    )
+    uuid, name, power, virtual_size, off_at, presses, boots, properties, mark = row
+    record = Record(uuid, name, PowerState(power), virtual_size, off_at, presses, boots, json.loads(properties), mark)
     if off_at is not None and off_at <= time.time():  # it went down, maybe while nobody looked
         record.power, record.off_at, record.presses = PowerState.SHUTDOWN, None, 0
     return record

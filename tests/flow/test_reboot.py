@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from cells.context import target_cell
+from compute.actions.reboot import Reboot
+from compute.lifecycle import Run
+from compute.models import Instance
 from compute.virt.base import PowerState
+from compute.virt.fake_effects import Effect
 from tests.flow import stories
 
 SOFT, HARD = stories.STORIES["soft reboot"], stories.STORIES["hard reboot"]
@@ -32,6 +37,36 @@ def test_a_reboot_that_fails_leaves_the_server_usable(story, api, admin, cloud):
 @both
 def test_a_reboot_waits_for_a_hypervisor_that_comes_back(story, api, cloud):
     stories.hypervisor_comes_back(story, api, cloud)
+
+
+@both
+def test_a_reboot_killed_between_the_work_and_its_record_happens_once(story, api, cloud):
+    server_id = stories.begin("soft reboot" if story is SOFT else "hard reboot", api, cloud)
+    host = cloud.host_of(server_id)
+    step = host.begin(stories.only_step(cloud).pk)
+    with target_cell(host.cell):
+        run = Run(Instance.objects.get(uuid=server_id), step.action, step, host.driver)
+        Reboot().reboot(run)
+    before = [one.effect for one in host.driver.effects(server_id)]
+    assert before.count(Effect.REBOOTED) == 1
+    presses = host.driver.calls.count(("signal_shutdown", server_id))
+
+    assert host.restart() == 1
+    cloud.work()
+
+    assert [one.effect for one in host.driver.effects(server_id)] == before
+    assert host.driver.calls.count(("signal_shutdown", server_id)) == presses
+    assert stories.states(cloud, server_id) == ("active", None)
+    stories.true_to_the_guest(cloud, server_id)
+    stories.settled(cloud)
+
+
+def test_two_reboots_are_two(api, cloud):
+    server_id = cloud.boot(api)
+    stories.lead(api, cloud, server_id, ("soft reboot", "hard reboot", "hard reboot"))
+    happened = [one.effect for one in cloud.host_of(server_id).driver.effects(server_id)]
+    assert happened.count(Effect.REBOOTED) == 3
+    assert happened.count(Effect.OFF_BY_GUEST) == 1
 
 
 @both

@@ -112,6 +112,41 @@ def test_a_hard_reboot_works_from_every_power_state(bench: Bench):
         assert f"boots={boots}" in bench.wait_console(guest.uuid, READY, times=boots)
 
 
+def test_a_reboot_asked_again_by_its_mark_happens_once(bench: Bench):
+    guest, driver = bench.running(), bench.driver
+    assert not driver.rebooted(guest.uuid, "7")
+    for _ in range(2):
+        driver.reboot_hard(guest, "7")
+        assert driver.rebooted(guest.uuid, "7")
+    assert "boots=2" in bench.wait_console(guest.uuid, READY, times=2)
+    driver.reboot_hard(guest, "8")
+    assert (driver.rebooted(guest.uuid, "7"), driver.rebooted(guest.uuid, "8")) == (False, True)
+    said = bench.wait_console(guest.uuid, READY, times=3)
+    assert said.count(READY) == 3
+
+
+def test_a_reboot_that_left_its_guest_off_is_not_done_and_is_carried_on(bench: Bench):
+    guest, driver = bench.running(), bench.driver
+    driver.reboot_hard(guest, "7")
+    bench.wait_console(guest.uuid, READY, times=2)
+    driver.power_off(guest.uuid)
+    assert not driver.rebooted(guest.uuid, "7")
+    driver.reboot_hard(guest, "7")
+    assert driver.rebooted(guest.uuid, "7")
+    assert "boots=3" in bench.wait_console(guest.uuid, READY, times=3)
+
+
+def test_the_mark_of_a_reboot_outlives_a_definition_made_anew(bench: Bench):
+    guest, driver = bench.running(), bench.driver
+    driver.reboot_hard(guest, "7")
+    driver.power_off(guest.uuid)
+    driver.power_on(guest)
+    assert driver.rebooted(guest.uuid, "7")
+    driver.reboot_hard(guest)
+    assert not driver.rebooted(guest.uuid, "7")
+    assert not driver.rebooted(STRANGER, "7")
+
+
 def test_pause_freezes_and_unpause_lets_go(bench: Bench):
     guest = bench.running()
     for _ in range(2):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -26,6 +27,7 @@ from compute.virt.base import (
 )
 from compute.virt.content import check, write_empty_qcow2
 from compute.virt.fake import FakeDriver
+from compute.virt.fake_effects import Effect
 from compute.virt.fake_orders import ALWAYS, Orders, parse_orders
 from tests.virt.conftest import Bench, wait_until
 
@@ -35,11 +37,12 @@ ROOT = Path(__file__).parents[2]
 def test_orders_are_read_from_a_setting():
     parsed = parse_orders(
         "spawn.delay=0.5, spawn.fail=2,spawn.error=InsufficientResources,"
-        "shutdown.delay=3,shutdown.ignore=1,shutdown.skip=2,pause.fail=always"
+        "shutdown.delay=3,shutdown.ignore=1,shutdown.skip=2,pause.fail=always,reboot_hard.die=2"
     )
     spawn = parsed.verbs["spawn"]
     assert (spawn.delay, spawn.fail, spawn.error) == (0.5, 2, InsufficientResources)
     assert parsed.verbs["pause"].fail == ALWAYS
+    assert parsed.verbs["reboot_hard"].die == 2
     assert (parsed.shutdown.delay, parsed.shutdown.ignore, parsed.shutdown.skip) == (3, True, 2)
 
 
@@ -193,6 +196,91 @@ def test_two_processes_of_one_host_see_the_same_guests(tmp_path: Path):
         assert waiting.result() is True
     one.close()
     other.close()
+
+
+def test_every_change_is_on_record_once_and_asking_again_is_none(fake_bench: Bench):
+    guest, driver = fake_bench.guest(), fake_bench.driver
+    verbs = (
+        lambda: driver.spawn(guest, fake_bench.fetch),
+        lambda: driver.pause(guest.uuid),
+        lambda: driver.unpause(guest.uuid),
+        lambda: driver.suspend(guest.uuid),
+        lambda: driver.resume(guest),
+        lambda: driver.reboot_hard(guest, "7"),
+        lambda: driver.power_off(guest.uuid),
+        lambda: driver.power_on(guest),
+        lambda: driver.destroy(guest.uuid),
+    )
+    for verb in verbs:
+        verb()
+        verb()
+    happened = [(one.effect.value, one.mark) for one in driver.effects(guest.uuid)]
+    done = ["spawned", "paused", "unpaused", "suspended", "resumed"]
+    later = ["powered off by force", "powered on", "destroyed"]
+    assert happened == [*((verb, "") for verb in done), ("rebooted", "7"), *((verb, "") for verb in later)]
+
+
+def test_who_switched_a_guest_off_is_on_record(fake_bench: Bench):
+    guest, driver = fake_bench.running(), fake_bench.driver
+    driver.signal_shutdown(guest.uuid)
+    assert driver.wait_until_off(guest.uuid, 10)
+    driver.power_on(guest)
+    driver.pause(guest.uuid)
+    driver.power_on(guest)
+    driver.suspend(guest.uuid)
+    driver.power_on(guest)
+    driver.crash(guest.uuid)
+    driver.snapshot(guest.uuid, fake_bench.folder / "copy.qcow2")
+    happened = [one.effect for one in driver.effects(guest.uuid)]
+    assert happened == [
+        Effect.SPAWNED, Effect.OFF_BY_GUEST, Effect.POWERED_ON, Effect.PAUSED, Effect.UNPAUSED,
+        Effect.SUSPENDED, Effect.RESUMED, Effect.CRASHED, Effect.SNAPSHOT,
+    ]  # fmt: skip
+    assert driver.effects(guest.uuid)[-1].mark == "copy"
+
+
+@pytest.mark.parametrize("by", ["orders", "image"])
+def test_a_worker_killed_in_the_middle_of_a_verb_goes_on_in_its_next_life(tmp_path: Path, by: str):
+    program = """
+        import pathlib, sys
+        from compute.virt import load
+        from compute.virt.base import Guest, Image
+        orders = {"fake_reboot_hard_die": "2"} if sys.argv[2] == "image" else {}
+        text = "reboot_hard.die=2" if sys.argv[2] == "orders" else ""
+        driver = load("fake", state=sys.argv[1], orders=text)
+        image = Image("i", "raw", properties=orders)
+        guest = Guest("00000000-0000-4000-8000-000000000001", "n", "d", 1, 64, 0, image)
+        if not driver.guests():
+            driver.spawn(guest, lambda path: path.write_bytes(bytes(1024)))
+        driver.reboot_hard(guest, "7")
+        driver.reboot_hard(guest, "7")
+    """
+    file = tmp_path / "fake.db"
+    command = [sys.executable, "-c", textwrap.dedent(program), str(file), by]
+    lives = [subprocess.run(command, cwd=ROOT, timeout=60).returncode for _ in range(3)]
+    assert lives == [-signal.SIGKILL, -signal.SIGKILL, 0]
+    driver = load("fake", state=file)
+    happened = [(one.effect.value, one.mark) for one in driver.effects()]
+    assert happened == [("spawned", ""), ("rebooted", "7")]
+    assert "boots=2" in driver.console_output("00000000-0000-4000-8000-000000000001")
+    driver.close()
+
+
+def test_a_state_file_of_an_older_version_is_taken_over(tmp_path: Path):
+    file = tmp_path / "fake.db"
+    with sqlite3.connect(file) as old:
+        old.executescript(
+            "CREATE TABLE guests (uuid TEXT PRIMARY KEY, name TEXT NOT NULL, power INTEGER NOT NULL,"
+            " virtual_size INTEGER NOT NULL, off_at REAL, presses INTEGER NOT NULL DEFAULT 0,"
+            " boots INTEGER NOT NULL DEFAULT 0, properties TEXT NOT NULL DEFAULT '{}',"
+            " console TEXT NOT NULL DEFAULT '');"
+            "INSERT INTO guests (uuid, name, power, virtual_size) VALUES ('a', 'n', 1, 1024)"
+        )
+    old.close()
+    driver = FakeDriver(state=file)
+    assert driver.guests() == {"a": PowerState.RUNNING}
+    assert not driver.rebooted("a", "7")
+    driver.close()
 
 
 @pytest.mark.parametrize("size", [512, 1 << 20, 20 << 30, 1 << 40])

@@ -11,7 +11,9 @@ import pytest
 from compute.virt.base import ImageUnusable, PowerState, VirtError
 from compute.virt.content import write_empty_qcow2
 from compute.virt.libvirt import disk, qemu_img, snapshot
+from compute.virt.libvirt.guest import LibvirtGuest
 from deploy.guests.build import build
+from deploy.local import libvirtd_conf
 from tests.virt.conftest import GUESTS, READY, Bench, wait_until
 
 pytestmark = pytest.mark.live
@@ -51,6 +53,42 @@ def test_a_slow_guest_takes_its_time(libvirt_bench: Bench):
     bench.driver.signal_shutdown(guest.uuid)
     assert bench.driver.wait_until_off(guest.uuid, 30) is True
     assert time.monotonic() - start > 2
+
+
+def test_a_reboot_killed_between_the_definition_and_the_start_only_powers_on(
+    libvirt_bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    class Killed(BaseException):
+        """kill -9."""
+
+    def die(_: LibvirtGuest) -> None:
+        raise Killed
+
+    bench = libvirt_bench
+    guest = bench.running()
+    with monkeypatch.context() as patched:
+        patched.setattr(LibvirtGuest, "start", die)
+        with pytest.raises(Killed):
+            bench.driver.reboot_hard(guest, "7")
+    assert bench.power(guest) is PowerState.SHUTDOWN
+    assert not bench.driver.rebooted(guest.uuid, "7")
+
+    with monkeypatch.context() as patched:  # nothing is pulled or defined any more
+        patched.setattr(LibvirtGuest, "stop", die)
+        bench.driver.reboot_hard(guest, "7")
+
+    assert bench.driver.rebooted(guest.uuid, "7")
+    assert bench.wait_console(guest.uuid, READY, times=2).count(READY) == 2
+    said = virsh(bench, "metadata", guest.uuid, "urn:stillwater:guest:1")
+    assert "reboot>7</" in said
+
+
+def virsh(bench: Bench, *words: str) -> str:
+    """What virsh prints for the bench's libvirtd."""
+    assert bench.host
+    done = libvirtd_conf.virsh(bench.host, *words, seconds=30)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
 
 
 def test_a_disk_is_as_large_as_was_asked(libvirt_bench: Bench):

@@ -45,6 +45,8 @@ STOPPED_DETAILS = {
     libvirt.VIR_DOMAIN_EVENT_STOPPED_SAVED: "saved",
     libvirt.VIR_DOMAIN_EVENT_STOPPED_MIGRATED: "migrated",
 }
+# a guest with the mark of this reboot: nothing is left to do, or only to power it on
+BEGUN = frozenset({PowerState.RUNNING, PowerState.SHUTDOWN})
 
 
 class LibvirtDriver(Driver):
@@ -162,12 +164,22 @@ class LibvirtDriver(Driver):
         with self._bells.listening(uuid) as bell:
             return wait_for(bell, is_off_or_away, seconds) or is_off()
 
-    def reboot_hard(self, guest: Guest) -> None:
+    def reboot_hard(self, guest: Guest, mark: str = "") -> None:
+        """The mark is in the definition before the guest is created from it: killed in between, it is only off."""
         with suppress(GuestNotFound):
             old = self._guest(guest.uuid)
+            if mark and old.reboot_mark() == mark and old.power_state() in BEGUN:
+                old.start()
+                return
             old.stop()
             old.forget_saved_memory()
-        self._define(guest).start()
+        self._define(guest, mark).start()
+
+    def rebooted(self, uuid: str, mark: str) -> bool:
+        with suppress(GuestNotFound):
+            guest = self._guest(uuid)
+            return guest.power_state() is PowerState.RUNNING and guest.reboot_mark() == mark
+        return False
 
     def pause(self, uuid: str) -> None:
         guest = self._guest(uuid)
@@ -223,8 +235,8 @@ class LibvirtDriver(Driver):
         files_of(self._guests, uuid)
         return self._host.guest(uuid)
 
-    def _define(self, guest: Guest) -> LibvirtGuest:
-        """The guest's definition, made anew; its disk must be there."""
+    def _define(self, guest: Guest, mark: str | None = None) -> LibvirtGuest:
+        """The guest's definition, made anew; its disk must be there. None keeps the last reboot's mark in it."""
         files = files_of(self._guests, guest.uuid)
         if not files.disk.exists():
             raise GuestNotFound(f"guest {guest.uuid} has no disk on this host")
@@ -234,10 +246,17 @@ class LibvirtDriver(Driver):
             console=files.console,
             virt_type=self._virt_type,
             disk_cache=self._disk_cache,
+            reboot_mark=self._mark_of(guest.uuid) if mark is None else mark,
         )
         with translated():
             files.trim_console()
             return LibvirtGuest(self._host.connection.defineXML(xml))
+
+    def _mark_of(self, uuid: str) -> str:
+        try:
+            return self._guest(uuid).reboot_mark()
+        except GuestNotFound:
+            return ""
 
     def _all_states(
         self, connection: libvirt.virConnect

@@ -12,6 +12,7 @@ import libvirt
 from compute.virt.base import GuestInvalidState, OperationTimedOut, PowerState, VirtError
 from compute.virt.libvirt.bounded import bounded
 from compute.virt.libvirt.errors import translated
+from compute.virt.libvirt.xml import NAMESPACE, reboot_mark
 
 CALL_SECONDS = 60.0
 SAVE_SECONDS = 600.0
@@ -55,6 +56,17 @@ class LibvirtGuest:
             state, reason = self.domain.state()
             saved = state == libvirt.VIR_DOMAIN_SHUTOFF and self.domain.hasManagedSaveImage()
             return power_state(state, reason, has_saved_memory=bool(saved))
+
+    def reboot_mark(self) -> str:
+        """The mark its definition has of the last reboot begun; "" if it has none."""
+        element, definition = libvirt.VIR_DOMAIN_METADATA_ELEMENT, libvirt.VIR_DOMAIN_AFFECT_CONFIG
+        try:
+            return reboot_mark(self.domain.metadata(element, NAMESPACE, definition))
+        except libvirt.libvirtError as error:
+            if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN_METADATA:
+                return ""
+            with translated():
+                raise
 
     def is_active(self) -> bool:
         """Whether there is a QEMU process; a saved guest has none."""

@@ -25,14 +25,20 @@ def choose_virt_type(setting: str = "auto") -> str:
 
 
 def domain_xml(
-    guest: Guest, *, disk: Path, console: Path, virt_type: str, disk_cache: str = "none"
+    guest: Guest,
+    *,
+    disk: Path,
+    console: Path,
+    virt_type: str,
+    disk_cache: str = "none",
+    reboot_mark: str = "",
 ) -> str:
     """The whole definition. Everything a user typed is escaped by the XML library, or refused."""
     domain = ET.Element("domain", type=virt_type)
     _text(domain, "name", guest.name)
     _text(domain, "uuid", guest.uuid)
     _text(domain, "title", _printable(guest.display_name))
-    _metadata(domain, guest)
+    _metadata(domain, guest, reboot_mark)
     _text(domain, "memory", str(guest.memory_mb), unit="MiB")
     _text(domain, "vcpu", str(guest.vcpus))
     system = ET.SubElement(domain, "os")
@@ -48,6 +54,14 @@ def domain_xml(
     ET.SubElement(devices, "controller", type="usb", model="none")
     ET.SubElement(devices, "memballoon", model="none")
     return ET.tostring(domain, encoding="unicode")
+
+
+def reboot_mark(metadata: str) -> str:
+    """The mark of the last reboot begun, out of our element of a domain's metadata; "" if there is none.
+
+    libvirt hands the element out without its namespace.
+    """
+    return ET.fromstring(metadata).findtext("{*}reboot") or ""  # noqa: S314 - ours, from libvirt
 
 
 def backup_xml(target: Path) -> str:
@@ -69,13 +83,14 @@ def _features(domain: ET.Element, virt_type: str) -> None:
     _text(ET.SubElement(features, "tcg"), "tb-cache", TB_CACHE_MIB, unit="MiB")
 
 
-def _metadata(domain: ET.Element, guest: Guest) -> None:
-    """So that somebody with only virsh at hand knows whose guest this is."""
+def _metadata(domain: ET.Element, guest: Guest, reboot_mark: str) -> None:
+    """So that somebody with only virsh at hand knows whose guest this is; and which reboot was its last."""
     metadata = ET.SubElement(ET.SubElement(domain, "metadata"), f"{{{NAMESPACE}}}guest")
     for name, value in (
         ("project", guest.project_id),
         ("name", guest.display_name),
         ("image", guest.image.id),
+        ("reboot", reboot_mark),
     ):
         _text(metadata, f"{{{NAMESPACE}}}{name}", _printable(value))
 

@@ -1,0 +1,35 @@
+"""What the fake hypervisor puts on record of its own: every change a verb made, and no verb that made none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+KEPT = 100_000  # rows
+
+
+class Effect(StrEnum):
+    """One kind of change to a guest."""
+
+    SPAWNED = "spawned"
+    POWERED_ON = "powered on"
+    OFF_BY_GUEST = "powered off by guest"
+    OFF_BY_FORCE = "powered off by force"
+    CRASHED = "crashed"
+    REBOOTED = "rebooted"
+    PAUSED = "paused"
+    UNPAUSED = "unpaused"
+    SUSPENDED = "suspended"
+    RESUMED = "resumed"
+    SNAPSHOT = "snapshot taken"
+    DESTROYED = "destroyed"
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """One change: when (seconds since 1970), to which guest, and what the caller called it, if anything."""
+
+    at: float
+    uuid: str
+    effect: Effect
+    mark: str
