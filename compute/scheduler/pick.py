@@ -72,12 +72,13 @@ def read_hosts(cell_id: str = "") -> list[HostState]:
 
 
 FILTERS: dict[str, Callable[[HostState, Wanted], bool]] = {
-    "up": lambda host, wanted: host.up,
-    "enabled": lambda host, wanted: host.enabled,
-    "not draining": lambda host, wanted: not host.draining,
+    # Where the user wants it comes first, so that what is wrong with that very host is named.
     "availability zone": lambda host, wanted: wanted.availability_zone in ("", host.zone),
     "host": lambda host, wanted: wanted.host in ("", host.host),
     "hypervisor": lambda host, wanted: wanted.hypervisor_hostname in ("", host.node.hypervisor_hostname),
+    "up": lambda host, wanted: host.up,
+    "enabled": lambda host, wanted: host.enabled,
+    "not draining": lambda host, wanted: not host.draining,
     "CPUs": lambda host, wanted: _fits(host.node.vcpus, host.node.cpu_ratio, host.node.vcpus_used, wanted.vcpus),
     "memory": lambda host, wanted: host.free_memory >= wanted.memory_mb,
     "disk": lambda host, wanted: _fits(
