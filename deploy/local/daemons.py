@@ -1,52 +1,19 @@
-"""Processes that outlive the command that started them, found again by pidfile and command line."""
+"""Stopping background processes, and running commands on the global side."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
+from cloud.processes import Daemon, gone
 from deploy.local import envfiles
-from deploy.local.processes import alive, gone, read_pid
 from deploy.local.progress import Failed
 from deploy.local.state import ROOT, State
 
 COMMAND_SECONDS = 180
 KILL_SECONDS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Daemon:
-    """One background process. `needle` is a part of its command line that no other process has."""
-
-    name: str
-    pidfile: Path
-    needle: str
-    log: Path
-
-    def pid(self) -> int | None:
-        """Its number while it runs; never that of a stranger who got the number of a dead one."""
-        pid = read_pid(self.pidfile)
-        return pid if pid and alive(pid, self.needle) else None
-
-    def forget_if_dead(self) -> bool:
-        """Remove the pidfile of one that died (celery and gunicorn refuse to start over a recycled pid)."""
-        if self.pid() is not None:
-            return False
-        self.pidfile.unlink(missing_ok=True)
-        return True
-
-    def send(self, sig: signal.Signals) -> None:
-        """Signal it, if it runs."""
-        pid = self.pid()
-        if pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, sig)
 
 
 def stop(daemons: Sequence[Daemon], seconds: float) -> list[str]:

@@ -1,0 +1,74 @@
+"""Looking at processes by number, without mistaking a stranger or a zombie for the one we mean."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """One background process. `needle` is a part of its command line that no other process has."""
+
+    name: str
+    pidfile: Path
+    needle: str
+    log: Path
+
+    def pid(self) -> int | None:
+        """Its number while it runs; never that of a stranger who got the number of a dead one."""
+        pid = read_pid(self.pidfile)
+        return pid if pid and alive(pid, self.needle) else None
+
+    def forget_if_dead(self) -> bool:
+        """Remove the pidfile of one that died (celery and gunicorn refuse to start over a recycled pid)."""
+        if self.pid() is not None:
+            return False
+        self.pidfile.unlink(missing_ok=True)
+        return True
+
+    def send(self, sig: signal.Signals) -> None:
+        """Signal it, if it runs."""
+        pid = self.pid()
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, sig)
+
+
+def read_pid(file: Path) -> int | None:
+    """The number in a pidfile, None if there is none."""
+    try:
+        return int(file.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def alive(pid: int, needle: str = "") -> bool:
+    """A process that is no zombie and has `needle` in its command line."""
+    proc = Path(f"/proc/{pid}")
+    try:
+        if (proc / "stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX":
+            return False
+        return needle.encode() in (proc / "cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def with_command(needle: str) -> list[int]:
+    """Numbers of the processes that have `needle` in their command line."""
+    numbers = (int(proc.name) for proc in Path("/proc").iterdir() if proc.name.isdigit())
+    return [pid for pid in numbers if alive(pid, needle)]
+
+
+def gone(pids: list[int], seconds: float) -> bool:
+    """Wait until none of them is alive; False if one still is at the deadline."""
+    deadline = time.monotonic() + seconds
+    while any(alive(pid) for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True

@@ -1,0 +1,159 @@
+"""One worker process under `celery multi`: its command lines, environment, pidfile and log; starting and ending it.
+
+Knows no Django, so that `make up`, `manage.py host` and a person with `celery multi` start the same process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloud.env import GRACEFUL_SHUTDOWN_TIMEOUTS, ROOT
+from cloud.processes import Daemon, gone
+
+ROLES = ("host", "conductor", "scheduler")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+START_SECONDS = 90
+# celery multi returns a moment before the detached worker has written its pidfile
+PIDFILE_SECONDS = 15
+MARGIN = 15.0  # what a process may take beyond its graceful timeout, to record and to close
+NOW_SECONDS = 5.0
+
+
+class NotStarted(Exception):
+    """A worker did not start: the sentence says which, `log` why."""
+
+    def __init__(self, sentence: str, log: Path) -> None:
+        super().__init__(sentence)
+        self.log = log
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One worker; `name` is the host of its service record, and in the names of its files."""
+
+    name: str
+    env_file: Path
+    run: Path
+    logs: Path
+
+    @property
+    def log(self) -> Path:
+        """Where it logs."""
+        return self.logs / f"{self.name}.log"
+
+    @property
+    def start_log(self) -> Path:
+        """What celery multi said when it started it."""
+        return self.logs / f"{self.name}.start.log"
+
+    @property
+    def daemon(self) -> Daemon:
+        """Its process."""
+        pidfile = self.run / f"{self.name}.pid"
+        return Daemon(self.name, pidfile, f"--pidfile={pidfile}", self.log)
+
+    @property
+    def role(self) -> str:
+        """host, conductor, scheduler; "" when its env file says none of them."""
+        role = read(self.env_file).get("STILLWATER_ROLE", "")
+        return role if role in ROLES else ""
+
+    @property
+    def graceful_seconds(self) -> float:
+        """What it has to end its work after SIGTERM; 0: as long as it takes."""
+        told = read(self.env_file).get("STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT")
+        return float(told) if told else GRACEFUL_SHUTDOWN_TIMEOUTS[self.role or "host"]
+
+    def command(self, verb: str) -> list[str]:
+        """`celery multi VERB`; docs/operator-guide.md has the same for people."""
+        return [
+            sys.executable, "-m", "celery", "multi", verb, f"{self.name}@stillwater", "-A", "cloud.celery",
+            f"--pidfile={self.run / '%n.pid'}", f"--logfile={self.logs / '%n.log'}", "--loglevel=INFO",
+            "-P", "threads", "--without-mingle", "--without-gossip",
+        ]  # fmt: skip
+
+
+def start(nodes: Iterable[Node], state: Path) -> list[Node]:
+    """Start those that do not run, all at once; returns them. Raises NotStarted."""
+    stopped = [node for node in nodes if node.daemon.forget_if_dead()]
+    launches = [(node, _launch(node, state)) for node in stopped]
+    deadline = time.monotonic() + START_SECONDS
+    for node, launch in launches:
+        try:
+            launch.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired as exc:
+            launch.kill()
+            raise NotStarted(f"{node.name} did not start in {START_SECONDS} s", node.log) from exc
+        if "FAILED" in node.start_log.read_text(errors="replace"):  # its exit code is 0 all the same
+            raise NotStarted(f"celery multi could not start {node.name}", node.start_log)
+    return stopped
+
+
+def wait_until_up(nodes: Sequence[Node], up: Callable[[], Collection[str]], seconds: float) -> None:
+    """Wait until `up()` names them all. A worker that ended says so at once. Raises NotStarted."""
+    started, waiting = time.monotonic(), {node.name for node in nodes}
+    while waiting:
+        waiting -= set(up())
+        waited = time.monotonic() - started
+        for node in nodes:
+            if node.name in waiting and node.daemon.pid() is None and waited > PIDFILE_SECONDS:
+                raise NotStarted(f"{node.name} ended while starting", node.log)
+        if waiting and waited > seconds:
+            late = min(waiting)
+            log = next(node.log for node in nodes if node.name == late)
+            raise NotStarted(f"{', '.join(sorted(waiting))}: no heartbeat after {seconds:.0f} s", log)
+        if waiting:
+            time.sleep(0.5)
+
+
+def end(node: Node) -> None:
+    """SIGTERM: take no new work, end what is begun, exit. Again is the same; not running is success."""
+    node.daemon.send(signal.SIGTERM)
+
+
+def end_now(node: Node) -> None:
+    """SIGQUIT, which is "now" to our workers, then SIGKILL, which is as safe and says less in the log."""
+    for sig in (signal.SIGQUIT, signal.SIGKILL):
+        pid = node.daemon.pid()
+        if pid is None:
+            return
+        node.daemon.send(sig)
+        if gone([pid], NOW_SECONDS):
+            break
+    node.daemon.forget_if_dead()
+
+
+def environment(env_file: Path, state: Path) -> dict[str, str]:
+    """This process's environment with Stillwater's variables replaced by those of an env file."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("STILLWATER_")}
+    clean.pop("PYTHONDONTWRITEBYTECODE", None)  # seven processes would compile everything at every start
+    clean["PATH"] = clean.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
+    return clean | {"STILLWATER_STATE": str(state), "STILLWATER_ENV_FILE": str(env_file)}
+
+
+def read(file: Path) -> dict[str, str]:
+    """The variables of an env file; none when there is no file."""
+    if not file.is_file():
+        return {}
+    lines = [line for line in file.read_text().splitlines() if "=" in line and not line.startswith("#")]
+    pairs = (line.split("=", 1) for line in lines)
+    return {name: "".join(shlex.split(value)) for name, value in pairs}
+
+
+def _launch(node: Node, state: Path) -> subprocess.Popen[bytes]:
+    for folder in (node.run, node.logs):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with node.start_log.open("wb") as out:
+        return subprocess.Popen(
+            node.command("start"), cwd=ROOT, env=environment(node.env_file, state), umask=0o077,
+            stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+        )  # fmt: skip
