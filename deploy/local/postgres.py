@@ -22,31 +22,62 @@ from deploy.local.ports import any_free
 from deploy.local.progress import Failed, say, wait_for
 
 INIT_SECONDS, START_SECONDS, STOP_SECONDS = 60, 30, 30
-# Its data lives as long as the tests, so nothing waits for a disk; many threads in two processes.
-SETTINGS = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "max_connections=300")
+# Its data lives as long as the tests, so nothing waits for a disk; many threads in many processes.
+SETTINGS = ("fsync=off", "full_page_writes=off", "max_connections=400")
+FORGETFUL = ("synchronous_commit=off",)  # a killed server loses its last commits, and nobody kills it
+
+
+class Server:
+    """One server with its data in a folder of its own. What was committed outlives `kill`, unless it is forgetful."""
+
+    def __init__(self, *settings: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="stillwater-pg-"))
+        self._settings, self._account = settings, _account()
+        self._password = secrets.token_urlsafe(16)
+        (self.folder / "password").write_text(self._password)
+        for path in (self.folder, self.folder / "password"):
+            os.chown(path, self._account.pw_uid, self._account.pw_gid)
+        _initialise(self.folder, self._account)
+        self.port = any_free()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Without a database name."""
+        return f"postgresql://stillwater:{self._password}@127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Until it answers. Raises Failed, also while processes of its killed life have not ended yet."""
+        self.process = _launch(self.folder, self._account, self.port, self._settings)
+        _wait(self.process, self.port, self.folder)
+
+    def stop(self) -> None:
+        """PostgreSQL's "fast": clients are cut off."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(STOP_SECONDS)
+
+    def kill(self) -> None:
+        """kill -9 of the postmaster; the others of its processes notice by themselves."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(STOP_SECONDS)
+
+    def remove(self) -> None:
+        """Its data is gone."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @contextmanager
 def server() -> Iterator[str]:
     """A running server's URL, without a database name."""
-    folder = Path(tempfile.mkdtemp(prefix="stillwater-pg-"))
-    account = _account()
-    password = secrets.token_urlsafe(16)
+    one = Server(*FORGETFUL)
     try:
-        (folder / "password").write_text(password)
-        for path in (folder, folder / "password"):
-            os.chown(path, account.pw_uid, account.pw_gid)
-        _initialise(folder, account)
-        port = any_free()
-        process = _launch(folder, account, port)
-        try:
-            _wait(process, port, folder)
-            yield f"postgresql://stillwater:{password}@127.0.0.1:{port}"
-        finally:
-            process.send_signal(signal.SIGINT)  # PostgreSQL's "fast": clients are cut off
-            process.wait(STOP_SECONDS)
+        one.start()
+        yield one.url
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        one.stop()
+        one.remove()
 
 
 def _account() -> pwd.struct_passwd:
@@ -77,18 +108,23 @@ def _initialise(folder: Path, account: pwd.struct_passwd) -> None:
         raise Failed(f"initdb failed: {done.stderr.strip()[-500:]}")
 
 
-def _launch(folder: Path, account: pwd.struct_passwd, port: int) -> subprocess.Popen[bytes]:
+def _launch(
+    folder: Path, account: pwd.struct_passwd, port: int, more: tuple[str, ...]
+) -> subprocess.Popen[bytes]:
     command = [*_as(account), _program("postgres"), "-D", str(folder / "data"), "-p", str(port)]
-    for setting in ("listen_addresses=127.0.0.1", f"unix_socket_directories={folder}", *SETTINGS):
+    for setting in ("listen_addresses=127.0.0.1", f"unix_socket_directories={folder}", *SETTINGS, *more):
         command += ["-c", setting]
-    with (folder / "log").open("wb") as out:
+    with (folder / "log").open("ab") as out:
         return subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
 
 def _wait(process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
     probe = [_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
-    ready = wait_for(lambda: subprocess.run(probe, timeout=10).returncode == 0, START_SECONDS)
-    if not ready or process.poll() is not None:
+
+    def settled() -> bool:
+        return process.poll() is not None or subprocess.run(probe, timeout=10).returncode == 0
+
+    if not wait_for(settled, START_SECONDS) or process.poll() is not None:
         raise Failed(f"PostgreSQL did not start: {(folder / 'log').read_text(errors='replace')[-800:]}")
 
 
