@@ -137,6 +137,14 @@ def routes() -> str:
     return _table(("path", "methods", "microversions"), rows)
 
 
+def metrics() -> str:
+    """What Prometheus can read, and who shows it."""
+    from cloud import metrics as declared  # noqa: PLC0415
+
+    rows = ((f"`{one.name}`", one.kind, one.where, ", ".join(one.labels), one.says) for one in declared.DECLARED)
+    return _table(("metric", "kind", "shown by", "labels", "meaning"), rows)
+
+
 def commands() -> str:
     """Our commands, in their own words."""
     from django.core.management import get_commands, load_command_class  # noqa: PLC0415
@@ -182,6 +190,7 @@ def _table(columns: tuple[str, ...], rows: Any) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "settings": settings, "moves": moves, "drawing": drawing, "statuses": statuses, "follows": follows,
     "steps": steps, "server-actions": server_actions, "routes": routes, "commands": commands,
+    "metrics": metrics,
 }  # fmt: skip
 
 

@@ -1,0 +1,107 @@
+"""Every metric, declared once: name, what it says, labels.
+
+Two kinds. What a worker counts itself (`STEPS` …) is shown on its own port, STILLWATER_METRICS_PORT. What the
+cells know of (`OPERATIONS` …) is read by the API at each `GET /metrics`, from `compute.metrics`. The API counts
+nothing itself: it is several processes, and each scrape would meet another one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prometheus_client import REGISTRY, Counter, Histogram, disable_created_metrics, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+
+from cloud import log
+
+logger = log.get(__name__)
+disable_created_metrics()  # a second line for each number, which nobody asks for
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What is known of a metric before it has a value."""
+
+    name: str
+    kind: str
+    where: str  # who shows it: a worker's own port, or the API
+    says: str
+    labels: tuple[str, ...]
+
+    def family(self) -> GaugeMetricFamily:
+        """A gauge to be filled while somebody scrapes."""
+        return GaugeMetricFamily(self.name, self.says, labels=self.labels)
+
+
+DECLARED: list[Declared] = []
+
+
+def _declared(name: str, kind: str, where: str, says: str, labels: tuple[str, ...]) -> Declared:
+    DECLARED.append(Declared(f"stillwater_{name}", kind, where, says, labels))
+    return DECLARED[-1]
+
+
+def _counter(name: str, says: str, *labels: str) -> Counter:
+    one = _declared(name, "counter", "worker", says, labels)
+    return Counter(one.name, says, labels)
+
+
+def _histogram(name: str, says: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+    one = _declared(name, "histogram", "worker", says, labels)
+    return Histogram(one.name, says, labels, buckets=buckets)
+
+
+def _gauge(name: str, says: str, *labels: str) -> Declared:
+    return _declared(name, "gauge", "API", says, labels)
+
+
+STEPS = _counter("steps_total", "Steps that ended: done, failed, cancelled, retried.", "action", "step", "outcome")
+STEP_SECONDS = _histogram(
+    "step_seconds", "How long steps took that were done.",
+    (0.1, 0.5, 1, 2, 5, 10, 30, 60, 180, 600, 1800), "action", "step",
+)  # fmt: skip
+RESENT = _counter("steps_resent_total", "Messages the relay sent again, because their step stayed queued.")
+RECOVERED = _counter(
+    "steps_recovered_total", "Steps a past life left behind, by what became of them: rerun, undo, fail.",
+    "action", "step", "rule",
+)  # fmt: skip
+DRAIN_SECONDS = _histogram(
+    "drain_seconds", "How long drains took after which the process stayed. One that ended is not scraped any more.",
+    (0.5, 1, 2, 5, 10, 30, 60, 120, 180, 300, 600, 1800), "role",
+)  # fmt: skip
+
+_SERVICE = ("cell", "binary", "host")
+CELL_UP = _gauge(
+    "cell_up", "1: this part of the cell (database, broker) answers. 0: it does not, and has no other line.",
+    "cell", "part",
+)  # fmt: skip
+OPERATIONS = _gauge("operations", "Operations in progress, by their open step.", "cell", "action", "lane", "state")
+OLDEST = _gauge("operation_oldest_seconds", "Age of the oldest of them.", "cell", "action", "lane", "state")
+QUEUE_DEPTH = _gauge("queue_depth", "Messages nobody has taken yet.", "cell", "lane", "host")
+HEARTBEAT_AGE = _gauge(
+    "heartbeat_age_seconds", "Since a service's last heartbeat; not of one that ended in order.", *_SERVICE
+)
+SERVICE_STATE = _gauge(
+    "service_state", "1 for the state a service is in: up, draining, drained, ended, down.", *_SERVICE, "state"
+)
+SERVICE_OPERATIONS = _gauge(
+    "service_operations", "Operations that need this process, as of its last heartbeat.", *_SERVICE
+)
+SERVICE_DRAIN_SECONDS = _gauge(
+    "service_drain_seconds", "How long the drain has lasted, or took when it is over.", *_SERVICE
+)
+SERVERS = _gauge("servers", "Servers that are not deleted, by vm_state.", "cell", "vm_state")
+
+
+def serve(port: int, bind: str) -> bool:
+    """Show this worker's counters on a port of its own (0: none); a port that is taken is a warning."""
+    if not port:
+        return False
+    try:
+        start_http_server(port, addr=bind, registry=REGISTRY)
+    except OSError as error:
+        logger.warning("metrics.not_served", port=port, bind=bind, error=repr(error),
+                       advice="Give each process of a machine a STILLWATER_METRICS_PORT of its own.")  # fmt: skip
+        return False
+    logger.info("metrics.served", port=port, bind=bind)
+    return True

@@ -1,0 +1,44 @@
+"""GET /metrics: the whole cloud in Prometheus's words. See `cloud.metrics` for what is in it."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_safe
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from compute.metrics import Fleet
+
+FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Proto", "X-Real-Ip", "Via")
+
+
+@require_safe
+def metrics(request: HttpRequest) -> HttpResponse:
+    """For whoever has STILLWATER_METRICS_TOKEN; where there is none, for this machine alone."""
+    if settings.METRICS_TOKEN:
+        if not _has_token(request):
+            refusal = "A bearer token is needed: STILLWATER_METRICS_TOKEN.\n"
+            return HttpResponse(refusal, status=401, content_type="text/plain", headers={"WWW-Authenticate": "Bearer"})
+    elif not _is_local(request):
+        refusal = "Without STILLWATER_METRICS_TOKEN only this machine may read the metrics.\n"
+        return HttpResponse(refusal, status=403, content_type="text/plain")
+    return HttpResponse(generate_latest(Fleet()), content_type=CONTENT_TYPE_LATEST)
+
+
+def _has_token(request: HttpRequest) -> bool:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    matches = hmac.compare_digest(token.strip().encode(), settings.METRICS_TOKEN.encode())
+    return matches and scheme.lower() == "bearer"
+
+
+def _is_local(request: HttpRequest) -> bool:
+    """From loopback, and not passed on by a proxy, which is there for others."""
+    if any(name in request.headers for name in FORWARDED):
+        return False
+    try:
+        return ipaddress.ip_address(request.META.get("REMOTE_ADDR", "")).is_loopback
+    except ValueError:  # a UNIX socket has no address: that is a proxy's
+        return False

@@ -1,0 +1,161 @@
+"""What the cells say of themselves when somebody scrapes: three queries a cell, one look at each broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.conf import settings
+from django.db import DatabaseError
+from django.db.models import Count, Min
+from django.utils import timezone
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from cells import brokers, scatter
+from cells.models import BuildRequest, Cell, HostMapping
+from cloud import log, metrics
+from compute import dispatch, journal
+from compute.models import Instance, Service, Step
+from compute.models.host import COMPUTE
+
+logger = log.get(__name__)
+GLOBAL = "global"
+Lines = list[tuple[metrics.Declared, tuple[str, ...], float]]
+
+_executor = ThreadPoolExecutor(64, thread_name_prefix="broker")  # one thread a broker, see _ask
+_asked: dict[str, Future[dict[str, int]]] = {}
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What one cell's database says."""
+
+    operations: list[tuple[str, str, str, int, datetime]]  # action, lane, state, how many, since when
+    services: list[Service]
+    servers: list[tuple[str, int]]
+
+
+class Fleet(Collector):
+    """The whole cloud, as Prometheus asks for it. Never raises because something is away."""
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The families in the order they are declared; all of them, so that absence means none."""
+        families = {one.name: one.family() for one in metrics.DECLARED if one.where == "API"}
+        for declared, labels, value in _lines():
+            families[declared.name].add_metric(labels, value)
+        yield from families.values()
+
+
+def _lines() -> Lines:
+    try:
+        cells, mapped, build_requests = _global()
+    except DatabaseError as error:
+        logger.warning("metrics.global_database_away", error=repr(error))
+        return [(metrics.CELL_UP, (GLOBAL, "database"), 0)]
+    gathered = scatter.gather(cells, _read)
+    lines: Lines = [(metrics.CELL_UP, (GLOBAL, "database"), 1), *_operations(GLOBAL, build_requests)]
+    brokers_of = {GLOBAL: (settings.BROKER_URL, [dispatch.SCHEDULER_QUEUE])}
+    for cell in cells:
+        read = gathered.answers.get(cell.id)
+        lines.append((metrics.CELL_UP, (cell.name, "database"), read is not None))
+        announced = {service.host for service in read.services if service.binary == COMPUTE} if read else set()
+        brokers_of[cell.name] = (cell.broker_url, _queues(announced | mapped.get(cell.id, set())))
+        if read is not None:
+            lines += [*_operations(cell.name, read.operations), *_services(cell.name, read.services)]
+            lines += [(metrics.SERVERS, (cell.name, state), count) for state, count in read.servers]
+    return lines + _depths(brokers_of)
+
+
+def _global() -> tuple[list[Cell], dict[str, set[str]], list[tuple[str, str, str, int, datetime]]]:
+    mapped: dict[str, set[str]] = {}
+    for host, cell_id in HostMapping.objects.values_list("host", "cell_id"):
+        mapped.setdefault(cell_id, set()).add(host)
+    waiting = BuildRequest.objects.aggregate(count=Count("pk"), since=Min("created_at"))
+    unplaced = [("create", "scheduler", "queued", waiting["count"], waiting["since"])] if waiting["count"] else []
+    return list(Cell.objects.order_by("name")), mapped, unplaced
+
+
+def _read(_: Cell) -> Read:
+    open_steps = Step.objects.filter(state__in=journal.OPEN)
+    grouped = open_steps.values_list("action__action", "lane", "state").annotate(
+        count=Count("action", distinct=True), since=Min("action__started_at")
+    )
+    living = Instance.objects.filter(deleted=False).values_list("vm_state").annotate(count=Count("id"))
+    return Read(list(grouped.order_by()), list(Service.objects.order_by("id")), list(living.order_by()))
+
+
+def _operations(cell: str, found: Iterable[tuple[str, str, str, int, datetime]]) -> Lines:
+    now, lines = timezone.now(), Lines()
+    for action, lane, state, count, since in found:
+        labels = (cell, action, lane, state)
+        lines += [(metrics.OPERATIONS, labels, count), (metrics.OLDEST, labels, _seconds(since, now))]
+    return lines
+
+
+def _services(cell: str, services: Iterable[Service]) -> Lines:
+    now, lines = timezone.now(), Lines()
+    for service in services:
+        labels = (cell, service.binary, service.host)
+        lines.append((metrics.SERVICE_STATE, (*labels, _state(service)), 1))
+        if service.ended_at is None:
+            seen = service.last_seen_up or service.created_at
+            lines.append((metrics.HEARTBEAT_AGE, labels, _seconds(seen, now)))
+            lines.append((metrics.SERVICE_OPERATIONS, labels, service.in_progress))
+        if service.draining_since is not None:
+            over = service.drained_at or service.ended_at or now
+            lines.append((metrics.SERVICE_DRAIN_SECONDS, labels, _seconds(service.draining_since, over)))
+    return lines
+
+
+def _state(service: Service) -> str:
+    if service.ended_at is not None:
+        return "ended"
+    return (service.drain_state or "up") if service.is_up else "down"
+
+
+def _seconds(since: datetime, until: datetime) -> float:
+    return max(0.0, (until - since).total_seconds())
+
+
+def _queues(hosts: set[str]) -> list[str]:
+    lanes = (dispatch.REQUESTS, dispatch.OPS)
+    return [dispatch.CONDUCTOR_QUEUE, *(dispatch.host_queue(host, lane) for host in sorted(hosts) for lane in lanes)]
+
+
+def _depths(brokers_of: dict[str, tuple[str, list[str]]]) -> Lines:
+    """All brokers at once, within CELL_TIMEOUT. Not through `scatter`: a cell lives on without its broker."""
+    end, lines = time.monotonic() + settings.CELL_TIMEOUT, Lines()
+    asked = {cell: _ask(url, queues) for cell, (url, queues) in brokers_of.items() if url}
+    for cell, future in asked.items():
+        try:
+            depths = future.result(timeout=max(0.0, end - time.monotonic()))
+        except FutureTimeout:
+            depths = None
+        except Exception as error:  # every transport raises its own kinds, and all mean: not reached
+            logger.debug("metrics.broker_away", cell=cell, error=type(error).__name__)
+            depths = None
+        lines.append((metrics.CELL_UP, (cell, "broker"), depths is not None))
+        lines += [(metrics.QUEUE_DEPTH, (cell, *_lane(queue)), depth) for queue, depth in (depths or {}).items()]
+    return lines
+
+
+def _ask(url: str, queues: list[str]) -> Future[dict[str, int]]:
+    """The broker's answer to come. While it owes one it is not asked again, so one that hangs holds one thread."""
+    with _lock:
+        last = _asked.get(url)
+        if last is None or last.done():
+            _asked[url] = last = _executor.submit(brokers.depths, url, queues)
+        return last
+
+
+def _lane(queue: str) -> tuple[str, str]:
+    """Lane and host of a queue's name."""
+    kind, _, host = queue.partition(".")
+    return {"compute": dispatch.REQUESTS, "compute-ops": dispatch.OPS}.get(kind, kind), host
