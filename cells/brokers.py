@@ -5,6 +5,8 @@ The only module that knows Redis from RabbitMQ.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kombu import Connection, Exchange, Queue
@@ -15,6 +17,9 @@ from cells.models import Cell
 _urls: dict[str, str] = {}
 set_limit(16)  # connections per broker URL in this process
 REDIS_OPTIONS = {"socket_connect_timeout": 1.0, "socket_timeout": 5.0, "socket_keepalive": True}
+# A publisher waits for "I have it", but no longer than a user would: a RabbitMQ that is short of memory or disk reads
+# nothing and says nothing. Without the answer a message to a broker that just died would count as sent.
+RABBITMQ_OPTIONS = {"confirm_publish": True, "read_timeout": 1.5, "write_timeout": 1.5}
 
 
 def register(cell: Cell) -> None:
@@ -33,36 +38,49 @@ def url(alias: str) -> str:
 
 
 def options(broker_url: str) -> dict[str, Any]:
-    """Transport options for a broker: short connect timeouts, confirmed publishing."""
-    if broker_url.startswith(("redis", "rediss", "unix", "sentinel")):
-        return dict(REDIS_OPTIONS)
-    return {"confirm_publish": True}
+    """Transport options of a worker's connections, which consume. RabbitMQ: Celery's heartbeats find a dead one."""
+    return dict(REDIS_OPTIONS) if _is_redis(broker_url) else {}
 
 
 def queue(name: str) -> Queue:
-    """A queue on the default exchange, which needs no binding: a wiped broker loses nothing but messages."""
-    return Queue(name, exchange=Exchange(""), routing_key=name)
+    """A queue on the default exchange, which needs no binding: a wiped broker loses nothing but messages.
+
+    On RabbitMQ a classic one. Replicas would keep what the relay sends again anyway, at the price of a write on most
+    nodes for each message, and a quorum queue refuses the prefetch of a whole channel, which Celery bounds a lane by.
+    """
+    classic = {"x-queue-type": "classic"}  # said, because a virtual host may have another default
+    return Queue(name, exchange=Exchange(""), routing_key=name, durable=True, queue_arguments=classic)
 
 
 def connection(broker_url: str) -> Connection:
-    """A lazy connection that gives up connecting after a second, and does not try again.
+    """A lazy connection for publishing that gives up connecting after a second, and does not try again.
 
     kombu would wait two seconds and try once more, while a user waits for the answer to a request.
     """
-    once = options(broker_url) | {"max_retries": 0}
+    once = (dict(REDIS_OPTIONS) if _is_redis(broker_url) else RABBITMQ_OPTIONS) | {"max_retries": 0}
     return Connection(broker_url, connect_timeout=1.0, transport_options=once)
 
 
-def producer(broker_url: str) -> Any:
-    """A pooled producer, as a context manager."""
-    return producers[connection(broker_url)].acquire(block=True, timeout=2)
+@contextmanager
+def producer(broker_url: str) -> Iterator[Any]:
+    """A pooled producer, on a connection that is alive."""
+    with producers[connection(broker_url)].acquire(block=True, timeout=2) as found:
+        if _is_redis(broker_url):  # its client connects again by itself
+            yield found
+            return
+        _forget_if_dead(found.connection)
+        try:
+            yield found
+        except BaseException:
+            found.connection.collect()  # a late answer would be taken for that to the next message
+            raise
 
 
 def depths(broker_url: str, queues: list[str]) -> dict[str, int]:
     """How many messages wait in each queue; one nobody has made yet has none. Raises when the broker is away."""
     found = {}
     with connection(broker_url) as conn:
-        conn.ensure_connection(max_retries=1, timeout=2)
+        conn.ensure_connection(max_retries=0)
         for name in queues:
             channel: Any = conn.channel()
             try:
@@ -72,3 +90,19 @@ def depths(broker_url: str, queues: list[str]) -> dict[str, int]:
             finally:
                 channel.close()
     return found
+
+
+def _is_redis(broker_url: str) -> bool:
+    return broker_url.startswith(("redis", "rediss", "unix", "sentinel"))
+
+
+def _forget_if_dead(conn: Any) -> None:
+    """A RabbitMQ that was restarted closed every pooled connection: each would cost one message."""
+    if not conn.connected:
+        return
+    try:
+        conn.drain_events(timeout=0)
+    except TimeoutError:
+        pass  # it has nothing to say, so it is alive
+    except (OSError, *conn.connection_errors):
+        conn.collect()

@@ -117,6 +117,7 @@ END
 test_packages() {
     missing <<END
 /usr/lib/postgresql/*/bin/initdb postgresql
+/usr/lib/rabbitmq/bin/rabbitmq-server rabbitmq-server
 END
 }
 
@@ -129,7 +130,7 @@ system() {
             $(guest_packages)
     fi
     if [ "$tests" = yes ]; then
-        apt_install "The tests need a PostgreSQL server's programs; they start one of their own." $(test_packages)
+        apt_install "The tests need the programs of a PostgreSQL and a RabbitMQ server; they start their own." $(test_packages)
     fi
     python=$(find_python) || {
         apt_install "Install Python 3.11, 3.12 or 3.13 with its venv module." python3 python3-venv

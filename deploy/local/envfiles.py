@@ -25,6 +25,11 @@ def database_variable(name: str) -> str:
     return "STILLWATER_DATABASE_URL" if name == "global" else f"STILLWATER_{name.upper()}_DATABASE_URL"
 
 
+def broker_variable(domain: str) -> str:
+    """The variable `up` is told another broker by than a Redis of ours."""
+    return f"STILLWATER_{domain.upper()}_BROKER_URL"
+
+
 def global_file(state: State) -> Path:
     """The env file of `manage.py`, and what everything global starts from."""
     return state.path("stillwater.env")

@@ -48,7 +48,7 @@ def choose_ports(state: State, first: int) -> None:
 
 def start(state: State) -> list[str]:
     """Start those that do not run, and wait until each answers; returns their names."""
-    started = [domain for domain in DOMAINS if daemon(state, domain).forget_if_dead()]
+    started = [domain for domain in state.redis_domains if daemon(state, domain).forget_if_dead()]
     for domain in started:
         _launch(state, domain)
     for domain in started:

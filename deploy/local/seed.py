@@ -10,7 +10,7 @@ from pathlib import Path
 from deploy.local import clients, envfiles
 from deploy.local.daemons import manage, python
 from deploy.local.progress import Failed, hint, step
-from deploy.local.state import CELL0, CELLS, ROOT, State
+from deploy.local.state import CELL0, CELLS, DOMAINS, ROOT, State
 
 BUILD_SECONDS = 300
 
@@ -71,7 +71,7 @@ def _fingerprint(state: State, values: dict[str, str]) -> str:
         if name.endswith("DATABASE_URL"):
             path = Path(url.removeprefix("sqlite:///"))
             digest.update(f"{url} {url.startswith('sqlite') and not path.exists()}".encode())
-    digest.update(repr(sorted(state.choices.redis_ports.items())).encode())
+    digest.update(repr([state.broker_url(domain) for domain in DOMAINS]).encode())
     return digest.hexdigest()
 
 

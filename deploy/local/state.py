@@ -115,8 +115,19 @@ class State:
         """A generated password."""
         return self.secret_file(name).read_text().strip()
 
+    def given_broker(self, domain: str) -> Path:
+        """The file of the URL of a broker that is not ours to start; there is none where a Redis of ours is."""
+        return self.path("secrets", f"broker-{domain}")
+
+    @property
+    def redis_domains(self) -> list[str]:
+        """Failure domains whose broker is a Redis of ours."""
+        return [domain for domain in DOMAINS if not self.given_broker(domain).exists()]
+
     def broker_url(self, domain: str) -> str:
         """The broker of the global side or of a cell."""
+        if domain not in self.redis_domains:
+            return self.given_broker(domain).read_text().strip()
         return f"redis://:{self.secret('redis-' + domain)}@127.0.0.1:{self.choices.redis_ports[domain]}/0"
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 from deploy.local import api, hosts, redis, workers
 from deploy.local.daemons import Daemon, manage
 from deploy.local.progress import Failed
-from deploy.local.state import DOMAINS, HOSTS, State
+from deploy.local.state import HOSTS, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def status(state: State) -> int:
 
 def processes(state: State) -> list[Row]:
     """Every process the cloud should have."""
-    daemons: list[Daemon] = [redis.daemon(state, domain) for domain in DOMAINS]
+    daemons: list[Daemon] = [redis.daemon(state, domain) for domain in state.redis_domains]
     daemons += [api.daemon(state), *(workers.daemon(state, node) for node in workers.NODES)]
     rows = [_row(daemon.name, daemon.pid()) for daemon in daemons]
     return rows + [_row(f"libvirtd-{host.name}", host.pid()) for host in hosts.libvirt_hosts(state)]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.local import api, boot, clients, envfiles, hosts, redis, workers
+from deploy.local import api, boot, brokers, clients, envfiles, hosts, redis, workers
 from deploy.local.daemons import manage, tool
 from deploy.local.progress import Failed, hint, say, step
 from deploy.local.seed import Guests, databases
-from deploy.local.state import State
+from deploy.local.state import DOMAINS, State, write_private
 
 API_PORT, REDIS_PORT = 8774, 6390
 
@@ -70,6 +71,20 @@ def decide(state: State, wishes: Wishes) -> None:
     api.check_port(state)
     state.create()
     redis.choose_ports(state, wishes.redis_port or REDIS_PORT)
+    take_brokers(state)
+
+
+def take_brokers(state: State) -> None:
+    """An exported broker takes the place of a Redis of ours, and is kept; not under processes that run."""
+    for domain in DOMAINS:
+        url = os.environ.get(envfiles.broker_variable(domain))
+        if not url or url == state.broker_url(domain):
+            continue
+        if running(state):
+            raise Failed(
+                f"this cloud runs on another broker ({domain})", advice="`make down` first, then `make up`."
+            )
+        write_private(state.given_broker(domain), url + "\n")
 
 
 def running(state: State) -> list[str]:
@@ -79,7 +94,15 @@ def running(state: State) -> list[str]:
 
 
 def start_redis(state: State) -> bool:
-    """A Redis for each failure domain; whether any had to be started."""
+    """A Redis for each failure domain that was not given a broker; whether any had to be started."""
+    for domain in DOMAINS:
+        if domain not in state.redis_domains and not brokers.answers(state.broker_url(domain)):
+            raise Failed(
+                f"the broker of {domain} does not answer",
+                advice=f"Start it, or export its URL as {envfiles.broker_variable(domain)}.",
+            )
+    if not state.redis_domains:
+        return False
     with step("Redis") as note:
         started = redis.start(state)
         note.text = f"started {', '.join(started)}" if started else "running"

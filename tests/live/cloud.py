@@ -26,7 +26,7 @@ from deploy.local.daemons import Daemon
 from deploy.local.libvirtd import LibvirtHost
 from deploy.local.ports import any_free, next_free
 from deploy.local.processes import gone
-from deploy.local.state import DOMAINS, HOSTS, ROOT, State
+from deploy.local.state import HOSTS, ROOT, State
 
 UP_SECONDS, DOWN_SECONDS, STATUS_SECONDS, CLIENT_SECONDS = 400, 300, 60, 180
 # Waiting costs the same test more when beats are slow; nothing else about the cloud differs from a user's.
@@ -124,7 +124,7 @@ class Cloud:
     def daemon(self, name: str) -> Daemon:
         """A process by its name in `make status`: api, scheduler, conductor-cell1, host1, redis-cell1 …"""
         state = self.state
-        daemons = [redis.daemon(state, domain) for domain in DOMAINS]
+        daemons = [redis.daemon(state, domain) for domain in state.redis_domains]
         daemons += [api.daemon(state), *(workers.daemon(state, node) for node in workers.NODES)]
         return next(daemon for daemon in daemons if daemon.name == name)
 
@@ -152,7 +152,8 @@ class Cloud:
 
     def pids(self) -> dict[str, int | None]:
         """Every process by name."""
-        names = ["api", *(f"redis-{domain}" for domain in DOMAINS), *(node.name for node in workers.NODES)]
+        names = ["api", *(f"redis-{domain}" for domain in self.state.redis_domains)]
+        names += [node.name for node in workers.NODES]
         return {name: self.daemon(name).pid() for name in names}
 
     def leftovers(self) -> list[leftovers.Leftover]:

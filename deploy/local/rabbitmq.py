@@ -1,0 +1,124 @@
+"""A RabbitMQ of our own for as long as somebody needs one: own folder, ports, cookie, epmd; no plugins.
+
+One node, with a virtual host for each failure domain. Nothing of it outlives `end()`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from deploy.local import brokers
+from deploy.local.ports import any_free
+from deploy.local.progress import Failed, wait_for
+from deploy.local.state import DOMAINS, require, write_private
+
+START_SECONDS, STOP_SECONDS = 60, 30
+ADVICE = "Run deploy/bootstrap.sh --tests, which installs it, or: apt-get install rabbitmq-server"
+SCRIPT = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # the one in PATH wants to become the user rabbitmq
+USER = "stillwater"
+ALL = {"configure": ".*", "write": ".*", "read": ".*"}
+# Two schedulers that do not spin: the machine has other work. Distribution on loopback only.
+ERLANG = "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}"
+
+
+class RabbitMQ:
+    """One server. `settings` are more lines of rabbitmq.conf; they count from the next start on."""
+
+    def __init__(self, settings: str = "") -> None:
+        self.settings = settings
+        self.folder = Path(tempfile.mkdtemp(prefix="stillwater-mq-"))
+        self._password = secrets.token_urlsafe(16)
+        self._port, self._distribution, self._epmd_port = any_free(), any_free(), any_free()
+        self._epmd: subprocess.Popen[bytes] | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        write_private(self.folder / ".erlang.cookie", secrets.token_hex(16))
+        (self.folder / ".erlang.cookie").chmod(0o400)
+        (self.folder / "plugins").write_text("[].\n")
+        (self.folder / "inetrc").write_text('{lookup, ["file"]}.\n')  # no resolver processes beside it
+        write_private(self.folder / "definitions.json", json.dumps(self._definitions()))
+
+    def url(self, domain: str) -> str:
+        """Where a failure domain finds its broker."""
+        return f"amqp://{USER}:{self._password}@127.0.0.1:{self._port}/{domain}"
+
+    def start(self) -> None:
+        """Start it, and return when it takes connections."""
+        if self._epmd is None:
+            self._epmd = self._launch("epmd", require("epmd", ADVICE))
+        (self.folder / "rabbitmq.conf").write_text(
+            f"listeners.tcp.default = 127.0.0.1:{self._port}\n"
+            f"load_definitions = {self.folder}/definitions.json\n{self.settings}\n"
+        )
+        self._server = self._launch("server", require(SCRIPT, ADVICE))
+        if not wait_for(lambda: self._answers() or not self.is_running(), START_SECONDS) or not self.is_running():
+            raise Failed("RabbitMQ did not start", log=self.folder / "server.log", advice=ADVICE)
+
+    def is_running(self) -> bool:
+        """Whether its process is there."""
+        return self._server is not None and self._server.poll() is None
+
+    def stop(self, sig: signal.Signals = signal.SIGTERM) -> None:
+        """End it; by SIGKILL it has no time to write anything."""
+        if self._server is not None:
+            self._server.send_signal(sig)
+            self._server.wait(STOP_SECONDS)
+
+    def wipe(self) -> None:
+        """Everything it knew is gone, queues and messages: the next start is its first."""
+        assert not self.is_running()
+        shutil.rmtree(self.folder / "data")
+
+    def end(self) -> None:
+        """Nothing of it is left."""
+        self.stop(signal.SIGKILL)
+        if self._epmd is not None:
+            self._epmd.terminate()
+            self._epmd.wait(STOP_SECONDS)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _answers(self) -> bool:
+        """Whether every failure domain can connect."""
+        return all(brokers.answers(self.url(domain)) for domain in DOMAINS)
+
+    def _launch(self, name: str, program: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.log").open("ab") as out:
+            return subprocess.Popen(
+                [program], cwd=self.folder, env=self._environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+
+    def _environment(self) -> dict[str, str]:
+        """Everything by the environment: epmd runs in the foreground, so that it ends with us."""
+        folder = str(self.folder)
+        return {
+            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+            "HOME": folder,  # where Erlang looks for its cookie
+            "LANG": "C.UTF-8",
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_INETRC": f"{folder}/inetrc",
+            "RABBITMQ_NODENAME": f"stillwater-{self._port}@localhost",
+            "RABBITMQ_NODE_PORT": str(self._port),
+            "RABBITMQ_DIST_PORT": str(self._distribution),
+            "RABBITMQ_CONFIG_FILE": f"{folder}/rabbitmq.conf",
+            "RABBITMQ_CONF_ENV_FILE": f"{folder}/none",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{folder}/plugins",
+            "RABBITMQ_MNESIA_BASE": f"{folder}/data",
+            "RABBITMQ_LOG_BASE": f"{folder}/log",
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": ERLANG,
+            "RUNNING_UNDER_SYSTEMD": "true",  # the script becomes the server: its pid is the one we know
+        }
+
+    def _definitions(self) -> dict[str, list[dict[str, object]]]:
+        return {
+            "users": [{"name": USER, "password": self._password, "tags": ""}],
+            "vhosts": [{"name": domain} for domain in DOMAINS],
+            "permissions": [{"user": USER, "vhost": domain, **ALL} for domain in DOMAINS],
+        }
