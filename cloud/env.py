@@ -38,7 +38,7 @@ class Variable:
             return _CASTS[self.kind](raw)
         except ValueError:
             shown = "its value" if self.secret else repr(raw)
-            _stop(f"{self.name}: {shown} is not a valid {self.kind.__name__}. {self.meaning}")
+            stop(f"{self.name}: {shown} is not a valid {self.kind.__name__}. {self.meaning}")
 
 
 def _boolean(raw: str) -> bool:
@@ -59,8 +59,10 @@ _CASTS: dict[type, Any] = {
 }  # fmt: skip
 
 
-def _stop(sentence: str) -> NoReturn:
-    sys.exit(f"stillwater: {sentence}")
+def stop(sentence: str) -> NoReturn:
+    """End the process over its settings. By this exit code systemd knows that starting it again is no use."""
+    sys.stderr.write(f"stillwater: {sentence}\n")
+    sys.exit(os.EX_CONFIG)
 
 
 def state_dir() -> Path:
@@ -75,7 +77,7 @@ def load_env_file() -> None:
     if path.is_file():
         environ.Env.read_env(path, overwrite=False)
     elif named:
-        _stop(f"STILLWATER_ENV_FILE names {path}, which does not exist. Unset it or create the file.")
+        stop(f"STILLWATER_ENV_FILE names {path}, which does not exist. Unset it or create the file.")
 
 
 # STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT by role, where nobody set it; units and manifests are derived from it.
