@@ -16,6 +16,7 @@ from deploy.local.state import State
 from deploy.local.status import status
 from deploy.local.up import Wishes, up
 
+MOST_HOSTS = 10  # per cell
 STOP_SECONDS = 75  # a guest has 60 s to shut down by itself, and a draining host waits for it
 
 
@@ -28,6 +29,7 @@ def arguments() -> argparse.Namespace:
     starts.add_argument("--bind", help="address of the API, default 127.0.0.1")
     starts.add_argument("--port", type=int, help="port of the API, default 8774")
     starts.add_argument("--redis-port", type=int, help="first of three ports for Redis, default 6390")
+    starts.add_argument("--hosts-per-cell", type=_number, help="of a new cloud, default 1")
     starts.add_argument("--guests", type=Path, help="folder guest images are built in")
     starts.add_argument("--no-first-guest", dest="first_guest", action="store_false", help="boot no guest")
     stops = verbs.add_parser("down", help="stop everything gracefully")
@@ -35,6 +37,12 @@ def arguments() -> argparse.Namespace:
     verbs.add_parser("clean", help="delete the state folder, unless something runs")
     verbs.add_parser("status", help="show every process, queue, host and guest")
     return parser.parse_args()
+
+
+def _number(text: str) -> int:
+    if not 1 <= int(text) <= MOST_HOSTS:
+        raise argparse.ArgumentTypeError(f"between 1 and {MOST_HOSTS}")
+    return int(text)
 
 
 @contextmanager

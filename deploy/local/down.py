@@ -22,7 +22,7 @@ def down(state: State, seconds: float) -> None:
     _stop("API", [api.daemon(state)], seconds)
     api.end_orphans(state)
     for role, title in (("scheduler", "scheduler"), ("host", "hosts"), ("conductor", "conductors")):
-        nodes = [node for node in workers.NODES if node.role == role]
+        nodes = [node for node in workers.nodes(state) if node.role == role]
         _stop(title, [workers.daemon(state, node) for node in nodes], seconds)
     _stop_hypervisors(state)
     _stop("Redis", [redis.daemon(state, domain) for domain in DOMAINS], REDIS_SECONDS)

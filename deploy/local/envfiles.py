@@ -11,7 +11,8 @@ from cryptography.fernet import Fernet
 from cloud.env import VARIABLES
 from deploy.local.hosts import libvirt_host
 from deploy.local.progress import Failed
-from deploy.local.state import CELLS, DATABASES, HOSTS, State, write_private
+from deploy.local.state import CELLS, DATABASES, State, write_private
+from tasks.node import environment, read
 
 # What each process is told by its place; exporting one of these does not change a cloud.
 PLACED = {
@@ -51,27 +52,15 @@ def write(state: State) -> dict[str, str]:
         node = f"conductor-{cell}"
         own = _service_values(values, "conductor", node) | _cell_values(state, values, cell)
         _write(node_file(state, node), own)
-    for host, cell in HOSTS.items():
+    for host, cell in state.hosts.items():
         own = _host_values(state, host) | _cell_values(state, values, cell)
         _write(node_file(state, host), own | shared)
     return values
 
 
-def read(file: Path) -> dict[str, str]:
-    """The variables of an env file; none when there is no file."""
-    if not file.is_file():
-        return {}
-    lines = [line for line in file.read_text().splitlines() if "=" in line and not line.startswith("#")]
-    pairs = (line.split("=", 1) for line in lines)
-    return {name: "".join(shlex.split(value)) for name, value in pairs}
-
-
 def process_environment(state: State, file: Path) -> dict[str, str]:
     """This process's environment with the cloud's variables replaced by those of one env file."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("STILLWATER_")}
-    clean.pop("PYTHONDONTWRITEBYTECODE", None)  # seven processes would compile everything at every start
-    clean["PATH"] = clean.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
-    return clean | {"STILLWATER_STATE": str(state.directory), "STILLWATER_ENV_FILE": str(file)}
+    return environment(file, state.directory)
 
 
 def _global_values(state: State, kept: dict[str, str]) -> dict[str, str]:

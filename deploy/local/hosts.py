@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from deploy.local.libvirtd import LibvirtHost
 from deploy.local.progress import Failed, wait_for
-from deploy.local.state import HOSTS, State, require
+from deploy.local.state import State, require
 from tasks import hostboot
 
 PRESS_SECONDS = 4  # a guest that is still booting does not hear the power button, so it is pressed again
@@ -19,7 +19,7 @@ ADVICE = "Run `make up`, which installs it; where it cannot be had: make up DRIV
 
 def libvirt_host(state: State, host: str) -> LibvirtHost:
     """The private libvirtd of a host. The index keeps guests' ports of several clouds apart."""
-    index = state.choices.slot * len(HOSTS) + list(HOSTS).index(host)
+    index = state.choices.slot * len(state.hosts) + list(state.hosts).index(host)
     return LibvirtHost(host, state.path("hosts"), index)
 
 
@@ -27,7 +27,7 @@ def libvirt_hosts(state: State) -> list[LibvirtHost]:
     """Every host's libvirtd; none with the fake driver."""
     if state.choices.driver == "fake":
         return []
-    return [libvirt_host(state, host) for host in HOSTS]
+    return [libvirt_host(state, host) for host in state.hosts]
 
 
 def start(state: State) -> list[str]:
@@ -35,7 +35,7 @@ def start(state: State) -> list[str]:
     down = [host for host in libvirt_hosts(state) if not host.is_running()]
     for program in ("libvirtd", "virsh", "qemu-system-x86_64") if down else ():
         require(program, ADVICE)
-    with ThreadPoolExecutor(len(HOSTS)) as pool:
+    with ThreadPoolExecutor(len(state.hosts)) as pool:
         for host, start_it in [(host, pool.submit(host.start)) for host in down]:
             try:
                 start_it.result()

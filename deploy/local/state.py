@@ -18,12 +18,11 @@ from deploy.local.progress import Failed
 
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = ("cell1", "cell2")
-HOSTS = {"host1": "cell1", "host2": "cell2"}  # host -> its cell
 DOMAINS = ("global", *CELLS)  # failure domains: a Redis and a database each
 DATABASES = ("global", "cell0", *CELLS)
 CELL0 = "00000000-0000-0000-0000-000000000000"
 FOLDERS = ("run", "log", "env", "secrets", "redis", "hosts", "images")
-SLOTS = 90  # clouds on one machine whose guests' ports do not meet
+ADDRESSES = 180  # hosts of all clouds on one machine whose guests' ports do not meet
 
 
 @dataclass
@@ -35,6 +34,7 @@ class Choices:
     port: int = 8774
     redis_ports: dict[str, int] = field(default_factory=dict)
     cells: dict[str, str] = field(default_factory=dict)
+    hosts_per_cell: int = 1
     slot: int = 0
     seeded: str = ""  # fingerprint of what the last seeding did
     images: list[str] = field(default_factory=list)  # imported
@@ -84,13 +84,20 @@ class State:
         for cell in CELLS:
             self.choices.cells.setdefault(cell, str(uuid.uuid4()))
         if not self.exists and self.directory != ROOT / "var":
-            self.choices.slot = 1 + zlib.crc32(str(self.directory).encode()) % SLOTS
+            slots = ADDRESSES // len(self.hosts)
+            self.choices.slot = 1 + zlib.crc32(str(self.directory).encode()) % slots
         self.save()
 
     def save(self) -> None:
         """Keep the choices."""
         write_private(self._file, json.dumps(asdict(self.choices), indent=2) + "\n")
         self.exists = True
+
+    @property
+    def hosts(self) -> dict[str, str]:
+        """Every host and its cell: host1 in cell1, host2 in cell2, host3 in cell1, ..."""
+        cells = CELLS * self.choices.hosts_per_cell
+        return {f"host{number}": cell for number, cell in enumerate(cells, start=1)}
 
     def path(self, *parts: str) -> Path:
         """A path in the folder."""

@@ -12,7 +12,7 @@ from typing import Any
 from deploy.local import api, hosts, redis, workers
 from deploy.local.daemons import Daemon, manage
 from deploy.local.progress import Failed
-from deploy.local.state import HOSTS, State
+from deploy.local.state import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def status(state: State) -> int:
 def processes(state: State) -> list[Row]:
     """Every process the cloud should have."""
     daemons: list[Daemon] = [redis.daemon(state, domain) for domain in state.redis_domains]
-    daemons += [api.daemon(state), *(workers.daemon(state, node) for node in workers.NODES)]
+    daemons += [api.daemon(state), *(workers.daemon(state, node) for node in workers.nodes(state))]
     rows = [_row(daemon.name, daemon.pid()) for daemon in daemons]
     return rows + [_row(f"libvirtd-{host.name}", host.pid()) for host in hosts.libvirt_hosts(state)]
 
@@ -92,7 +92,7 @@ def _age(seconds: float) -> str:
 def _print_guests(state: State) -> None:
     print(f"\n{'HYPERVISOR':<18} GUESTS")
     if state.choices.driver == "fake":
-        print(f"{', '.join(HOSTS):<18} simulated by the fake driver: openstack server list")
+        print(f"{', '.join(state.hosts):<18} simulated by the fake driver: openstack server list")
     for host in hosts.libvirt_hosts(state):
         names = hosts.guests(host)
         print(f"{host.name:<18} {len(host.qemu_pids())}  {' '.join(names)}")

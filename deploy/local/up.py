@@ -24,6 +24,7 @@ class Wishes:
     bind: str | None = None
     port: int | None = None
     redis_port: int | None = None
+    hosts_per_cell: int | None = None
     guests: Path | None = None
     first_guest: bool = True
 
@@ -54,6 +55,12 @@ def decide(state: State, wishes: Wishes) -> None:
             f"this cloud was made with the {choices.driver} driver and keeps it",
             advice=f"For another: make up DRIVER={wishes.driver} STILLWATER_STATE=var2 PORT=8874",
         )
+    if state.exists and wishes.hosts_per_cell not in (None, choices.hosts_per_cell):
+        raise Failed(
+            f"this cloud was made with {choices.hosts_per_cell} host(s) per cell and keeps them",
+            advice="For another number make a new cloud: make up STILLWATER_STATE=/another/folder",
+        )
+    choices.hosts_per_cell = wishes.hosts_per_cell or choices.hosts_per_cell
     address = (wishes.bind or choices.bind, wishes.port or choices.port)
     if address != (choices.bind, choices.port) and running(state):
         raise Failed(
@@ -89,7 +96,7 @@ def take_brokers(state: State) -> None:
 
 def running(state: State) -> list[str]:
     """Names of the API and the workers that run."""
-    daemons = [api.daemon(state), *(workers.daemon(state, node) for node in workers.NODES)]
+    daemons = [api.daemon(state), *(workers.daemon(state, node) for node in workers.nodes(state))]
     return [daemon.name for daemon in daemons if daemon.pid()]
 
 

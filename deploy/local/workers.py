@@ -33,9 +33,7 @@ def nodes(state: State) -> list[Node]:
 
 def process(state: State, node: Node) -> processes.Node:
     """Where its files are."""
-    return processes.Node(
-        node.name, envfiles.node_file(state, node.name), state.path("run"), state.path("log")
-    )
+    return processes.Node(node.name, envfiles.node_file(state, node.name), state.path("run"), state.path("log"))
 
 
 def daemon(state: State, node: Node) -> Daemon:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.local.state import CELLS, HOSTS
+from deploy.local.state import CELLS
 from tests.live.cloud import Cloud, eventually
 
 
@@ -73,7 +73,7 @@ def check(cloud: Cloud) -> list[Row]:
     twice = [uuid for uuid, count in Counter(row.uuid for row in living).items() if count > 1]
     assert not twice, f"in two cells: {twice}"
     expected = {(row.host, row.uuid) for row in living if row.vm_state not in ("error", "building")}
-    on_hosts = {(host, uuid) for host in HOSTS for uuid in guests(cloud, host)}
+    on_hosts = {(host, uuid) for host in cloud.state.hosts for uuid in guests(cloud, host)}
     assert on_hosts == expected, f"on hosts: {on_hosts - expected}, on record: {expected - on_hosts}"
     placed, claimed = {uuid for _, uuid in expected}, claims(cloud)
     assert claimed == placed, f"only claims: {claimed - placed}, only servers: {placed - claimed}"

@@ -26,7 +26,7 @@ from deploy.local.daemons import Daemon
 from deploy.local.libvirtd import LibvirtHost
 from deploy.local.ports import any_free, next_free
 from deploy.local.processes import gone
-from deploy.local.state import HOSTS, ROOT, State
+from deploy.local.state import ROOT, State
 
 UP_SECONDS, DOWN_SECONDS, STATUS_SECONDS, CLIENT_SECONDS = 400, 300, 60, 180
 # Waiting costs the same test more when beats are slow; nothing else about the cloud differs from a user's.
@@ -40,10 +40,11 @@ class ClientFailed(AssertionError):
 class Cloud:
     """One cloud of the tests'. `settings` are STILLWATER_ variables its first `up` is given."""
 
-    def __init__(self, driver: str, **settings: str) -> None:
+    def __init__(self, driver: str, *, hosts_per_cell: int = 1, **settings: str) -> None:
         # short: a socket's path has a length limit
         self.directory = Path(tempfile.mkdtemp(prefix="sw-", dir="/tmp"))
         self.driver, self.settings = driver, QUICK | settings
+        self.hosts_per_cell = hosts_per_cell
         self.port = any_free()
         self.redis_port = next_free(20000 + self.port % 20000)
 
@@ -59,7 +60,9 @@ class Cloud:
 
     def up(self, *words: str) -> str:
         """`make up` without a first guest; what it printed. Raises AssertionError when it fails."""
-        first = () if self.state.exists else ("--driver", self.driver, "--redis-port", str(self.redis_port))
+        new = ("--driver", self.driver, "--redis-port", str(self.redis_port))
+        new += ("--hosts-per-cell", str(self.hosts_per_cell))
+        first = () if self.state.exists else new
         # built once for all clouds of the machine
         guests = ("--guests", str(ROOT / "var/guests"))
         words = ("up", "--no-first-guest", "--port", str(self.port), *guests, *first, *words)
@@ -125,7 +128,7 @@ class Cloud:
         """A process by its name in `make status`: api, scheduler, conductor-cell1, host1, redis-cell1 …"""
         state = self.state
         daemons = [redis.daemon(state, domain) for domain in state.redis_domains]
-        daemons += [api.daemon(state), *(workers.daemon(state, node) for node in workers.NODES)]
+        daemons += [api.daemon(state), *(workers.daemon(state, node) for node in workers.nodes(state))]
         return next(daemon for daemon in daemons if daemon.name == name)
 
     def libvirtd(self, host: str) -> LibvirtHost:
@@ -153,7 +156,7 @@ class Cloud:
     def pids(self) -> dict[str, int | None]:
         """Every process by name."""
         names = ["api", *(f"redis-{domain}" for domain in self.state.redis_domains)]
-        names += [node.name for node in workers.NODES]
+        names += [node.name for node in workers.nodes(self.state)]
         return {name: self.daemon(name).pid() for name in names}
 
     def leftovers(self) -> list[leftovers.Leftover]:
@@ -170,7 +173,7 @@ class Cloud:
         if self.state.exists:
             self.down()
             if self.driver == "libvirt":
-                assert not [pid for host in HOSTS for pid in self.libvirtd(host).qemu_pids()]
+                assert not [pid for host in self.state.hosts for pid in self.libvirtd(host).qemu_pids()]
         assert not self.leftovers()
         shutil.rmtree(self.directory)
 

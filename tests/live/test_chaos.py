@@ -14,7 +14,7 @@ import pytest
 import requests
 from redis import Redis
 
-from deploy.local.state import DOMAINS, HOSTS
+from deploy.local.state import DOMAINS
 from tests.live import books
 from tests.live.burst import Burst
 from tests.live.cloud import Cloud, eventually
@@ -279,12 +279,12 @@ def empty(cloud: Cloud) -> None:
 
 def spawning(cloud: Cloud) -> set[str]:
     """Hosts that are in the middle of a build, as the journal says."""
-    return {host for host in HOSTS if "build" in doing(cloud, host)}
+    return {host for host in cloud.state.hosts if "build" in doing(cloud, host)}
 
 
 def doing(cloud: Cloud, host: str) -> set[str]:
     """Names of the steps a host runs now."""
-    database = sqlite3.connect(cloud.state.path(f"{HOSTS[host]}.sqlite3"), timeout=30)
+    database = sqlite3.connect(cloud.state.path(f"{cloud.state.hosts[host]}.sqlite3"), timeout=30)
     question = "SELECT DISTINCT name FROM compute_step WHERE host = ? AND state = 'running'"
     found = {name for (name,) in database.execute(question, (host,))}
     database.close()

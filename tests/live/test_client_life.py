@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from deploy.local.state import HOSTS
 from tests.live import books
 from tests.live.cloud import ClientFailed, Cloud, eventually
 
@@ -121,7 +120,7 @@ def test_a_server_from_a_snapshot_on_the_other_host_with_an_address(cloud, guest
     eventually("the copy is up", lambda: line in console_of(cloud, "copy"), 30)
     rows = cloud.openstack("server", "list", "--long", "--all-projects", admin=True)
     where = {row["Name"]: row["Host"] for row in rows}
-    assert {where["life"], where["copy"]} == set(HOSTS), "two cells have one each"
+    assert {where["life"], where["copy"]} == set(cloud.state.hosts), "two cells have one each"
     assert virsh_state(cloud, copy) == "running"
     cloud.do("server", "delete", "--wait", "copy")
     cloud.do("image", "delete", "life-copy")
@@ -153,7 +152,7 @@ def test_a_deleted_server_leaves_nothing_on_its_host(cloud, guest):
     assert (disk / "disk.qcow2").exists()
     cloud.do("server", "delete", "--wait", "life")
     assert "life" not in {row["Name"] for row in cloud.openstack("server", "list") or []}
-    for host in HOSTS:
+    for host in cloud.state.hosts:
         assert books.guests(cloud, host) == set()
         assert not any(cloud.state.path("hosts", host, "state", "guests").glob("*"))
     assert not disk.exists()

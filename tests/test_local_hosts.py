@@ -1,0 +1,37 @@
+"""How many hosts a local cloud has, and what they are called."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deploy.local import workers
+from deploy.local.progress import Failed
+from deploy.local.state import State
+from deploy.local.up import Wishes, decide
+
+
+def test_a_cloud_of_an_older_version_keeps_its_two_hosts(tmp_path: Path):
+    (tmp_path / "cloud.json").write_text(json.dumps({"driver": "fake", "slot": 3}))
+    assert State(tmp_path).hosts == {"host1": "cell1", "host2": "cell2"}
+
+
+def test_hosts_go_round_the_cells_and_each_has_a_worker(tmp_path: Path):
+    state = State(tmp_path / "new")
+    decide(state, Wishes(driver="fake", port=1, redis_port=30000, hosts_per_cell=2))
+    assert State(state.directory).hosts == {
+        "host1": "cell1", "host2": "cell2", "host3": "cell1", "host4": "cell2",
+    }  # fmt: skip
+    names = [node.name for node in workers.nodes(state) if node.role == "host"]
+    assert names == list(state.hosts)
+
+
+def test_the_number_of_hosts_of_a_cloud_stays(tmp_path: Path):
+    state = State(tmp_path / "new")
+    decide(state, Wishes(driver="fake", port=1, redis_port=30000, hosts_per_cell=2))
+    with pytest.raises(Failed, match="2 host"):
+        decide(state, Wishes(hosts_per_cell=3))
+    decide(state, Wishes())
+    assert len(state.hosts) == 4
