@@ -30,6 +30,7 @@ MIND_WISHES = "stillwater.mind_wishes"
 CONDUCTOR_QUEUE = "conductor"
 SCHEDULER_QUEUE = "scheduler"
 REQUESTS, OPS = "requests", "ops"
+OPS_SINCE = 2  # the Service.version that first had an ops queue
 
 
 def host_queue(host: str, lane: str = REQUESTS) -> str:
@@ -37,20 +38,30 @@ def host_queue(host: str, lane: str = REQUESTS) -> str:
     return f"compute-ops.{host}" if lane == OPS else f"compute.{host}"
 
 
+def queue_of(host: str, lane: str) -> str:
+    """Where a host hears of work on a lane; one too old for the ops queue hears of everything on the other one."""
+    if lane != OPS:
+        return host_queue(host, lane)
+    from compute.models import Service  # noqa: PLC0415  Celery's settings know the wire before Django knows models
+
+    version = Service.objects.filter(binary="nova-compute", host=host).values_list("version", flat=True).first()
+    return host_queue(host, lane if version is None or version >= OPS_SINCE else REQUESTS)
+
+
 def step(row: Step) -> None:
     """Wake whoever is to run this step, once the transaction is committed."""
-    queue = host_queue(row.host, row.lane) if row.host else CONDUCTOR_QUEUE
+    queue = queue_of(row.host, row.lane) if row.host else CONDUCTOR_QUEUE
     _after_commit(current_alias(), queue, RUN_STEP, {"step_id": row.pk})
 
 
 def call(row: HostCall) -> None:
     """Wake the host that is to answer this call."""
-    _after_commit(current_alias(), host_queue(row.host, OPS), ANSWER_CALL, {"call_id": row.pk})
+    _after_commit(current_alias(), queue_of(row.host, OPS), ANSWER_CALL, {"call_id": row.pk})
 
 
 def wishes(host: str) -> None:
     """Wake a host to read its own service record: somebody wants it to drain, or no more."""
-    _after_commit(current_alias(), host_queue(host, OPS), MIND_WISHES, {})
+    _after_commit(current_alias(), queue_of(host, OPS), MIND_WISHES, {})
 
 
 def schedule(server_id: str) -> None:

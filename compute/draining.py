@@ -6,6 +6,7 @@ process reads it sooner than at its next beat.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -98,16 +99,25 @@ def operations(service: Service) -> list[Operation]:
     """Everything that needs this service now, the oldest first. Two queries."""
     found = [_of_step(step) for step in _steps(service).order_by("queued_at", "pk")[:MOST]]
     if service.binary == COMPUTE:
-        found += _elsewhere(service.host, {one.request_id for one in found})
+        found += elsewhere(service.host, {one.request_id for one in found})
     return found
 
 
 def count(service: Service) -> int:
-    """How many operations need this service now."""
+    """How many operations need this service now, those that run there included."""
     if service.binary != COMPUTE:
         return _steps(service).count()
     here = _steps(service).values_list("action_id", flat=True)
     return len({*here, *_needs(service.host).values_list("action_id", flat=True)})
+
+
+def needs(host: str) -> int:
+    """How many begun operations want something more of a host, beside what runs there. Two queries.
+
+    In this order: a step that another host ends meanwhile opens the next one here, and the need stays.
+    """
+    wanted = Step.objects.filter(host=host, state=QUEUED, lane=dispatch.OPS).values_list("action_id", flat=True)
+    return len({*wanted, *_needs(host).values_list("action_id", flat=True)})
 
 
 def waiting(host: str) -> int:
@@ -134,7 +144,7 @@ def _needs(host: str) -> QuerySet[HostNeed]:
     return HostNeed.objects.filter(host=host, action__finished_at__isnull=True)
 
 
-def _elsewhere(host: str, shown: set[str]) -> list[Operation]:
+def elsewhere(host: str, shown: Collection[str] = ()) -> list[Operation]:
     """Operations of several hosts whose present step runs on another one."""
     actions = [need.action_id for need in _needs(host)[:MOST]]
     steps = Step.objects.filter(action__in=actions, state__in=(QUEUED, RUNNING)).exclude(host=host)

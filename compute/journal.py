@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from cells.context import current_alias
 from compute import dispatch
-from compute.models import Instance, InstanceAction, Step
+from compute.models import HostNeed, Instance, InstanceAction, Step
 
 QUEUED, RUNNING = Step.State.QUEUED, Step.State.RUNNING
 OPEN = (QUEUED, RUNNING)
@@ -87,6 +87,13 @@ def close_action(action: InstanceAction, *, outcome: str = "", failed: bool = Fa
     InstanceAction.objects.filter(pk=action.pk, finished_at__isnull=True).update(
         finished_at=now, updated_at=now, message="Error" if failed else None, outcome=outcome[:2000]
     )
+    HostNeed.objects.filter(action=action).delete()
+
+
+def set_needs(action: InstanceAction, hosts: set[str]) -> None:
+    """The hosts this action has not finished with, from now on. In the caller's transaction."""
+    HostNeed.objects.filter(action=action).exclude(host__in=hosts).delete()
+    HostNeed.objects.bulk_create([HostNeed(action=action, host=host) for host in hosts], ignore_conflicts=True)
 
 
 def cancel(step: Step, why: str) -> bool:

@@ -1,61 +1,35 @@
 """The life of a server action: submit (API side) -> run a step (host side) -> next step -> end.
 
-Read this first. What is special about one action is in `compute/actions/<name>.py`; everything they
-have in common is here.
+Read this first, then `running.py`, which carries steps out. What is special about one action is in
+`compute/actions/<name>.py`; everything they have in common is in these two.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
-from functools import partial
 from typing import Any, ClassVar
 
-import tenacity
-from django.db import DatabaseError, close_old_connections, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from cells.context import current_alias
-from cloud import log
+from cloud import killpoints
 from cloud.caller import Caller
-from compute import dispatch, journal, state
+from compute import journal, state
 from compute.errors import Conflict, StateConflict
 from compute.microversion import Version
 from compute.models import Instance, InstanceAction, Step
 from compute.state import Move
-from compute.virt.base import Driver, PowerState, VirtError
+from compute.stepspec import OPS, REQUESTS, On, OnDrain, OnRestart, StepSpec
+from compute.virt.base import Driver, PowerState
 
-logger = log.get(__name__)
-REQUESTS, OPS = dispatch.REQUESTS, dispatch.OPS
+__all__ = (
+    "OPS", "REQUESTS", "Answer", "Asked", "On", "OnDrain", "OnRestart", "Run", "ServerAction", "StepSpec",
+    "fault_of", "make_good", "open_step",
+)  # fmt: skip
 MAX_TRIES = 8  # of a step that fails in a way worth trying again: about four minutes
-
-
-class On(StrEnum):
-    """Where a step runs."""
-
-    HOST = "host"  # the server's host
-    CONDUCTOR = "conductor"  # any conductor of the cell
-
-
-class OnRestart(StrEnum):
-    """What a restarted worker does with a step its last life left running."""
-
-    RERUN = "rerun"  # the step is idempotent: run it again
-    FAIL = "fail"  # end the action with a fault the user can read
-
-
-@dataclass(frozen=True, slots=True)
-class StepSpec:
-    """One part of an action: the method of the action that does it, and where."""
-
-    name: str
-    event: str  # the name Nova's clients see in os-instance-actions
-    on: On = On.HOST
-    lane: str = REQUESTS
-    on_restart: OnRestart = OnRestart.RERUN
 
 
 @dataclass(slots=True)
@@ -119,6 +93,7 @@ class ServerAction:
     move: ClassVar[Move | None] = None
     steps: ClassVar[tuple[StepSpec, ...]] = ()
     clean_up: ClassVar[StepSpec | None] = None  # makes good what a failed or cancelled action began
+    elsewhere: ClassVar[StepSpec | None] = None  # looks for another host
     needs_host: ClassVar[bool] = True
     minds_lock: ClassVar[bool] = True
 
@@ -156,6 +131,7 @@ class ServerAction:
             with transaction.atomic(using=current_alias()):
                 self.begin(instance, asked, params)
                 self._must_have_run(instance)
+                transaction.on_commit(lambda: killpoints.reached("submit.committed"), using=current_alias())
                 self.record(instance, asked, params)
         except StateConflict as conflict:
             self.unprepare(params)
@@ -195,17 +171,23 @@ class ServerAction:
 
     # -- where the step runs
 
-    def spec(self, name: str) -> StepSpec:
-        """The declaration of a step. Raises KeyError for a step no version of this action knows."""
-        return {spec.name: spec for spec in self.all_steps()}[name]
+    def find(self, name: str) -> StepSpec | None:
+        """The declaration of a step; None for one this version of the action does not know."""
+        return next((spec for spec in self.all_steps() if spec.name == name), None)
 
     def all_steps(self) -> tuple[StepSpec, ...]:
         """Every step this action may open, also those off the main road."""
-        return self.steps if self.clean_up is None else (*self.steps, self.clean_up)
+        more = (self.clean_up, self.elsewhere, *(spec.undone_by for spec in self.steps))
+        return (*self.steps, *(spec for spec in more if spec is not None))
+
+    def makes_good(self, name: str) -> bool:
+        """Whether a step takes back what others did: it runs whoever took the server meanwhile."""
+        good = (self.clean_up, *(spec.undone_by for spec in self.steps))
+        return any(spec is not None and spec.name == name for spec in good)
 
     def is_wanted(self, run: Run) -> bool:
         """False once a delete, an operator or a hard reboot took the server: then no step begins."""
-        if self.clean_up is not None and run.step.name == self.clean_up.name:
+        if self.makes_good(run.step.name):
             return True
         move = self.move_for(run.params)
         return move is None or (not run.instance.deleted and run.instance.task_state == move.busy)
@@ -237,38 +219,46 @@ class ServerAction:
 
 def open_step(action: InstanceAction, spec: StepSpec, instance: Instance) -> Step:
     """Journal a declared step for where it is to run."""
-    host = instance.host if spec.on is On.HOST else ""
+    host = instance.host if spec.on is On.HOST else str(action.params.get(spec.on.value, ""))
     return journal.open_step(action, name=spec.name, event=spec.event, host=host, lane=spec.lane)
 
 
-def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
-    """Run a claimed step to its end and record it. Safe at every moment to be killed."""
-    instance = Instance.objects.get(uuid=step.server_id)
-    run = Run(instance, step.action, step, driver)
-    log.bind(
-        request_id=step.action.request_id, server=instance.uuid, action=step.action.action, step=step.name
-    )
-    begun = timezone.now()
-    if not action.is_wanted(run):
-        _persistently(partial(_preempted, action, run))
-        return
-    try:
-        getattr(action, step.name)(run)
-    except DatabaseError:
-        raise  # the step stays ours in the journal; recovery leads it out
-    except Exception as error:
-        logger.warning("step.failed", error=repr(error), exc_info=not isinstance(error, VirtError))
-        _persistently(partial(_failed, action, run, error))
-    else:
-        power_state = _look(run)
-        _persistently(partial(_done, action, run, power_state))
-        logger.info("step.done", seconds=round((timezone.now() - begun).total_seconds(), 3))
+def make_good(action: ServerAction, row: InstanceAction, instance: Instance) -> bool:
+    """Open the step that takes back the newest thing an action did and has not taken back; False: nothing is left.
+
+    In the caller's transaction. An action with a `clean_up` makes everything good in that one step.
+    """
+    steps = list(row.steps.order_by("-pk").values_list("name", "state"))
+    begun = {name for name, _ in steps}
+    if action.clean_up is not None:
+        if action.clean_up.name not in begun:
+            open_step(row, action.clean_up, instance)
+            return True
+        return False
+    for name, ended in steps:
+        spec = action.find(name)
+        if spec is None or ended == Step.State.CANCELLED:
+            continue
+        if spec.no_return and ended == Step.State.DONE:
+            return False
+        if spec.undone_by is not None and spec.undo not in begun:
+            open_step(row, spec.undone_by, instance)
+            journal.set_needs(row, hosts_needed(action, row, spec.undone_by))
+            return True
+    return False
 
 
-def fail_step(action: ServerAction, step: Step, why: str) -> None:
-    """End a step that nobody runs any more (its worker died), with a fault the user can read."""
-    run = Run(Instance.objects.get(uuid=step.server_id), step.action, step, None)
-    _failed(action, run, InterruptedError(why))
+def hosts_needed(action: ServerAction, row: InstanceAction, opened: StepSpec) -> set[str]:
+    """Hosts that an action of several hosts has not finished with, once it is past its requests."""
+    if opened.lane != OPS or not any(spec.on in (On.SOURCE, On.DEST) for spec in action.steps):
+        return set()
+    at = next(i for i, spec in enumerate(action.steps) if opened.name in (spec.name, spec.undo))
+    going_on = opened.name == action.steps[at].name
+    behind = action.steps[:at]
+    needed = list(action.steps[at:]) if going_on else [opened]
+    if not any(spec.no_return for spec in behind):
+        needed += [spec for spec in behind if spec.undo]
+    return {str(row.params.get(spec.on.value, "")) for spec in needed if spec.on in (On.SOURCE, On.DEST)} - {""}
 
 
 def fault_of(error: BaseException) -> dict[str, Any]:
@@ -280,92 +270,3 @@ def fault_of(error: BaseException) -> dict[str, Any]:
         "details": "".join(traceback.format_exception(error))[-4000:],
         "created": timezone.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
-
-
-def _done(action: ServerAction, run: Run, power_state: PowerState | None) -> None:
-    """One transaction: close the step, open the next one or end the action."""
-    with transaction.atomic(using=current_alias()):
-        if not journal.close_step(run.step, Step.State.DONE):
-            logger.warning("step.not_ours_any_more")
-            return
-        following = action.next_step(run.step.name, run)
-        try:
-            if following is not None:
-                open_step(run.action, following, run.instance)
-            else:
-                action.complete(run, power_state)
-                journal.close_action(run.action, outcome=run.step.details or "done")
-        except StateConflict as conflict:
-            journal.close_action(run.action, outcome=f"preempted: {conflict}", failed=True)
-        journal.wake_next(run.step.server_id)
-
-
-def _preempted(action: ServerAction, run: Run) -> None:
-    """One transaction: a step that came too late is cancelled; what its action made already is made good."""
-    run.note("preempted before it began")
-    with transaction.atomic(using=current_alias()):
-        if not journal.close_step(run.step, Step.State.CANCELLED):
-            return
-        if action.clean_up is not None:
-            open_step(run.action, action.clean_up, run.instance)
-        else:
-            journal.close_action(run.action, outcome=run.step.details, failed=True)
-        journal.wake_next(run.step.server_id)
-
-
-def _failed(action: ServerAction, run: Run, error: Exception) -> None:
-    """One transaction: try again later, make good, or end the action with a fault."""
-    if getattr(error, "retryable", False) and run.step.attempts < MAX_TRIES:
-        _try_again(run, error)
-        return
-    power_state = _look(run)
-    stack = "".join(traceback.format_exception(error))[-8000:]
-    run.note(str(error) or type(error).__name__)
-    with transaction.atomic(using=current_alias()):
-        if not journal.close_step(run.step, Step.State.FAILED, traceback=stack):
-            logger.warning("step.not_ours_any_more")
-            return
-        try:
-            following = action.after_failure(run, error)
-            if following is not None:
-                open_step(run.action, following, run.instance)
-            else:
-                action.abandon(run, error, power_state)
-                journal.close_action(run.action, outcome=str(error), failed=True)
-        except StateConflict as conflict:
-            journal.close_action(run.action, outcome=f"preempted: {conflict}", failed=True)
-        journal.wake_next(run.step.server_id)
-
-
-def _try_again(run: Run, error: Exception) -> None:
-    seconds = min(60.0, 2.0**run.step.attempts)
-    with transaction.atomic(using=current_alias()):
-        why = f"try {run.step.attempts}: {error}; again in {seconds:.0f} s"
-        if journal.requeue(run.step, seconds, why):
-            journal.wake_next(run.step.server_id)  # a delete need not wait for the next try
-
-
-def _look(run: Run) -> PowerState | None:
-    """What the hypervisor says the guest is doing now; None when there is nobody to ask."""
-    if run.driver is None:
-        return None
-    try:
-        return run.driver.power_state(run.instance.uuid)
-    except VirtError:
-        return None
-
-
-def _persistently(write: Callable[[], None]) -> None:
-    """Write to the cell's database, trying for two minutes: the work is done, only its record is missing."""
-
-    def reconnect(attempt: tenacity.RetryCallState) -> None:
-        logger.warning("step.database_away", attempt=attempt.attempt_number)
-        close_old_connections()
-
-    tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(DatabaseError),
-        wait=tenacity.wait_random_exponential(max=5),
-        stop=tenacity.stop_after_delay(120),
-        before_sleep=reconnect,
-        reraise=True,
-    )(write)

@@ -14,50 +14,43 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from cells.context import current_alias
-from cloud import log
-from compute import actions, dispatch, lifecycle
-from compute.lifecycle import OnRestart
+from cloud import killpoints, log
+from compute import actions, dispatch, running
+from compute.lifecycle import MAX_TRIES, OnRestart
 from compute.models import HostCall, Service, Step
 from compute.models.host import CONDUCTOR
 
 logger = log.get(__name__)
 BATCH = 500
-CLAIM_TIME = timedelta(seconds=30)  # between a claim and its entry in the tracker, at the most
 
 
-def recover(worker: str, incarnation: str, running: Collection[int]) -> int:
+def recover(worker: str, incarnation: str, in_progress: Collection[int], lane: str = "") -> int:
     """Lead out every step that is recorded as running here but is not; how many there were.
 
     At start that is everything the last life left. Later it catches a step whose record could not be
-    written because the database was away; one that was claimed a moment ago is only not counted yet.
+    written because the database was away. A process that drains gives `lane` OPS: what was begun is ended,
+    though nothing new begins.
     """
+    killpoints.reached("recovery.begun")
     left = Step.objects.select_related("action").filter(state=Step.State.RUNNING, worker=worker)
-    lately = Q(started_at__gt=timezone.now() - CLAIM_TIME)
-    ours = Q(incarnation=incarnation) & (Q(pk__in=list(running)) | lately)
-    strays = list(left.exclude(ours)[:BATCH])
+    ours = Q(incarnation=incarnation, pk__in=list(in_progress))
+    strays = list(left.exclude(ours).order_by("started_at")[:BATCH])
     for step in strays:
-        _lead_out(step)
+        _lead_out(step, lane)
     return len(strays)
 
 
 def recover_dead_conductors(me: str) -> int:
     """Take over the steps of conductors whose heartbeat ended; how many there were."""
     limit = timezone.now() - timedelta(seconds=settings.SERVICE_DOWN_TIME)
-    alive = Service.objects.filter(binary=CONDUCTOR, last_seen_up__gt=limit).values_list("host", flat=True)
+    conductors = Service.objects.filter(binary=CONDUCTOR, ended_at__isnull=True)
+    alive = conductors.filter(last_seen_up__gt=limit).values_list("host", flat=True)
     living = [f"{CONDUCTOR}@{host}" for host in alive] + [me]
     stuck = Step.objects.select_related("action").filter(state=Step.State.RUNNING, host="", started_at__lt=limit)
     strays = list(stuck.exclude(worker__in=living)[:BATCH])
     for step in strays:
         _lead_out(step)
     return len(strays)
-
-
-def send_all_queued(host: str) -> int:
-    """Send every queued step of a host again, e.g. when it starts; a message too many does no harm."""
-    steps = list(Step.objects.filter(state=Step.State.QUEUED, host=host).order_by("queued_at", "pk")[:BATCH])
-    for step in steps:
-        dispatch.step(step)
-    return len(steps)
 
 
 def relay() -> int:
@@ -78,19 +71,23 @@ def relay() -> int:
     return len(to_send)
 
 
-def _lead_out(step: Step) -> None:
-    """One rule per step: run it again, or end its action with a fault."""
-    try:
-        action = actions.named(step.action.key)
-        rule = action.spec(step.name).on_restart
-    except KeyError:  # written by a newer version than this one
+def _lead_out(step: Step, lane: str = "") -> None:
+    """One rule per step: run it again, undo, or end its action with a fault."""
+    action = actions.every().get(step.action.key)
+    spec = action.find(step.name) if action is not None else None
+    if action is None or spec is None:  # written by a newer version than this one
         logger.warning("recovery.unknown_step", step=step.name, action=step.action.key)
         return
-    logger.info("recovery.step", step=step.name, server=step.server_id, rule=rule.value)
-    if rule is OnRestart.FAIL or step.attempts >= lifecycle.MAX_TRIES:  # it may be what kills the worker
-        lifecycle.fail_step(action, step, f"the service that ran step '{step.name}' was restarted")
+    rule = spec.on_restart
+    logger.info(
+        "recovery.step", step=step.name, server=step.server_id, rule=rule.value,
+        request_id=step.action.request_id, attempts=step.attempts,
+    )  # fmt: skip
+    if rule is not OnRestart.RERUN or step.attempts >= MAX_TRIES:  # it may be what kills the worker
+        running.fail_step(action, step, f"the service that ran step '{step.name}' was restarted")
         return
     with transaction.atomic(using=current_alias()):
         mine = Step.objects.filter(pk=step.pk, state=Step.State.RUNNING, incarnation=step.incarnation)
-        if mine.update(state=Step.State.QUEUED, incarnation="", details="run again after a restart"):
+        step.lane = lane or step.lane
+        if mine.update(state=Step.State.QUEUED, incarnation="", lane=step.lane, details="run again after a restart"):
             dispatch.step(step)

@@ -31,9 +31,9 @@ result_backend = None
 worker_prefetch_multiplier = 1
 worker_concurrency = lanes.threads() if settings.ROLE == "host" else 4
 worker_enable_prefetch_count_reduction = False  # the lanes' prefetch bounds what runs
-# A message is acknowledged when its task ends, so prefetch bounds what a lane runs. Nothing else hangs on
-# it: whatever the broker delivers again finds its row taken.
-task_acks_late = settings.ROLE == "host"
+# A message is acknowledged when its task ends, so prefetch bounds what a lane runs, and what a process that
+# drains does not begin goes back. Nothing else hangs on it: what is delivered again finds its row taken.
+task_acks_late = True
 worker_hijack_root_logger = False
 worker_redirect_stdouts = False
 worker_send_task_events = False

@@ -6,9 +6,11 @@ from typing import Any
 
 from cloud.celery import app
 from compute import dispatch
-from tasks import lifetime, steps
+from tasks import lifetime, steps, tracker
+from tasks.tracker import Kind
 
 lifetime.attach()
+tracker.attach(lambda task: Kind.REQUEST)
 
 
 @app.task(name=dispatch.RUN_STEP)

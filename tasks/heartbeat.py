@@ -1,11 +1,19 @@
-"""A thread that writes this process's Service row, whatever else goes on. It stops last."""
+"""A thread that writes this process's Service row, whatever else goes on. It stops last.
+
+Each beat also reads what an operator wants of the process, and tells the drain.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from django.conf import settings
 from django.db import DatabaseError, close_old_connections
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from cells.context import target_cell
@@ -20,10 +28,33 @@ _stop = threading.Event()
 _now = threading.Event()
 
 
-def start() -> None:
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the service record says an operator wants; `wanted` False: nothing any more."""
+
+    wanted: bool
+    by: str = ""
+    reason: str = ""
+    deadline: datetime | None = None
+    then_exit: bool = False
+    asked_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the process says of its drain. `signal` is the one that ends it, if one does."""
+
+    since: datetime | None = None
+    drained_at: datetime | None = None
+    in_progress: int = 0
+    deadline: datetime | None = None
+    signal: str = ""
+
+
+def start(status: Callable[[], Status], tell: Callable[[Wish], None]) -> None:
     """Beat now, then every REPORT_INTERVAL seconds. Started already is success."""
     if not any(thread.name == NAME for thread in threading.enumerate()):
-        threading.Thread(target=_beat_for_ever, name=NAME, daemon=True).start()
+        threading.Thread(target=_beat_for_ever, args=(status, tell), name=NAME, daemon=True).start()
 
 
 def now() -> None:
@@ -37,29 +68,57 @@ def stop() -> None:
     _now.set()
 
 
-def beat(me: worker.Worker) -> None:
-    """Say once that we live; makes the row the first time."""
-    now = timezone.now()
-    zone = settings.AVAILABILITY_ZONE if me.role == "host" else "internal"
+def beat(me: worker.Worker, status: Status) -> Wish:
+    """Say once that we live and how we are; makes the row the first time. What somebody wants of us."""
     with target_cell(me.alias):
         mine = Service.objects.filter(binary=me.binary, host=me.host)
-        known = mine.update(
-            last_seen_up=now, incarnation=me.incarnation, version=worker.VERSION, availability_zone=zone
-        )
-        if not known:
-            Service.objects.bulk_create(
-                [Service(binary=me.binary, host=me.host, last_seen_up=now, incarnation=me.incarnation,
-                         version=worker.VERSION, availability_zone=zone)],
-                ignore_conflicts=True,
-            )  # fmt: skip
+        said = _facts(status)
+        same_life = mine.filter(incarnation=me.incarnation).update(**said)
+        # A new life takes back the goodbye of the last one; a beat that comes late does not take back ours.
+        if not same_life and not mine.update(**said, incarnation=me.incarnation, ended_at=None):
+            row = Service(binary=me.binary, host=me.host, incarnation=me.incarnation, **said)
+            Service.objects.bulk_create([row], ignore_conflicts=True)
+        if status.signal and status.since is not None:
+            _show_signal(mine.filter(incarnation=me.incarnation), status)
+        return _wish(mine.get())
 
 
-def _beat_for_ever() -> None:
+def read_wish(me: worker.Worker) -> Wish:
+    """What the row says before the first beat: a drained host that starts again stays drained."""
+    with target_cell(me.alias):
+        row = Service.objects.filter(binary=me.binary, host=me.host).first()
+        return _wish(row) if row is not None else Wish(wanted=False)
+
+
+def _facts(status: Status) -> dict[str, Any]:
+    zone = settings.AVAILABILITY_ZONE if settings.ROLE == "host" else "internal"
+    return {
+        "last_seen_up": timezone.now(), "version": worker.version(), "availability_zone": zone,
+        "draining_since": status.since, "drained_at": status.drained_at, "in_progress": status.in_progress,
+    }  # fmt: skip
+
+
+def _show_signal(mine: QuerySet[Service], status: Status) -> None:
+    """A signal is nobody's wish, and yet people want to know, and may give it more time. Written once."""
+    mine.filter(drain_wanted=False).exclude(drain_asked_at=status.since).update(
+        drain_by=status.signal, drain_reason="", drain_deadline=status.deadline, drain_then_exit=True,
+        drain_asked_at=status.since,
+    )  # fmt: skip
+
+
+def _wish(row: Service) -> Wish:
+    return Wish(
+        row.drain_wanted, row.drain_by, row.drain_reason, row.drain_deadline, row.drain_then_exit,
+        row.drain_asked_at,
+    )  # fmt: skip
+
+
+def _beat_for_ever(status: Callable[[], Status], tell: Callable[[Wish], None]) -> None:
     me, failing = worker.current(), False
     while not _stop.is_set():
         try:
             close_old_connections()
-            beat(me)
+            tell(beat(me, status()))
             if failing:
                 logger.info("heartbeat.back")
             failing = False

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
+
 from cells.context import target_cell
 from cloud import log
 from cloud.celery import app
 from compute import dispatch, hostcall
 from compute.actions import console_output
 from compute.virt.base import VirtError
-from tasks import heartbeat, lanes, lifetime, steps, worker
+from tasks import heartbeat, lanes, lifetime, steps, tracker, worker
+from tasks.tracker import Kind
 
 logger = log.get(__name__)
 lifetime.attach()
-lanes.open_lanes(app)
+if worker.version() >= dispatch.OPS_SINCE:
+    lanes.open_lanes(app)
 CALLS = {"console_output": console_output.answer}
 
 
@@ -46,3 +50,15 @@ def answer_call(call_id: str, **newer_sender: Any) -> None:
         except VirtError as error:
             logger.warning("call.failed", method=call.method, server=call.server_id, error=repr(error))
             hostcall.answer(call, error=str(error) or type(error).__name__)
+
+
+def kind_of(task: Any) -> Kind:
+    """What a message is, as far as draining is concerned: by its lane, unless it is no step."""
+    if task.name != dispatch.RUN_STEP:
+        return {dispatch.ANSWER_CALL: Kind.CALL, dispatch.MIND_WISHES: Kind.WISH}[task.name]
+    ops = dispatch.host_queue(settings.HOST, dispatch.OPS)
+    heard_on = (task.request.delivery_info or {}).get("routing_key")
+    return Kind.OPERATION if heard_on == ops else Kind.REQUEST
+
+
+tracker.attach(kind_of)

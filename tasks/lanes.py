@@ -1,8 +1,10 @@
-"""The two lanes of a host: requests (work nobody has begun) and ops (what begun work still needs).
+"""The lanes of a worker: what it consumes, and how one of them is closed while the others go on.
 
-Both are queues of one worker, but each on a channel of its own with a prefetch of its own. So requests
-that fill their slots leave the ops lane its threads, and an operation never waits behind the requests that
-wait for it. Tested with Celery and kombu 5.7.
+A host has two: requests (work nobody has begun) and ops (what begun work still needs). Both are queues of
+one worker, each on a channel of its own with a prefetch of its own: requests that fill their slots leave the
+ops lane its threads, and closing the requests lane does not touch it. Conductors and schedulers have one.
+
+This is the only module that reaches into Celery's consumer. Tested with Celery and kombu 5.7.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery import Celery, bootsteps
+from celery.worker import state
 from django.conf import settings
 from kombu import Consumer
 
@@ -49,6 +52,42 @@ class OpsLane(bootsteps.ConsumerStep):
         """After a lost connection there is nothing left to cancel on."""
         if c.connection is not None:
             super()._close(c, cancel_consumers)  # type: ignore[misc]  # not in the stubs
+
+
+class Consuming:
+    """Celery's consumer of this worker, for threads that want something of it. It works without a broker, too."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self._queues = [queue.name for queue in consumer.app.conf.task_queues]
+
+    def close_requests(self) -> None:
+        """Take no more of them; messages not begun stay in, or go back to, the broker."""
+        for name in self._queues:
+            self._consumer.app.amqp.queues.deselect(name)  # or a reconnect would open the lane again
+        self._consumer.call_soon(self._cancel)
+
+    def open_requests(self) -> None:
+        """Take them again."""
+        for name in self._queues:
+            queues = self._consumer.app.amqp.queues
+            queues.select_add(queues[name])  # for the next connection, when there is none now
+        self._consumer.call_soon(self._consume)
+
+    def end(self, exitcode: int) -> None:
+        """The stock warm shutdown, at once: the loop is woken."""
+        state.should_stop = exitcode  # type: ignore[assignment]  # the stubs know its first value only
+        self._consumer.call_soon(lambda: None)
+
+    def _cancel(self) -> None:
+        """In the loop."""
+        for name in self._queues if self._consumer.task_consumer else ():
+            self._consumer.task_consumer.cancel_by_queue(name)
+
+    def _consume(self) -> None:
+        """In the loop."""
+        for name in self._queues if self._consumer.task_consumer else ():
+            self._consumer.add_task_queue(name)
 
 
 def _bound_requests(c: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from celery import signals
@@ -13,10 +14,11 @@ from django.db import DatabaseError, close_old_connections
 from cells.context import target_cell
 from cells.models import Cell
 from cloud import log
-from compute import power, recovery
+from compute import dispatch, handover, power, recovery
 from compute.scheduler import place
 from compute.virt.base import GuestEvent, VirtError
-from tasks import heartbeat, hostboot, inventory, periodic, tracker, worker
+from tasks import drain, heartbeat, hostboot, inventory, lanes, periodic, worker
+from tasks.tracker import Kind, tracker
 
 logger = log.get(__name__)
 
@@ -31,19 +33,24 @@ def attach() -> None:
 
 def _born(**_: Any) -> None:
     me = worker.become()
-    logger.info("worker.born", worker=me.name, incarnation=me.incarnation)
+    logger.info("worker.born", worker=me.name, incarnation=me.incarnation, version=worker.version())
+    with suppress(DatabaseError, Cell.DoesNotExist):  # away: then nothing can be claimed either
+        tracker.refuse(refusing=heartbeat.read_wish(me).wanted)  # who is drained begins nothing, not even at first
 
 
-def _ready(**_: Any) -> None:
+def _ready(sender: Any, **_: Any) -> None:
     me = worker.current()
     periodic.start(me)
-    threading.Thread(target=_first_things, args=(me,), name="first-things", daemon=True).start()
+    listening = drain.start(me, lanes.Consuming(sender))
+    if tracker.refuses:
+        listening.obey(heartbeat.Wish(wanted=True))  # the first beat says more
+    threading.Thread(target=_first_things, args=(me, listening), name="first-things", daemon=True).start()
 
 
-def _shutting_down(**_: Any) -> None:
-    periodic.stop()
-    for entry in tracker.running().values():
-        logger.info("worker.waits_for", step=entry.name, server=entry.server_id, request_id=entry.request_id)
+def _shutting_down(sig: str, how: str, **_: Any) -> None:
+    """Sent when a drain that ends the process begins, and by Celery itself if that happens while it starts."""
+    periodic.pause()
+    logger.info("worker.shutting_down", signal=sig, how=how)
 
 
 def _ended(**_: Any) -> None:
@@ -54,13 +61,13 @@ def _ended(**_: Any) -> None:
     logger.info("worker.ended", worker=me.name)
 
 
-def _first_things(me: worker.Worker) -> None:
+def _first_things(me: worker.Worker, listening: drain.Drain) -> None:
     """What a new life does first, again and again until its database and hypervisor let it."""
     pause = 0.5
     while True:
         try:
             close_old_connections()
-            _look_after_the_past(me)
+            _look_after_the_past(me, listening)
             return
         except (DatabaseError, VirtError, Cell.DoesNotExist) as error:
             logger.warning("worker.first_things_wait", error=repr(error))
@@ -68,19 +75,21 @@ def _first_things(me: worker.Worker) -> None:
         pause = min(pause * 2, 10)
 
 
-def _look_after_the_past(me: worker.Worker) -> None:
+def _look_after_the_past(me: worker.Worker, listening: drain.Drain) -> None:
     if me.role == "scheduler":
-        heartbeat.start()
+        heartbeat.start(listening.status, listening.obey)
         left = place.free_leases_of(me.host)
         place.relay()
         logger.info("worker.ready", worker=me.name, left_behind=left)
         return
     with target_cell(me.alias):
         inventory.report(me)
-        heartbeat.start()  # not before the inventory: a host that is up can be picked
-        left = recovery.recover(me.name, me.incarnation, tracker.running().keys())
+        wanted = heartbeat.read_wish(me).wanted
+        heartbeat.start(listening.status, listening.obey)  # not before the inventory: a host that is up can be picked
+        lane = dispatch.OPS if wanted else ""
+        left = recovery.recover(me.name, me.incarnation, tracker.steps(), lane)
         if me.driver is not None:
-            recovery.send_all_queued(me.host)
+            handover.send_again(me.host)
             booted = hostboot.happened(settings.HOST_STATE)
             power.sync(me.host, me.driver, resume=settings.RESUME_GUESTS and booted)
             hostboot.remember(settings.HOST_STATE)
@@ -98,7 +107,7 @@ def _noticed(event: GuestEvent) -> None:
         return
     try:
         close_old_connections()  # this thread lives long, and its database may have been away
-        with target_cell(me.alias):
+        with tracker.doing(Kind.EVENT, "power event"), target_cell(me.alias):
             power.noticed(me.host, me.driver, event)
     except DatabaseError as error:
         logger.warning("power.event_not_recorded", server=event.uuid, error=repr(error))  # the sync will

@@ -17,10 +17,11 @@ from cells.context import target_cell
 from cloud import log
 from compute import power, recovery
 from compute.scheduler import place
-from tasks import inventory, tracker, worker
+from tasks import inventory, worker
+from tasks.tracker import Kind, tracker
 
 logger = log.get(__name__)
-_stop = threading.Event()
+_paused = threading.Event()
 
 
 @dataclass(slots=True)
@@ -40,9 +41,14 @@ def start(me: worker.Worker) -> threading.Thread:
     return thread
 
 
-def stop() -> None:
-    """Begin nothing more."""
-    _stop.set()
+def pause() -> None:
+    """Begin nothing more; what has begun ends."""
+    _paused.set()
+
+
+def resume() -> None:
+    """Go round again."""
+    _paused.clear()
 
 
 def rounds_of(role: str) -> list[Periodic]:
@@ -64,18 +70,24 @@ def rounds_of(role: str) -> list[Periodic]:
 
 
 def _strays(me: worker.Worker) -> int:
-    return recovery.recover(me.name, me.incarnation, tracker.running().keys())
+    return recovery.recover(me.name, me.incarnation, tracker.steps())
 
 
 def _go_round(me: worker.Worker, rounds: list[Periodic]) -> None:
     now = time.monotonic()
     for one in rounds:
         one.due = now + one.every
-    while not _stop.wait(max(0.05, min(one.due for one in rounds) - time.monotonic())):
+    while True:
+        time.sleep(max(0.05, min(one.due for one in rounds) - time.monotonic()))
         for one in rounds:
-            if one.due <= time.monotonic() and not _stop.is_set():
-                _run(one, me)
-                one.due = time.monotonic() + one.every
+            if one.due > time.monotonic():
+                continue
+            with tracker.doing(Kind.PERIODIC, one.name) as work:
+                if work.refused or _paused.is_set():
+                    logger.debug("periodic.denied", name=one.name)
+                else:
+                    _run(one, me)
+            one.due = time.monotonic() + one.every
 
 
 def _run(one: Periodic, me: worker.Worker) -> None:

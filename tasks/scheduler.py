@@ -9,12 +9,18 @@ from cloud.celery import app
 from compute import dispatch
 from compute.scheduler import place
 from tasks import lifetime
+from tasks.tracker import Kind, attach, tracker
 
 lifetime.attach()
+attach(lambda task: Kind.REQUEST)
 
 
 @app.task(name=dispatch.SCHEDULE)
 def schedule(server_id: str, **newer_sender: Any) -> None:
     """Find a place for one requested server. Safe to deliver twice."""
+    tracker.must_accept()
+    work = tracker.here()
+    if work is not None:
+        work.server_id = server_id
     log.clear()
     place.place(server_id)

@@ -1,50 +1,146 @@
-"""What is in progress in this process, under a lock."""
+"""What is in progress in this process: one tracker, filled by Celery's signals and by threads of our own.
+
+While the process drains, the tracker decides under one lock what may still begin. So there is no moment at
+which it says "nothing in progress" and something begins after all.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+from uuid import uuid4
 
-from django.utils import timezone
+from celery import signals
+from celery.exceptions import Reject
 
-from compute.models import Step
+
+class Kind(StrEnum):
+    """Kinds of work, as far as draining is concerned."""
+
+    REQUEST = "request"  # an operation nobody has begun
+    OPERATION = "operation"  # what an operation already begun still needs
+    CALL = "call"  # a question an API request waits for: console output
+    WISH = "wish"  # an operator's word to this process
+    EVENT = "event"  # the hypervisor noticed something
+    PERIODIC = "periodic"  # by the clock
 
 
-@dataclass(frozen=True, slots=True)
-class InProgress:
-    """One step this process runs now."""
+# Declared per kind: what may begin while the process drains. What has begun always ends.
+ACCEPTED_WHILE_DRAINING = frozenset({Kind.OPERATION, Kind.CALL, Kind.WISH, Kind.EVENT})
 
-    step_id: int
+
+@dataclass(slots=True)
+class Work:
+    """One thing in progress. What it is about is filled in once its step is claimed."""
+
+    kind: Kind
     name: str
-    action: str
-    server_id: str
-    request_id: str
-    since: datetime
+    key: str = field(default_factory=lambda: str(uuid4()))
+    refused: bool = False
+    step_id: int | None = None
+    action: str = ""
+    server_id: str = ""
+    request_id: str = ""
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been going on."""
+        return time.monotonic() - self.since
+
+    def facts(self) -> dict[str, Any]:
+        """For a line of log."""
+        shown: dict[str, Any] = {
+            "work": self.name, "kind": self.kind.value, "action": self.action, "server": self.server_id,
+            "request_id": self.request_id, "seconds": round(self.seconds, 1),
+        }  # fmt: skip
+        return {key: value for key, value in shown.items() if value != ""}
 
 
-_lock = threading.Lock()
-_running: dict[int, InProgress] = {}
+class Tracker:
+    """Everything in progress, under one lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[str, Work] = {}
+        self._refusing = False
+        self._here = threading.local()
+        self._listeners: list[Callable[[Work], None]] = []
+
+    def begin(self, work: Work) -> Work:
+        """Count a piece of work, unless it may not begin now: then it is marked as refused."""
+        with self._lock:
+            work.refused = self._refusing and work.kind not in ACCEPTED_WHILE_DRAINING
+            if not work.refused:
+                self._running[work.key] = work
+        self._here.work = work
+        return work
+
+    def end(self, key: str) -> None:
+        """It has ended, one way or another."""
+        self._here.work = None
+        with self._lock:
+            work = self._running.pop(key, None)
+        if work is not None:
+            for tell in self._listeners:
+                tell(work)
+
+    @contextmanager
+    def doing(self, kind: Kind, name: str) -> Iterator[Work]:
+        """Count work of a thread of our own inside the block; look at `refused` first."""
+        work = self.begin(Work(kind, name))
+        try:
+            yield work
+        finally:
+            self.end(work.key)
+
+    def here(self) -> Work | None:
+        """The work of this thread."""
+        return getattr(self._here, "work", None)
+
+    def must_accept(self) -> None:
+        """Give the message back to the broker when this thread's work may not begin. Raises celery's Reject."""
+        work = self.here()
+        if work is not None and work.refused:
+            raise Reject("draining", requeue=True)
+
+    def refuse(self, *, refusing: bool) -> None:
+        """From now on only what is accepted while draining may begin; or everything again."""
+        with self._lock:
+            self._refusing = refusing
+
+    @property
+    def refuses(self) -> bool:
+        """Whether requests may not begin now."""
+        return self._refusing
+
+    def running(self) -> list[Work]:
+        """A copy, the oldest first."""
+        with self._lock:
+            return sorted(self._running.values(), key=lambda work: work.since)
+
+    def steps(self) -> list[int]:
+        """Ids of the journal's steps among it."""
+        return [work.step_id for work in self.running() if work.step_id is not None]
+
+    def tell(self, listener: Callable[[Work], None]) -> None:
+        """Have it called with each piece of work that ended, in the thread that did it."""
+        self._listeners.append(listener)
 
 
-@contextmanager
-def tracking(step: Step) -> Iterator[None]:
-    """Count the step as in progress inside the block."""
-    entry = InProgress(
-        step.pk, step.name, step.action.action, step.server_id, step.action.request_id, timezone.now()
-    )
-    with _lock:
-        _running[step.pk] = entry
-    try:
-        yield
-    finally:
-        with _lock:
-            _running.pop(step.pk, None)
+tracker = Tracker()
 
 
-def running() -> dict[int, InProgress]:
-    """A copy, by step id."""
-    with _lock:
-        return dict(_running)
+def attach(kind_of: Callable[[Any], Kind]) -> None:
+    """Count every Celery task of this process, from before its first line to after its last."""
+
+    def began(task_id: str, task: Any, kwargs: dict[str, Any], **_: Any) -> None:
+        tracker.begin(Work(kind_of(task), task.name, task_id, step_id=kwargs.get("step_id")))
+
+    signals.task_prerun.connect(began, weak=False)
+    signals.task_postrun.connect(lambda task_id, **_: tracker.end(task_id), weak=False)

@@ -15,7 +15,7 @@ from compute.models.host import COMPUTE, CONDUCTOR, SCHEDULER
 from compute.virt.base import Driver
 
 BINARIES = {"host": COMPUTE, "conductor": CONDUCTOR, "scheduler": SCHEDULER}
-VERSION = 1  # raised when a worker learns what older ones cannot do (e.g. a new queue)
+VERSION = 2  # raised when a worker learns what older ones cannot do; 2: has an ops queue
 
 
 @dataclass(slots=True)
@@ -67,6 +67,11 @@ def current() -> Worker:
     if _current is None:
         raise RuntimeError("this process is not a worker")
     return _current
+
+
+def version() -> int:
+    """The version we speak: the code's, or an older one while a cloud is upgraded."""
+    return int(settings.SERVICE_VERSION or VERSION)
 
 
 def open_driver() -> Driver:

@@ -16,7 +16,7 @@ from cells.context import target_cell
 from cells.models import BuildRequest, Cell, HostMapping
 from cloud.images import store
 from cloud.images.models import Image
-from compute import actions, journal, lifecycle, recovery
+from compute import actions, journal, recovery, running
 from compute.models import ComputeNode, Flavor, Instance, InstanceAction, Service, Step
 from compute.scheduler import place
 from compute.virt.fake import FakeDriver
@@ -65,7 +65,7 @@ class Host:
     def finish(self, step: Step) -> None:
         """Go on with a step that was begun."""
         with target_cell(self.cell):
-            lifecycle.run_step(actions.named(step.action.key), step, self.driver)
+            running.run_step(actions.named(step.action.key), step, self.driver)
 
     def run(self, step_id: int) -> bool:
         """Deliver one message; False when there was nothing to do."""
@@ -147,7 +147,7 @@ class Cloud:
             claimed = journal.claim(step.pk, "nova-conductor@test", "c")
             if claimed is None:
                 return False
-            lifecycle.run_step(actions.named(claimed.action.key), claimed, None)
+            running.run_step(actions.named(claimed.action.key), claimed, None)
             return True
 
     def row(self, server_id: str) -> Instance:

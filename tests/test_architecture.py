@@ -127,7 +127,7 @@ def test_each_action_declares_what_the_rest_is_made_of(action):
     assert action.__class__.__doc__
     for spec in action.all_steps():
         assert callable(getattr(action, spec.name)), f"{spec.name} is declared and not there"
-        assert action.spec(spec.name) == spec
+        assert action.find(spec.name) == spec
     assert len({spec.name for spec in action.all_steps()}) == len(action.all_steps())
     assert action.move is not None or not action.steps or action.move_for({"hard": True}) is not None
 

@@ -7,7 +7,7 @@ import pkgutil
 from functools import cache
 
 from compute import journal
-from compute.lifecycle import ServerAction, open_step
+from compute.lifecycle import ServerAction, make_good
 from compute.models import Instance, Step
 
 
@@ -47,12 +47,9 @@ def cancel_open(instance: Instance, why: str) -> None:
     queued = Step.objects.select_related("action").filter(server_id=instance.uuid, state=Step.State.QUEUED)
     for step in queued:
         action = every().get(step.action.key)
-        clean_up = action.clean_up if action is not None else None
-        if clean_up is not None and step.name == clean_up.name:
+        if action is not None and action.makes_good(step.name):
             continue
         if not journal.cancel(step, why):
             continue
-        if clean_up is not None:
-            open_step(step.action, clean_up, instance)
-        else:
+        if action is None or not make_good(action, step.action, instance):
             journal.close_action(step.action, outcome=why, failed=True)

@@ -12,7 +12,7 @@ from django.utils import timezone
 from cells.context import current_alias
 from compute import claims, imagefile, journal, state
 from compute.errors import NoValidHost
-from compute.lifecycle import MAX_TRIES, On, Run, ServerAction, StepSpec, open_step
+from compute.lifecycle import MAX_TRIES, On, OnDrain, Run, ServerAction, StepSpec, open_step
 from compute.models import Instance, InstanceAction
 from compute.scheduler import pick
 from compute.state import Move, TaskState, VmState
@@ -28,12 +28,8 @@ class Create(ServerAction):
     name = "create"
     policy = "os_compute_api:servers:create"
     move = MOVE
-    steps = (StepSpec("build", "compute__do_build_and_run_instance"),)
+    steps = (StepSpec("build", "compute__do_build_and_run_instance", on_drain=OnDrain.ELSEWHERE),)
     elsewhere = StepSpec("reschedule", "conductor_build_instances", on=On.CONDUCTOR)
-
-    def all_steps(self) -> tuple[StepSpec, ...]:
-        """Build, and the search for another host."""
-        return (*self.steps, self.elsewhere)
 
     def build(self, run: Run) -> None:
         """Built already is success. A host that fails for good keeps nothing of it."""
@@ -69,17 +65,27 @@ class Create(ServerAction):
         return self.elsewhere if len(tried) < settings.MAX_ATTEMPTS else None
 
     def reschedule(self, run: Run) -> None:
-        """Move the claim to another host of this cell. Raises NoValidHost."""
-        instance, tried = run.instance, run.params.get("tried", [])
-        if instance.host and instance.host not in tried:
+        """Move the claim to another host of this cell. Raises NoValidHost.
+
+        A server whose host only drains waits for it when no other one has room.
+        """
+        instance, tried, left = run.instance, run.params.get("tried", []), run.params.get("left", "")
+        if instance.host and instance.host not in (*tried, left):
             return  # an earlier try of this step got as far as this
         destination = {key: run.params.get(key, "") for key in DESTINATION}
         wanted = pick.Wanted.of_instance(instance, destination)
-        with transaction.atomic(using=current_alias()):
-            claims.release(instance.uuid)
-            node = pick.claim_best(wanted, pick.read_hosts(), avoid=frozenset(tried))
-            state.during(instance, MOVE, host=node.host, node=node.hypervisor_hostname)
-        run.note(f"moved to {node.host} after {', '.join(tried)} failed")
+        try:
+            with transaction.atomic(using=current_alias()):
+                claims.release(instance.uuid)
+                node = pick.claim_best(wanted, pick.read_hosts(), avoid=frozenset([*tried, left]))
+                state.during(instance, MOVE, host=node.host, node=node.hypervisor_hostname)
+        except NoValidHost:
+            if instance.host != left or left in tried:
+                raise
+            run.note(f"waits for {left}, which drains: no other host of the cell can take it")
+        else:
+            why = f"{', '.join(tried)} failed" if tried else f"{left} began to drain"
+            run.note(f"moved to {node.host} after {why}")
 
     def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
         """ERROR, with Nova's words when the hosts ran out; what it held of the last host is free.

@@ -9,9 +9,10 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from cells.context import target_cell
-from compute import dispatch, journal, recovery
+from compute import dispatch, handover, journal, recovery
 from compute.models import Step
-from tasks import steps, tracker, worker
+from tasks import steps, worker
+from tasks.tracker import Kind, Work, tracker
 from tests.flow import stories
 from tests.flow.stories import EVERY, STORIES, at_once, begin, ends_well, only_step
 
@@ -87,8 +88,8 @@ def test_a_host_that_starts_is_sent_everything_that_waits_for_it(api, cloud):
     server_id = begin("pause", api, cloud)
     host = cloud.host_of(server_id)
     with target_cell(host.cell):
-        assert recovery.send_all_queued(host.name) == 1
-        assert recovery.send_all_queued("elsewhere") == 0
+        assert handover.send_again(host.name) == 1
+        assert handover.send_again("elsewhere") == 0
 
 
 def test_a_message_is_due_again_after_a_wait_that_doubles():
@@ -184,8 +185,6 @@ def test_a_database_that_goes_away_during_a_step_leaves_it_to_recovery(api, clou
         cloud.work()
     assert stories.states(cloud, server_id) == ("active", "powering-off")
     with target_cell(host.cell):
-        assert recovery.recover(host.worker, host.incarnation, ()) == 0  # it was claimed a moment ago
-        Step.objects.filter(state="running").update(started_at=timezone.now() - timedelta(minutes=1))
         running = Step.objects.get(state="running").pk
         assert recovery.recover(host.worker, host.incarnation, {running}) == 0  # it is at work on it
         assert recovery.recover(host.worker, host.incarnation, ()) == 1
@@ -200,13 +199,15 @@ def test_a_real_worker_counts_its_step_and_runs_it_once(api, cloud, settings):
     seen = []
     host.driver.watch(lambda event: None)
     original = host.driver.pause
-    host.driver.pause = lambda uuid: (seen.extend(tracker.running().values()), original(uuid))
+    host.driver.pause = lambda uuid: (seen.extend(tracker.running()), original(uuid))
     try:
-        steps.run(step.pk)
-        steps.run(step.pk)
+        for _ in range(2):
+            work = tracker.begin(Work(Kind.REQUEST, "stillwater.run_step", step_id=step.pk))
+            steps.run(step.pk)
+            tracker.end(work.key)
     finally:
         worker._current = None
-    assert [(entry.server_id, entry.action) for entry in seen] == [(server_id, "pause")]
+    assert [(work.server_id, work.action, work.name) for work in seen] == [(server_id, "pause", "pause")]
     assert not tracker.running()
     ends_well("pause", cloud, server_id)
 

@@ -1,0 +1,45 @@
+"""What becomes of a host's work when the host drains: given back, marked, sent again. In the targeted cell."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from compute import actions, dispatch, running
+from compute.models import Step
+
+BATCH = 500
+
+
+def hand_back(host: str) -> int:
+    """Requests nobody has begun that declare so need not wait for the host; how many left it."""
+    queued = Step.objects.select_related("action").filter(
+        host=host, state=Step.State.QUEUED, lane=dispatch.REQUESTS, attempts=0
+    )
+    moved = 0
+    for step in queued.order_by("queued_at", "pk")[:BATCH]:
+        action = actions.every().get(step.action.key)
+        if action is not None:
+            moved += running.hand_back(action, step)
+    return moved
+
+
+def mark_unfinished(steps: Collection[int], why: str) -> int:
+    """Say in the journal why a step stopped and what the next start does with it; how many."""
+    marked = 0
+    cut_off = Step.objects.select_related("action").filter(pk__in=list(steps), state=Step.State.RUNNING)
+    for step in cut_off:
+        action = actions.every().get(step.action.key)
+        spec = action.find(step.name) if action is not None else None
+        then = spec.on_restart.meaning if spec is not None else "it waits for a version that knows it"
+        details = f"{why}; when the service starts again: {then}"
+        mine = Step.objects.filter(pk=step.pk, state=Step.State.RUNNING, incarnation=step.incarnation)
+        marked += mine.update(details=details)
+    return marked
+
+
+def send_again(host: str) -> int:
+    """Send every queued step of a host again, e.g. when it starts; a message too many does no harm."""
+    steps = list(Step.objects.filter(state=Step.State.QUEUED, host=host).order_by("queued_at", "pk")[:BATCH])
+    for step in steps:
+        dispatch.step(step)
+    return len(steps)

@@ -1,0 +1,224 @@
+"""Carrying out a step: run it, record its end, open what follows. Safe to be killed at every moment.
+
+Each ending is one transaction: close the step, move the server's state, open the next step or end the action.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import tenacity
+from django.db import DatabaseError, close_old_connections, transaction
+from django.utils import timezone
+
+from cells.context import current_alias
+from cloud import killpoints, log
+from compute import journal
+from compute.errors import StateConflict
+from compute.lifecycle import (
+    MAX_TRIES,
+    OnDrain,
+    Run,
+    ServerAction,
+    StepSpec,
+    fault_of,
+    hosts_needed,
+    make_good,
+    open_step,
+)
+from compute.models import Instance, InstanceAction, Step
+from compute.virt.base import Driver, PowerState, VirtError
+
+logger = log.get(__name__)
+
+
+def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
+    """Run a claimed step to its end and record it."""
+    instance = Instance.objects.get(uuid=step.server_id)
+    run = Run(instance, step.action, step, driver)
+    log.bind(
+        request_id=step.action.request_id, server=instance.uuid, action=step.action.action, step=step.name
+    )
+    good = action.makes_good(step.name)
+    killpoints.reached("undo.begun" if good else "step.claimed")
+    begun = timezone.now()
+    if not action.is_wanted(run):
+        _persistently(partial(_preempted, action, run))
+        return
+    try:
+        getattr(action, step.name)(run)
+    except DatabaseError:
+        raise  # the step stays ours in the journal; recovery leads it out
+    except Exception as error:
+        logger.warning("step.failed", error=repr(error), exc_info=not isinstance(error, VirtError))
+        _persistently(partial(_failed, action, run, error))
+    else:
+        killpoints.reached("undo.worked" if good else "step.worked")
+        power_state = _look(run)
+        _persistently(partial(_done, action, run, power_state))
+        logger.info("step.done", seconds=round((timezone.now() - begun).total_seconds(), 3))
+
+
+def fail_step(action: ServerAction, step: Step, why: str) -> None:
+    """End a step that nobody runs any more (its worker died): undo what there is, and a fault people can read."""
+    run = Run(Instance.objects.get(uuid=step.server_id), step.action, step, None)
+    _failed(action, run, InterruptedError(why))
+
+
+def hand_back(action: ServerAction, step: Step) -> bool:
+    """A draining host gives a step back that nobody has begun; False when somebody has, or it has to wait."""
+    spec = action.find(step.name)
+    if spec is None or spec.on_drain is OnDrain.WAIT:
+        return False
+    instance = Instance.objects.get(uuid=step.server_id)
+    why = f"host {step.host} drains"
+    run = Run(instance, step.action, step, None)
+    with transaction.atomic(using=current_alias()):
+        if not action.is_wanted(run) or not journal.cancel(step, why):
+            return False
+        if spec.on_drain is OnDrain.ELSEWHERE and action.elsewhere is not None:
+            params = {**step.action.params, "left": step.host}
+            InstanceAction.objects.filter(pk=step.action_id).update(params=params)
+            open_step(step.action, action.elsewhere, instance)
+        elif not make_good(action, step.action, instance):
+            _end_with_fault(action, run, fault_of(InterruptedError(why)), None)
+    return True
+
+
+def _done(action: ServerAction, run: Run, power_state: PowerState | None) -> None:
+    """One transaction: close the step, open the next one or end the action."""
+    with transaction.atomic(using=current_alias()):
+        transaction.on_commit(lambda: killpoints.reached("step.committed"), using=current_alias())
+        if not journal.close_step(run.step, Step.State.DONE):
+            logger.warning("step.not_ours_any_more")
+            return
+        try:
+            _go_on(action, run, power_state)
+        except StateConflict as conflict:
+            _preempt(action, run, f"preempted: {conflict}")
+        journal.wake_next(run.step.server_id)
+
+
+def _go_on(action: ServerAction, run: Run, power_state: PowerState | None) -> None:
+    """What follows a step that went well."""
+    if run.action.fault is not None:  # it was an undo: perhaps there is more of it
+        if not make_good(action, run.action, run.instance):
+            _end_with_fault(action, run, run.action.fault, power_state)
+        return
+    following = action.next_step(run.step.name, run)
+    if following is not None:
+        _open(action, run, following)
+        return
+    action.complete(run, power_state)
+    journal.close_action(run.action, outcome=run.step.details or "done")
+
+
+def _preempted(action: ServerAction, run: Run) -> None:
+    """One transaction: a step that came too late is cancelled; what its action made already is made good."""
+    run.note("preempted before it began")
+    with transaction.atomic(using=current_alias()):
+        if not journal.close_step(run.step, Step.State.CANCELLED):
+            return
+        _preempt(action, run, run.step.details)
+        journal.wake_next(run.step.server_id)
+
+
+def _preempt(action: ServerAction, run: Run, why: str) -> None:
+    """Somebody took the server: nothing of this action is left behind."""
+    if action.clean_up is None:
+        _remember_fault(run, fault_of(InterruptedError(why)))
+    if not make_good(action, run.action, run.instance):
+        journal.close_action(run.action, outcome=why, failed=True)
+
+
+def _failed(action: ServerAction, run: Run, error: Exception) -> None:
+    """One transaction: try again later, make good, or end the action with a fault."""
+    if getattr(error, "retryable", False) and run.step.attempts < MAX_TRIES:
+        _try_again(run, error)
+        return
+    power_state = _look(run)
+    stack = "".join(traceback.format_exception(error))[-8000:]
+    run.note(str(error) or type(error).__name__)
+    with transaction.atomic(using=current_alias()):
+        transaction.on_commit(lambda: killpoints.reached("step.committed"), using=current_alias())
+        if not journal.close_step(run.step, Step.State.FAILED, traceback=stack):
+            logger.warning("step.not_ours_any_more")
+            return
+        try:
+            _after_failure(action, run, error, power_state)
+        except StateConflict as conflict:
+            _preempt(action, run, f"preempted: {conflict}")
+        journal.wake_next(run.step.server_id)
+
+
+def _after_failure(action: ServerAction, run: Run, error: Exception, power_state: PowerState | None) -> None:
+    """The action's own way out, else every undo in turn, else the end."""
+    following = action.after_failure(run, error)
+    if following is not None:
+        _open(action, run, following)
+        return
+    if action.clean_up is None:
+        _remember_fault(run, fault_of(error))
+        if make_good(action, run.action, run.instance):
+            return
+    action.abandon(run, error, power_state)
+    journal.close_action(run.action, outcome=str(error), failed=True)
+
+
+def _end_with_fault(action: ServerAction, run: Run, fault: dict[str, Any], power_state: PowerState | None) -> None:
+    """Everything is made good; the server is free again, and says why. Whoever took it meanwhile keeps it."""
+    try:
+        action.abandon(run, InterruptedError(fault["message"]), power_state)
+    except StateConflict as conflict:
+        logger.info("step.server_taken", by=str(conflict))
+    journal.close_action(run.action, outcome=str(fault["message"]), failed=True)
+
+
+def _remember_fault(run: Run, fault: dict[str, Any]) -> None:
+    """The first fault is the reason; those of its undos are in their steps."""
+    if run.action.fault is None:
+        InstanceAction.objects.filter(pk=run.action.pk).update(fault=fault)
+        run.action.fault = fault
+
+
+def _open(action: ServerAction, run: Run, spec: StepSpec) -> None:
+    open_step(run.action, spec, run.instance)
+    if spec in action.steps:
+        journal.set_needs(run.action, hosts_needed(action, run.action, spec))
+
+
+def _try_again(run: Run, error: Exception) -> None:
+    seconds = min(60.0, 2.0**run.step.attempts)
+    with transaction.atomic(using=current_alias()):
+        why = f"try {run.step.attempts}: {error}; again in {seconds:.0f} s"
+        if journal.requeue(run.step, seconds, why):
+            journal.wake_next(run.step.server_id)  # a delete need not wait for the next try
+
+
+def _look(run: Run) -> PowerState | None:
+    """What the hypervisor says the guest is doing now; None when there is nobody to ask."""
+    if run.driver is None:
+        return None
+    try:
+        return run.driver.power_state(run.instance.uuid)
+    except VirtError:
+        return None
+
+
+def _persistently(write: Callable[[], None]) -> None:
+    """Write to the cell's database, trying for two minutes: the work is done, only its record is missing."""
+
+    def reconnect(attempt: tenacity.RetryCallState) -> None:
+        logger.warning("step.database_away", attempt=attempt.attempt_number)
+        close_old_connections()
+
+    tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(DatabaseError),
+        wait=tenacity.wait_random_exponential(max=5),
+        stop=tenacity.stop_after_delay(120),
+        before_sleep=reconnect,
+        reraise=True,
+    )(write)

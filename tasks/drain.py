@@ -1,0 +1,286 @@
+"""Draining this process: take no new work, wait for what is begun, say what is left, leave.
+
+One thread does it, whoever asks: a signal, an operator's wish in the service record, a test. It needs neither
+the broker nor the database to begin or to end, and it is the only way a worker ends in good order.
+
+SIGTERM, first SIGINT    drain, then exit 0; at GRACEFUL_SHUTDOWN_TIMEOUT exit 1 with a record of what is left
+second SIGTERM           changes nothing
+second SIGINT, SIGQUIT   now: record what is left, exit 1
+a wish                   drain; then exit, or stay until the wish is taken back
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery import signals
+from django.conf import settings
+from django.db import DatabaseError, close_old_connections
+from django.utils import timezone
+
+from cells.context import target_cell
+from cloud import log
+from compute import draining, handover
+from tasks import goodbye, heartbeat, periodic, worker
+from tasks.heartbeat import Status, Wish
+from tasks.lanes import Consuming
+from tasks.tracker import Kind, Work, tracker
+
+logger = log.get(__name__)
+REPORT_EVERY = 10.0  # seconds between two lists of what is in progress
+LOOK_EVERY = 0.5  # seconds between looks into the journal for what other hosts still need of us
+RESERVE = 5.0  # the last seconds of the timeout, kept to record what is unfinished; at most a tenth of it
+STUCK_AFTER = 15.0  # seconds Celery has to end once nothing is in progress
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """The process was signalled."""
+
+    number: int
+
+
+class Drain(threading.Thread):
+    """The thread. Everybody else only puts something into its inbox, which is safe in a signal handler."""
+
+    def __init__(self, me: worker.Worker, consuming: Consuming) -> None:
+        super().__init__(name="drain", daemon=True)
+        self._me, self._consuming = me, consuming
+        self._inbox: queue.SimpleQueue[Signal | Wish | Work] = queue.SimpleQueue()
+        self._wish = Wish(wanted=False)
+        self._signalled = ""  # the first signal, as a word
+        self._signal_deadline: datetime | None = None
+        self._signals = 0
+        self._since: datetime | None = None
+        self._drained_at: datetime | None = None
+        self._left = 0
+        self._next_report = 0.0
+        self._handed_over = False
+
+    def obey(self, order: Signal | Wish | Work) -> None:
+        """Tell it something. Never blocks."""
+        self._inbox.put(order)
+
+    def install(self) -> None:
+        """Listen to signals and to ends of work. In the main thread."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(number, lambda caught, _frame: self.obey(Signal(caught)))
+        tracker.tell(self.obey)
+
+    def status(self) -> Status:
+        """For the heartbeat."""
+        return Status(self._since, self._drained_at, self._left, self._deadline(), self._signalled)
+
+    def run(self) -> None:
+        """Until the process ends."""
+        while True:
+            log.clear()
+            try:
+                self._take(self._next())
+                if self._since is not None:
+                    self._look()
+            except Exception:  # whatever happens, a drain goes on
+                logger.exception("drain.confused")
+                time.sleep(LOOK_EVERY)
+
+    # -- what it is told
+
+    def _next(self) -> Signal | Wish | Work | None:
+        patience = None if self._since is None or self._is_over() else LOOK_EVERY
+        try:
+            return self._inbox.get(timeout=patience)
+        except queue.Empty:
+            return None
+
+    def _is_over(self) -> bool:
+        """Drained, and to stay: nothing to look at until somebody says something."""
+        return self._drained_at is not None and not self._exits()
+
+    def _take(self, order: Signal | Wish | Work | None) -> None:
+        if isinstance(order, Signal):
+            self._on_signal(order.number)
+        elif isinstance(order, Wish):
+            self._on_wish(order)
+        elif isinstance(order, Work) and self._since is not None:
+            logger.info("drain.work_ended", **order.facts(), left=len(tracker.running()))
+
+    def _on_signal(self, number: int) -> None:
+        name = signal.Signals(number).name
+        self._signals += 1
+        if number == signal.SIGQUIT or (number == signal.SIGINT and self._signals > 1):
+            self._give_up(f"{name} says now")
+        elif self._signalled:
+            logger.info("drain.goes_on", signal=name, since=str(self._since))
+        else:
+            self._signalled = name
+            seconds = settings.GRACEFUL_SHUTDOWN_TIMEOUT
+            self._signal_deadline = timezone.now() + timedelta(seconds=seconds) if seconds else None
+            signals.worker_shutting_down.send(sender=self._me.name, sig=name, how="Drain", exitcode=0)
+            self._drain()
+
+    def _on_wish(self, wish: Wish) -> None:
+        before, self._wish = self._wish, wish
+        if self._signalled:
+            ours = wish.asked_at == self._since and not wish.wanted
+            if ours and wish.deadline != self._signal_deadline:
+                self._signal_deadline = wish.deadline
+                logger.info("drain.deadline_moved", deadline=str(wish.deadline))
+        elif wish.wanted:
+            if before.wanted and before != wish:
+                logger.info("drain.wish_changed", by=wish.by, reason=wish.reason, deadline=str(wish.deadline))
+            self._drain()
+        elif before.wanted:
+            self._undrain()
+
+    # -- the order of things
+
+    def _drain(self) -> None:
+        """Not ready -> no new work -> say what is in progress."""
+        self._drained_at = None if self._signalled else self._drained_at
+        if self._since is not None:
+            return
+        self._since = timezone.now()
+        tracker.refuse(refusing=True)
+        periodic.pause()
+        self._consuming.close_requests()
+        heartbeat.now()
+        logger.info(
+            "drain.began", by=self._signalled or self._wish.by, reason=self._wish.reason,
+            deadline=str(self._deadline()), in_progress=len(tracker.running()),
+        )  # fmt: skip
+        self._report()
+        self._hand_back()
+
+    def _undrain(self) -> None:
+        """Take work again."""
+        self._since = self._drained_at = None
+        tracker.refuse(refusing=False)
+        periodic.resume()
+        self._consuming.open_requests()
+        logger.info("drain.taken_back", in_progress=len(tracker.running()))
+        heartbeat.now()
+        self._in_cell(lambda: handover.send_again(self._me.host))
+
+    def _look(self) -> None:
+        """Is anything left? Is it late?"""
+        before, self._left = self._left, self._count()
+        if self._left == 0:
+            self._drained()
+            return
+        if self._left != before:
+            heartbeat.now()
+        if time.monotonic() >= self._next_report:
+            self._report()
+        left = self._seconds_left()
+        if left is None or not self._exits():
+            return
+        if left <= self._reserve() and not self._handed_over:
+            self._hand_over("the shutdown timeout is over")
+        if left <= 0:
+            self._give_up("the shutdown timeout is over")
+
+    def _drained(self) -> None:
+        if self._drained_at is None:
+            self._drained_at = timezone.now()
+            took = (self._drained_at - (self._since or self._drained_at)).total_seconds()
+            logger.info("drain.done", seconds=round(took, 1), exits=self._exits())
+            heartbeat.now()
+        if self._exits():
+            self._leave()
+
+    def _leave(self) -> None:
+        """Nothing is in progress: Celery's own warm shutdown ends at once, or we do."""
+        goodbye.say(self._me, unfinished=0)
+        self._consuming.end(0)
+        time.sleep(STUCK_AFTER)  # the main thread ends the process meanwhile
+        logger.warning("drain.celery_did_not_end", seconds=STUCK_AFTER)
+        os._exit(0)
+
+    def _give_up(self, why: str) -> None:
+        """Everything unfinished is in the journal; the next life leads it out. As safe as kill -9, which is safe."""
+        if not self._handed_over:
+            self._hand_over(why)
+        left = len(tracker.running())
+        logger.warning("drain.gave_up", why=why, unfinished=left)
+        goodbye.say(self._me, unfinished=left)
+        os._exit(1)
+
+    # -- what is left
+
+    def _count(self) -> int:
+        """Operations that need this process: running here, or begun and still in want of this host."""
+        running = [work for work in tracker.running() if work.kind is not Kind.WISH]
+        if running or self._me.driver is None:
+            return len(running)
+        needed = self._in_cell(lambda: draining.needs(self._me.host))
+        # The journal does not answer: somebody may need us, so we stay, until the deadline if there is one.
+        return 1 if needed is None else int(needed)
+
+    def _report(self) -> None:
+        """Everything in progress, a line each."""
+        self._next_report = time.monotonic() + REPORT_EVERY
+        for work in tracker.running():
+            logger.info("drain.waits_for", **work.facts())
+        if self._me.driver is not None and not tracker.running():
+            for operation in self._in_cell(lambda: draining.elsewhere(self._me.host)) or ():
+                logger.info(
+                    "drain.waits_for", action=operation.action, server=operation.server_id,
+                    request_id=operation.request_id, waits_for=operation.waits_for,
+                )  # fmt: skip
+
+    def _hand_back(self) -> None:
+        """Requests that need not wait for us go elsewhere."""
+        if self._me.driver is not None:
+            moved = self._in_cell(lambda: handover.hand_back(self._me.host))
+            if moved:
+                logger.info("drain.handed_back", steps=moved)
+
+    def _hand_over(self, why: str) -> None:
+        """Log and record every unfinished operation; within the reserve, with or without the database."""
+        self._handed_over = True
+        works = tracker.running()
+        for work in works:
+            logger.warning("drain.unfinished", **work.facts(), why=why)
+        steps = [work.step_id for work in works if work.step_id is not None]
+        if steps and self._me.role != "scheduler":
+            goodbye.within(self._reserve(), lambda: self._in_cell(lambda: handover.mark_unfinished(steps, why)))
+
+    # -- small things
+
+    def _exits(self) -> bool:
+        return bool(self._signalled) or self._wish.then_exit
+
+    def _deadline(self) -> datetime | None:
+        return self._signal_deadline if self._signalled else self._wish.deadline
+
+    def _seconds_left(self) -> float | None:
+        deadline = self._deadline()
+        return None if deadline is None else (deadline - timezone.now()).total_seconds()
+
+    def _reserve(self) -> float:
+        return float(min(RESERVE, settings.GRACEFUL_SHUTDOWN_TIMEOUT / 10 or RESERVE))
+
+    def _in_cell(self, ask: Any) -> Any:
+        """What the cell's database answers; None when it does not."""
+        try:
+            close_old_connections()
+            with target_cell(self._me.alias):
+                return ask()
+        except DatabaseError as error:
+            logger.warning("drain.database_away", error=repr(error))
+            return None
+
+
+def start(me: worker.Worker, consuming: Consuming) -> Drain:
+    """Begin to listen. In the main thread, once the worker is ready."""
+    listening = Drain(me, consuming)
+    listening.install()
+    listening.start()
+    return listening

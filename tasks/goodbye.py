@@ -1,0 +1,49 @@
+"""The last thing a process writes: that it ended. Bounded, so that an absent database delays nobody."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from django.db import DatabaseError, close_old_connections
+from django.utils import timezone
+
+from cells.context import target_cell
+from cells.models import Cell
+from cloud import log
+from compute.models import Service
+from tasks import worker
+
+logger = log.get(__name__)
+SECONDS = 2.0
+
+
+def say(me: worker.Worker, unfinished: int) -> None:
+    """The service is down at once, not when its heartbeat has become old; a wish to end is fulfilled."""
+    logger.info("worker.goodbye", worker=me.name, unfinished=unfinished)
+    within(SECONDS, lambda: _write(me, unfinished))
+
+
+def within(seconds: float, work: Callable[[], Any]) -> bool:
+    """Whether the work was done in that time; it is left behind if not."""
+    thread = threading.Thread(target=work, name="last-words", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def _write(me: worker.Worker, unfinished: int) -> None:
+    fulfilled: dict[str, Any] = {
+        "drain_wanted": False, "drain_then_exit": False, "drain_by": "", "drain_reason": "",
+        "drain_asked_at": None, "drain_deadline": None,
+    }  # fmt: skip
+    try:
+        close_old_connections()
+        with target_cell(me.alias):
+            mine = Service.objects.filter(binary=me.binary, host=me.host, incarnation=me.incarnation)
+            mine.update(ended_at=timezone.now(), in_progress=unfinished, draining_since=None, drained_at=None)
+            mine.filter(drain_then_exit=True).update(**fulfilled)
+            mine.filter(drain_wanted=False).update(**fulfilled)
+    except (DatabaseError, Cell.DoesNotExist) as error:
+        logger.warning("worker.goodbye_not_written", error=repr(error))
