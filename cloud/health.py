@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, JsonResponse
 
+from cloud.serving.refusal import is_late
+
 
 def healthz(request: HttpRequest) -> JsonResponse:
     """200 while the process answers at all."""
@@ -12,7 +14,9 @@ def healthz(request: HttpRequest) -> JsonResponse:
 
 
 def readyz(request: HttpRequest) -> JsonResponse:
-    """200 when the global database answers, else 503 with the reason."""
+    """200 when the global database answers, else 503 with the reason; "draining" first of all."""
+    if is_late(request):
+        return JsonResponse({"status": "draining", "reason": "the API is shutting down"}, status=503)
     try:
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import socket
-import sys
 
 from cells import urls as database_urls
 from cloud import env, log
@@ -38,6 +37,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "cloud.middleware.RequestIdMiddleware",
+    "cloud.serving.refusal.turn_away",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -76,7 +76,7 @@ try:
         )
     )
 except database_urls.BadDatabaseUrl as exc:
-    sys.exit(f"stillwater: STILLWATER_DATABASE_URL: {exc}")
+    env.stop(f"STILLWATER_DATABASE_URL: {exc}")
 DATABASES = {"default": _default}
 DATABASE_ROUTERS = ["cells.router.CellRouter"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

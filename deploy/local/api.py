@@ -16,11 +16,7 @@ from deploy.local.progress import Failed, wait_for
 from deploy.local.state import ROOT, State
 
 READY_SECONDS = 60
-PROCESSES, THREADS = 2, 8
-GRACE_SECONDS = 30
-# Clients poll every 2 s on one connection. Gunicorn's default closes it after just 2 s of silence, so now and
-# then a request met the closing door: "Connection reset by peer".
-KEEP_ALIVE_SECONDS = 75
+CONFIGURATION = ROOT / "cloud/serving/conf.py"
 
 
 def daemon(state: State) -> Daemon:
@@ -60,11 +56,9 @@ def start(state: State) -> subprocess.Popen[bytes] | None:
         return None
     choices = state.choices
     command = [
-        tool("gunicorn"), "cloud.wsgi", f"--bind={choices.bind}:{choices.port}",
-        "--worker-class=gthread", f"--workers={PROCESSES}", f"--threads={THREADS}",
-        f"--graceful-timeout={GRACE_SECONDS}", f"--keep-alive={KEEP_ALIVE_SECONDS}",
+        tool("gunicorn"), f"--config={CONFIGURATION}", "cloud.wsgi", f"--bind={choices.bind}:{choices.port}",
         f"--pid={state.pidfile('api')}",
-        f"--access-logfile={state.log('api-access')}", "--error-logfile=-", "--no-control-socket",
+        f"--access-logfile={state.log('api-access')}", "--error-logfile=-",
     ]  # fmt: skip
     environment = envfiles.process_environment(state, envfiles.node_file(state, "api"))
     with state.log("api").open("ab") as out:

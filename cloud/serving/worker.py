@@ -1,0 +1,159 @@
+"""The API's worker: gunicorn's threads, and a way to stop that spills no request.
+
+Built on gunicorn 27.0 (`gthread`); what is used of it that is not documented is in this file and `drain.py`.
+A thread is given to a connection when its first byte is there, so idle ones hold up nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from gunicorn.workers.gthread import TConn, ThreadWorker
+
+from cloud import log
+from cloud.serving import master
+from cloud.serving.drain import LINGER, Drain
+from cloud.serving.flight import FLIGHT, Flight
+
+logger = log.get(__name__)
+DOORKEEPERS = 4  # threads that refuse, whatever the others are busy with
+
+
+class Worker(ThreadWorker):
+    """One process of the API. Everything but `handle`, `handle_request` and the application is its main thread."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.flights: dict[TConn, Flight] = {}
+        self.refusing = False
+        self.hurried = False
+        self.drain: Drain | None = None
+        self._interrupts = 0
+        self._here = threading.local()
+
+    def init_process(self) -> None:
+        """Gunicorn's entry into the new process; returns when it has to end."""
+        self._doorkeepers = ThreadPoolExecutor(DOORKEEPERS, "doorkeeper")
+        super().init_process()
+
+    def init_signals(self) -> None:
+        """Handlers of this process, and what the master's caught in it before."""
+        super().init_signals()
+        signal.signal(signal.SIGINT, self.handle_interrupt)
+        signal.siginterrupt(signal.SIGINT, False)  # noqa: FBT003  it takes no keywords
+        for sig in master.early:
+            (self.handle_quit if sig == signal.SIGQUIT else self.handle_exit)(sig, None)
+
+    def handle_interrupt(self, sig: int, frame: FrameType | None) -> None:
+        """SIGINT: a terminal sends it to all processes of the group, the master's SIGTERM follows."""
+        self._interrupts += 1
+        (self.handle_exit if self._interrupts == 1 else self.handle_quit)(sig, frame)
+
+    def handle_quit(self, sig: int, frame: FrameType | None) -> None:
+        """SIGQUIT: now. The main loop is awake within a moment and does it."""
+        self.alive, self.hurried = False, True
+        self.method_queue.defer(lambda: None)
+
+    def load_wsgi(self) -> None:
+        """The application, which is told of its flight and keeps no connection that has to go."""
+        super().load_wsgi()
+        application = self.wsgi
+
+        def tracked(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+            environ[FLIGHT] = self._here.flight
+            response = start_response.__self__  # type: ignore[attr-defined]
+
+            def start(*args: Any) -> Any:
+                if not self.alive:
+                    response.force_close()
+                return start_response(*args)
+
+            return application(environ, start)
+
+        self.wsgi = tracked
+
+    def run(self) -> None:
+        """Serve until SIGTERM, then drain."""
+        self.poller.register(self.method_queue.fileno(), selectors.EVENT_READ, self.method_queue.run_callbacks)
+        self.set_accept_enabled(True)
+        logger.info("api.accepting", pid=self.pid)
+        while self.alive and self.is_parent_alive():
+            self.set_accept_enabled(self.nr_conns < self.worker_connections)
+            self.turn(1.0)
+        self.alive = False
+        self.drain = Drain(self)
+        self.drain.run()
+
+    def turn(self, seconds: float) -> None:
+        """Once around: what came in, and connections that were silent for too long."""
+        self.notify()
+        self.wait_for_and_dispatch_events(seconds)
+        self.murder_keepalived()
+        self.murder_pending()
+
+    def connections(self) -> int:
+        """Open ones: with a request, idle after one, or silent so far."""
+        return len(self.flights) + len(self.keepalived_conns) + len(self.pending_conns)
+
+    def enqueue_req(self, conn: TConn) -> None:
+        """Give it a thread, or wait for its first byte."""
+        if not (conn.initialized or conn.data_ready):
+            self._await_first_byte(conn)
+            return
+        self.flights[conn] = Flight(late=self.refusing)
+        pool = self._doorkeepers if self.refusing else self.tpool
+        job = pool.submit(self.handle, conn)
+        job.add_done_callback(lambda job: self.method_queue.defer(self.finish_request, conn, job))
+
+    def _await_first_byte(self, conn: TConn) -> None:
+        conn.sock.settimeout(0.0)
+        conn.timeout = time.monotonic() + (self.cfg.keepalive if self.alive else LINGER)
+        self.pending_conns.append(conn)
+        ready = partial(self.on_pending_socket_readable, conn)
+        self.poller.register(conn.sock, selectors.EVENT_READ, ready)
+
+    def handle(self, conn: TConn) -> Any:
+        """One request, in a thread; whether its connection may bring another."""
+        flight = self._here.flight = self.flights[conn]
+        flight.read_since = time.monotonic()
+        keep = super().handle(conn)
+        flight.answered = True
+        if not keep:
+            _see_off(conn.sock)
+        return keep
+
+    def handle_request(self, req: Any, conn: TConn) -> Any:
+        """Its head was read."""
+        flight = self._here.flight
+        flight.path, flight.method = req.path, req.method
+        return super().handle_request(req, conn)
+
+    def finish_request(self, conn: TConn, job: Future[Any]) -> None:
+        """A thread is done with it."""
+        flight = self.flights.pop(conn)
+        super().finish_request(conn, job)
+        if self.drain:
+            self.drain.ended(flight)
+
+
+def _see_off(sock: socket.socket) -> None:
+    """Wait, in this thread, until the client has closed too: the main loop would, and serve nobody meanwhile."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_WR)
+        deadline = time.monotonic() + LINGER
+        while (left := deadline - time.monotonic()) > 0:
+            sock.settimeout(left)
+            if not sock.recv(1 << 16):
+                break
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)

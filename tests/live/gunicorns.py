@@ -1,0 +1,120 @@
+"""APIs of the tests' own beside a cloud's: same databases and settings, another port, and signals to send."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPMessage
+from pathlib import Path
+from typing import Any
+
+from deploy.local import api, envfiles
+from deploy.local.daemons import tool
+from deploy.local.state import ROOT
+from tests.live.cloud import Cloud, eventually
+
+START_SECONDS, ANSWER_SECONDS = 90, 60
+
+
+def listener() -> socket.socket:
+    """A socket that listens, as systemd holds one."""
+    held = socket.create_server(("127.0.0.1", 0), backlog=512)
+    held.set_inheritable(True)
+    return held
+
+
+class Api:
+    """One gunicorn with the product's configuration; on `held`, it is told of the socket as systemd does."""
+
+    def __init__(self, cloud: Cloud, log: Path, *, held: socket.socket | None = None, **settings: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = (held or free).getsockname()[1]
+        command = [tool("gunicorn"), f"--config={api.CONFIGURATION}", "cloud.wsgi", "--error-logfile=-"]
+        if held:
+            fd = held.fileno()
+            told = f'LISTEN_FDS=1 LISTEN_PID=$$ exec "$@" 3<&{fd}'
+            command = ["/bin/sh", "-c", told, "sh", *command]
+        else:
+            command.append(f"--bind=127.0.0.1:{self.port}")
+        environment = envfiles.process_environment(cloud.state, envfiles.node_file(cloud.state, "api"))
+        environment.pop("DJANGO_SETTINGS_MODULE", None)  # pytest-django's are not the product's
+        self._log = log
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, env=environment | settings, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                pass_fds=[held.fileno()] if held else [], start_new_session=True,
+            )  # fmt: skip
+        self.pid = self._process.pid
+
+    def wait_until_ready(self) -> Api:
+        """Until both workers have loaded the application."""
+        alive = "its workers accept"
+        eventually(alive, lambda: len(self.events("api.accepting")) >= 2 or not self.runs(), START_SECONDS)
+        assert ask(self.port, "/readyz").status == 200
+        return self
+
+    def workers(self) -> list[int]:
+        """The numbers of its worker processes."""
+        return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
+    def send(self, sig: signal.Signals) -> float:
+        """Signal the master; when that was."""
+        os.kill(self.pid, sig)
+        return time.monotonic()
+
+    def runs(self) -> bool:
+        """Whether the master is there."""
+        return self._process.poll() is None
+
+    def wait(self, seconds: float = 60) -> int:
+        """Its exit code."""
+        return self._process.wait(seconds)
+
+    def end(self) -> None:
+        """SIGKILL, workers too; a process that has ended is no mistake."""
+        if self.runs():
+            for pid in (*self.workers(), self.pid):
+                os.kill(pid, signal.SIGKILL)
+            self._process.wait(30)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The log lines of one event."""
+        lines = [line for line in self._log.read_text().splitlines() if line.startswith("{")]
+        return [event for line in lines if (event := json.loads(line))["event"] == name]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back, read to its end."""
+
+    status: int
+    headers: HTTPMessage
+    text: str
+
+    @property
+    def json(self) -> Any:
+        """Its body."""
+        return json.loads(self.text)
+
+
+def ask(port: int, path: str, method: str = "GET", body: Any = None, **headers: str) -> Answer:
+    """One request on a connection of its own."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
+    try:
+        return ask_on(connection, path, method, body, **headers)
+    finally:
+        connection.close()
+
+
+def ask_on(connection: HTTPConnection, path: str, method: str = "GET", body: Any = None, **headers: str) -> Answer:
+    """One request on a connection that may stay."""
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    data = None if body is None else json.dumps(body)
+    connection.request(method, path, data, {"Content-Type": "application/json"} | sent)
+    answer = connection.getresponse()
+    return Answer(answer.status, answer.headers, answer.read().decode())
