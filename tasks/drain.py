@@ -39,6 +39,8 @@ LOOK_EVERY = 0.5  # seconds between looks into the journal for what other hosts 
 RESERVE = 5.0  # the last seconds of the timeout, kept to record what is unfinished; at most a tenth of it
 STUCK_AFTER = 15.0  # seconds Celery has to end once nothing is in progress
 
+_leaving = threading.Event()
+
 
 @dataclass(frozen=True, slots=True)
 class Signal:
@@ -198,6 +200,7 @@ class Drain(threading.Thread):
     def _leave(self) -> None:
         """Nothing is in progress: Celery's own warm shutdown ends at once, or we do."""
         goodbye.say(self._me, unfinished=0)
+        _leaving.set()
         self._consuming.end(0)
         time.sleep(STUCK_AFTER)  # the main thread ends the process meanwhile
         logger.warning("drain.celery_did_not_end", seconds=STUCK_AFTER)
@@ -276,6 +279,11 @@ class Drain(threading.Thread):
         except DatabaseError as error:
             logger.warning("drain.database_away", error=repr(error))
             return None
+
+
+def is_leaving() -> bool:
+    """Whether a drain has ended, and the process is to end."""
+    return _leaving.is_set()
 
 
 def start(me: worker.Worker, consuming: Consuming) -> Drain:
