@@ -21,12 +21,17 @@ def print_json(command: BaseCommand, document: Any) -> None:
 
 def print_table(command: BaseCommand, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Columns as wide as their widest word."""
+    for line in table_lines(columns, rows):
+        command.stdout.write(line)
+
+
+def table_lines(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The lines of a table, its heading first."""
     words = [[column.upper() for column in columns]]
     words += [[_word(row.get(column)) for column in columns] for row in rows]
     widths = [max(len(line[index]) for line in words) for index in range(len(columns))]
-    for line in words:
-        padded = [word.ljust(width) for word, width in zip(line, widths, strict=True)]
-        command.stdout.write("  ".join(padded).rstrip())
+    padded = [[word.ljust(width) for word, width in zip(line, widths, strict=True)] for line in words]
+    return ["  ".join(line).rstrip() for line in padded]
 
 
 def _word(value: Any) -> str:

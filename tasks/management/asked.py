@@ -1,0 +1,83 @@
+"""What somebody asked `manage.py host` for, and the sentences it may end with."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks import node
+from tasks.management import look
+from tasks.management.follow import USAGE
+from tasks.management.look import Place
+from tasks.management.screen import Screen
+from tasks.node import Node
+
+
+class Refused(Exception):
+    """The command ends with this sentence and this code."""
+
+    def __init__(self, sentence: str, code: int = USAGE) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One command line."""
+
+    screen: Screen
+    names: tuple[str, ...] = ()
+    state: Path  # the folder of this machine's processes
+    env_dir: Path
+    interval: float = 1.0
+    patience: float = 30.0
+    seconds: float | None = None  # None: not said
+    reason: str = ""
+    then_exit: bool = False
+    no_wait: bool = False
+    dry_run: bool = False
+    force: bool = False
+    parallel: int = 1
+
+    def places(self) -> list[Place]:
+        """Where the named services are. Raises Refused for a name nobody knows."""
+        found, unknown, silent = look.find(self.names, self.env_dir, self.state / "run", self.state / "log")
+        if unknown:
+            away = f" {', '.join(silent)} did not answer, and may know it." if silent else ""
+            raise Refused(f"There is no host {', '.join(unknown)}.{away} See: manage.py host list --all")
+        return found
+
+    def local(self) -> list[Place]:
+        """The same, for workers of this machine only. Raises Refused for any other."""
+        found = [(name, self._node(name)) for name in dict.fromkeys(self.names)]
+        strangers = [name for name, process in found if process is None]
+        if strangers:
+            raise Refused(
+                f"{', '.join(strangers)}: no worker of this machine has that name, for there is no env file of "
+                f"one in {self.env_dir}. Say where it is with --env-dir or STILLWATER_NODE_DIR, or go to the "
+                "machine of the host."
+            )
+        return self.places()
+
+    def _node(self, name: str) -> Node | None:
+        if not node.NAME.fullmatch(name):
+            raise Refused(f"{name!r} is not the name of a host: letters, digits, dots, dashes and underscores.")
+        return look.local(name, self.env_dir, self.state / "run", self.state / "log")
+
+
+def who() -> str:
+    """Who asks, for the record: user@machine, the one behind a sudo."""
+    try:
+        user = os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):  # a user without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def worst(codes: Sequence[int]) -> int:
+    """The command's code, of those of its hosts: the highest."""
+    return max(codes, default=0)

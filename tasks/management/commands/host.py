@@ -1,0 +1,180 @@
+"""manage.py host: start, stop, restart, drain, undrain, status, list.
+
+Exit codes: 0 done; 1 wrong words, or a host nobody knows; 2 it still drains, and goes on; 3 a host or its
+cell does not answer (status: is not up); 4 it ended with operations unfinished, which the journal keeps;
+5 a process did not start; 6 the drain was taken back (or the undrain) by somebody else meanwhile;
+130 interrupted: what was asked for goes on. Of several hosts the highest code counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+
+from cloud import env
+from tasks.management import lives, reports, screen, wishes
+from tasks.management.asked import Asked, Refused
+from tasks.management.follow import INTERRUPTED, SILENT, USAGE
+
+CODES = " ".join(line.strip() for line in (__doc__ or "").split("\n\n", 1)[1].splitlines())
+DOES: dict[str, tuple[str, Callable[[Asked], int] | None]] = {
+    "start": ("start the process on this machine, and wait until it is up", lives.start),
+    "stop": ("SIGTERM to the process on this machine, and follow its drain to the end", lives.stop),
+    "restart": ("stop, start, wait until it is up; one host after the other", lives.restart),
+    "drain": ("take no new work and end what is begun; stay so until undrain", wishes.drain),
+    "undrain": ("take the drain back, and wait until it takes work", wishes.undrain),
+    "status": ("one page: wanted and seen, lanes, operations", None),
+    "list": ("all hosts of all cells, a page at a time", None),
+}
+FOLLOWS = ("start", "stop", "restart", "drain", "undrain")
+SAID = (
+    "interval", "patience", "seconds", "reason", "then_exit", "no_wait", "dry_run", "force", "parallel",
+)  # fmt: skip
+GOES_ON = {
+    "drain": "Interrupted. The drain goes on. Follow it: the same command; take it back: host undrain {names}",
+    "undrain": "Interrupted. It was asked to take work again. Follow it: the same command.",
+    "stop": "Interrupted. They drain and end all the same. Follow it: the same command.",
+    "restart": "Interrupted. Whatever was told to end ends, and is not started. Go on: the same command.",
+    "start": "Interrupted. What was started goes on starting. Follow it: the same command.",
+}
+
+
+class Command(BaseCommand):
+    """Words and exit codes; what each verb does is in tasks/management."""
+
+    help = f"Start, stop, restart, drain, undrain and show hosts (also conductors and schedulers). {CODES}"
+    requires_system_checks: list[str] = []  # a host's own machine has no global database
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """One verb, then its words."""
+        _ends_with_usage(parser)
+        parser.epilog = CODES
+        verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+        for name, (meaning, _) in DOES.items():
+            words = verbs.add_parser(name, help=meaning, description=meaning.capitalize() + ".", epilog=CODES)
+            _ends_with_usage(words)
+            _add_words(name, words)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Every way it may end, in a sentence."""
+        # a cell that is away is in the table; a log line in between would tear it
+        logging.getLogger("cells").setLevel(logging.ERROR)
+        try:
+            code = self._run(options)
+        except Refused as exc:
+            self._end(exc.code, str(exc))
+        except DatabaseError as exc:
+            self._end(SILENT, f"The global database does not answer ({type(exc).__name__}). Is it up, and is "
+                      "STILLWATER_ENV_FILE the right one? On the machine of a host: its own env file.")  # fmt: skip
+        except KeyboardInterrupt:
+            names = " ".join(options.get("hosts") or ())
+            self._end(INTERRUPTED, GOES_ON.get(options["verb"], "Interrupted.").format(names=names))
+        if code:
+            sys.exit(code)
+
+    def _run(self, options: dict[str, Any]) -> int:
+        verb, form = options["verb"], options["form"]
+        if verb == "list":
+            if settings.ROLE == "host":
+                raise Refused("This is a host, which knows no other. Ask where the global database is known.")
+            page = reports.Page(limit=options["limit"], marker=options["marker"], everything=options["everything"])
+            return reports.listing(self.stdout, self.stderr, form, page)
+        asked = Asked(
+            screen=screen.of(form, self.stdout), names=tuple(options["hosts"]), state=env.state_dir(),
+            env_dir=options["env_dir"] or Path(env.get("STILLWATER_NODE_DIR") or env.state_dir() / "env"),
+            **{key: options[key] for key in SAID if key in options},
+        )  # fmt: skip
+        does = DOES[verb][1]
+        return does(asked) if does else reports.status(asked, form, settings.BROKER_URL)
+
+    def _end(self, code: int, sentence: str) -> NoReturn:
+        self.stderr.write(sentence)
+        sys.exit(code)
+
+
+def _add_words(verb: str, words: argparse.ArgumentParser) -> None:
+    words.add_argument(
+        "-f", "--format", dest="form", choices=screen.FORMATS, default="table",
+        help="table (live on a terminal, else a line a change); json: one document at the end; "
+        "jsonl: one a line for every change.",
+    )  # fmt: skip
+    if verb == "list":
+        words.add_argument("--limit", type=_count, default=100, help="Hosts on a page, at most 1000; default: 100.")
+        words.add_argument("--marker", default="", help="Begin after this host.")
+        words.add_argument("--all", dest="everything", action="store_true", help="Conductors and schedulers too.")
+        return
+    words.add_argument("hosts", nargs="+", metavar="HOST", help="Also conductor-cell1, scheduler …")
+    words.add_argument(
+        "--env-dir", type=Path, help="Folder of the env files <HOST>.env of this machine's workers; "
+        "default: STILLWATER_NODE_DIR, else env in the state folder.",
+    )  # fmt: skip
+    if verb in FOLLOWS:
+        words.add_argument("--interval", type=_positive, default=1.0, help="Seconds between looks; default: 1.")
+    if verb in ("drain", "undrain"):
+        words.add_argument(
+            "--wait-for-answer", dest="patience", type=_positive, default=30.0, metavar="SECONDS",
+            help="Give up when nothing has been heard of the host for so long; more than its heartbeat takes. "
+            "Default: 30.",
+        )  # fmt: skip
+    if verb == "drain":
+        _add_drain(words)
+    if verb in ("stop", "restart"):
+        words.add_argument(
+            "--timeout", dest="seconds", type=_seconds,
+            help="Follow for so long; 0: to the end. Default: the graceful timeout of the host, and a little more.",
+        )  # fmt: skip
+        words.add_argument("--force", action="store_true", help="End it by SIGQUIT, then SIGKILL, when that is over.")
+    if verb == "restart":
+        words.add_argument("--parallel", type=_count, default=1, help="So many hosts at the same time; default: 1.")
+
+
+def _add_drain(words: argparse.ArgumentParser) -> None:
+    words.add_argument("--reason", default="", help="Why, for everybody who looks.")
+    words.add_argument(
+        "--timeout", dest="seconds", type=_seconds, help="The time it has; 0 or not said: as long as it takes.",
+    )  # fmt: skip
+    words.add_argument("--exit", dest="then_exit", action="store_true", help="End the process when it is drained.")
+    words.add_argument("--no-wait", action="store_true", help="Ask, and do not follow.")
+    words.add_argument("--dry-run", action="store_true", help="Name what would have to end; change nothing.")
+
+
+def _ends_with_usage(parser: argparse.ArgumentParser) -> None:
+    """argparse would end with 2, which is a drain that goes on."""
+
+    def error(called_from_command_line: bool, message: str) -> NoReturn:
+        if not called_from_command_line:
+            raise CommandError(message)
+        parser.print_usage(sys.stderr)
+        parser.exit(USAGE, f"{message}. See: {parser.prog} --help\n")
+
+    parser.error = partial(error, getattr(parser, "called_from_command_line", True))  # type: ignore[method-assign]
+
+
+def _seconds(text: str) -> float:
+    value = float(text) if text.replace(".", "", 1).isdigit() else math.nan
+    if not 0 <= value <= 31_536_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to a year")
+    return value
+
+
+def _positive(text: str) -> float:
+    value = _seconds(text)
+    if not value:
+        raise argparse.ArgumentTypeError("more than 0 seconds")
+    return value
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 1000")
+    return int(text)

@@ -1,0 +1,161 @@
+"""Following hosts until each is where somebody wants it, or is not going to be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from compute.models import Service
+from tasks.management.look import Look, Place, look
+from tasks.management.screen import End, Screen
+
+DONE, USAGE, STILL, SILENT, UNFINISHED, NOT_STARTED, CANCELLED = 0, 1, 2, 3, 4, 5, 6
+INTERRUPTED = 130
+MARGIN = 15.0  # a process records and closes after its deadline
+
+Goal = Callable[[Look], tuple[int, str] | None]  # None: not yet
+
+
+@dataclass(slots=True)
+class Hearing:
+    """When we last heard something new of a host. By our own clock: those of two machines differ."""
+
+    patience: float
+    _last: dict[str, tuple[object, float]] = field(default_factory=dict)
+
+    def silent(self, one: Look) -> float:
+        """Seconds since its record last changed."""
+        service, now = one.service, time.monotonic()
+        said: object = service and (service.draining_since, service.ended_at)
+        if service and not _deaf(service):
+            said = (said, service.last_seen_up)
+        before = self._last.get(one.place.name)
+        if before is None or (not one.down and before[0] != said):
+            self._last[one.place.name] = (said, now)
+            return 0.0
+        return now - before[1]
+
+    def lost(self, one: Look) -> End | None:
+        """The end, when a host or its cell has been silent for too long."""
+        silent = self.silent(one)
+        if silent <= self.patience:
+            return None
+        name, cell = one.place.name, one.place.cell.name
+        if one.down:
+            return End(name, SILENT, f"{name}: {cell} has not answered for {silent:.0f} s ({one.down}). "
+                       "What was asked for stays asked for; see: manage.py cell_list.")  # fmt: skip
+        if one.state not in ("down", "stopped"):
+            return End(name, SILENT, f"{name} has not done what it was asked for within {silent:.0f} s, and stays "
+                       f"asked. Does its log say why? See: manage.py host status {name}")  # fmt: skip
+        return End(name, SILENT, f"{name} has not been heard of for {silent:.0f} s. What was asked for stays "
+                   f"asked for. On its machine: manage.py host status {name}; manage.py host start {name}")  # fmt: skip
+
+
+def follow(
+    places: Sequence[Place], goal: Goal, screen: Screen, interval: float, patience: float
+) -> tuple[list[Look], list[End]]:
+    """Look, show, wait; until every host has ended one way or another. The last look, and the ends."""
+    hearing, ends = Hearing(patience), {}
+    while True:
+        looks = look(places)
+        for one in looks:
+            name = one.place.name
+            reached = None if name in ends else goal(one)
+            if reached is not None:
+                ends[name] = End(name, *reached)
+            elif name not in ends and (lost := hearing.lost(one)):
+                ends[name] = lost
+        screen.show(looks)
+        if len(ends) == len(places):
+            return looks, [ends[place.name] for place in places]
+        time.sleep(interval)
+
+
+def drained(one: Look) -> tuple[int, str] | None:
+    """Nothing needs it any more; or, when it was told to exit, it has ended."""
+    service, name = one.service, one.place.name
+    if service is None:
+        return None
+    if service.ended_at is not None:
+        return _ended(name, service.in_progress)
+    if not service.drain_wanted and service.drain_by == "":
+        return CANCELLED, f"{name} takes work again: somebody undrained it meanwhile."
+    if one.state == "drained" and not service.drain_then_exit:
+        took = ""
+        if service.drained_at and service.draining_since:
+            took = f" after {(service.drained_at - service.draining_since).total_seconds():.1f} s"
+        waits = f"; {one.waiting} requests wait for it" if one.waiting else ""
+        return DONE, f"{name} is drained{took}{waits}. It stays so until: manage.py host undrain {name}"
+    late = (one.at - service.drain_deadline).total_seconds() if service.drain_deadline else 0.0
+    if late > (MARGIN if service.drain_then_exit else 0.0):
+        return STILL, (f"{name} still drains at its deadline, {len(one.operations)} operations need it. The drain "
+                       f"goes on; follow it: manage.py host drain {name}; take it back: host undrain.")  # fmt: skip
+    return None
+
+
+def undrained(one: Look) -> tuple[int, str] | None:
+    """It takes work."""
+    service, name = one.service, one.place.name
+    if service is None:
+        return None
+    if service.ended_at is not None:
+        return DONE, f"{name} is stopped; it takes work when it is started: manage.py host start {name}"
+    if service.drain_wanted:
+        return CANCELLED, f"{name} was asked to drain again meanwhile, by {service.drain_by}."
+    if service.draining_since is None and one.state == "up":
+        return DONE, f"{name} takes work."
+    if service.draining_since is not None and service.drain_then_exit:
+        return STILL, (f"{name} was told to end ({service.drain_by}), which cannot be taken back. "
+                            f"It ends, then: manage.py host start {name}")  # fmt: skip
+    return None
+
+
+def stopped(until: float) -> Goal:
+    """Its process is gone. `until`: when to give up, in time.monotonic(); 0: never."""
+
+    def goal(one: Look) -> tuple[int, str] | None:
+        name, service = one.place.name, one.service
+        if one.place.pid is not None:
+            if not until or time.monotonic() < until:
+                return None
+            return STILL, (
+                f"{name} still drains (pid {one.place.pid}), {len(one.operations)} operations need it. It ends "
+                f"after them. Follow it: manage.py host stop {name}; end it sooner: with --force --timeout 1"
+            )
+        if service is None:
+            return DONE, f"{name} is stopped; what it left is not known{f' ({one.down})' if one.down else ''}."
+        if service.ended_at is None and one.operations:
+            return _ended(name, len(one.operations))
+        return _ended(name, service.in_progress if service.ended_at else 0)
+
+    return goal
+
+
+def started(lives: dict[str, str]) -> Goal:
+    """It beats, in another life than `lives` has of it."""
+
+    def goal(one: Look) -> tuple[int, str] | None:
+        name, service = one.place.name, one.service
+        if service is None or service.incarnation == lives.get(name, "") or not service.is_up:
+            return None
+        pid = f"pid {one.place.pid}"
+        if service.drain_wanted:
+            return DONE, (f"{name} is up ({pid}), and drained as {service.drain_by} wants it. "
+                          f"To have it take work: manage.py host undrain {name}")  # fmt: skip
+        return DONE, f"{name} is up ({pid})."
+
+    return goal
+
+
+def _deaf(service: Service) -> bool:
+    """It was asked for something and has not begun: its beats alone are no answer."""
+    signalled = bool(service.drain_by) and not service.drain_wanted
+    return not signalled and service.drain_wanted != (service.draining_since is not None)
+
+
+def _ended(name: str, unfinished: int) -> tuple[int, str]:
+    if not unfinished:
+        return DONE, f"{name} is stopped."
+    return UNFINISHED, (f"{name} ended with {unfinished} operations unfinished. They are in the journal, and go on "
+                        f"or fail with a reason when it is started: manage.py host start {name}")  # fmt: skip

@@ -1,0 +1,151 @@
+"""`host drain` and `host undrain`: a wish in the service record, and following it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from django.utils import timezone
+
+from cells import scatter
+from cells.models import Cell
+from compute import draining
+from compute.models import Service
+from tasks.management.asked import Asked, who, worst
+from tasks.management.follow import DONE, SILENT, Goal, drained, follow, undrained
+from tasks.management.look import Look, Place, look
+from tasks.management.screen import End, span
+
+ASK_SECONDS = 15.0  # a broker that is away takes its time before the row is enough
+
+
+def drain(asked: Asked) -> int:
+    """Ask, then follow until each host is drained or has ended."""
+    looks = look(asked.places())
+    if asked.dry_run:
+        return _forecast(asked, looks)
+    ends = {one.place.name: end for one in looks if (end := _ask(asked, one))}
+    if asked.no_wait:
+        ends |= {
+            one.place.name: End(one.place.name, DONE, f"{one.place.name} is asked to drain. Follow it: "
+                                f"manage.py host drain {one.place.name}")
+            for one in looks if one.place.name not in ends
+        }  # fmt: skip
+    return _finish(asked, looks, ends, drained)
+
+
+def undrain(asked: Asked) -> int:
+    """Take the wish back, and wait until each host takes work."""
+    looks = look(asked.places())
+    ends = {one.place.name: end for one in looks if (end := _undo(one))}
+    return _finish(asked, looks, ends, undrained)
+
+
+def _finish(asked: Asked, looks: Sequence[Look], ends: dict[str, End], goal: Goal) -> int:
+    """Follow those that have not ended yet, and say how it ended for all."""
+    rest = [one.place for one in looks if one.place.name not in ends]
+    if rest:
+        last, followed = follow(rest, goal, asked.screen, asked.interval, asked.patience)
+        ends |= {end.host: end for end in followed}
+        seen = {one.place.name: one for one in last}
+        looks = [seen.get(one.place.name, one) for one in looks]
+    found = [ends[one.place.name] for one in looks]
+    asked.screen.end(looks, found)
+    return worst([end.code for end in found])
+
+
+def _ask(asked: Asked, one: Look) -> End | None:
+    """Write the wish, unless it is there already; the end, if there is nothing to follow."""
+    service, name = one.service, one.place.name
+    if service is None:
+        return _nobody(one)
+    stopped = one.state == "stopped"
+    if stopped and asked.then_exit:
+        return End(name, DONE, f"{name} is stopped already: nothing to drain.")
+    if not _wanted_already(asked, service):
+        failed = _write(one.place, service, lambda row: _wish(asked, row))
+        if failed:
+            return failed
+    elif not stopped:
+        ago = span((timezone.now() - service.drain_asked_at).total_seconds()) if service.drain_asked_at else "?"
+        why = f" ({service.drain_reason})" if service.drain_reason else ""
+        asked.screen.say(f"{service.drain_by} asked {name} to drain {ago} ago{why}; following.")
+    if stopped:
+        return End(name, DONE, f"{name} is stopped: nothing to drain. When it is started it takes no work until: "
+                   f"manage.py host undrain {name}")  # fmt: skip
+    return None
+
+
+def _undo(one: Look) -> End | None:
+    if one.service is None:
+        return _nobody(one)
+    return _write(one.place, one.service, draining.undo) if one.service.drain_wanted else None
+
+
+def _wanted_already(asked: Asked, service: Service) -> bool:
+    """Whether this changes nothing: only what the command line says is compared."""
+    if not service.drain_wanted or (asked.then_exit and not service.drain_then_exit):
+        return False
+    if asked.reason and asked.reason[:255] != service.drain_reason:
+        return False
+    if asked.seconds is None:
+        return True
+    deadline, since = service.drain_deadline, service.drain_asked_at
+    had = (deadline - since).total_seconds() if deadline and since else 0.0
+    return abs(had - asked.seconds) < 1
+
+
+def _wish(asked: Asked, service: Service) -> None:
+    """What is not said stays as somebody wanted it before."""
+    deadline, seconds = service.drain_deadline if service.drain_wanted else None, asked.seconds
+    if seconds is None and deadline is not None:
+        seconds = max(0.1, (deadline - timezone.now()).total_seconds())
+    draining.ask(
+        service, by=who(), reason=asked.reason or service.drain_reason, seconds=seconds,
+        then_exit=asked.then_exit or (service.drain_wanted and service.drain_then_exit),
+    )  # fmt: skip
+
+
+def _write(place: Place, service: Service, write: Callable[[Service], None]) -> End | None:
+    def work(_: Cell) -> None:
+        write(service)
+
+    away = scatter.gather([place.cell], work, timeout=ASK_SECONDS).down.get(place.cell.id)
+    return _unreached(place, away.reason) if away else None
+
+
+def _nobody(one: Look) -> End:
+    name = one.place.name
+    if one.down:
+        return _unreached(one.place, one.down)
+    return End(name, SILENT, f"{name} has never been seen. On its machine: manage.py host start {name}")
+
+
+def _unreached(place: Place, reason: str) -> End:
+    return End(place.name, SILENT, f"{place.name} was not asked: {place.cell.name} does not answer ({reason}). "
+               "When it does, run this again; see: manage.py cell_list.")  # fmt: skip
+
+
+def _forecast(asked: Asked, looks: Sequence[Look]) -> int:
+    """What a drain would wait for; changes nothing."""
+    ends = [End(one.place.name, DONE if one.service else SILENT, _would(one)) for one in looks]
+    asked.screen.once(looks)
+    asked.screen.end(looks, ends)
+    return worst([end.code for end in ends])
+
+
+def _would(one: Look) -> str:
+    name, operations = one.place.name, one.operations
+    if one.service is None:
+        return _nobody(one).sentence
+    if one.state in ("stopped", "down"):
+        return f"{name} is {one.state}: nothing to drain."
+    if not operations:
+        return f"{name} would be drained at once: nothing is in progress. {one.waiting} requests wait for it."
+    known = [op.seconds_left for op in operations if op.seconds_left is not None]
+    if len(known) == len(operations):
+        until = f"within {span(max(known))}"
+    else:
+        until = f"nobody can say when: {len(operations) - len(known)} of them have no deadline"
+    blockers = "".join(f"\n  ! {op.action} of {op.server_id}: {op.blocker}" for op in one.blockers)
+    would = f"{name}: {len(operations)} operations would have to end, {until}"
+    return f"{would}. {one.waiting} requests would wait.{blockers}"
