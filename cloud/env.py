@@ -125,6 +125,7 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT", float, None, "Seconds a service has to end its work after SIGTERM; 0 = as long as it takes. Default: host 180, others 80."),
         V("STILLWATER_SUPERVISOR_TIMEOUT", float, None, "Seconds between SIGTERM and SIGKILL of what supervises this process; 0 = it never kills. Set by our units and manifests; systemd is asked."),
         V("STILLWATER_SERVICE_VERSION", int, None, "Speak as this older version while a cloud is upgraded; default: what the code is."),
+        V("STILLWATER_NODE_DIR", str, "", "Folder of the env files `<HOST>.env` that `manage.py host` starts workers from; default: env in the state folder."),
         V("STILLWATER_KILL_AT", str, "", "For tests: a file that names the point at which this process kills itself."),
         V("STILLWATER_RELAY_INTERVAL", float, 5.0, "Seconds between looks for work whose message was lost."),
         V("STILLWATER_RESEND_AFTER", float, 15.0, "Seconds a step may stay queued before it is sent again."),
@@ -157,7 +158,7 @@ def get(name: str) -> Any:
 
 
 # What systemd tells the processes it starts: no settings of a person's.
-SYSTEMD = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID")
+SYSTEMD = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "MANAGERPID")
 
 
 def from_systemd(name: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 BLOCK = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-APPS = ("cells", "compute", "cloud.identity", "cloud.images")
+APPS = ("cells", "compute", "cloud.identity", "cloud.images", "tasks")
 
 
 def stale(*, write: bool) -> list[str]:
