@@ -117,6 +117,7 @@ END
 test_packages() {
     missing <<END
 /usr/lib/postgresql/*/bin/initdb postgresql
+systemd-analyze systemd
 /usr/lib/rabbitmq/bin/rabbitmq-server rabbitmq-server
 END
 }

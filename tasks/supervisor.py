@@ -118,7 +118,7 @@ def _cgroup() -> str:
 
 
 def _stop_seconds(unit: str) -> float | None:
-    whose = ["--user"] if "/user@" in _cgroup() else []
+    whose = ["--user"] if env.from_systemd("MANAGERPID") else []  # only a user's own systemd says that
     ask = ["systemctl", *whose, "show", unit, "--property=TimeoutStopUSec,KillMode,SendSIGKILL"]
     try:
         said = subprocess.run(ask, capture_output=True, text=True, timeout=ASK_SECONDS, check=True).stdout

@@ -32,7 +32,7 @@ def systemd(request, tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def _no_supervisor(monkeypatch, settings):
     """Whatever supervises the test run is not meant."""
-    for name in ("NOTIFY_SOCKET", "INVOCATION_ID", "WATCHDOG_USEC", "WATCHDOG_PID"):
+    for name in ("NOTIFY_SOCKET", "INVOCATION_ID", "WATCHDOG_USEC", "WATCHDOG_PID", "MANAGERPID"):
         monkeypatch.delenv(name, raising=False)
     settings.SUPERVISOR_TIMEOUT = None
 
@@ -142,7 +142,8 @@ def test_systemd_is_asked_before_what_the_unit_once_said(in_unit, settings, tmp_
     assert "--user" not in (tmp_path / "asked").read_text()
 
 
-def test_a_users_own_systemd_is_another_one(in_unit, tmp_path):
+def test_a_users_own_systemd_is_another_one(in_unit, tmp_path, monkeypatch):
+    monkeypatch.setenv("MANAGERPID", "77")
     in_unit("/user.slice/user-0.slice/user@0.service/app.slice/x.service", TimeoutStopUSec="30s")
     assert supervisor.kill_after()[0] == 30
     assert "--user show x.service" in (tmp_path / "asked").read_text()

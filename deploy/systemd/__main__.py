@@ -1,0 +1,22 @@
+"""python -m deploy.systemd [--env-file FILE] [--output /etc/systemd/system]: units whose timeouts fit."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from deploy import timeouts
+
+FOLDER = Path(__file__).resolve().parent
+
+
+def fill(text: str, seconds: int | None) -> str:
+    """A unit that gives its process that long; also told to the process, which checks it."""
+    wait = "infinity" if seconds is None else str(seconds)
+    text = re.sub(r"^TimeoutStopSec=.*$", f"TimeoutStopSec={wait}", text, flags=re.MULTILINE)
+    return re.sub(r"STILLWATER_SUPERVISOR_TIMEOUT=\S+", f"STILLWATER_SUPERVISOR_TIMEOUT={seconds or 0}", text)
+
+
+if __name__ == "__main__":
+    sys.exit(timeouts.main(FOLDER, "*.s[eo][rc]*", fill, sys.argv[1:]))
