@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from deploy.local.state import CELLS
 from tests.live.cloud import Cloud, eventually
@@ -33,10 +32,10 @@ class Row:
 
 def rows(cloud: Cloud) -> list[Row]:
     """Every living server of every cell, cell0's among them."""
-    columns = "uuid, display_name, host, vm_state, task_state, coalesce(fault, '')"
+    columns = "uuid, display_name, host, vm_state, task_state, coalesce(CAST(fault AS text), '')"
     found = []
     for cell in ("cell0", *CELLS):
-        for row in _ask(cloud, cell, f"SELECT {columns} FROM compute_instance WHERE NOT deleted"):
+        for row in cloud.ask(cell, f"SELECT {columns} FROM compute_instance WHERE NOT deleted"):
             uuid, name, host, vm_state, task_state, fault = row
             found.append(Row(uuid, name, cell, host, vm_state, task_state, fault))
     return found
@@ -44,14 +43,14 @@ def rows(cloud: Cloud) -> list[Row]:
 
 def unfinished(cloud: Cloud) -> list[str]:
     """What is still going on, in words; nothing when the cloud is at rest."""
-    requests = _ask(cloud, "global", "SELECT server_id FROM cells_buildrequest")
+    requests = cloud.ask("global", "SELECT server_id FROM cells_buildrequest")
     left = [f"build request of {uuid}" for (uuid,) in requests]
     for row in rows(cloud):
         if row.vm_state == "building" or row.task_state:
             left.append(f"{row.name} on {row.host or row.cell} is {row.vm_state}/{row.task_state}")
     for cell in CELLS:
         steps = "SELECT name, server_id, host, state FROM compute_step WHERE state IN ('queued', 'running')"
-        for name, uuid, host, state in _ask(cloud, cell, steps):
+        for name, uuid, host, state in cloud.ask(cell, steps):
             left.append(f"step {name} of {uuid} on {host or cell} is {state}")
     return left
 
@@ -93,7 +92,7 @@ def guests(cloud: Cloud, host: str) -> set[str]:
 def claims(cloud: Cloud) -> set[str]:
     """Servers that hold room on a node."""
     held = "SELECT server_id FROM compute_allocation"
-    return {uuid for cell in CELLS for (uuid,) in _ask(cloud, cell, held)}
+    return {uuid for cell in CELLS for (uuid,) in cloud.ask(cell, held)}
 
 
 def _check_nodes(cloud: Cloud) -> None:
@@ -103,20 +102,15 @@ def _check_nodes(cloud: Cloud) -> None:
                coalesce(sum(a.memory_mb), 0), coalesce(sum(a.disk_gb), 0)
         FROM compute_computenode n LEFT JOIN compute_allocation a ON a.node_id = n.id GROUP BY n.id"""
     for cell in CELLS:
-        for host, *numbers in _ask(cloud, cell, summed):
+        for host, *numbers in cloud.ask(cell, summed):
             assert numbers[:3] == numbers[3:], f"{host}: used {numbers[:3]}, claimed {numbers[3:]}"
 
 
 def _check_quota(cloud: Cloud, living: int) -> None:
     """The project is charged for what lives; ERROR counts, too."""
-    used = "SELECT count(*) FROM cells_instancemapping WHERE NOT coalesce(queued_for_delete, 0)"
-    ((count,),) = _ask(cloud, "global", used)
+    used = "SELECT count(*) FROM cells_instancemapping WHERE queued_for_delete IS NOT TRUE"
+    ((count,),) = cloud.ask("global", used)
     assert count == living, f"quota counts {count} servers, {living} live"
-
-
-def _ask(cloud: Cloud, database: str, question: str) -> list[tuple[Any, ...]]:
-    with _open(cloud.state.path(f"{database}.sqlite3")) as connection:
-        return connection.execute(question).fetchall()
 
 
 @contextmanager

@@ -9,10 +9,12 @@ cloud.up(); cloud.down(); cloud.status() the commands people type
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -21,7 +23,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from deploy.local import api, boot, hosts, leftovers, libvirtd_conf, redis, workers
+import psycopg
+
+from deploy.local import api, boot, envfiles, hosts, leftovers, libvirtd_conf, redis, workers
 from deploy.local.daemons import Daemon
 from deploy.local.libvirtd import LibvirtHost
 from deploy.local.ports import any_free, next_free
@@ -123,6 +127,16 @@ class Cloud:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def ask(self, database: str, question: str) -> list[tuple[Any, ...]]:
+        """Rows of one of its databases: global, cell0, cell1, cell2."""
+        state = self.state
+        url = envfiles.read(envfiles.global_file(state))[envfiles.database_variable(database)]
+        if url.startswith("sqlite"):
+            with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30)) as connection:
+                return connection.execute(question).fetchall()
+        with psycopg.connect(url) as connection:
+            return connection.execute(question.encode()).fetchall()
 
     def daemon(self, name: str) -> Daemon:
         """A process by its name in `make status`: api, scheduler, conductor-cell1, host1, redis-cell1 …"""

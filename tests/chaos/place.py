@@ -1,0 +1,100 @@
+"""The cloud that is harmed: two cells of two hosts, fake guests that take their time, databases of its own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import psycopg
+
+from deploy.local.postgres import Server
+from deploy.local.state import DATABASES
+from tests.live.cloud import Cloud
+
+HOSTS_PER_CELL = 2
+LIMITS = ("--instances", "2000", "--cores", "4000", "--ram", "4000000")
+QUICK = {
+    "spawn": 0.3, "destroy": 0.1, "power_on": 0.2, "power_off": 0.05, "reboot_hard": 0.3, "pause": 0.05,
+    "unpause": 0.05, "suspend": 0.3, "resume": 0.3, "snapshot": 0.3, "shutdown": 0.2,
+}  # fmt: skip
+SLOW = {
+    "spawn": 3.0, "destroy": 1.0, "power_on": 1.5, "power_off": 0.5, "reboot_hard": 2.0, "pause": 0.5,
+    "unpause": 0.5, "suspend": 2.5, "resume": 2.5, "snapshot": 3.0, "shutdown": 2.0,
+}  # fmt: skip
+DIES = ("spawn", "destroy", "power_on", "power_off", "reboot_hard", "pause", "unpause", "suspend", "resume",
+        "snapshot", "signal_shutdown")  # fmt: skip
+DISK = b"\xeb\xfe".ljust(1 << 16, b"\0")
+
+
+def orders(delays: dict[str, float], **more: str) -> dict[str, str]:
+    """What an image orders its guests to do."""
+    return {f"fake_{verb}_delay": str(seconds) for verb, seconds in delays.items()} | more
+
+
+IMAGES = {
+    "quick": orders(QUICK),
+    "slow": orders(SLOW),
+    "deaf": orders(QUICK, fake_shutdown_ignore="1", os_shutdown_timeout="2"),
+    "reluctant": orders(QUICK, fake_spawn_fail="1"),  # does not run on the first host that tries
+    "uncopied": orders(QUICK, fake_snapshot_fail="always"),
+    "sticky": orders(QUICK, fake_destroy_fail="1"),
+    **{f"die-{verb}": orders(QUICK, **{f"fake_{verb}_die": "1"}) for verb in DIES},
+}
+
+
+@dataclass
+class Place:
+    """A cloud, its PostgreSQL (None: SQLite files), and its images by name."""
+
+    cloud: Cloud
+    postgres: Server | None
+    images: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """Every process that may be harmed."""
+        return [*self.cloud.pids(), *(["postgres"] if self.postgres else [])]
+
+
+@contextmanager
+def opened(*, sqlite: bool) -> Iterator[Place]:
+    """Up, with room for everybody and all images; ended, unless something failed: then its folder is kept."""
+    server = None if sqlite else Server()
+    cloud = Cloud("fake", hosts_per_cell=HOSTS_PER_CELL, **(_databases(server) if server else {}))
+    place = Place(cloud, server)
+    try:
+        cloud.up()
+        _furnish(place)
+        yield place
+    finally:
+        if server and server.process and server.process.poll() is not None:
+            server.start()
+        cloud.down()
+        if server:
+            server.stop()
+    cloud.end()
+    if server:
+        server.remove()
+
+
+def _databases(server: Server) -> dict[str, str]:
+    server.start()
+    with psycopg.connect(f"{server.url}/postgres", autocommit=True) as connection:
+        for name in DATABASES:
+            connection.execute(f"CREATE DATABASE {'stillwater' if name == 'global' else name}")
+    variables = {name: f"STILLWATER_{name.upper()}_DATABASE_URL" for name in DATABASES}
+    variables["global"] = "STILLWATER_DATABASE_URL"
+    return {variables[name]: f"{server.url}/{'stillwater' if name == 'global' else name}" for name in DATABASES}
+
+
+def _furnish(place: Place) -> None:
+    place.cloud.do("quota", "set", *LIMITS, "demo", admin=True)
+    service = place.cloud.sdk(admin=True).image
+    for name, properties in IMAGES.items():
+        made = service.create_image(
+            name, data=DISK, md5=hashlib.md5(DISK).hexdigest(), disk_format="raw", container_format="bare",
+            visibility="public", validate_checksum=False, **properties,
+        )  # fmt: skip
+        place.images[name] = made.id

@@ -1,0 +1,58 @@
+"""One seed: clients and harm at once, then rest, then the books."""
+
+from __future__ import annotations
+
+import time
+
+from tests.chaos import ledger, monkey, records, report
+from tests.chaos.place import Place
+from tests.chaos.report import Verdict
+from tests.chaos.story import Story
+from tests.chaos.supervisor import Supervisor
+from tests.live import books
+from tests.live.cloud import eventually
+
+CLIENTS = 8
+REST_SECONDS = 150.0
+
+
+def seed(place: Place, number: int, operations: int, seconds: float) -> Verdict:
+    """Tell the story of a seed, and judge it."""
+    began = time.monotonic()
+    story = Story(place, f"s{number}x{int(time.time())}", operations)
+    supervisor = Supervisor(place, _say)
+    with supervisor.watching():
+        with monkey.loose(number, supervisor) as harm:
+            story.tell(number, CLIENTS, seconds)
+        took = time.monotonic() - began
+        _say(f"seed {number}: {story.count()} operations in {took:.0f} s ({report.mix(story.asked)})")
+        rest(place, supervisor)
+        verdict = judge(place, f"seed {number}", story)
+    verdict.seconds, verdict.deaths, verdict.harm = time.monotonic() - began, sum(supervisor.deaths.values()), harm
+    if not verdict.good:
+        print("\n".join(["what was done to it:", *harm]))
+        print(verdict.culprits, flush=True)
+    return verdict
+
+
+def rest(place: Place, supervisor: Supervisor, seconds: float = REST_SECONDS) -> None:
+    """Until everything runs and nothing is in progress; not longer: what is stuck then, the books will say."""
+    end = time.monotonic() + seconds
+    try:
+        eventually("everything runs", supervisor.all_up, seconds)
+        eventually("nothing in progress", lambda: not books.unfinished(place.cloud), end - time.monotonic())
+    except AssertionError as late:
+        _say(str(late))
+
+
+def judge(place: Place, title: str, story: Story) -> Verdict:
+    """Read all the books, and compare."""
+    found = records.read(place.cloud)
+    findings = ledger.judge(found, story.asked, story.prefix) + ledger.leaks(place.cloud, found)
+    verdict = Verdict(title, story.asked, findings)
+    verdict.culprits = report.culprits(findings, found, story.asked) if findings else ""
+    return verdict
+
+
+def _say(text: str) -> None:
+    print(f"  {time.strftime('%T')} {text}", flush=True)

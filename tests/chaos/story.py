@@ -1,0 +1,173 @@
+"""Clients that ask for whatever is legal, all at once, and remember every answer."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import requests
+
+from tests.chaos.place import Place
+
+FLAVOR = "42"  # m1.nano
+SECONDS = 15  # a client waits for an answer
+MOST = 5  # servers of one client
+PAUSE = (0.5, 2.0)  # between two wishes of a client
+SOFT, HARD = {"reboot": {"type": "SOFT"}}, {"reboot": {"type": "HARD"}}
+BODIES: dict[str, dict[str, Any]] = {
+    "stop": {"os-stop": None}, "start": {"os-start": None}, "soft reboot": SOFT, "hard reboot": HARD,
+    "pause": {"pause": None}, "unpause": {"unpause": None}, "suspend": {"suspend": None},
+    "resume": {"resume": None},
+}  # fmt: skip
+LEGAL = {
+    "ACTIVE": ["stop", "soft reboot", "soft reboot", "hard reboot", "pause", "suspend", "createImage", "delete"],
+    "SHUTOFF": ["start", "start", "start", "hard reboot", "createImage", "delete"],
+    "PAUSED": ["unpause", "unpause", "unpause", "hard reboot", "createImage"],
+    "SUSPENDED": ["resume", "resume", "resume", "hard reboot", "createImage"],
+    "ERROR": ["hard reboot", "delete"],
+}  # fmt: skip
+AT_ANY_TIME = ["delete", "hard reboot"]  # also while the server is busy, now and then
+IMAGES = ["quick"] * 5 + ["slow"] * 3 + ["deaf", "reluctant", "uncopied", "sticky"]
+
+
+@dataclass(slots=True)
+class Asked:
+    """One request. `status` 0: no answer came, so nobody knows yet whether it was accepted."""
+
+    request_id: str
+    verb: str
+    server_id: str  # "" for a boot without an answer
+    name: str  # of the server that was to be booted, or of the image
+    at: float
+    status: int = 0
+
+    @property
+    def accepted(self) -> bool | None:
+        """None: look it up."""
+        return None if self.status == 0 or self.status >= 500 else self.status < 300
+
+
+@dataclass
+class Story:
+    """What all clients asked for; shared by them."""
+
+    place: Place
+    prefix: str
+    wanted: int
+    asked: list[Asked] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    end: float = 0.0
+
+    def tell(self, seed: int, clients: int, seconds: float) -> None:
+        """Until so many operations were accepted, or the time is up."""
+        self.end = time.monotonic() + seconds
+        threads = [
+            threading.Thread(target=Client(self, random.Random(f"client {seed} {number}"), number).live, daemon=True)
+            for number in range(clients)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(seconds + 4 * SECONDS)
+
+    def enough(self) -> bool:
+        """No more is to be asked."""
+        return time.monotonic() > self.end or self.count() >= self.wanted
+
+    def count(self) -> int:
+        """Operations the API said yes to."""
+        with self.lock:
+            return sum(one.accepted is True for one in self.asked)
+
+    def remember(self, one: Asked) -> None:
+        """Whatever came of it."""
+        with self.lock:
+            self.asked.append(one)
+
+
+class Client:
+    """One user with a few servers."""
+
+    def __init__(self, story: Story, dice: random.Random, number: int) -> None:
+        self.story, self.dice, self.number = story, dice, number
+        self.url = f"{story.place.cloud.url}/compute/v2.1/servers"
+        self.servers: list[str] = []
+        self._session = requests.Session()
+        token = story.place.cloud.sdk().auth_token
+        self._headers = {"X-Auth-Token": token, "OpenStack-API-Version": "compute 2.96"}
+        self._booted = 0
+
+    def live(self) -> None:
+        """One wish after the other."""
+        while not self.story.enough():
+            few = len(self.servers) < 2
+            if few or (len(self.servers) < MOST and self.dice.random() < 0.2):
+                self.boot(self.dice.choice(IMAGES))
+            else:
+                self._wish(self.dice.choice(self.servers))
+            time.sleep(self.dice.uniform(*PAUSE))
+
+    def boot(self, image: str) -> str:
+        """A server more; its id, "" when the answer was no or did not come."""
+        self._booted += 1
+        name = f"{self.story.prefix}-{self.number}-{self._booted}"
+        wanted = {"name": name, "imageRef": self.story.place.images[image], "flavorRef": FLAVOR, "networks": "none"}
+        one, answer = self._ask("POST", "", "boot", name, {"server": wanted})
+        if answer is None or answer.status_code != 202:
+            return ""
+        one.server_id = answer.json()["server"]["id"]
+        self.servers.append(one.server_id)
+        return one.server_id
+
+    def ask(self, verb: str, server_id: str) -> Asked:
+        """One operation on one server."""
+        if verb == "delete":
+            one, _ = self._ask("DELETE", server_id, verb, "")
+            if one.accepted:
+                self.servers.remove(server_id)
+            return one
+        name = f"{self.story.prefix}-image-{uuid4()}" if verb == "createImage" else ""
+        body = BODIES.get(verb) or {"createImage": {"name": name}}
+        return self._ask("POST", server_id, verb, name, body)[0]
+
+    def look(self, server_id: str) -> tuple[str, str | None] | None:
+        """(status, task state); None when nobody can say now. Gone is ("GONE", None)."""
+        try:
+            answer = self._session.get(f"{self.url}/{server_id}", headers=self._headers, timeout=SECONDS)
+        except requests.RequestException:
+            return None
+        if answer.status_code == 404:
+            return "GONE", None
+        if answer.status_code != 200:
+            return None
+        server = answer.json()["server"]
+        return server["status"], server.get("OS-EXT-STS:task_state")
+
+    def _wish(self, server_id: str) -> None:
+        seen = self.look(server_id)
+        status, task = seen or ("", None)
+        if status in ("GONE", "DELETED"):
+            self.servers.remove(server_id)
+            return
+        verbs = AT_ANY_TIME if task and self.dice.random() < 0.03 else [] if task else LEGAL.get(status, [])
+        if verbs:
+            self.ask(self.dice.choice(verbs), server_id)
+
+    def _ask(self, method: str, server_id: str, verb: str, name: str,
+             body: Any = None) -> tuple[Asked, requests.Response | None]:  # fmt: skip
+        one = Asked(f"req-{uuid4()}", verb, server_id, name, time.time())
+        path = f"/{server_id}" if server_id else ""
+        url = f"{self.url}{path}{'/action' if server_id and body else ''}"
+        headers = self._headers | {"X-Openstack-Request-Id": one.request_id}
+        answer = None
+        try:
+            answer = self._session.request(method, url, headers=headers, json=body, timeout=SECONDS)
+            one.status = answer.status_code
+        except requests.RequestException:
+            pass  # the status stays 0
+        self.story.remember(one)
+        return one, answer
