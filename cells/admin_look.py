@@ -21,6 +21,7 @@ from cells import scatter
 from cells.models import Cell
 
 T = TypeVar("T")
+NBSP = "\u00a0"  # a duration is one word
 GOOD, BAD, WARN, BUSY, GREY = "success", "danger", "warning", "info", "default"
 _FRAME = (
     "inline-block font-semibold rounded-default text-[11px] uppercase whitespace-nowrap h-6 leading-6 px-2 "
@@ -51,6 +52,11 @@ def down_for(cell_id: str) -> str:
     return age(since) if since else ""
 
 
+def named_down(cells: dict[str, Cell], gathered: scatter.Gathered[T]) -> list[tuple[str, str, str]]:
+    """(name, reason, for how long) of each cell that did not answer."""
+    return [(cells[pk].name, down.reason, down_for(pk)) for pk, down in gathered.down.items()]
+
+
 def label(word: str, colour: str = GREY, sign: str = "", title: str = "") -> SafeString:
     """A coloured word with its sign; everything is escaped."""
     return format_html(
@@ -78,8 +84,8 @@ def seconds(number: float) -> str:
     whole = max(0, int(number))
     for size, unit, smaller, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if whole >= size:
-            return f"{whole // size} {unit} {whole % size // smaller} {small}"
-    return f"{whole} s"
+            return f"{whole // size}{NBSP}{unit}{NBSP}{whole % size // smaller}{NBSP}{small}"
+    return f"{whole}{NBSP}s"
 
 
 def amount(used: float, total: float, unit: str = "") -> SafeString:

@@ -10,16 +10,18 @@ from django.db.models import Count
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.html import format_html
 
 from cells import admin_look as look
 from cells.models import BuildRequest, Cell, HostMapping, InstanceMapping
 from cells.scatter import Gathered
 from compute import state
 from compute.admin import progress, signs
-from compute.models import Instance, Service, Step
+from compute.models import Instance, Service
 from compute.models.host import COMPUTE
 
 OLDEST = 10
+NAMED = 10  # draining hosts
 CELL_HEADERS = ("Cell", "State", "New servers", "Hosts up", "Servers", "What it means")
 
 
@@ -27,10 +29,18 @@ CELL_HEADERS = ("Cell", "State", "New servers", "Hosts up", "Servers", "What it 
 class Numbers:
     """What one cell says."""
 
-    hosts_up: int
-    hosts_down: int
     statuses: Counter[str]
-    steps: list[Step]
+    open: progress.Open
+
+    @property
+    def hosts(self) -> list[Service]:
+        """Of its services those that run servers."""
+        return [one for one in self.open.services if one.binary == COMPUTE]
+
+    @property
+    def hosts_up(self) -> int:
+        """How many say so."""
+        return sum(one.is_up for one in self.hosts)
 
 
 def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
@@ -40,7 +50,7 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     mapped = _mapped_servers()
     unknown = {cell.pk: mapped.get(cell.pk, 0) for cell in cells if cell.pk in gathered.down}
     steps = progress.oldest(
-        {cell.name: gathered.answers[cell.pk].steps for cell in cells if cell.pk in gathered.answers}
+        {cell.name: gathered.answers[cell.pk].open for cell in cells if cell.pk in gathered.answers}
     )[:OLDEST]
     return context | {
         "title": "Overview",
@@ -61,14 +71,13 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(_: Cell) -> Numbers:
-    up = [service.is_up for service in Service.objects.filter(binary=COMPUTE)]
     statuses: Counter[str] = Counter()
     states = Instance.objects.filter(deleted=False).order_by().values("vm_state", "task_state")
     for vm_state, task_state, number in states.annotate(n=Count("pk")).values_list(
         "vm_state", "task_state", "n"
     ):
         statuses[state.status(vm_state, task_state)] += number
-    return Numbers(sum(up), len(up) - sum(up), statuses, progress.open_steps(OLDEST))
+    return Numbers(statuses, progress.read(OLDEST))
 
 
 def _mapped_servers() -> dict[str | None, int]:
@@ -91,15 +100,31 @@ def _cells_card(cells: list[Cell], gathered: Gathered[Numbers]) -> dict[str, Any
 
 def _hosts_card(gathered: Gathered[Numbers]) -> dict[str, Any]:
     up = sum(numbers.hosts_up for numbers in gathered.values())
-    down = sum(numbers.hosts_down for numbers in gathered.values())
+    down = sum(len(numbers.hosts) for numbers in gathered.values()) - up
     unknown = HostMapping.objects.filter(cell__in=list(gathered.down)).count()
     lines = [look.label(f"{up} up", look.GOOD, "▲")]
     if down:
         lines.append(look.label(f"{down} down", look.BAD, "▼"))
     if unknown:
         lines.append(look.label(f"{unknown} unknown", look.GREY, "?"))
+    lines += _draining([one for numbers in gathered.values() for one in numbers.hosts])
     url = reverse("admin:cells_hostmapping_changelist")
     return {"title": "Hosts", "number": up + down + unknown, "lines": lines, "url": url}
+
+
+def _draining(hosts: list[Service]) -> list[Any]:
+    """Who drains, by name, and how many operations are left there."""
+    found = sorted((one for one in hosts if one.drain_state and one.is_up), key=lambda one: one.host)
+    lines = [
+        format_html("{} {}", look.label(one.drain_state, look.WARN, "▽", signs.reason(one)), _left(one))
+        for one in found[:NAMED]
+    ]
+    more = len(found) - NAMED
+    return [*lines, look.label(f"{more} more drain", look.WARN, "▽")] if more > 0 else lines
+
+
+def _left(service: Service) -> str:
+    return f"{service.host} ({service.in_progress} left)" if service.in_progress else service.host
 
 
 def _servers_card(gathered: Gathered[Numbers], unknown: int) -> dict[str, Any]:
@@ -119,11 +144,11 @@ def _status_line(word: str, number: int) -> Any:
     return look.label(f"{number} {word}", colour, sign)
 
 
-def _work_card(steps: list[tuple[str, Step]]) -> dict[str, Any]:
+def _work_card(steps: list[progress.Line]) -> dict[str, Any]:
     url = reverse("admin:actions_in_progress")
     if not steps:
         return {"title": "Oldest open action", "number": "none", "lines": [], "url": url}
-    cell, step = steps[0]
+    cell, step = steps[0].cell, steps[0].step
     lines = [signs.step_state(step), look.label(f"{step.action.action} in {cell}")]
     return {"title": "Oldest open action", "number": look.age(step.queued_at), "lines": lines, "url": url}
 
@@ -138,6 +163,6 @@ def _cell_row(cell: Cell, gathered: Gathered[Numbers], unknown: dict[str, int]) 
         )
         return [cell.name, look.up_or_down(reason, since), wanted, "?", unknown[cell.pk], sentence]
     numbers = gathered.answers[cell.pk]
-    hosts = f"{numbers.hosts_up} of {numbers.hosts_up + numbers.hosts_down}"
+    hosts = f"{numbers.hosts_up} of {len(numbers.hosts)}"
     meaning = "servers that never got a host" if cell.is_cell0 else ""
     return [cell.name, look.up_or_down(), wanted, hosts, sum(numbers.statuses.values()), meaning]

@@ -7,18 +7,23 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import Count, QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from unfold.sections import TemplateSection
 
 from cells import admin_look as look
 from cells.models import HostMapping
-from compute import journal
+from compute import dispatch, journal
+from compute.admin import services, signs, wishes
 from compute.models import ComputeNode, Instance, Service, Step
 from compute.models.host import COMPUTE
 
 SHOWN = (
-    "host", "cell", "wanted", "seen", "beat", "version", "servers", "in_flight", "cpu", "memory", "disk",
-    "reason",
+    "host", "cell", "wanted", "seen", "beat", "version", "servers", "in_flight", "waiting", "cpu", "memory",
+    "disk", "reason",
 )  # fmt: skip
+OPENED = 3  # rows that unfold by themselves, as each then asks every three seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,23 @@ class HostFacts:
     nodes: list[ComputeNode]
     servers: int
     open_steps: int
+    waiting: int
+
+
+class Operations(TemplateSection):
+    """What a row unfolds to: its operations and buttons, read when somebody looks."""
+
+    template_name = "admin/stillwater/host_row.html"
+
+    def get_context_data(self, request: HttpRequest, instance: Any) -> dict[str, Any]:
+        """A host whose service is not known has buttons too: they say why they cannot be pressed."""
+        service, down = _service(instance), instance.down
+        return {
+            "url": services.url(instance.cell, service.uuid) if service else "",
+            "open": instance.opened,
+            "may_change": request.user.has_perm("cells.change_hostmapping"),  # type: ignore[union-attr]
+            "why_not": wishes.why_not(instance.cell, None, down.reason) if down else "It has no service.",
+        }
 
 
 @admin.register(HostMapping)
@@ -43,9 +65,22 @@ class HostPage(look.JoinedPage):
     search_fields = ("host",)
     ordering = ("host",)
     list_fullwidth = True
+    list_sections = (Operations,)
+    change_form_after_template = "admin/stillwater/host_after.html"
+
+    def has_drain_permission(self, request: HttpRequest) -> bool:
+        """Who may change hosts by Django's permissions."""
+        return bool(request.user.has_perm("cells.change_hostmapping"))  # type: ignore[union-attr]
+
+    def get_custom_urls(self) -> tuple[Any, ...]:
+        """Services are a cell's records, which have no pages of their own: theirs hang here."""
+        return (
+            ("services/", "services", services.listing),
+            ("services/<str:cell_id>/<str:uuid>/", "service", services.page),
+        )
 
     def join(self, rows: list[Any]) -> None:
-        """Four questions per cell, whatever the number of hosts."""
+        """Five questions per cell, whatever the number of hosts."""
         cells = {row.cell_id: row.cell for row in rows}
         names: dict[str, list[str]] = {}
         for row in rows:
@@ -54,30 +89,22 @@ class HostPage(look.JoinedPage):
         for row in rows:
             row.facts = gathered.answers.get(row.cell_id, {}).get(row.host)
             row.down = gathered.down.get(row.cell_id)
+        draining = [row for row in rows if (found := _service(row)) and found.drain_state == "draining"]
+        for row in rows:
+            row.opened = row in draining and len(draining) <= OPENED
 
     @admin.display(description="Wanted")
-    def wanted(self, row: Any) -> SafeString | str:
-        """What the operator said."""
+    def wanted(self, row: Any) -> SafeString:
+        """What the operator said, and when."""
         service = _service(row)
-        if service is None:
-            return "-"
-        return (
-            look.label("disabled", look.WARN, "‖")
-            if service.disabled
-            else look.label("enabled", look.GOOD, "▶")
-        )
+        return format_html('<span id="wanted-{}">{}</span>', service.uuid if service else row.pk, signs.wanted(service))
 
     @admin.display(description="Seen")
     def seen(self, row: Any) -> SafeString:
-        """What its heartbeat says."""
-        if row.down is not None:
-            return look.label("unknown", look.GREY, "?", f"its cell: {row.down.reason}")
+        """What it says itself, and since when."""
         service = _service(row)
-        if service is None:
-            return look.label("no service", look.WARN, "!")
-        return look.up_or_down(
-            "" if service.is_up else "forced down" if service.forced_down else "no heartbeat"
-        )
+        label = signs.seen(service, row.down)
+        return format_html('<span id="seen-{}">{}</span>', service.uuid if service else row.pk, label)
 
     @admin.display(description="Heartbeat")
     def beat(self, row: Any) -> str:
@@ -98,8 +125,13 @@ class HostPage(look.JoinedPage):
 
     @admin.display(description="In flight")
     def in_flight(self, row: Any) -> str:
-        """Open steps."""
+        """Open steps that are begun, or that begun work still needs."""
         return str(row.facts.open_steps) if row.facts else "-"
+
+    @admin.display(description="Waiting")
+    def waiting(self, row: Any) -> str:
+        """Requests nobody has begun."""
+        return str(row.facts.waiting) if row.facts else "-"
 
     @admin.display(description="CPUs")
     def cpu(self, row: Any) -> SafeString | str:
@@ -118,25 +150,29 @@ class HostPage(look.JoinedPage):
 
     @admin.display(description="Reason")
     def reason(self, row: Any) -> str:
-        """Why it is disabled, or not known."""
+        """Why it takes no work, or is not known."""
         if row.down is not None:
             return f"cell {row.cell.name}: {row.down.reason}, for {look.down_for(row.cell_id)}"
         service = _service(row)
-        return (service.disabled_reason or "") if service else ""
+        return signs.reason(service) if service else ""
 
 
 def read_facts(hosts: list[str]) -> dict[str, HostFacts]:
     """The targeted cell's hosts, by name."""
-    services = {s.host: s for s in Service.objects.filter(binary=COMPUTE, host__in=hosts)}
+    found = {s.host: s for s in Service.objects.filter(binary=COMPUTE, host__in=hosts)}
     nodes: dict[str, list[ComputeNode]] = {}
     for node in ComputeNode.objects.filter(host__in=hosts).defer("cpu_info"):
         nodes.setdefault(node.host, []).append(node)
     servers = _count(Instance.objects.filter(host__in=hosts, deleted=False))
     steps = _count(Step.objects.filter(host__in=hosts, state__in=journal.OPEN))
+    waiting = _count(Step.objects.filter(host__in=hosts, state=Step.State.QUEUED, lane=dispatch.REQUESTS))
     return {
-        host: HostFacts(services.get(host), nodes.get(host, []), servers.get(host, 0), steps.get(host, 0))
+        host: HostFacts(
+            found.get(host), nodes.get(host, []), servers.get(host, 0),
+            steps.get(host, 0) - waiting.get(host, 0), waiting.get(host, 0),
+        )
         for host in hosts
-    }
+    }  # fmt: skip
 
 
 def _count(rows: QuerySet[Any]) -> dict[str, int]:

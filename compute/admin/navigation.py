@@ -14,6 +14,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
         ("In progress", "pending_actions", "admin:actions_in_progress", "cells.view_instancemapping"),
         ("To be placed", "hourglass_empty", "admin:cells_buildrequest_changelist", "cells.view_buildrequest"),
         ("Hosts", "host", "admin:cells_hostmapping_changelist", "cells.view_hostmapping"),
+        ("Services", "memory", "admin:services", "cells.view_hostmapping"),
         ("Cells", "hub", "admin:cells_cell_changelist", "cells.view_cell"),
     )),
     ("Offers", (

@@ -1,88 +1,125 @@
-"""The page of actions in progress: every open step of every cell, the oldest first."""
+"""The page of actions in progress: every open step of every cell and every server to be placed, oldest first."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
+from django.utils.safestring import SafeString
 
 from cells import admin_look as look
-from cells.models import Cell
+from cells.models import BuildRequest, Cell
 from compute import journal
-from compute.admin import signs
-from compute.models import InstanceAction, Step
+from compute.admin import signs, waits
+from compute.models import InstanceAction, Service, Step
 
 MOST = 500  # open steps read per cell, oldest first
 ENDED = 20  # actions that ended last, all cells together
 PER_PAGE = 100
 HIDDEN = ("traceback", "action__params")
 HEADERS = (
-    "Action", "Step", "Server", "Cell", "Host", "State", "Queued", "Running", "Tries", "Who", "Request",
+    "Action", "Server", "Cell", "Host", "State", "Asked for", "Unchanged", "Waits for", "Tries", "Who", "Request",
     "Details",
 )  # fmt: skip
+UNPLACED_HEADERS = ("Server", "State", "Asked for", "Unchanged", "Waits for", "Sends", "Request")
 ENDED_HEADERS = ("Action", "Server", "Cell", "Ended", "Result", "Request", "How")
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """What one cell says."""
+class Open:
+    """What one cell has in progress, and who is there to see to it."""
 
-    open: list[Step]
-    ended: list[InstanceAction]
+    steps: list[Step]
+    services: list[Service]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A step, its cell, and what it waits for."""
+
+    cell: str
+    step: Step
+    waits: SafeString | str
 
 
 def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
-    """Two questions per cell."""
+    """Three questions per cell, two to the global database."""
     now = timezone.now()
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
     cells = {cell.pk: cell for cell in Cell.objects.order_by("name")}
-    gathered = look.ask(cells.values(), lambda _: Read(open_steps(MOST), _ended()))
+    gathered = look.ask(cells.values(), lambda _: (read(MOST), _ended()))
     names = {pk: cell.name for pk, cell in cells.items()}
-    steps = oldest({names[pk]: read.open for pk, read in gathered.answers.items()})
-    ended = [(names[pk], action) for pk, read in gathered.answers.items() for action in read.ended]
+    lines = oldest({names[pk]: found for pk, (found, _) in gathered.answers.items()})
+    ended = [(names[pk], action) for pk, (_, actions) in gathered.answers.items() for action in actions]
     ended.sort(key=lambda pair: pair[1].finished_at or now, reverse=True)
-    page = look.page_of(request, steps, PER_PAGE)
+    page = look.page_of(request, lines, PER_PAGE)
+    schedulers = [one for found, _ in gathered.values() for one in waits.schedulers(found.services)]
     context = model_admin.admin_site.each_context(request) | {
         "title": "Actions in progress",
         "page": page,
         "table": table(page.object_list),
+        "unplaced": {"headers": UNPLACED_HEADERS, "rows": _unplaced(schedulers)},
         "ended": {"headers": ENDED_HEADERS, "rows": [_ended_row(*pair) for pair in ended[:ENDED]]},
-        "capped": [names[pk] for pk, read in gathered.answers.items() if len(read.open) >= MOST],
+        "capped": [names[pk] for pk, (found, _) in gathered.answers.items() if len(found.steps) >= MOST],
         "most": MOST,
-        "down": [(names[pk], down.reason, look.down_for(pk)) for pk, down in gathered.down.items()],
+        "most_unplaced": PER_PAGE,
+        "down": look.named_down(cells, gathered),
         "now": now,
     }
     return TemplateResponse(request, "admin/stillwater/progress.html", context)
 
 
-def open_steps(limit: int) -> list[Step]:
-    """Of the targeted cell, the oldest first, with their actions but without what may be secret."""
+def read(limit: int) -> Open:
+    """Of the targeted cell, the oldest steps first, with their actions but without what may be secret."""
     steps = Step.objects.filter(state__in=journal.OPEN).select_related("action").defer(*HIDDEN)
-    return list(steps.order_by("queued_at", "pk")[:limit])
+    return Open(list(steps.order_by("queued_at", "pk")[:limit]), list(Service.objects.all()))
 
 
-def oldest(by_cell: dict[str, list[Step]]) -> list[tuple[str, Step]]:
-    """All cells' steps with the names of their cells, the oldest first."""
-    found = [(cell, step) for cell, steps in by_cell.items() for step in steps]
-    return sorted(found, key=lambda pair: pair[1].queued_at)
+def oldest(by_cell: dict[str, Open]) -> list[Line]:
+    """All cells' steps, the oldest first."""
+    lines = []
+    for cell, found in by_cell.items():
+        known = waits.Services.of(found.services)
+        lines += [Line(cell, step, known.wait_of(step)) for step in found.steps]
+    return sorted(lines, key=lambda line: line.step.queued_at)
 
 
-def table(steps: Any) -> dict[str, Any]:
+def table(lines: Any) -> dict[str, Any]:
     """The form unfold's table takes."""
-    return {"headers": HEADERS, "rows": [_row(cell, step) for cell, step in steps]}
+    return {"headers": HEADERS, "rows": [_row(line) for line in lines]}
 
 
-def _row(cell: str, step: Step) -> list[Any]:
+def _row(line: Line) -> list[Any]:
+    step = line.step
     return [
-        step.action.action, step.name, signs.server_link(step.server_id), cell, step.host or "conductor",
-        signs.step_state(step), look.age(step.queued_at), look.age(step.started_at), step.attempts,
-        step.action.user_id or "-", step.action.request_id, step.details or "-",
+        signs.what(step.action.action, step.name), signs.server_link(step.server_id), line.cell,
+        step.host or "conductor", signs.step_state(step), look.age(step.queued_at),
+        look.age(_latest(step.queued_at, step.started_at, step.sent_at)), line.waits, step.attempts,
+        step.action.user_id or "-", signs.short(step.action.request_id), step.details or "-",
     ]  # fmt: skip
+
+
+def _unplaced(schedulers: list[Service]) -> list[list[Any]]:
+    """The schedulers' operations."""
+    found = BuildRequest.objects.defer("instance", "action").order_by("created_at", "server_id")[:PER_PAGE]
+    return [
+        [
+            signs.server_link(one.server_id), waits.state_of(one), look.age(one.created_at),
+            look.age(_latest(one.created_at, one.sent_at)), waits.wait_of_request(one, schedulers), one.sends,
+            signs.short(one.request_id),
+        ]
+        for one in found
+    ]  # fmt: skip
+
+
+def _latest(*moments: datetime | None) -> datetime | None:
+    return max((moment for moment in moments if moment), default=None)
 
 
 def _ended() -> list[InstanceAction]:
@@ -95,5 +132,5 @@ def _ended_row(cell: str, action: InstanceAction) -> list[Any]:
     result = look.label("failed", look.BAD, "✖") if failed else look.label("done", look.GOOD, "✓")
     return [
         action.action, signs.server_link(action.server_id), cell, f"{look.age(action.finished_at)} ago",
-        result, action.request_id, action.outcome or "-",
+        result, signs.short(action.request_id), action.outcome or "-",
     ]  # fmt: skip

@@ -1,0 +1,172 @@
+"""The pages of services: every process of every cell, what is wanted of it, and what holds its drain up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html
+
+from cells import admin_look as look
+from cells.models import Cell, HostMapping
+from compute import draining
+from compute.admin import signs, wishes
+from compute.models import Service
+from compute.models.host import COMPUTE
+
+HEADERS = (
+    "Service", "Cell", "Wanted", "Seen", "Heartbeat", "Version", "In progress", "Waiting", "Deadline", "Reason",
+)  # fmt: skip
+OPERATION_HEADERS = ("Operation", "Server", "State", "Now on", "Since", "Waits for", "At most", "Blocker", "Request")
+PANEL = "admin/stillwater/service_panel.html"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a cell says about one of its services."""
+
+    service: Service
+    operations: list[draining.Operation]
+    waiting: int
+
+
+def listing(request: HttpRequest, model_admin: Any) -> HttpResponse:
+    """Every process; two questions per cell."""
+    if not model_admin.has_view_permission(request):
+        raise PermissionDenied
+    cells = {cell.pk: cell for cell in Cell.objects.order_by("name")}
+    gathered = look.ask(cells.values(), lambda _: (_services(), draining.waiting_by_host()))
+    rows = [
+        _row(cells[pk], service, waiting.get(service.host, 0))
+        for pk, (services, waiting) in gathered.answers.items() for service in services
+    ]  # fmt: skip
+    context = model_admin.admin_site.each_context(request) | {
+        "title": "Services",
+        "table": {"headers": HEADERS, "rows": rows},
+        "down": look.named_down(cells, gathered),
+        "now": timezone.now(),
+    }
+    return TemplateResponse(request, "admin/stillwater/services.html", context)
+
+
+def page(request: HttpRequest, model_admin: Any, cell_id: str, uuid: str) -> HttpResponse:
+    """One service with its buttons; htmx gets only the panel. POST carries a wish."""
+    if not model_admin.has_view_permission(request):
+        raise PermissionDenied
+    may_change = model_admin.has_drain_permission(request)
+    if request.method == "POST" and not may_change:
+        raise PermissionDenied
+    cell = get_object_or_404(Cell, pk=cell_id)
+    notice = _wish(request, cell, uuid) if request.method == "POST" else ""
+    if request.method == "POST" and "HX-Request" not in request.headers:
+        messages.info(request, notice)
+        return HttpResponseRedirect(request.path)
+    context = panel(request, cell, uuid, may_change=may_change) | {"notice": notice}
+    if "HX-Request" in request.headers:
+        return TemplateResponse(request, PANEL, context)
+    context |= model_admin.admin_site.each_context(request)
+    return TemplateResponse(request, "admin/stillwater/service.html", context)
+
+
+def panel(request: HttpRequest, cell: Cell, uuid: str, *, may_change: bool) -> dict[str, Any]:
+    """What the panel shows. Raises Http404 when a cell that answers has no such service."""
+    gathered = look.ask([cell], lambda _: _read(uuid))
+    down, known = gathered.down.get(cell.pk), gathered.answers.get(cell.pk)
+    if known is None and down is None:
+        raise Http404(f"There is no service {uuid} in cell {cell}.")
+    service = known.service if known else None
+    operations = known.operations if known else []
+    return {
+        "title": str(service or f"Service {uuid}"),
+        "cell": cell,
+        "uuid": uuid,
+        "url": url(cell, uuid),
+        "in_row": "row" in request.GET,
+        "service": service,
+        "wanted": signs.wanted(service),
+        "seen": signs.seen(service, down),
+        "facts": _facts(service, known.waiting) if known and service else [],
+        "live": service is not None and service.drain_state == "draining" and service.ended_at is None,
+        "table": {"headers": OPERATION_HEADERS, "rows": [_operation(one) for one in operations]},
+        "may_change": may_change,
+        "why_not": wishes.why_not(cell, service, down.reason if down else ""),
+        "drain_form": wishes.Drain(auto_id=f"drain-{uuid}-%s"),
+        "extend_form": wishes.Extend(auto_id=f"extend-{uuid}-%s"),
+        "now": timezone.now(),
+    }
+
+
+def url(cell: Cell, uuid: str) -> str:
+    """A service's page."""
+    return reverse("admin:service", args=(cell.pk, uuid))
+
+
+def _services() -> list[Service]:
+    return list(Service.objects.order_by("binary", "host"))
+
+
+def _read(uuid: str) -> Known | None:
+    """At most five questions, whatever is in progress."""
+    service = Service.objects.filter(uuid=uuid).first()
+    if service is None:
+        return None
+    waiting = draining.waiting(service.host) if service.binary == COMPUTE else 0
+    return Known(service, draining.operations(service), waiting)
+
+
+def _wish(request: HttpRequest, cell: Cell, uuid: str) -> str:
+    """Carry out what was asked, leave a trace of it, and say what became of it."""
+    gathered = look.ask([cell], lambda _: Service.objects.filter(uuid=uuid).first())
+    service = gathered.answers.get(cell.pk)
+    if service is None:
+        return wishes.nothing_changed(cell, gathered.down.get(cell.pk))
+    said, done = wishes.carry_out(cell, service, request.POST, by=f"admin:{request.user.get_username()}")
+    if done:
+        host = HostMapping.objects.filter(host=service.host) if service.binary == COMPUTE else None
+        # A conductor or scheduler has no record on the global side: its trace is with its cell.
+        subject = list(host) if host else [cell]
+        LogEntry.objects.log_actions(str(request.user.pk), subject, CHANGE, change_message=f"{service}: {said}")
+    return said
+
+
+def _row(cell: Cell, service: Service, waiting: int) -> list[Any]:
+    name = format_html('<a class="{}" href="{}">{}</a>', signs.LINK, url(cell, service.uuid), service)
+    return [
+        name, cell.name, signs.wanted(service), signs.seen(service), look.age(service.last_seen_up),
+        service.version, service.in_progress, waiting if service.binary == COMPUTE else "-",
+        signs.deadline(service), signs.reason(service) or "-",
+    ]  # fmt: skip
+
+
+def _facts(service: Service, waiting: int) -> list[tuple[str, Any]]:
+    """What is worth saying in words."""
+    facts: list[tuple[str, Any]] = []
+    if service.drain_state:
+        end = "then it ends" if service.drain_then_exit else "then it stays, drained, until it is undrained"
+        facts = [
+            ("Asked for by", f"{service.drain_by or 'nobody any more'}, {look.age(service.drain_asked_at)} ago"),
+            ("Because", service.drain_reason or "no reason given"),
+            ("Deadline", f"{signs.deadline(service)}, {end}"),
+        ]
+    if service.binary == COMPUTE:
+        facts.append(("Requests that wait", f"{waiting}: nobody has begun them, and they keep no drain up"))
+    return facts
+
+
+def _operation(one: draining.Operation) -> list[Any]:
+    left = one.seconds_left
+    return [
+        signs.what(one.action, one.step), signs.server_link(one.server_id), signs.state(one.state),
+        one.host or "a conductor", look.age(one.since), one.waits_for,
+        "-" if left is None else look.seconds(left),
+        format_html("{} {}", look.label("!", look.WARN), one.blocker) if one.blocker else "-",
+        signs.short(one.request_id),
+    ]  # fmt: skip
