@@ -12,7 +12,7 @@ UP := $(if $(DRIVER),--driver $(DRIVER)) $(if $(PORT),--port $(PORT)) $(if $(BIN
       $(if $(REDIS_PORT),--redis-port $(REDIS_PORT))
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status shell lint test test-fast test-postgres test-live bench requirements clean bootstrap
+.PHONY: help up down status shell lint test test-fast test-postgres test-live chaos bench requirements clean bootstrap
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -50,6 +50,10 @@ test-live: ## real Redis, workers, guests and clients, and what happens when the
 	$(PYTEST) -m "live or chaos" $(STRICT)
 
 test: bootstrap test-fast test-postgres test-live ## all tests, nothing skipped
+
+chaos: ## 3 seeds of harm to a whole cloud, then kill -9 at every named point: CHAOS="--seeds 4 --operations 100"
+	$(PYTHON) -m tests.chaos $(CHAOS)
+	$(if $(CHAOS),,$(PYTHON) -m tests.chaos --points)
 
 bench: ## numbers beside their floors
 	$(PYTHON) -m bench

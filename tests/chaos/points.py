@@ -1,8 +1,131 @@
-"""stub"""
+"""kill -9 at each named point in turn, in each kind of process that has it, and in the middle of each driver verb."""
 
-from tests.chaos.place import Place
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from cloud.killpoints import POINTS
+from deploy.local import envfiles
+from tests.chaos import run
+from tests.chaos.ledger import Finding
+from tests.chaos.place import DIES, Place
 from tests.chaos.report import Verdict
+from tests.chaos.story import Client, Story
+from tests.chaos.supervisor import Supervisor
+from tests.live.cloud import eventually
+
+HIT_SECONDS, IDLE_SECONDS, REST_SECONDS = 60, 45, 90
+ROLES = {"API": "api", "scheduler": "scheduler", "host": "host", "conductor": "conductor"}
+# no action takes anything back on a host, until servers can migrate
+NOT_YET = {("undo.begun", "host"), ("undo.worked", "host")}
+BEFORE = {"unpause": "pause", "resume": "suspend", "start": "stop"}  # what leads to where a verb is legal
+DEADLY = {
+    "spawn": "", "destroy": "delete", "power_on": "start", "power_off": "stop", "reboot_hard": "hard reboot",
+    "pause": "pause", "unpause": "unpause", "suspend": "suspend", "resume": "resume", "snapshot": "createImage",
+    "signal_shutdown": "soft reboot",
+}  # fmt: skip
 
 
-def all_of_them(place: Place, names: list[str] | None) -> list[Verdict]:
-    return []
+def names() -> list[str]:
+    """Every point of every kind of process, as `point@role`, and `verb.die` for every verb."""
+    found = []
+    for point, text in POINTS.items():
+        roles = [ROLES[role] for role in text.split(":")[0].split(", ")]
+        found += [f"{point}@{role}" for role in roles if (point, role) not in NOT_YET]
+    return found + [f"{verb}.die" for verb in DIES]
+
+
+def all_of_them(place: Place, wanted: list[str] | None = None) -> list[Verdict]:
+    """One verdict for each."""
+    supervisor = Supervisor(place, run.say)
+    with supervisor.watching():
+        _arm(place, supervisor)
+        return [_one(place, supervisor, name) for name in wanted or names()]
+
+
+def _arm(place: Place, supervisor: Supervisor) -> None:
+    """Tell every process the file that names its point, and start it anew."""
+    state = place.cloud.state
+    processes = [name for name in place.names if name != "postgres" and not name.startswith("redis-")]
+    for name in processes:
+        with envfiles.node_file(state, name).open("a") as file:
+            file.write(f"STILLWATER_KILL_AT={_trap(place, name.rstrip('0123456789').split('-')[0])}\n")
+        supervisor.harm(name, "SIGKILL", 0.0)
+    run.rest(place, supervisor)
+
+
+def _trap(place: Place, role: str) -> Path:
+    return place.cloud.state.path("run", f"kill-{role}")
+
+
+def _one(place: Place, supervisor: Supervisor, name: str) -> Verdict:
+    began, before = time.monotonic(), dict(supervisor.deaths)
+    story = Story(place, f"p{int(began * 1000)}", 0)
+    client = Client(story, random.Random(name), 0)
+    was_hit = _deadly(client, name) if name.endswith(".die") else _at_point(place, supervisor, client, name)
+    run.rest(place, supervisor, REST_SECONDS)
+    verdict = run.judge(place, name, story)
+    died = {process for process, deaths in supervisor.deaths.items() if deaths > before[process]}
+    verdict.deaths = sum(supervisor.deaths.values()) - sum(before.values())
+    if not was_hit or not (died or name.endswith("@api")):  # gunicorn itself replaces its worker
+        place.spilled = True
+        verdict.findings.append(Finding("lost", "", f"the point was not hit ({', '.join(died) or 'nobody'} died)"))
+    verdict.seconds = time.monotonic() - began
+    run.say(f"{name}: {'well' if verdict.good else 'BAD'}, {', '.join(sorted(died)) or 'an API worker'} died")
+    print(verdict.culprits, end="", flush=True)
+    return verdict
+
+
+def _at_point(place: Place, supervisor: Supervisor, client: Client, name: str) -> bool:
+    """Arm it, and do a little of everything until somebody has died of it."""
+    point, role = name.split("@")
+    trap = _trap(place, role)
+    trap.write_text(point)
+    _load(client)
+    if point == "recovery.begun":
+        for process in supervisor.deaths:
+            if process.startswith(role):
+                supervisor.harm(process, "SIGKILL", 0.0)
+    with suppress(AssertionError):
+        eventually(name, lambda: not trap.exists(), HIT_SECONDS)
+    was_hit = not trap.exists()
+    trap.unlink(missing_ok=True)
+    return was_hit
+
+
+def _load(client: Client) -> None:
+    """What comes to every kind of process: also boots and copies that fail, and a delete that has to be taken back."""
+    quick, other = client.boot("quick"), client.boot("quick")
+    uncopied, sticky = client.boot("uncopied"), client.boot("sticky")
+    client.boot("reluctant")
+    _idle(client, [quick, other, uncopied, sticky])
+    wishes = (("soft reboot", quick), ("hard reboot", other), ("createImage", uncopied), ("delete", sticky))
+    for verb, server in wishes:
+        if server:
+            client.ask(verb, server)
+
+
+def _deadly(client: Client, name: str) -> bool:
+    """A guest whose worker dies once, in the middle of one verb."""
+    verb = name.removesuffix(".die")
+    server = client.boot(f"die-{verb}")
+    wish = DEADLY[verb]
+    for one in filter(None, (BEFORE.get(wish, ""), wish)):
+        _idle(client, [server])
+        client.ask(one, server)
+    return bool(server)
+
+
+def _idle(client: Client, servers: Iterable[str]) -> None:
+    """Until none of them is at anything; what hangs, the books will say."""
+
+    def idle(server: str) -> Callable[[], bool]:
+        return lambda: (seen := client.look(server)) is not None and seen[1] is None and seen[0] != "BUILD"
+
+    for server in filter(None, servers):
+        with suppress(AssertionError):
+            eventually("it is idle", idle(server), IDLE_SECONDS, 0.1)

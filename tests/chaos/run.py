@@ -16,18 +16,18 @@ CLIENTS = 8
 REST_SECONDS = 150.0
 
 
-def seed(place: Place, number: int, operations: int, seconds: float) -> Verdict:
+def seed(place: Place, seed: int, operations: int, seconds: float) -> Verdict:
     """Tell the story of a seed, and judge it."""
     began = time.monotonic()
-    story = Story(place, f"s{number}x{int(time.time())}", operations)
-    supervisor = Supervisor(place, _say)
+    story = Story(place, f"s{seed}x{int(time.time())}", operations)
+    supervisor = Supervisor(place, say)
     with supervisor.watching():
-        with monkey.loose(number, supervisor) as harm:
-            story.tell(number, CLIENTS, seconds)
+        with monkey.loose(seed, supervisor) as harm:
+            story.tell(seed, CLIENTS, seconds)
         took = time.monotonic() - began
-        _say(f"seed {number}: {story.count()} operations in {took:.0f} s ({report.mix(story.asked)})")
+        say(f"seed {seed}: {story.count()} operations in {took:.0f} s ({report.mix(story.asked)})")
         rest(place, supervisor)
-        verdict = judge(place, f"seed {number}", story)
+        verdict = judge(place, f"seed {seed}", story)
     verdict.seconds, verdict.deaths, verdict.harm = time.monotonic() - began, sum(supervisor.deaths.values()), harm
     if not verdict.good:
         print("\n".join(["what was done to it:", *harm]))
@@ -42,17 +42,19 @@ def rest(place: Place, supervisor: Supervisor, seconds: float = REST_SECONDS) ->
         eventually("everything runs", supervisor.all_up, seconds)
         eventually("nothing in progress", lambda: not books.unfinished(place.cloud), end - time.monotonic())
     except AssertionError as late:
-        _say(str(late))
+        say(str(late))
 
 
 def judge(place: Place, title: str, story: Story) -> Verdict:
     """Read all the books, and compare."""
     found = records.read(place.cloud)
     findings = ledger.judge(found, story.asked, story.prefix) + ledger.leaks(place.cloud, found)
+    place.spilled |= bool(findings)
     verdict = Verdict(title, story.asked, findings)
     verdict.culprits = report.culprits(findings, found, story.asked) if findings else ""
     return verdict
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """A line with its time."""
     print(f"  {time.strftime('%T')} {text}", flush=True)

@@ -1,0 +1,36 @@
+"""A short run of `make chaos`: one seed, and the points at which most can be spilled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos import points, run
+from tests.chaos.place import Place, opened
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
+POINTS = [
+    "submit.committed@api", "step.received@host", "step.worked@host", "step.committed@host",
+    "step.worked@conductor", "reboot_hard.die",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    """Two cells of two hosts, on SQLite files."""
+    with opened(sqlite=True) as found:
+        yield found
+
+
+def test_a_cloud_that_is_harmed_all_the_time_spills_nothing(place: Place):
+    verdict = run.seed(place, seed=1, operations=80, seconds=60)
+    assert not verdict.findings, verdict.culprits
+    assert sum(one.accepted is True for one in verdict.asked) >= 80
+    assert verdict.deaths >= 5
+
+
+def test_a_process_killed_at_a_bad_moment_spills_nothing(place: Place):
+    verdicts = points.all_of_them(place, POINTS)
+    for verdict in verdicts:
+        assert not verdict.findings, f"{verdict.title}: {verdict.findings}{verdict.culprits}"
