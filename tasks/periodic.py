@@ -16,7 +16,7 @@ from django.db import DatabaseError, close_old_connections
 from cells.context import target_cell
 from cloud import log
 from compute import power, recovery
-from compute.scheduler import place
+from compute.scheduler import place, uncounted
 from tasks import inventory, worker
 from tasks.tracker import Kind, tracker
 
@@ -55,7 +55,10 @@ def rounds_of(role: str) -> list[Periodic]:
     """What a process of a role does by the clock."""
     relay = settings.RELAY_INTERVAL
     if role == "scheduler":
-        return [Periodic("relay_build_requests", relay, lambda me: place.relay())]
+        return [
+            Periodic("relay_build_requests", relay, lambda me: place.relay()),
+            Periodic("uncounted", settings.RESEND_AFTER, lambda me: uncounted.count_again()),
+        ]
     if role == "conductor":
         return [
             Periodic("relay", relay, lambda me: recovery.relay()),

@@ -160,9 +160,12 @@ class ServerView(ComputeView):
         with lookup.server(server_id, self.caller) as instance:
             if instance.locked_by and not self.caller.is_admin:
                 raise ServerLocked(server_id)
-            # First: whoever dies between the two leaves a server that can be deleted again, not a quota.
-            InstanceMapping.objects.filter(pk=server_id).update(queued_for_delete=True)
+            # First: whoever dies between the two leaves a flag on a server that lives, and the scheduler
+            # takes that back. Again afterwards: it may have done so just now.
+            mapped = InstanceMapping.objects.filter(pk=server_id)
+            mapped.update(queued_for_delete=True)
             Delete().submit(instance, Asked(self.caller, self.request_id))
+            mapped.update(queued_for_delete=True)
         return Response(status=204)
 
     def _read(self, instance: Instance, *, changed: bool = False) -> Response:

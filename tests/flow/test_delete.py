@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from django.utils import timezone
 
-from cells.models import InstanceMapping
+from cells.models import BuildRequest, InstanceMapping
 from compute import quota
 from compute.actions.delete import Delete
+from compute.scheduler import uncounted
 from compute.virt.base import HypervisorUnavailable
 from tests.conftest import PROJECT
 from tests.flow import stories
@@ -201,3 +203,36 @@ def test_a_delete_an_operator_took_back_leaves_the_server_in_the_quota(api, admi
 
     assert api.get(f"/servers/{server_id}").json()["server"]["status"] == "ACTIVE"
     assert quota.usage(PROJECT).instances == 1
+
+
+def test_a_server_whose_delete_died_on_its_way_to_the_cell_is_in_the_quota_again(api, cloud, settings):
+    """The API was killed, or the cell's database gone, between the flag on the global side and the delete."""
+    halfway, deleting, deleted = (cloud.boot(api, name) for name in ("halfway", "deleting", "deleted"))
+    api.delete(f"/servers/{deleted}")
+    cloud.work()
+    api.delete(f"/servers/{deleting}")
+    InstanceMapping.objects.filter(pk=halfway).update(queued_for_delete=True)
+    settings.RESEND_AFTER = 60
+    assert uncounted.count_again() == 0  # it may be on its way
+    settings.RESEND_AFTER = 0
+
+    assert uncounted.count_again() == 1
+
+    flagged = InstanceMapping.objects.filter(queued_for_delete=True).values_list("pk", flat=True)
+    assert set(flagged) == {deleting, deleted}
+    assert quota.usage(PROJECT).instances == 1
+    cloud.work()
+    assert uncounted.count_again() == 0
+    assert api.delete(f"/servers/{halfway}").status_code == 204
+    cloud.work()
+    _is_gone(api, cloud, halfway)
+
+
+def test_a_server_deleted_while_it_is_placed_stays_out_of_the_quota(api, cloud, settings):
+    settings.RESEND_AFTER = 0
+    server_id = _requested(api, cloud)
+    request = BuildRequest(server_id=server_id, delete_requested=True, instance={}, created_at=timezone.now())
+    request.save()
+    InstanceMapping.objects.filter(pk=server_id).update(queued_for_delete=True)
+    assert uncounted.count_again() == 0
+    assert InstanceMapping.objects.get(pk=server_id).queued_for_delete

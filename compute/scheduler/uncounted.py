@@ -1,0 +1,72 @@
+"""Servers whose delete died on its way to their cell: they live, so the quota counts them again.
+
+The API flags a server on the global side first, and then tells its cell. Killed between the two, or with the
+cell's database just gone, it leaves a flag on a server that nobody deletes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+from django.conf import settings
+
+from cells import scatter
+from cells.models import BuildRequest, Cell, InstanceMapping
+from cloud import log
+from compute.models import Instance, InstanceAction
+from compute.state import TaskState
+
+logger = log.get(__name__)
+BATCH = 500
+_seen: dict[str, float] = {}  # since when a living server is known to have the flag
+_after: dict[str, str] = {}  # where the last look at a cell's flags ended; flags stay for ever, as history
+
+
+def count_again() -> int:
+    """Look at some flags of every cell, and at those that were wrong before; how many servers were counted again.
+
+    A flag is taken back only when it was wrong for a while: the delete may be on its way.
+    """
+    again = 0
+    for cell in Cell.objects.all():
+        flagged = _some_flagged(cell)
+        living = scatter.one(cell, lambda _, ids=flagged: _nobody_deletes(ids))  # type: ignore[misc]
+        if isinstance(living, scatter.Down):
+            continue
+        for server_id in flagged - living:
+            _seen.pop(server_id, None)
+        for server_id in living:
+            since = _seen.setdefault(server_id, time.monotonic())
+            if time.monotonic() - since >= settings.RESEND_AFTER:
+                again += _take_back(cell, server_id)
+    return again
+
+
+def _some_flagged(cell: Cell) -> set[str]:
+    flagged = InstanceMapping.objects.filter(cell=cell, queued_for_delete=True)
+    batch = flagged.filter(pk__gt=_after.get(cell.id, "")).order_by("pk").values_list("pk", flat=True)[:BATCH]
+    ids = list(batch)
+    _after[cell.id] = ids[-1] if len(ids) == BATCH else ""
+    wanted = {*ids, *flagged.filter(pk__in=list(_seen)[:BATCH]).values_list("pk", flat=True)}
+    # the scheduler deletes these when they are placed
+    return wanted - set(BuildRequest.objects.filter(pk__in=wanted).values_list("pk", flat=True))
+
+
+def _nobody_deletes(ids: Collection[str]) -> set[str]:
+    """Those that live in the targeted cell and have no delete that goes on."""
+    deleting = InstanceAction.objects.filter(server_id__in=ids, key="Delete", finished_at__isnull=True)
+    living = Instance.objects.filter(uuid__in=ids, deleted=False).exclude(task_state=TaskState.DELETING)
+    return set(living.values_list("uuid", flat=True)) - set(deleting.values_list("server_id", flat=True))
+
+
+def _take_back(cell: Cell, server_id: str) -> bool:
+    """Then look again: a delete that came this very moment has its flag back."""
+    mapping = InstanceMapping.objects.filter(pk=server_id)
+    mapping.update(queued_for_delete=False)
+    _seen.pop(server_id, None)
+    if scatter.one(cell, lambda _: _nobody_deletes([server_id])) == {server_id}:
+        logger.warning("quota.counted_again", server=server_id, cell=cell.name)
+        return True
+    mapping.update(queued_for_delete=True)
+    return False
