@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from compute.models import Service
 from tasks.management.look import Look, Place, look
@@ -45,7 +46,7 @@ class Hearing:
         if one.down:
             return End(name, SILENT, f"{name}: {cell} has not answered for {silent:.0f} s ({one.down}). "
                        "What was asked for stays asked for; see: manage.py cell_list.")  # fmt: skip
-        if one.state not in ("down", "stopped"):
+        if one.beat_age is not None and one.beat_age < self.patience:
             return End(name, SILENT, f"{name} has not done what it was asked for within {silent:.0f} s, and stays "
                        f"asked. Does its log say why? See: manage.py host status {name}")  # fmt: skip
         return End(name, SILENT, f"{name} has not been heard of for {silent:.0f} s. What was asked for stays "
@@ -72,43 +73,50 @@ def follow(
         time.sleep(interval)
 
 
-def drained(one: Look) -> tuple[int, str] | None:
-    """Nothing needs it any more; or, when it was told to exit, it has ended."""
-    service, name = one.service, one.place.name
-    if service is None:
+def drained(began: datetime) -> Goal:
+    """Nothing needs it any more; or, when it was told to exit, it has ended. Followed since `began`."""
+
+    def goal(one: Look) -> tuple[int, str] | None:
+        service, name = one.service, one.place.name
+        if service is None:
+            return None
+        if service.ended_at is not None:
+            return _ended(name, service.in_progress)
+        if not service.drain_wanted and service.drain_by == "":
+            return CANCELLED, f"{name} takes work again: somebody undrained it meanwhile."
+        if one.state == "drained" and not service.drain_then_exit:
+            return DONE, _stays(one, service)
+        if _is_late(one, service, began):
+            return STILL, (
+                f"{name} still drains at its deadline, {len(one.operations)} operations need it. The drain goes on. "
+                f"Follow it: manage.py host drain {name}; take it back: manage.py host undrain {name}"
+            )
         return None
-    if service.ended_at is not None:
-        return _ended(name, service.in_progress)
-    if not service.drain_wanted and service.drain_by == "":
-        return CANCELLED, f"{name} takes work again: somebody undrained it meanwhile."
-    if one.state == "drained" and not service.drain_then_exit:
-        took = ""
-        if service.drained_at and service.draining_since:
-            took = f" after {(service.drained_at - service.draining_since).total_seconds():.1f} s"
-        waits = f"; {one.waiting} requests wait for it" if one.waiting else ""
-        return DONE, f"{name} is drained{took}{waits}. It stays so until: manage.py host undrain {name}"
-    late = (one.at - service.drain_deadline).total_seconds() if service.drain_deadline else 0.0
-    if late > (MARGIN if service.drain_then_exit else 0.0):
-        return STILL, (f"{name} still drains at its deadline, {len(one.operations)} operations need it. The drain "
-                       f"goes on; follow it: manage.py host drain {name}; take it back: host undrain.")  # fmt: skip
-    return None
+
+    return goal
 
 
-def undrained(one: Look) -> tuple[int, str] | None:
-    """It takes work."""
-    service, name = one.service, one.place.name
-    if service is None:
+def undrained(beats: dict[str, datetime | None]) -> Goal:
+    """It takes work, and has said so after `beats`: the heartbeats of those whose wish was taken back."""
+
+    def goal(one: Look) -> tuple[int, str] | None:
+        service, name = one.service, one.place.name
+        if service is None:
+            return None
+        if service.ended_at is not None:
+            return DONE, f"{name} is stopped; it takes work when it is started: manage.py host start {name}"
+        if service.drain_wanted:
+            return CANCELLED, f"{name} was asked to drain again meanwhile, by {service.drain_by}."
+        if one.state == "up" and (name not in beats or service.last_seen_up != beats[name]):
+            return DONE, f"{name} takes work."
+        if service.draining_since is not None and service.drain_then_exit:
+            return STILL, (
+                f"{name} was told to end ({service.drain_by}), which cannot be taken back. "
+                f"It ends, then: manage.py host start {name}"
+            )
         return None
-    if service.ended_at is not None:
-        return DONE, f"{name} is stopped; it takes work when it is started: manage.py host start {name}"
-    if service.drain_wanted:
-        return CANCELLED, f"{name} was asked to drain again meanwhile, by {service.drain_by}."
-    if service.draining_since is None and one.state == "up":
-        return DONE, f"{name} takes work."
-    if service.draining_since is not None and service.drain_then_exit:
-        return STILL, (f"{name} was told to end ({service.drain_by}), which cannot be taken back. "
-                            f"It ends, then: manage.py host start {name}")  # fmt: skip
-    return None
+
+    return goal
 
 
 def stopped(until: float) -> Goal:
@@ -146,6 +154,22 @@ def started(lives: dict[str, str]) -> Goal:
         return DONE, f"{name} is up ({pid})."
 
     return goal
+
+
+def _stays(one: Look, service: Service) -> str:
+    took = ""
+    if service.drained_at and service.draining_since:
+        took = f" after {(service.drained_at - service.draining_since).total_seconds():.1f} s"
+    waits = f"; {one.waiting} requests wait for it" if one.waiting else ""
+    return f"{one.place.name} is drained{took}{waits}. It stays so until: manage.py host undrain {one.place.name}"
+
+
+def _is_late(one: Look, service: Service, began: datetime) -> bool:
+    """A deadline that was over before somebody began to follow is no news."""
+    deadline = service.drain_deadline
+    if deadline is None or deadline < began:
+        return False
+    return (one.at - deadline).total_seconds() > (MARGIN if service.drain_then_exit else 0.0)
 
 
 def _deaf(service: Service) -> bool:

@@ -75,7 +75,11 @@ def _print(out: OutputWrapper, form: str, rows: Sequence[dict[str, Any]], more: 
     elif form == "json":
         out.write(json.dumps({"hosts": rows, "next_marker": more or None}, indent=2, default=str))
     else:
-        out.write("\n".join(table_lines(COLUMNS, [row | {"heartbeat": _ago(row["heartbeat"])} for row in rows])))
+        out.write(
+            "\n".join(
+                table_lines(COLUMNS, [row | {"heartbeat": row["heartbeat"] and _ago(row["heartbeat"])} for row in rows])
+            )
+        )
 
 
 def _services(page: Page) -> list[tuple[Service, int]]:
@@ -166,7 +170,7 @@ def _wish(service: Service) -> str:
 def _seen(one: Look, service: Service) -> str:
     words = [f"heartbeat {_ago(one.beat_age)}"]
     if service.ended_at:
-        words.append(f"ended in good order {_ago((one.at - service.ended_at).total_seconds())}")
+        words.append(f"ended {_ago((one.at - service.ended_at).total_seconds())}")
     if service.draining_since:
         words.append(f"takes no work since {_ago((one.at - service.draining_since).total_seconds())}")
     if service.drained_at:

@@ -30,14 +30,15 @@ def drain(asked: Asked) -> int:
                                 f"manage.py host drain {one.place.name}")
             for one in looks if one.place.name not in ends
         }  # fmt: skip
-    return _finish(asked, looks, ends, drained)
+    return _finish(asked, looks, ends, drained(timezone.now()))
 
 
 def undrain(asked: Asked) -> int:
     """Take the wish back, and wait until each host takes work."""
     looks = look(asked.places())
+    beats = {one.place.name: one.service.last_seen_up for one in looks if one.service and one.service.drain_wanted}
     ends = {one.place.name: end for one in looks if (end := _undo(one))}
-    return _finish(asked, looks, ends, undrained)
+    return _finish(asked, looks, ends, undrained(beats))
 
 
 def _finish(asked: Asked, looks: Sequence[Look], ends: dict[str, End], goal: Goal) -> int:
@@ -98,7 +99,8 @@ def _wish(asked: Asked, service: Service) -> None:
     """What is not said stays as somebody wanted it before."""
     deadline, seconds = service.drain_deadline if service.drain_wanted else None, asked.seconds
     if seconds is None and deadline is not None:
-        seconds = max(0.1, (deadline - timezone.now()).total_seconds())
+        left = (deadline - timezone.now()).total_seconds()
+        seconds = left if left > 0 else None  # one that is over would end it at once, if it is to exit now
     draining.ask(
         service, by=who(), reason=asked.reason or service.drain_reason, seconds=seconds,
         then_exit=asked.then_exit or (service.drain_wanted and service.drain_then_exit),
