@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPMessage
@@ -18,6 +19,12 @@ from deploy.local.daemons import tool
 from deploy.local.state import ROOT
 from tests.live.cloud import Cloud, eventually
 
+# What systemd does before it starts the service of a socket (sd_listen_fds(3)).
+ACTIVATE = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.execve(sys.argv[2], sys.argv[2:], os.environ | {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())})
+"""
 START_SECONDS, ANSWER_SECONDS = 90, 60
 
 
@@ -36,9 +43,7 @@ class Api:
             self.port = (held or free).getsockname()[1]
         command = [tool("gunicorn"), f"--config={api.CONFIGURATION}", "cloud.wsgi", "--error-logfile=-"]
         if held:
-            fd = held.fileno()
-            told = f'LISTEN_FDS=1 LISTEN_PID=$$ exec "$@" 3<&{fd}'
-            command = ["/bin/sh", "-c", told, "sh", *command]
+            command = [sys.executable, "-c", ACTIVATE, str(held.fileno()), *command]
         else:
             command.append(f"--bind=127.0.0.1:{self.port}")
         environment = envfiles.process_environment(cloud.state, envfiles.node_file(cloud.state, "api"))
@@ -55,6 +60,7 @@ class Api:
         """Until both workers have loaded the application."""
         alive = "its workers accept"
         eventually(alive, lambda: len(self.events("api.accepting")) >= 2 or not self.runs(), START_SECONDS)
+        assert self.runs(), self._log.read_text()[-2000:]
         assert ask(self.port, "/readyz").status == 200
         return self
 
