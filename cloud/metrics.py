@@ -88,7 +88,7 @@ SERVICE_OPERATIONS = _gauge(
     "service_operations", "Operations that need this process, as of its last heartbeat.", *_SERVICE
 )
 SERVICE_DRAIN_SECONDS = _gauge(
-    "service_drain_seconds", "How long the drain has lasted, or took when it is over.", *_SERVICE
+    "service_drain_seconds", "How long the drain has lasted, or took if the process stayed.", *_SERVICE
 )
 SERVERS = _gauge("servers", "Servers that are not deleted, by vm_state.", "cell", "vm_state")
 

@@ -104,12 +104,13 @@ def _services(cell: str, services: Iterable[Service]) -> Lines:
     for service in services:
         labels = (cell, service.binary, service.host)
         lines.append((metrics.SERVICE_STATE, (*labels, _state(service)), 1))
-        if service.ended_at is None:
-            seen = service.last_seen_up or service.created_at
-            lines.append((metrics.HEARTBEAT_AGE, labels, _seconds(seen, now)))
-            lines.append((metrics.SERVICE_OPERATIONS, labels, service.in_progress))
+        if service.ended_at is not None:
+            continue
+        seen = service.last_seen_up or service.created_at
+        lines.append((metrics.HEARTBEAT_AGE, labels, _seconds(seen, now)))
+        lines.append((metrics.SERVICE_OPERATIONS, labels, service.in_progress))
         if service.draining_since is not None:
-            over = service.drained_at or service.ended_at or now
+            over = service.drained_at or now
             lines.append((metrics.SERVICE_DRAIN_SECONDS, labels, _seconds(service.draining_since, over)))
     return lines
 

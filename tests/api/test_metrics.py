@@ -131,17 +131,23 @@ def test_services_their_beats_and_their_drains(fleet):
     assert drains.popitem()[1] == pytest.approx(30, abs=SECONDS)
 
 
-def test_one_that_ended_in_order_is_no_alarm_and_says_how_long_it_took(fleet):
+def test_a_drain_that_is_over_keeps_its_length_while_the_process_stays(fleet):
     begun = timezone.now() - timedelta(hours=2)
     with target_cell(fleet["cell2"]):
-        Service.objects.update(
-            last_seen_up=begun, draining_since=begun, ended_at=begun + timedelta(seconds=12), drained_at=None
-        )
-    me = ("cell2", "nova-compute", "h2")
+        Service.objects.update(draining_since=begun, drained_at=begun + timedelta(seconds=12))
     answer = scrape()
-    assert lines("service_state", answer)[*me, "ended"] == 1
-    assert me not in lines("heartbeat_age_seconds", answer)
-    assert lines("service_drain_seconds", answer)[me] == 12
+    assert lines("service_state", answer)["cell2", "nova-compute", "h2", "drained"] == 1
+    assert lines("service_drain_seconds", answer)["cell2", "nova-compute", "h2"] == 12
+
+
+def test_one_that_ended_in_order_is_no_alarm(fleet):
+    begun = timezone.now() - timedelta(hours=2)
+    with target_cell(fleet["cell2"]):
+        Service.objects.update(last_seen_up=begun, ended_at=begun + timedelta(seconds=12))
+    said = [line for line in scrape().content.decode().splitlines() if 'host="h2"' in line]
+    assert said == [
+        'stillwater_service_state{binary="nova-compute",cell="cell2",host="h2",state="ended"} 1.0',
+    ]
 
 
 def test_one_that_stopped_beating_is_down_even_if_it_drained(fleet):
