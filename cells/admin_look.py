@@ -92,7 +92,7 @@ def amount(used: float, total: float, unit: str = "") -> SafeString:
     """Used of total; amber from 90 %."""
     share = used / total if total else 0.0
     text = f"{used:,.0f} / {total:,.0f}{f' {unit}' if unit else ''}"
-    return label(text, WARN, "!") if share >= 0.9 else format_html("{} ({} %)", text, round(share * 100))
+    return label(text, WARN, "!") if share >= 0.9 else format_html("{} ({}{}%)", text, round(share * 100), NBSP)
 
 
 def page_of(request: HttpRequest, rows: list[Any], size: int) -> Page:

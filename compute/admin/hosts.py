@@ -8,7 +8,6 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.sections import TemplateSection
 
@@ -96,15 +95,12 @@ class HostPage(look.JoinedPage):
     @admin.display(description="Wanted")
     def wanted(self, row: Any) -> SafeString:
         """What the operator said, and when."""
-        service = _service(row)
-        return format_html('<span id="wanted-{}">{}</span>', service.uuid if service else row.pk, signs.wanted(service))
+        return _live("wanted", row, signs.wanted(_service(row)))
 
     @admin.display(description="Seen")
     def seen(self, row: Any) -> SafeString:
         """What it says itself, and since when."""
-        service = _service(row)
-        label = signs.seen(service, row.down)
-        return format_html('<span id="seen-{}">{}</span>', service.uuid if service else row.pk, label)
+        return _live("seen", row, signs.seen(_service(row), row.down))
 
     @admin.display(description="Heartbeat")
     def beat(self, row: Any) -> str:
@@ -124,14 +120,14 @@ class HostPage(look.JoinedPage):
         return str(row.facts.servers) if row.facts else "-"
 
     @admin.display(description="In flight")
-    def in_flight(self, row: Any) -> str:
+    def in_flight(self, row: Any) -> SafeString:
         """Open steps that are begun, or that begun work still needs."""
-        return str(row.facts.open_steps) if row.facts else "-"
+        return _live("in-flight", row, row.facts.open_steps if row.facts else "-")
 
     @admin.display(description="Waiting")
-    def waiting(self, row: Any) -> str:
+    def waiting(self, row: Any) -> SafeString:
         """Requests nobody has begun."""
-        return str(row.facts.waiting) if row.facts else "-"
+        return _live("waiting", row, row.facts.waiting if row.facts else "-")
 
     @admin.display(description="CPUs")
     def cpu(self, row: Any) -> SafeString | str:
@@ -149,12 +145,12 @@ class HostPage(look.JoinedPage):
         return _amount(row, "disk_gb", "disk_ratio", "GiB")
 
     @admin.display(description="Reason")
-    def reason(self, row: Any) -> str:
+    def reason(self, row: Any) -> SafeString | str:
         """Why it takes no work, or is not known."""
         if row.down is not None:
             return f"cell {row.cell.name}: {row.down.reason}, for {look.down_for(row.cell_id)}"
         service = _service(row)
-        return signs.reason(service) if service else ""
+        return _live("reason", row, signs.reason(service) if service else "")
 
 
 def read_facts(hosts: list[str]) -> dict[str, HostFacts]:
@@ -181,6 +177,11 @@ def _count(rows: QuerySet[Any]) -> dict[str, int]:
 
 def _service(row: Any) -> Service | None:
     return row.facts.service if row.facts else None
+
+
+def _live(name: str, row: Any, value: Any) -> SafeString:
+    service = _service(row)
+    return services.live(name, service.uuid if service else f"host-{row.pk}", value)
 
 
 def _amount(row: Any, column: str, ratio: str, unit: str = "") -> SafeString | str:

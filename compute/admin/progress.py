@@ -17,6 +17,7 @@ from cells.models import BuildRequest, Cell
 from compute import journal
 from compute.admin import signs, waits
 from compute.models import InstanceAction, Service, Step
+from compute.scheduler.place import LEASE
 
 MOST = 500  # open steps read per cell, oldest first
 ENDED = 20  # actions that ended last, all cells together
@@ -100,8 +101,8 @@ def _row(line: Line) -> list[Any]:
     return [
         signs.what(step.action.action, step.name), signs.server_link(step.server_id), line.cell,
         step.host or "conductor", signs.step_state(step), look.age(step.queued_at),
-        look.age(_latest(step.queued_at, step.started_at, step.sent_at)), line.waits, step.attempts,
-        step.action.user_id or "-", signs.short(step.action.request_id), step.details or "-",
+        look.age(_changed(step)), line.waits, step.attempts,
+        signs.short(step.action.user_id or "-"), signs.short(step.action.request_id), step.details or "-",
     ]  # fmt: skip
 
 
@@ -111,15 +112,21 @@ def _unplaced(schedulers: list[Service]) -> list[list[Any]]:
     return [
         [
             signs.server_link(one.server_id), waits.state_of(one), look.age(one.created_at),
-            look.age(_latest(one.created_at, one.sent_at)), waits.wait_of_request(one, schedulers), one.sends,
+            look.age(_taken(one)), waits.wait_of_request(one, schedulers), one.sends,
             signs.short(one.request_id),
         ]
         for one in found
     ]  # fmt: skip
 
 
-def _latest(*moments: datetime | None) -> datetime | None:
-    return max((moment for moment in moments if moment), default=None)
+def _changed(step: Step) -> datetime:
+    """Its last change. That the relay wakes somebody once more is none: a stuck step would look lively."""
+    return max(step.queued_at, step.started_at or step.queued_at)
+
+
+def _taken(request: BuildRequest) -> datetime:
+    """When a scheduler took it, else when it was asked for."""
+    return request.lease_until - LEASE if request.lease_until else request.created_at
 
 
 def _ended() -> list[InstanceAction]:

@@ -14,6 +14,7 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
 
 from cells import admin_look as look
 from cells.models import Cell, HostMapping
@@ -93,8 +94,9 @@ def panel(request: HttpRequest, cell: Cell, uuid: str, *, may_change: bool) -> d
         "service": service,
         "wanted": signs.wanted(service),
         "seen": signs.seen(service, down),
+        "row": _row_of(known) if known and "row" in request.GET else [],
         "facts": _facts(service, known.waiting) if known and service else [],
-        "live": service is not None and service.drain_state == "draining" and service.ended_at is None,
+        "live": service is not None and _is_changing(service),
         "table": {"headers": OPERATION_HEADERS, "rows": [_operation(one) for one in operations]},
         "may_change": may_change,
         "why_not": wishes.why_not(cell, service, down.reason if down else ""),
@@ -107,6 +109,21 @@ def panel(request: HttpRequest, cell: Cell, uuid: str, *, may_change: bool) -> d
 def url(cell: Cell, uuid: str) -> str:
     """A service's page."""
     return reverse("admin:service", args=(cell.pk, uuid))
+
+
+def live(name: str, uuid: str, value: Any, *, again: bool = False) -> SafeString:
+    """A value in the row of a host, which the panel below it keeps up to date."""
+    swap = mark_safe(' hx-swap-oob="true"') if again else ""
+    return format_html('<span id="{}-{}"{}>{}</span>', name, uuid, swap, value)
+
+
+def _row_of(known: Known) -> list[SafeString]:
+    service = known.service
+    values = {
+        "wanted": signs.wanted(service), "seen": signs.seen(service), "waiting": known.waiting,
+        "in-flight": sum(one.state != "elsewhere" for one in known.operations), "reason": signs.reason(service),
+    }  # fmt: skip
+    return [live(name, service.uuid, value, again=True) for name, value in values.items()]
 
 
 def _services() -> list[Service]:
@@ -146,13 +163,21 @@ def _row(cell: Cell, service: Service, waiting: int) -> list[Any]:
     ]  # fmt: skip
 
 
+def _is_changing(service: Service) -> bool:
+    """A drain goes on, or was taken back and the process has not heard it yet."""
+    settled = service.drain_wanted and service.drain_state == "drained"
+    return bool(service.drain_state) and service.ended_at is None and not settled
+
+
 def _facts(service: Service, waiting: int) -> list[tuple[str, Any]]:
     """What is worth saying in words."""
     facts: list[tuple[str, Any]] = []
-    if service.drain_state:
+    if service.drain_state and not service.drain_by:
+        facts = [("Asked for by", "nobody any more: it takes work again at its next heartbeat")]
+    elif service.drain_state:
         end = "then it ends" if service.drain_then_exit else "then it stays, drained, until it is undrained"
         facts = [
-            ("Asked for by", f"{service.drain_by or 'nobody any more'}, {look.age(service.drain_asked_at)} ago"),
+            ("Asked for by", f"{service.drain_by}, {look.age(service.drain_asked_at)} ago"),
             ("Because", service.drain_reason or "no reason given"),
             ("Deadline", f"{signs.deadline(service)}, {end}"),
         ]

@@ -124,9 +124,10 @@ def what(action: str, step: str) -> str:
 
 def short(long_id: str) -> SafeString:
     """The beginning of an id; the whole of it when one points at it."""
-    head, dash, _ = long_id.removeprefix("req-").partition("-")
     prefix = "req-" if long_id.startswith("req-") else ""
-    return format_html('<span class="whitespace-nowrap" title="{}">{}{}{}</span>', long_id, prefix, head, "…" if dash else "")
+    most = len(prefix) + 8
+    text = long_id if len(long_id) <= most else f"{long_id[:most]}…"
+    return format_html('<span class="whitespace-nowrap" title="{}">{}</span>', long_id, text)
 
 
 def server_link(server_id: str) -> SafeString:

@@ -234,7 +234,7 @@ def test_a_draining_row_unfolds_to_what_holds_it_up(operator, cells):
         assert said in panel
     assert "NOT BEGUN" not in panel
     assert EVIL not in panel
-    for part in ("wanted", "seen"):  # the row above is kept up to date as well
+    for part in ("wanted", "seen", "waiting", "in-flight", "reason"):  # the row above is kept up to date as well
         assert f'id="{part}-{service.uuid}" hx-swap-oob="true"' in panel
 
 
@@ -250,6 +250,15 @@ def test_when_the_drain_is_over_nobody_asks_any_more(operator, cells, over):
     panel = operator.get(url(cell, service), **HTMX).content.decode()
     assert "every 3s" not in panel
     assert "Look again" in panel
+
+
+def test_a_drain_that_was_taken_back_is_watched_until_the_process_has_heard_it(operator, cells):
+    service = draining(cells["cell1"], "h1", drained_at=timezone.now())
+    panel = press(operator, cells["cell1"], service, "undrain")
+    assert "every 3s" in panel
+    assert "✓ drained" in panel  # it has not heard it yet
+    assert "A signal" not in panel
+    assert 'value="drain"' in panel
 
 
 def test_a_signal_can_be_given_more_time_but_not_taken_back(operator, cells):
@@ -326,12 +335,12 @@ def test_since_when_nothing_changed(operator, cells):
     host(cell, "h1")
     action(
         cell, str(uuid4()), host="h1", queued_at=now - timedelta(hours=5), started_at=now - timedelta(hours=4),
-        sent_at=now - timedelta(hours=4, minutes=30),
+        sent_at=now - timedelta(minutes=3), sends=9,
     )  # fmt: skip
     page = text(operator, PROGRESS)
     assert "5\u00a0h\u00a00\u00a0min" in page
     assert "4\u00a0h\u00a00\u00a0min" in page
-    assert "4\u00a0h\u00a030\u00a0min" not in page
+    assert "3\u00a0min\u00a00\u00a0s" not in page  # it was sent again: that is no progress
 
 
 def request(holder="", until=None, **columns):
