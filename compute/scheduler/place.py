@@ -20,7 +20,7 @@ from django.utils.dateparse import parse_datetime
 from cells import scatter
 from cells.context import current_alias, target_cell
 from cells.models import CELL0, BuildRequest, Cell, InstanceMapping, RequestSpec
-from cloud import log
+from cloud import killpoints, log
 from cloud.caller import Caller
 from compute import claims, dispatch, journal
 from compute.actions import create
@@ -46,6 +46,7 @@ def place(server_id: str) -> bool:
     if request is None:
         return False
     log.bind(request_id=request.request_id, server=server_id)
+    killpoints.reached("place.leased")
     try:
         return _carry(request)
     except LeaseLost:
@@ -163,6 +164,7 @@ def _build_in(cell: Cell, host: pick.HostState, wanted: pick.Wanted, request: Bu
               mapping: InstanceMapping) -> bool:  # fmt: skip
     """Name the cell, then claim, row and first step in one transaction there; False when the room is gone."""
     _name(request, mapping, cell)
+    killpoints.reached("place.named")
     with target_cell(cell) as alias:
         try:
             with transaction.atomic(using=alias):
@@ -177,6 +179,7 @@ def _build_in(cell: Cell, host: pick.HostState, wanted: pick.Wanted, request: Bu
                 _renew(request)
         except IntegrityError:
             pass  # an earlier try wrote the row: it is there, which is what we want
+    killpoints.reached("place.recorded")
     logger.info("schedule.placed", host=host.host, cell=cell.name)
     return True
 

@@ -115,6 +115,8 @@ def _answers(records: Records, asked: list[Asked]) -> list[Finding]:
 def _account(actions: list[Action], effects: list[Effect]) -> list[Finding]:
     """Give every effect to the action that asked for it; what is left over, nobody asked for."""
     found = []
+    for action in actions:
+        action.did.clear()
     for effect in effects:
         asked = [action for action in actions if action.key and _covers(action, effect)]
         owner = next((action for action in asked if not _main(action)), asked[0] if asked else None)

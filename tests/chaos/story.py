@@ -16,7 +16,7 @@ from tests.chaos.place import Place
 FLAVOR = "42"  # m1.nano
 SECONDS = 15  # a client waits for an answer
 MOST = 5  # servers of one client
-PAUSE = (0.5, 2.0)  # between two wishes of a client
+PAUSE = (0.2, 1.2)  # between two wishes of a client
 SOFT, HARD = {"reboot": {"type": "SOFT"}}, {"reboot": {"type": "HARD"}}
 BODIES: dict[str, dict[str, Any]] = {
     "stop": {"os-stop": None}, "start": {"os-start": None}, "soft reboot": SOFT, "hard reboot": HARD,

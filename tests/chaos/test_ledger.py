@@ -1,0 +1,123 @@
+"""The ledger of `make chaos` notices what it is there for: each kind of spill, made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from compute.virt.base import PowerState
+from tests.chaos.ledger import judge
+from tests.chaos.records import Action, Effect, Records, Server, Step
+from tests.chaos.story import Asked
+
+UUID, REBOOT = "u-1", "req-2"
+
+
+@pytest.fixture
+def asked() -> list[Asked]:
+    """A boot, then a reboot, both accepted."""
+    return [
+        Asked("req-1", "boot", UUID, "s1-a", 1.0, 202),
+        Asked(REBOOT, "hard reboot", UUID, "", 10.0, 202),
+    ]
+
+
+@pytest.fixture
+def books() -> Records:
+    """Both were done once."""
+    create = Action("cell1", 1, UUID, "create", "Create", "req-1", 1.0, 5.0, None, "done")
+    create.steps = [Step(1, 1, "build", "host1", "done", 1, 1.0, 2.0, 5.0, "")]
+    reboot = Action("cell1", 2, UUID, "reboot", "Reboot", REBOOT, 10.0, 15.0, None, "done")
+    reboot.steps = [Step(2, 2, "reboot", "host1", "done", 1, 10.0, 11.0, 15.0, "")]
+    return Records(
+        servers={UUID: [Server(UUID, "s1-a", "cell1", "host1", "active", None, has_fault=False, deleted=False)]},
+        actions={UUID: [create, reboot]},
+        effects={UUID: [_effect(4.0, "spawned"), _effect(14.0, "rebooted", "2")]},
+        guests={"host1": {UUID: PowerState.RUNNING}, "host2": {}},
+        waiting=set(),
+        images={},
+    )
+
+
+def _effect(at: float, verb: str, mark: str = "", host: str = "host1") -> Effect:
+    return Effect(host, "cell1", at, UUID, verb, mark)
+
+
+def _kinds(books: Records, asked: list[Asked]) -> set[str]:
+    return {finding.kind for finding in judge(books, asked, "s1")}
+
+
+def test_what_was_done_once_is_fine(books, asked):
+    assert judge(books, asked, "s1") == []
+
+
+def test_an_accepted_request_without_a_record_is_lost(books, asked):
+    asked.append(Asked("req-3", "pause", UUID, "", 20.0, 202))
+    assert _kinds(books, asked) == {"lost"}
+
+
+def test_an_unanswered_request_without_a_record_was_not_accepted(books, asked):
+    asked.append(Asked("req-3", "pause", UUID, "", 20.0, 0))
+    assert _kinds(books, asked) == set()
+
+
+def test_a_refused_request_that_was_carried_out_is_double(books, asked):
+    asked[1].status = 409
+    assert _kinds(books, asked) == {"double"}
+
+
+def test_an_action_done_without_an_effect_is_lost(books, asked):
+    books.effects[UUID].pop()
+    assert _kinds(books, asked) == {"lost"}
+
+
+def test_a_reboot_that_happened_twice_is_double(books, asked):
+    books.effects[UUID].append(_effect(14.5, "rebooted", "2"))
+    assert _kinds(books, asked) == {"double"}
+
+
+def test_an_effect_nobody_asked_for_is_double(books, asked):
+    books.effects[UUID] += [_effect(20.0, "paused"), _effect(20.1, "unpaused")]
+    assert _kinds(books, asked) == {"double"}
+
+
+def test_a_guest_on_two_hosts_is_double(books, asked):
+    books.guests["host2"][UUID] = PowerState.RUNNING
+    assert _kinds(books, asked) == {"double"}
+
+
+def test_a_record_that_is_not_true_is_lost(books, asked):
+    books.guests["host1"][UUID] = PowerState.SHUTDOWN
+    assert _kinds(books, asked) == {"lost"}
+
+
+def test_a_failure_without_words_is_lost_and_one_with_words_is_not(books, asked):
+    reboot = books.actions[UUID][1]
+    books.effects[UUID].pop()
+    reboot.message, reboot.outcome = "Error", "the host is on fire"
+    assert _kinds(books, asked) == set()
+    reboot.outcome = ""
+    assert _kinds(books, asked) == {"lost"}
+
+
+def test_what_is_open_or_busy_is_stuck(books, asked):
+    books.actions[UUID][1].finished = None
+    assert _kinds(books, asked) == {"stuck"}
+    books.actions[UUID][1].finished = 15.0
+    books.actions[UUID][1].steps[0].state = "running"
+    assert _kinds(books, asked) == {"stuck"}
+    books.actions[UUID][1].steps[0].state = "done"
+    books.servers[UUID][0].task_state = "rebooting"
+    assert _kinds(books, asked) == {"stuck"}
+
+
+def test_an_error_needs_a_fault(books, asked):
+    row = books.servers[UUID][0]
+    row.vm_state = "error"
+    assert _kinds(books, asked) == {"lost"}
+    row.has_fault = True
+    assert _kinds(books, asked) == set()
+
+
+def test_an_image_that_never_came_is_leaked(books, asked):
+    books.images["s1-image-x"] = ["queued"]
+    assert _kinds(books, asked) == {"leaked"}
