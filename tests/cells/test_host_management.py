@@ -1,0 +1,310 @@
+"""manage.py host without processes: what it prints, what it asks for, and how each follow ends."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.core.management.base import CommandError, OutputWrapper
+from django.utils import timezone
+
+from cells.context import target_cell
+from cells.models import Cell, HostMapping
+from compute.draining import Operation
+from compute.models import InstanceAction, Service, Step
+from tasks.management import follow, screen
+from tasks.management.commands.host import Command
+from tasks.management.look import Look, Place
+from tests.cells.conftest import Ended
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def host(run) -> Callable[..., Ended]:
+    """`manage.py host …`."""
+    return partial(run, "host")
+
+
+@pytest.fixture
+def far(lost) -> Cell:
+    """A host in a cell whose database is away."""
+    HostMapping.objects.create(host="far", cell=lost)
+    return lost
+
+
+def service(cloud: Any, name: str = "host1") -> Service:
+    """The record of a host."""
+    with target_cell(cloud.hosts[name].cell):
+        return Service.objects.get(host=name)
+
+
+def write(cloud: Any, name: str = "host1", **columns: Any) -> None:
+    """What a process or an operator writes there."""
+    with target_cell(cloud.hosts[name].cell):
+        Service.objects.filter(host=name).update(**columns)
+
+
+def begin(cloud: Any, name: str = "host1", state: str = "running", lane: str = "requests", **columns: Any) -> Step:
+    """A stop on that host."""
+    now = timezone.now()
+    with target_cell(cloud.hosts[name].cell):
+        action = InstanceAction.objects.create(
+            server_id=str(uuid4()), action="stop", key="os-stop", request_id=f"req-{uuid4()}", user_id="u",
+            project_id="p", started_at=now, updated_at=now,
+        )  # fmt: skip
+        times = {"queued_at": now, "started_at": now if state == "running" else None}
+        return Step.objects.create(
+            action=action, server_id=action.server_id, name="power_off", event="e", host=name, lane=lane,
+            state=state, **(times | columns),
+        )  # fmt: skip
+
+
+# -- list and status
+
+
+def test_a_list_has_every_host_of_every_cell_and_names_the_cell_that_is_down(host, cloud, far):
+    HostMapping.objects.create(host="never", cell=cloud.cells["cell1"])
+    begin(cloud, "host2")
+    ended = host("list", "-f", "json")
+    rows = {row["host"]: row for row in json.loads(ended.out)["hosts"]}
+    assert (ended.code, list(rows)) == (0, ["far", "host1", "host2", "never"])
+    assert [rows[name]["state"] for name in rows] == ["unknown", "up", "up", "never seen"]
+    assert [rows[name]["running"] for name in rows] == [None, 0, 1, None]
+    assert "lost does not answer" in ended.err
+    assert "host2" in host("list").out
+
+
+def test_a_list_comes_in_pages(host, cloud, far):
+    seen, marker = [], ""
+    for _ in range(3):
+        page = json.loads(host("list", "--limit", "1", "--marker", marker, "-f", "json").out)
+        seen += [row["host"] for row in page["hosts"]]
+        marker = page["next_marker"]
+    assert (seen, marker) == (["far", "host1", "host2"], None)
+    assert "There are more: --marker far" in host("list", "--limit", "1").err
+    assert host("list", "--marker", "nobody").code == 1
+
+
+def test_conductors_are_in_the_list_of_all(host, cloud):
+    with target_cell(cloud.cells["cell1"]):
+        Service.objects.create(binary="nova-conductor", host="conductor-cell1", last_seen_up=timezone.now())
+    assert "conductor-cell1" not in host("list").out
+    assert "conductor-cell1" in host("list", "--all").out
+    assert "nova-conductor of cell1" in host("status", "conductor-cell1").out
+
+
+def test_a_status_is_one_page_of_wanted_and_seen(host, cloud):
+    begin(cloud, details="guest was signalled 2 times")
+    begin(cloud, state="queued")
+    write(cloud, drain_wanted=True, drain_by="ann@x", drain_reason="new disk", draining_since=timezone.now())
+    page = host("status", "host1")
+    assert page.code == 0
+    for words in (
+        "host1: draining", "nova-compute of cell1", "on another machine", "enabled, drained by ann@x: new disk",
+        "takes no work since", "1 requests nobody has begun", "guest was signalled 2 times", "compute-ops.host1 ?",
+    ):  # fmt: skip
+        assert words in page.out, page.out
+    document = json.loads(host("status", "host1", "-f", "json").out)["hosts"][0]
+    assert (document["in_progress"], document["waiting"], document["drain"]["by"]) == (1, 1, "ann@x")
+    assert document["queues"] == {"compute.host1": None, "compute-ops.host1": None}
+
+
+def test_the_status_of_what_is_not_up_has_a_code_of_its_own(host, cloud, far):
+    write(cloud, ended_at=timezone.now(), in_progress=2)
+    assert host("status", "host1").code == 3
+    assert host("status", "host2").code == 0
+    away = host("status", "host2", "far")
+    assert (away.code, "lost does not answer" in away.out) == (3, True)
+
+
+# -- what a drain would wait for
+
+
+def test_a_dry_run_names_operations_and_blockers_and_changes_nothing(host, cloud):
+    begin(cloud, deadline=timezone.now() + timedelta(seconds=40))
+    stuck = begin(cloud, started_at=timezone.now() - DAY)
+    begin(cloud, state="queued")
+    before = service(cloud).__dict__ | {"_state": None}
+    ended = host("drain", "host1", "--dry-run")
+    assert ended.code == 0
+    assert "host1: 2 operations would have to end, nobody can say when: 1 of them have no deadline" in ended.out
+    assert "1 requests would wait" in ended.out
+    assert f"! stop of {stuck.server_id}: runs for more than five minutes, and has no deadline" in ended.out
+    assert service(cloud).__dict__ | {"_state": None} == before
+
+    document = json.loads(host("drain", "host1", "host2", "--dry-run", "-f", "json").out)
+    assert [len(one["operations"]) for one in document["hosts"]] == [2, 0]
+    assert document["hosts"][1]["ended"]["sentence"].startswith("host2 would be drained at once")
+
+
+# -- asking
+
+
+def test_asking_again_keeps_who_asked_first(host, cloud):
+    assert host("drain", "host1", "--no-wait", "--reason", "new disk", "--timeout", "60").code == 0
+    write(cloud, drain_by="ann@x")
+    first = service(cloud)
+    for words in ((), ("--reason", "new disk"), ("--timeout", "60")):
+        assert "ann@x asked host1 to drain" in host("drain", "host1", "--no-wait", *words).out
+        again = service(cloud)
+        assert (again.drain_by, again.drain_asked_at) == ("ann@x", first.drain_asked_at)
+
+    host("drain", "host1", "--no-wait", "--exit")
+    changed = service(cloud)
+    assert (changed.drain_by != "ann@x", changed.drain_then_exit, changed.drain_reason) == (True, True, "new disk")
+    assert abs((changed.drain_deadline - first.drain_deadline).total_seconds()) < 1
+
+
+def test_a_deadline_that_is_over_does_not_end_a_host_that_is_asked_to_exit_later(host, cloud):
+    write(cloud, drain_wanted=True, drain_by="ann@x", drain_asked_at=timezone.now() - DAY,
+          drain_deadline=timezone.now() - timedelta(seconds=1))  # fmt: skip
+    host("drain", "host1", "--no-wait", "--exit")
+    assert service(cloud).drain_deadline is None
+
+
+def test_a_host_that_is_stopped_has_nothing_to_drain_and_comes_back_drained(host, cloud):
+    write(cloud, ended_at=timezone.now())
+    ended = host("drain", "host1", "--exit")
+    assert (ended.code, "stopped already" in ended.out, service(cloud).drain_wanted) == (0, True, False)
+    ended = host("drain", "host1")
+    assert (ended.code, "takes no work until" in ended.out, service(cloud).drain_wanted) == (0, True, True)
+    assert host("undrain", "host1").code == 0
+    assert not service(cloud).drain_wanted
+
+
+def test_a_host_that_does_not_answer_is_given_up(host, cloud, far):
+    ended = host("drain", "host1", "--wait-for-answer", "0.3", "--interval", "0.1")
+    assert (ended.code, "host1 has not" in ended.out, service(cloud).drain_wanted) == (3, True, True)
+    ended = host("undrain", "host1", "--wait-for-answer", "0.3", "--interval", "0.1")
+    assert (ended.code, service(cloud).drain_wanted) == (3, False)
+    ended = host("drain", "far")
+    assert (ended.code, "far was not asked: lost does not answer" in ended.out) == (3, True)
+
+
+def test_wrong_words_are_sentences(host, cloud, far, capsys):
+    unknown = host("drain", "nobody")
+    assert (unknown.code, "There is no host nobody. lost did not answer, and may know it." in unknown.err) == (1, True)
+    for words in (("stop", "host1"), ("stop", "../host1"), ("start", "a b")):
+        ended = host(*words)
+        assert (ended.code, ended.out) == (1, "")
+        assert "Traceback" not in ended.err
+    with pytest.raises(CommandError):
+        host("drain", "host1", "--timeout", "soon")
+    for words in ((), ("frob",), ("drain",), ("drain", "host1", "--timeout", "nan"), ("list", "--limit", "0")):
+        with pytest.raises(SystemExit) as end:
+            Command().run_from_argv(["manage.py", "host", *words])
+        assert end.value.code == 1
+        assert "See: manage.py host" in capsys.readouterr().err
+
+
+def test_the_codes_are_in_the_help(capsys):
+    with pytest.raises(SystemExit) as end:
+        Command().run_from_argv(["manage.py", "host", "drain", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert (end.value.code, "2 it still drains, and goes on" in said, "--dry-run" in said) == (0, True, True)
+
+
+# -- how a follow ends, and what it shows
+
+
+def seen(*operations: Operation, waiting: int = 0, **columns: Any) -> Look:
+    """A look at a host with this record."""
+    now = timezone.now()
+    record = Service(binary="nova-compute", host="h", **({"last_seen_up": now, "created_at": now} | columns))
+    return Look(Place("h", "nova-compute", Cell(id="c", name="cell1")), record, operations, waiting)
+
+
+def operation(state: str = "running", **more: Any) -> Operation:
+    """A stop in progress."""
+    return Operation(
+        "stop", "power_off", state, "server-1", "req-1", "h", timezone.now() - timedelta(seconds=5), **more
+    )
+
+
+def wanted(**columns: Any) -> dict[str, Any]:
+    """The record of a host that is wanted to drain, and does."""
+    return {"drain_wanted": True, "drain_by": "ann@x", "draining_since": timezone.now()} | columns
+
+
+@pytest.mark.parametrize(
+    ("look", "code"),
+    [
+        (seen(drain_wanted=True, drain_by="ann@x"), None),
+        (seen(operation(), **wanted()), None),
+        (seen(**wanted(drained_at=timezone.now())), follow.DONE),
+        (seen(**wanted(drained_at=timezone.now(), drain_then_exit=True)), None),
+        (seen(ended_at=timezone.now()), follow.DONE),
+        (seen(ended_at=timezone.now(), in_progress=1), follow.UNFINISHED),
+        (seen(), follow.CANCELLED),
+        (seen(draining_since=timezone.now(), drain_by="SIGTERM", drain_then_exit=True), None),
+        (seen(operation(), **wanted(drain_deadline=timezone.now() - timedelta(seconds=1))), follow.STILL),
+        (seen(operation(), **wanted(drain_deadline=timezone.now() - DAY)), None),  # over before we came
+        (seen(operation(), **wanted(drain_deadline=timezone.now() + DAY)), None),
+    ],
+)
+def test_a_followed_drain_ends_when(look, code):
+    reached = follow.drained(timezone.now() - timedelta(minutes=1))(look)
+    assert (reached and reached[0]) == code
+
+
+def test_a_host_that_beats_and_does_not_do_what_it_is_asked_for_is_silent():
+    hearing = follow.Hearing(patience=-1.0)
+    asked = {"drain_wanted": True, "drain_by": "ann@x"}
+    assert hearing.silent(seen(**asked)) == 0
+    assert hearing.silent(seen(**asked)) > 0  # another beat is no answer
+    assert hearing.silent(seen(**wanted())) == 0
+    assert hearing.silent(seen(**wanted())) == 0  # now it is
+
+
+def test_lines_say_each_change_once():
+    out = io.StringIO()
+    lines = screen.Lines(OutputWrapper(out))
+    looks = [seen(operation(), waiting=3, **wanted()), seen(operation(), waiting=3, **wanted())]
+    for look in (*looks, seen(**wanted(drained_at=timezone.now()))):
+        lines.show([look])
+    said = [line.split(" ", 1)[1] for line in out.getvalue().splitlines()]
+    assert said == [
+        "h draining: 1 in progress, 3 waiting", "h: stop of server-1 is running: power_off to end",
+        "h drained: 0 in progress, 0 waiting", "h: power_off of server-1 is over",
+    ]  # fmt: skip
+
+
+def test_the_live_table_is_written_over_itself_and_fits_the_terminal(monkeypatch):
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: (60, 8))
+    out = io.StringIO()
+    live = screen.Live(OutputWrapper(out))
+    live.show([seen(operation(), **wanted())])
+    live.show([seen(*[operation()] * 20, **wanted())])
+    first, second = out.getvalue().split("\x1b[5F\x1b[J")
+    assert [line.split()[0] for line in first.splitlines() if line] == ["HOST", "h", "HOST", "h"]
+    assert len(second.splitlines()) == 6
+    assert second.splitlines()[-1] == "… and 19 lines more"
+    assert max(map(len, second.splitlines())) < 60
+
+
+def test_json_is_one_document_and_jsonl_a_line_for_each_change():
+    looks = [seen(operation(), **wanted()), seen(operation(), **wanted()), seen(**wanted(drained_at=timezone.now()))]
+    ends = [follow.End("h", 0, "h is drained")]
+    printed = {}
+    for form in ("json", "jsonl"):
+        out = io.StringIO()
+        shown = screen.of(form, OutputWrapper(out))
+        for look in looks:
+            shown.show([look])
+        shown.say("for people")
+        shown.end([looks[-1]], ends)
+        printed[form] = out.getvalue()
+    document = json.loads(printed["json"])
+    assert document["hosts"][0]["ended"] == {"code": 0, "sentence": "h is drained"}
+    lines = [json.loads(line)["hosts"][0] for line in printed["jsonl"].splitlines()]
+    assert [(line["state"], len(line["operations"]), line["ended"] is None) for line in lines] == [
+        ("draining", 1, True), ("drained", 0, True), ("drained", 0, False),
+    ]  # fmt: skip
