@@ -32,6 +32,8 @@ DOORKEEPERS = 4  # threads that refuse, whatever the others are busy with
 class Worker(ThreadWorker):
     """One process of the API. Everything but `handle`, `handle_request` and the application is its main thread."""
 
+    wsgi: Callable[..., Iterable[bytes]]
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.flights: dict[TConn, Flight] = {}
