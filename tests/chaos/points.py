@@ -18,7 +18,7 @@ from tests.chaos.story import Client, Story
 from tests.chaos.supervisor import Supervisor
 from tests.live.cloud import eventually
 
-HIT_SECONDS, IDLE_SECONDS, REST_SECONDS = 60, 45, 90
+HIT_SECONDS, IDLE_SECONDS, REST_SECONDS = 40, 45, 90
 ROLES = {"API": "api", "scheduler": "scheduler", "host": "host", "conductor": "conductor"}
 # no action takes anything back on a host, until servers can migrate
 NOT_YET = {("undo.begun", "host"), ("undo.worked", "host")}
