@@ -19,7 +19,7 @@ from django.utils.safestring import SafeString, mark_safe
 from cells import admin_look as look
 from cells.models import Cell, HostMapping
 from compute import draining
-from compute.admin import signs, wishes
+from compute.admin import signs, waits, wishes
 from compute.models import Service
 from compute.models.host import COMPUTE
 
@@ -84,9 +84,9 @@ def panel(request: HttpRequest, cell: Cell, uuid: str, *, may_change: bool) -> d
     if known is None and down is None:
         raise Http404(f"There is no service {uuid} in cell {cell}.")
     service = known.service if known else None
-    operations = known.operations if known else []
+    operations = (known.operations if known else []) + (waits.placing(service) if service else [])
     return {
-        "title": str(service or f"Service {uuid}"),
+        "title": "Service",
         "cell": cell,
         "uuid": uuid,
         "url": url(cell, uuid),
@@ -182,7 +182,8 @@ def _facts(service: Service, waiting: int) -> list[tuple[str, Any]]:
             ("Deadline", f"{signs.deadline(service)}, {end}"),
         ]
     if service.binary == COMPUTE:
-        facts.append(("Requests that wait", f"{waiting}: nobody has begun them, and they keep no drain up"))
+        why = ": nobody has begun them, and they keep no drain up" if waiting else ""
+        facts.append(("Requests that wait", f"{waiting or 'none'}{why}"))
     return facts
 
 

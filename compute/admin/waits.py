@@ -12,8 +12,10 @@ from django.utils.safestring import SafeString
 from cells import admin_look as look
 from cells.models import BuildRequest
 from compute import dispatch
+from compute.draining import MOST, Operation
 from compute.models import Service, Step
 from compute.models.host import COMPUTE, CONDUCTOR, SCHEDULER
+from compute.scheduler.place import LEASE
 
 QUEUED = Step.State.QUEUED
 
@@ -63,6 +65,20 @@ class Services:
 def schedulers(services: Iterable[Service]) -> list[Service]:
     """The schedulers among them."""
     return [one for one in services if one.binary == SCHEDULER]
+
+
+def placing(service: Service) -> list[Operation]:
+    """What a scheduler is at: build requests it holds a lease of. Nothing for other services."""
+    if service.binary != SCHEDULER:
+        return []
+    held = BuildRequest.objects.filter(lease_holder__startswith=f"{service.host}/", lease_until__gt=timezone.now())
+    return [
+        Operation(
+            "create", "place", Step.State.RUNNING, one.server_id, one.request_id, service.host,
+            since=one.lease_until - LEASE, deadline=one.lease_until,
+        )
+        for one in held.defer("instance", "action").order_by("lease_until")[:MOST] if one.lease_until
+    ]  # fmt: skip
 
 
 def state_of(request: BuildRequest) -> SafeString:

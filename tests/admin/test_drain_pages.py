@@ -361,10 +361,12 @@ def test_schedulers_operations_are_the_servers_to_be_placed(operator, cells):
     assert page.count("no scheduler is up") == 2
     assert "TOP-SECRET" not in page
 
-    rows.service(cells["cell0"], "s1", "nova-scheduler", draining_since=now)
+    scheduler = rows.service(cells["cell0"], "s1", "nova-scheduler", draining_since=now)
     assert text(operator, PROGRESS).count("every scheduler drains") == 2
     rows.service(cells["cell0"], "s2", "nova-scheduler")
     assert "its turn" in text(operator, PROGRESS)
+    panel = text(operator, url(cells["cell0"], scheduler))
+    assert panel.count("create: place") == 1  # the lease that ran out is nobody's
 
 
 # -- what it costs
