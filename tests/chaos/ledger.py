@@ -8,6 +8,7 @@ leaked   a guest, claim, image or unit of quota that belongs to no server
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 
@@ -45,7 +46,7 @@ def judge(records: Records, asked: list[Asked], prefix: str) -> list[Finding]:
     """Of all servers of a story."""
     ours = {uuid for uuid, rows in records.servers.items() if rows[0].name.startswith(f"{prefix}-")}
     ours |= {one.server_id for one in asked if one.server_id}
-    findings = list(_answers(records, asked))
+    findings = _answers(records, asked) + _recorded_twice(records) + _copies(records, asked)
     for uuid in sorted(ours):
         findings += _account(records.actions.get(uuid, []), records.effects.get(uuid, []))
         findings += chain.from_iterable(_action(action, records) for action in records.actions.get(uuid, []))
@@ -110,6 +111,33 @@ def _answers(records: Records, asked: list[Asked]) -> list[Finding]:
             words = f"{one.verb} was accepted ({one.request_id}), and is not recorded"
             found.append(Finding("lost", one.server_id, words))
     return found
+
+
+def _recorded_twice(records: Records) -> list[Finding]:
+    times = Counter(
+        (action.server, action.name, action.request_id)
+        for action in chain.from_iterable(records.actions.values())
+        if action.key
+    )
+    return [
+        Finding("double", server, f"{name} ({request_id}) is recorded {count} times")
+        for (server, name, request_id), count in times.items()
+        if count > 1
+    ]
+
+
+def _copies(records: Records, asked: list[Asked]) -> list[Finding]:
+    """The effect of createImage is its image; reading the disk once more is none."""
+    done = {
+        action.request_id
+        for action in chain.from_iterable(records.actions.values())
+        if action.name == "createImage" and action.finished and action.message is None
+    }
+    return [
+        Finding("lost", one.server_id, f"createImage ({one.request_id}) is done, and its image is {states or 'gone'}")
+        for one in asked
+        if one.request_id in done and (states := records.images.get(one.name, [])) != ["active"]
+    ]
 
 
 def _account(actions: list[Action], effects: list[Effect]) -> list[Finding]:

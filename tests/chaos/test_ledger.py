@@ -118,6 +118,23 @@ def test_an_error_needs_a_fault(books, asked):
     assert _kinds(books, asked) == set()
 
 
+def test_a_request_recorded_twice_is_double(books, asked):
+    twin = Action("cell1", 3, UUID, "reboot", "Reboot", REBOOT, 10.0, 15.0, "Error", "no")
+    books.actions[UUID].append(twin)
+    assert _kinds(books, asked) == {"double"}
+
+
+def test_a_copy_that_is_done_has_an_image(books, asked):
+    asked.append(Asked("req-3", "createImage", UUID, "s1-image-x", 20.0, 202))
+    books.actions[UUID].append(
+        Action("cell1", 3, UUID, "createImage", "CreateImage", "req-3", 20.0, 25.0, None, "done")
+    )
+    books.effects[UUID] += [_effect(22.0, "snapshot taken"), _effect(23.0, "snapshot taken")]
+    assert _kinds(books, asked) == {"lost"}
+    books.images["s1-image-x"] = ["active"]
+    assert _kinds(books, asked) == set()
+
+
 def test_an_image_that_never_came_is_leaked(books, asked):
     books.images["s1-image-x"] = ["queued"]
     assert _kinds(books, asked) == {"leaked"}
