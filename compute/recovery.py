@@ -14,7 +14,7 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from cells.context import current_alias
-from cloud import killpoints, log
+from cloud import killpoints, log, metrics
 from compute import actions, dispatch, running
 from compute.lifecycle import MAX_TRIES, OnRestart
 from compute.models import HostCall, Service, Step
@@ -67,6 +67,7 @@ def relay() -> int:
         dispatch.step(step)
     HostCall.objects.filter(expires_at__lt=now - timedelta(minutes=10)).delete()
     if to_send:
+        metrics.RESENT.inc(len(to_send))
         logger.info("relay.sent_again", steps=len(to_send))
     return len(to_send)
 
@@ -83,6 +84,7 @@ def _lead_out(step: Step, lane: str = "") -> None:
         "recovery.step", step=step.name, server=step.server_id, rule=rule.value,
         request_id=step.action.request_id, attempts=step.attempts,
     )  # fmt: skip
+    metrics.RECOVERED.labels(step.action.action, step.name, rule.value).inc()
     if rule is not OnRestart.RERUN or step.attempts >= MAX_TRIES:  # it may be what kills the worker
         running.fail_step(action, step, f"the service that ran step '{step.name}' was restarted")
         return

@@ -26,9 +26,9 @@ from django.db import DatabaseError, close_old_connections
 from django.utils import timezone
 
 from cells.context import target_cell
-from cloud import log
+from cloud import log, metrics
 from compute import draining, handover
-from tasks import goodbye, heartbeat, periodic, worker
+from tasks import goodbye, heartbeat, periodic, supervisor, worker
 from tasks.heartbeat import Status, Wish
 from tasks.lanes import Consuming
 from tasks.tracker import Kind, Work, tracker
@@ -157,6 +157,8 @@ class Drain(threading.Thread):
             "drain.began", by=self._signalled or self._wish.by, reason=self._wish.reason,
             deadline=str(self._deadline()), in_progress=len(tracker.running()),
         )  # fmt: skip
+        if self._exits():
+            supervisor.stopping("draining")
         self._report()
         self._hand_back()
 
@@ -167,6 +169,7 @@ class Drain(threading.Thread):
         periodic.resume()
         self._consuming.open_requests()
         logger.info("drain.taken_back", in_progress=len(tracker.running()))
+        supervisor.status("takes work")
         heartbeat.now()
         self._in_cell(lambda: handover.send_again(self._me.host))
 
@@ -193,6 +196,8 @@ class Drain(threading.Thread):
             self._drained_at = timezone.now()
             took = (self._drained_at - (self._since or self._drained_at)).total_seconds()
             logger.info("drain.done", seconds=round(took, 1), exits=self._exits())
+            metrics.DRAIN_SECONDS.labels(self._me.role).observe(took)
+            supervisor.status("drained")
             heartbeat.now()
         if self._exits():
             self._leave()
@@ -229,6 +234,8 @@ class Drain(threading.Thread):
     def _report(self) -> None:
         """Everything in progress, a line each."""
         self._next_report = time.monotonic() + REPORT_EVERY
+        # While we say so we are waited for, also beyond the unit's time: a deadline may have been moved.
+        supervisor.extend(3 * REPORT_EVERY, f"draining, {len(tracker.running())} in progress here")
         for work in tracker.running():
             logger.info("drain.waits_for", **work.facts())
         if self._me.driver is not None and not tracker.running():

@@ -11,15 +11,16 @@ from typing import Any
 
 from celery import signals
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, close_old_connections
 
 from cells.context import target_cell
 from cells.models import Cell
-from cloud import log
+from cloud import env, log, metrics
 from compute import dispatch, handover, power, recovery
 from compute.scheduler import place
 from compute.virt.base import GuestEvent, VirtError
-from tasks import drain, heartbeat, hostboot, inventory, lanes, periodic, worker
+from tasks import drain, heartbeat, hostboot, inventory, lanes, periodic, supervisor, worker
 from tasks.tracker import Kind, tracker
 
 logger = log.get(__name__)
@@ -34,7 +35,10 @@ def attach() -> None:
 
 
 def _born(**_: Any) -> None:
-    me = worker.become()
+    try:
+        me = worker.become()
+    except ImproperlyConfigured as wrong:  # Celery would log it and go on as nobody
+        env.stop(str(wrong))
     logger.info("worker.born", worker=me.name, incarnation=me.incarnation, version=worker.version())
     with suppress(DatabaseError, Cell.DoesNotExist):  # away: then nothing can be claimed either
         tracker.refuse(refusing=heartbeat.read_wish(me).wanted)  # who is drained begins nothing, not even at first
@@ -47,6 +51,10 @@ def _ready(sender: Any, **_: Any) -> None:
     if tracker.refuses:
         listening.obey(heartbeat.Wish(wanted=True))  # the first beat says more
     threading.Thread(target=_first_things, args=(me, listening), name="first-things", daemon=True).start()
+    metrics.serve(settings.METRICS_PORT, settings.METRICS_BIND)
+    supervisor.warn_if_impatient(settings.GRACEFUL_SHUTDOWN_TIMEOUT)
+    supervisor.watch(listening.is_alive)
+    supervisor.ready("takes work")
 
 
 def _shutting_down(sig: str, how: str, **_: Any) -> None:

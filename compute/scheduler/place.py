@@ -20,7 +20,7 @@ from django.utils.dateparse import parse_datetime
 from cells import scatter
 from cells.context import current_alias, target_cell
 from cells.models import CELL0, BuildRequest, Cell, InstanceMapping, RequestSpec
-from cloud import killpoints, log
+from cloud import killpoints, log, metrics
 from cloud.caller import Caller
 from compute import claims, dispatch, journal
 from compute.actions import create
@@ -88,6 +88,7 @@ def relay() -> int:
     for request in to_send:
         BuildRequest.objects.filter(pk=request.pk).update(sent_at=now, sends=F("sends") + 1)
         dispatch.schedule(request.server_id)
+    metrics.RESENT.inc(len(to_send))
     return len(to_send)
 
 
