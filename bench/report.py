@@ -43,6 +43,8 @@ def page(found: dict[str, Any]) -> str:
         parts.append(_lists(found["lists"]))
     if "boots" in found:
         parts.append(_boots(found["boots"]))
+    if "drain" in found:
+        parts.append(_drain(found["drain"]))
     return "\n".join(parts)
 
 
@@ -72,4 +74,19 @@ def _boots(row: dict[str, Any]) -> str:
         "| servers | accepted | ACTIVE | boots per second | floor | ratio |\n|---:|---:|---:|---:|---:|---:|\n"
         f"| {row['servers']} | {row['accepted_s']:.2f} s | {row['active_s']:.2f} s | **{row['per_second']:.1f}** "
         f"| {row['floor_s'] * 1000:.1f} ms | {row['ratio']:.0f} |\n"
+    )
+
+
+def _drain(row: dict[str, Any]) -> str:
+    idle = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in row["idle_s"].items())
+    return (
+        "## Draining a host\n\n"
+        f"SIGTERM while one operation of {row['operation_s']} s is in progress; {row['waiting']} requests for other\n"
+        "servers of the host come in while it drains. The floor is the operation itself. The requests are looked at\n"
+        "after the next start, on the fake hypervisor's own record.\n\n"
+        "| SIGTERM to exit | exit after the operation's end | accepted | done once | done twice | lost |\n"
+        "|---:|---:|---:|---:|---:|---:|\n"
+        f"| {row['in_all_s']:.1f} s | **{row['stayed_s']:.2f} s** | {row['accepted']} | {row['done_once']} "
+        f"| {row['done_twice']} | {row['lost']} |\n\n"
+        f"SIGTERM to exit of processes with nothing to do (medians): {idle}.\n"
     )
