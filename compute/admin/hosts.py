@@ -19,8 +19,8 @@ from compute.models import ComputeNode, Instance, Service, Step
 from compute.models.host import COMPUTE
 
 SHOWN = (
-    "host", "cell", "wanted", "seen", "beat", "version", "servers", "in_flight", "waiting", "cpu", "memory",
-    "disk", "reason",
+    "host", "cell", "wanted", "seen", "reason", "in_flight", "waiting", "beat", "version", "servers", "cpu",
+    "memory", "disk",
 )  # fmt: skip
 OPENED = 3  # rows that unfold by themselves, as each then asks every three seconds
 
