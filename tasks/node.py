@@ -36,6 +36,10 @@ class NotStarted(Exception):
         self.log = log
 
 
+class BadEnvFile(ValueError):
+    """An env file cannot be read; the sentence says where."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One worker; `name` is the host of its service record, and in the names of its files."""
@@ -71,7 +75,13 @@ class Node:
     def graceful_seconds(self) -> float:
         """What it has to end its work after SIGTERM; 0: as long as it takes."""
         told = read(self.env_file).get("STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT")
-        return float(told) if told else GRACEFUL_SHUTDOWN_TIMEOUTS[self.role or "host"]
+        if not told:
+            return GRACEFUL_SHUTDOWN_TIMEOUTS[self.role or "host"]
+        try:
+            return float(told)
+        except ValueError as exc:
+            name = "STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT"
+            raise BadEnvFile(f"{self.env_file}: {name}={told} is no number of seconds") from exc
 
     def command(self, verb: str) -> list[str]:
         """`celery multi VERB`; docs/operator-guide.md has the same for people."""
@@ -141,12 +151,18 @@ def environment(env_file: Path, state: Path) -> dict[str, str]:
 
 
 def read(file: Path) -> dict[str, str]:
-    """The variables of an env file; none when there is no file."""
+    """The variables of an env file; none when there is no file. Raises BadEnvFile."""
     if not file.is_file():
         return {}
     lines = [line for line in file.read_text().splitlines() if "=" in line and not line.startswith("#")]
-    pairs = (line.split("=", 1) for line in lines)
-    return {name: "".join(shlex.split(value)) for name, value in pairs}
+    found = {}
+    for line in lines:
+        name, value = line.split("=", 1)
+        try:
+            found[name] = "".join(shlex.split(value))
+        except ValueError as exc:
+            raise BadEnvFile(f"{file}: the value of {name} cannot be read: {exc}") from exc
+    return found
 
 
 def _launch(node: Node, state: Path) -> subprocess.Popen[bytes]:

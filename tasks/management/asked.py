@@ -57,9 +57,9 @@ class Asked:
         strangers = [name for name, process in found if process is None]
         if strangers:
             raise Refused(
-                f"{', '.join(strangers)}: no worker of this machine has that name, for there is no env file of "
-                f"one in {self.env_dir}. Say where it is with --env-dir or STILLWATER_NODE_DIR, or go to the "
-                "machine of the host."
+                f"{', '.join(strangers)}: no worker of this machine has that name, for {self.env_dir} has no env "
+                "file <HOST>.env that you may read, with its STILLWATER_ROLE and STILLWATER_HOST. Say where it is "
+                "with --env-dir or STILLWATER_NODE_DIR, or go to the machine of the host."
             )
         return self.places()
 

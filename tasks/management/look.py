@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
+from django.db import DatabaseError
 from django.utils import timezone
 
 from cells import scatter
@@ -85,10 +87,10 @@ def find(names: Sequence[str], folder: Path, run: Path, logs: Path) -> tuple[lis
     found: dict[str, Place] = {}
     for name in names:
         process = local(name, folder, run, logs)
-        place = _by_env_file(process) if process else None
-        if place is not None:
-            found[name] = place
-    rest, silent = [name for name in names if name not in found], []
+        if process is not None:
+            found[name] = _by_env_file(process)
+    rest = [name for name in names if name not in found]
+    silent: list[str] = []
     if rest and settings.ROLE != "host":
         mapped = HostMapping.objects.select_related("cell").filter(host__in=rest)
         found |= {row.host: Place(row.host, COMPUTE, row.cell) for row in mapped}
@@ -106,9 +108,11 @@ def local(name: str, folder: Path, run: Path, logs: Path) -> Node | None:
         return None
     process = Node(name, folder / f"{name}.env", run, logs)
     try:
-        return process if process.role else None
+        told = node.read(process.env_file)
     except OSError:  # somebody else's file
         return None
+    named = told.get("STILLWATER_HOST") or socket.gethostname()
+    return process if process.role and named == name else None
 
 
 def look(places: Sequence[Place], *, closely: bool = True) -> list[Look]:
@@ -133,17 +137,26 @@ def _look_at(place: Place, *, closely: bool) -> Look:
     return Look(place, service, draining.operations(service), waiting)
 
 
-def _by_env_file(process: Node) -> Place | None:
+def _by_env_file(process: Node) -> Place:
     told = node.read(process.env_file)
     if process.role == "scheduler":  # its record is in cell0, which the global database knows
-        cell = Cell.objects.filter(pk=CELL0).first() if settings.ROLE != "host" else None
+        cell = _cell0()
     else:
         cell = Cell(
             id=told.get("STILLWATER_CELL_UUID", ""), name=told.get("STILLWATER_CELL_NAME", "") or "its cell",
             database_url=told.get("STILLWATER_CELL_DATABASE_URL", ""),
             broker_url=told.get("STILLWATER_CELL_BROKER_URL", ""),
         )  # fmt: skip
-    return Place(process.name, BINARIES[process.role], cell, process) if cell else None
+    return Place(process.name, BINARIES[process.role], cell, process)
+
+
+def _cell0() -> Cell:
+    """Its row; or one without a database when the global one is away: a process is stopped all the same."""
+    unknown = Cell(id=CELL0, name="cell0")
+    try:
+        return (Cell.objects.filter(pk=CELL0).first() if settings.ROLE != "host" else None) or unknown
+    except DatabaseError:
+        return unknown
 
 
 def _by_service(names: Sequence[str]) -> tuple[dict[str, Place], list[str]]:

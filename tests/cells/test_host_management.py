@@ -308,3 +308,51 @@ def test_json_is_one_document_and_jsonl_a_line_for_each_change():
     assert [(line["state"], len(line["operations"]), line["ended"] is None) for line in lines] == [
         ("draining", 1, True), ("drained", 0, True), ("drained", 0, False),
     ]  # fmt: skip
+
+
+# -- env files
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("STILLWATER_ROLE=host\nSTILLWATER_HOST='h9\n", 1, "h9.env: the value of STILLWATER_HOST cannot be read"),
+        ("STILLWATER_ROLE=api\nSTILLWATER_HOST=h9\n", 1, "no worker of this machine has that name"),
+        ("STILLWATER_ROLE=host\nSTILLWATER_HOST=other\n", 1, "no worker of this machine has that name"),
+        (
+            "STILLWATER_ROLE=host\nSTILLWATER_HOST=h9\nSTILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT=long\n",
+            1,
+            "STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT=long is no number of seconds",
+        ),
+    ],
+)
+def test_a_wrong_env_file_is_named(host, tmp_path, text, code, said):
+    (tmp_path / "h9.env").write_text(text)
+    ended = host("stop", "h9", "--env-dir", str(tmp_path))
+    assert ended.code == code
+    assert said in ended.err
+
+
+def test_a_worker_is_known_by_its_env_file_alone(host, cloud, tmp_path):
+    cell = cloud.cells["cell1"]
+    lines = {
+        "ROLE": "host",
+        "HOST": "h9",
+        "CELL_UUID": cell.id,
+        "CELL_NAME": "cell1",
+        "CELL_DATABASE_URL": cell.database_url,
+    }
+    (tmp_path / "h9.env").write_text("".join(f"STILLWATER_{name}={value}\n" for name, value in lines.items()))
+    assert (host("status", "h9").code, host("status", "h9", "--env-dir", str(tmp_path)).code) == (1, 3)
+    with target_cell(cell):
+        Service.objects.create(binary="nova-compute", host="h9", last_seen_up=timezone.now())
+    page = host("status", "h9", "--env-dir", str(tmp_path))
+    assert (page.code, "does not run, log" in page.out) == (0, True)
+    assert host("stop", "h9", "--env-dir", str(tmp_path)).out.splitlines()[-1] == "h9 is stopped."
+
+
+def test_a_scheduler_is_known_while_no_database_says_where_its_record_is(host, cloud, tmp_path):
+    Cell.objects.filter(name="cell0").delete()
+    (tmp_path / "s9.env").write_text("STILLWATER_ROLE=scheduler\nSTILLWATER_HOST=s9\n")
+    ended = host("stop", "s9", "--env-dir", str(tmp_path))
+    assert (ended.code, "s9 is stopped; what it left is not known" in ended.out) == (0, True)

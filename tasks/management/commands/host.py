@@ -25,6 +25,7 @@ from cloud import env
 from tasks.management import lives, reports, screen, wishes
 from tasks.management.asked import Asked, Refused
 from tasks.management.follow import INTERRUPTED, SILENT, USAGE
+from tasks.node import BadEnvFile
 
 CODES = " ".join(line.strip() for line in (__doc__ or "").split("\n\n", 1)[1].splitlines())
 DOES: dict[str, tuple[str, Callable[[Asked], int] | None]] = {
@@ -73,6 +74,10 @@ class Command(BaseCommand):
             code = self._run(options)
         except Refused as exc:
             self._end(exc.code, str(exc))
+        except BadEnvFile as exc:
+            self._end(USAGE, f"{exc}. Mend the file, and run this again.")
+        except PermissionError as exc:
+            self._end(USAGE, f"{exc}. Run this as the user the workers run as.")
         except DatabaseError as exc:
             self._end(SILENT, f"The global database does not answer ({type(exc).__name__}). Is it up, and is "
                       "STILLWATER_ENV_FILE the right one? On the machine of a host: its own env file.")  # fmt: skip
