@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tests.live.gunicorns import Api, ask, ask_on
 SERVERS = "/compute/v2.1/servers"
 # The bytes of a -shm file that readers of a WAL database lock (SQLite's file format, "WAL-Index").
 SHM_READERS, FIRST_READER = 5, 123
+REACHES_IT = 2.0  # seconds in which a request reaches the API, which logs nothing at that moment
 AT_ONCE = 2.0  # seconds, on a machine that is busy with other tests
 
 pytestmark = pytest.mark.live
@@ -67,8 +69,8 @@ class Upload:
 
     def __init__(self, api: Api, token: str, size: int = 1000) -> None:
         facts = {"name": "slow", "disk_format": "raw", "container_format": "bare"}
-        image = ask(api.port, "/image/v2/images", "POST", facts, X_Auth_Token=token).json
-        self.path, self.left = f"/image/v2/images/{image['id']}/file", size
+        image = f"/image/v2/images/{ask(api.port, '/image/v2/images', 'POST', facts, X_Auth_Token=token).json['id']}"
+        self.path, self.left = f"{image}/file", size
         self._connection = HTTPConnection("127.0.0.1", api.port, timeout=60)
         self._connection.putrequest("PUT", self.path)
         headers = {"X-Auth-Token": token, "Content-Type": "application/octet-stream", "Content-Length": str(size)}
@@ -76,6 +78,8 @@ class Upload:
             self._connection.putheader(name, value)
         self._connection.endheaders()
         self.feed(1)
+        show = partial(ask, api.port, image, X_Auth_Token=token)
+        eventually("the upload has begun", lambda: show().json["status"] == "saving", seconds=30)
 
     def feed(self, size: int) -> None:
         """Some more of it."""
@@ -99,7 +103,7 @@ def test_the_list_in_progress_is_answered_and_the_next_is_denied(serve, fake_clo
     api = serve()
     with no_reads(fake_cloud):
         request1 = later(ask, api.port, SERVERS, X_Auth_Token=token)
-        time.sleep(0.5)  # it has reached the API, which logs nothing at that moment
+        time.sleep(REACHES_IT)
         api.send(signal.SIGTERM)
         in_progress(api)
         assert ask(api.port, "/readyz").json["status"] == "draining"
@@ -135,7 +139,7 @@ def test_a_pause_in_progress_is_accepted_and_done_although_the_api_has_gone(serv
     with sqlite3.connect(fake_cloud.directory / f"{cell}.sqlite3", isolation_level=None) as database:
         database.execute("BEGIN IMMEDIATE")  # nobody else writes to the cell now
         request1 = later(ask, api.port, f"{SERVERS}/{server.id}/action", "POST", {"pause": None}, X_Auth_Token=token)
-        time.sleep(0.5)
+        time.sleep(REACHES_IT)
         api.send(signal.SIGTERM)
         in_progress(api)
         assert not request1.done()
@@ -149,7 +153,7 @@ def test_a_new_request_is_denied_at_once_although_every_thread_is_busy(serve, fa
     api = serve()
     with no_reads(fake_cloud):
         busy = [later(ask, api.port, SERVERS, X_Auth_Token=token) for _ in range(20)]  # 2 x 8 threads
-        time.sleep(1)
+        time.sleep(REACHES_IT)
         api.send(signal.SIGTERM)
         in_progress(api, 20)
         asked = time.monotonic()
