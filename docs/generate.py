@@ -112,6 +112,47 @@ def steps() -> str:
     return _table(("action", "step", "event", "where", "lane", "on_restart", ""), rows)
 
 
+def bad_weather() -> str:
+    """What becomes of each step when its process stops, in every way it can."""
+    from compute import actions  # noqa: PLC0415
+    from compute.lifecycle import On  # noqa: PLC0415
+
+    meaning = {"wait": "waits", "elsewhere": "goes to another host", "cancel": "is cancelled"}
+    rows = []
+    for action in sorted(actions.every().values(), key=lambda one: one.name):
+        for step in action.all_steps():
+            drained = meaning[step.on_drain] if step.lane == "requests" else "the host stays for it"
+            if step.on is On.CONDUCTOR:
+                drained = "another conductor takes it, or it waits"
+            undo = f"`{step.undo}`" if step.undo else "no way back" if step.no_return else ""
+            rows.append((action.name, f"`{step.name}`", step.on, step.lane, drained, step.on_restart.meaning, undo))
+    head = ("action", "step", "where", "lane", "not begun when its process drains", "cut off in the middle", "undone by")
+    return _table(head, rows)
+
+
+def kill_points() -> str:
+    """Where a test may have a process killed."""
+    from cloud import killpoints  # noqa: PLC0415
+
+    return _table(("point", "where, and what is done by then"), ((f"`{k}`", v) for k, v in killpoints.POINTS.items()))
+
+
+def kinds_of_work() -> str:
+    """What may begin while a process drains."""
+    from tasks.tracker import ACCEPTED_WHILE_DRAINING, Kind  # noqa: PLC0415
+
+    said = {
+        Kind.REQUEST: "an operation nobody has begun; every message of a conductor or scheduler",
+        Kind.OPERATION: "what an operation already begun still needs: later steps, undos",
+        Kind.CALL: "a question an API request waits for: console output",
+        Kind.WISH: "an operator's word to this process: drain, undrain, more time",
+        Kind.EVENT: "the hypervisor noticed something: a guest went off",
+        Kind.PERIODIC: "by the clock: inventory, power sync, the relay",
+    }
+    rows = ((k.value, said[k], "begins" if k in ACCEPTED_WHILE_DRAINING else "is refused") for k in Kind)
+    return _table(("kind", "what it is", "while the process drains it"), rows)
+
+
 def server_actions() -> str:
     """Keys of POST /servers/{id}/action."""
     from compute import actions, policy  # noqa: PLC0415
@@ -190,7 +231,7 @@ def _table(columns: tuple[str, ...], rows: Any) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "settings": settings, "moves": moves, "drawing": drawing, "statuses": statuses, "follows": follows,
     "steps": steps, "server-actions": server_actions, "routes": routes, "commands": commands,
-    "metrics": metrics,
+    "metrics": metrics, "bad-weather": bad_weather, "kill-points": kill_points, "kinds-of-work": kinds_of_work,
 }  # fmt: skip
 
 
