@@ -75,6 +75,12 @@ def close_step(step: Step, state: Step.State, *, traceback: str = "") -> bool:
     return bool(won)
 
 
+def say(step: Step, details: str) -> None:
+    """How far a step is that runs here, for whoever looks."""
+    step.details = details
+    _mine(step).update(details=details)
+
+
 def requeue(step: Step, seconds: float, why: str) -> bool:
     """Put a step back to be tried again after a while; False when it is not this process's any more."""
     due = timezone.now() + timedelta(seconds=seconds)
@@ -88,6 +94,22 @@ def close_action(action: InstanceAction, *, outcome: str = "", failed: bool = Fa
         finished_at=now, updated_at=now, message="Error" if failed else None, outcome=outcome[:2000]
     )
     HostNeed.objects.filter(action=action).delete()
+
+
+def remember_fault(action: InstanceAction, fault: dict[str, Any]) -> None:
+    """Why an action is being undone: its first fault. Those of its undos are in their steps."""
+    if action.fault is None:
+        InstanceAction.objects.filter(pk=action.pk).update(fault=fault)
+        action.fault = fault
+
+
+def change_params(action: InstanceAction, **changes: Any) -> None:
+    """Write some params and leave the others, which another process may be writing, as they are."""
+    with transaction.atomic(using=current_alias()):
+        row = InstanceAction.objects.select_for_update().get(pk=action.pk)
+        row.params |= changes
+        row.save(update_fields=["params"])
+    action.params = row.params
 
 
 def set_needs(action: InstanceAction, hosts: set[str]) -> None:

@@ -86,6 +86,7 @@ class ServerAction:
 
     key: ClassVar[str] = ""  # in the body of POST /servers/{id}/action; "" = not asked for that way
     name: ClassVar[str] = ""  # in os-instance-actions
+    called: ClassVar[str] = ""  # in refusals; "" = its name
     policy: ClassVar[str] = ""
     body: ClassVar[dict[str, Any]] = {}  # JSON schema of the key's value; {} takes anything, as Nova does
     since: ClassVar[tuple[int, int]] = (2, 1)
@@ -160,13 +161,13 @@ class ServerAction:
         attribute, value = "vm_state", conflict.vm_state
         if not wrong_vm and conflict.task_state:
             attribute, value = "task_state", conflict.task_state
-        name = self.name or self.key
+        name = self.called or self.name or self.key
         return f"Cannot '{name}' instance {instance.uuid} while it is in {attribute} {value}"
 
     def _must_have_run(self, instance: Instance) -> None:
         """What was never built cannot be rebooted, started or copied, whatever its state says."""
         if self.needs_host and instance.launched_at is None:
-            name = self.name or self.key
+            name = self.called or self.name or self.key
             raise Conflict(f"Instance {instance.uuid} is in an invalid state for '{name}'")
 
     # -- where the step runs
@@ -185,12 +186,21 @@ class ServerAction:
         good = (self.clean_up, *(spec.undone_by for spec in self.steps))
         return any(spec is not None and spec.name == name for spec in good)
 
+    def must_run(self, name: str) -> bool:
+        """Whether a step runs whoever took the server meanwhile: it makes good, or there is no return before it."""
+        names = [spec.name for spec in self.steps]
+        behind = self.steps[: names.index(name)] if name in names else ()
+        return self.makes_good(name) or any(spec.no_return for spec in behind)
+
     def is_wanted(self, run: Run) -> bool:
         """False once a delete, an operator or a hard reboot took the server: then no step begins."""
-        if self.makes_good(run.step.name):
+        if self.must_run(run.step.name):
             return True
         move = self.move_for(run.params)
         return move is None or (not run.instance.deleted and run.instance.task_state == move.busy)
+
+    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+        """What else changes on record with a step that went well, in the transaction that closes it."""
 
     def next_step(self, done: str, run: Run) -> StepSpec | None:
         """What follows a step that went well; None when the action is done."""

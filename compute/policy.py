@@ -42,6 +42,7 @@ RULES: dict[str, Rule] = {
         "os-suspend-server:suspend": M, "os-suspend-server:resume": M,
         "os-lock-server:lock": M, "os-lock-server:unlock": M,
         "os-lock-server:unlock:unlock_override": A,
+        "os-migrate-server:migrate_live": MG, "os-migrate-server:migrate_live:host": A,
         "os-admin-actions:reset_state": A, "os-console-output": M,
         "os-extended-server-attributes": A,
         "server-metadata:index": R, "server-metadata:show": R, "server-metadata:create": M,

@@ -15,7 +15,7 @@ from django.db import DatabaseError, close_old_connections, transaction
 from django.utils import timezone
 
 from cells.context import current_alias
-from cloud import killpoints, log
+from cloud import killpoints, log, metrics
 from compute import journal
 from compute.errors import StateConflict
 from compute.lifecycle import (
@@ -59,7 +59,10 @@ def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
         killpoints.reached("undo.worked" if good else "step.worked")
         power_state = _look(run)
         _persistently(partial(_done, action, run, power_state))
-        logger.info("step.done", seconds=round((timezone.now() - begun).total_seconds(), 3))
+        seconds = (timezone.now() - begun).total_seconds()
+        metrics.STEPS.labels(run.action.action, step.name, "done").inc()
+        metrics.STEP_SECONDS.labels(run.action.action, step.name).observe(seconds)
+        logger.info("step.done", seconds=round(seconds, 3))
 
 
 def fail_step(action: ServerAction, step: Step, why: str) -> None:
@@ -73,18 +76,31 @@ def hand_back(action: ServerAction, step: Step) -> bool:
     spec = action.find(step.name)
     if spec is None or spec.on_drain is OnDrain.WAIT:
         return False
-    instance = Instance.objects.get(uuid=step.server_id)
     why = f"host {step.host} drains"
-    run = Run(instance, step.action, step, None)
+    if spec.on_drain is OnDrain.CANCEL or action.elsewhere is None:
+        return call_off(action, step, why)
+    instance = Instance.objects.get(uuid=step.server_id)
     with transaction.atomic(using=current_alias()):
-        if not action.is_wanted(run) or not journal.cancel(step, why):
+        if not action.is_wanted(Run(instance, step.action, step, None)) or not journal.cancel(step, why):
             return False
-        if spec.on_drain is OnDrain.ELSEWHERE and action.elsewhere is not None:
-            params = {**step.action.params, "left": step.host}
-            InstanceAction.objects.filter(pk=step.action_id).update(params=params)
-            open_step(step.action, action.elsewhere, instance)
-        elif not make_good(action, step.action, instance):
-            _end_with_fault(action, run, fault_of(InterruptedError(why)), None)
+        params = {**step.action.params, "left": step.host}
+        InstanceAction.objects.filter(pk=step.action_id).update(params=params)
+        open_step(step.action, action.elsewhere, instance)
+    return True
+
+
+def call_off(action: ServerAction, step: Step, why: str) -> bool:
+    """End an action whose step nobody has begun, and make good what it did; False when somebody has."""
+    run = Run(Instance.objects.get(uuid=step.server_id), step.action, step, None)
+    fault = fault_of(InterruptedError(why))
+    with transaction.atomic(using=current_alias()):
+        if action.must_run(step.name) or not action.is_wanted(run) or not journal.cancel(step, why):
+            return False
+        if action.clean_up is None:
+            journal.remember_fault(step.action, fault)
+        if not make_good(action, step.action, run.instance):
+            _end_with_fault(action, run, fault, None)
+        journal.wake_next(step.server_id)
     return True
 
 
@@ -104,6 +120,7 @@ def _done(action: ServerAction, run: Run, power_state: PowerState | None) -> Non
 
 def _go_on(action: ServerAction, run: Run, power_state: PowerState | None) -> None:
     """What follows a step that went well."""
+    action.record_step(run, power_state)
     if run.action.fault is not None:  # it was an undo: perhaps there is more of it
         if not make_good(action, run.action, run.instance):
             _end_with_fault(action, run, run.action.fault, power_state)
@@ -122,6 +139,7 @@ def _preempted(action: ServerAction, run: Run) -> None:
     with transaction.atomic(using=current_alias()):
         if not journal.close_step(run.step, Step.State.CANCELLED):
             return
+        metrics.STEPS.labels(run.action.action, run.step.name, "cancelled").inc()
         _preempt(action, run, run.step.details)
         journal.wake_next(run.step.server_id)
 
@@ -129,7 +147,7 @@ def _preempted(action: ServerAction, run: Run) -> None:
 def _preempt(action: ServerAction, run: Run, why: str) -> None:
     """Somebody took the server: nothing of this action is left behind."""
     if action.clean_up is None:
-        _remember_fault(run, fault_of(InterruptedError(why)))
+        journal.remember_fault(run.action, fault_of(InterruptedError(why)))
     if not make_good(action, run.action, run.instance):
         journal.close_action(run.action, outcome=why, failed=True)
 
@@ -147,6 +165,7 @@ def _failed(action: ServerAction, run: Run, error: Exception) -> None:
         if not journal.close_step(run.step, Step.State.FAILED, traceback=stack):
             logger.warning("step.not_ours_any_more")
             return
+        metrics.STEPS.labels(run.action.action, run.step.name, "failed").inc()
         try:
             _after_failure(action, run, error, power_state)
         except StateConflict as conflict:
@@ -161,7 +180,7 @@ def _after_failure(action: ServerAction, run: Run, error: Exception, power_state
         _open(action, run, following)
         return
     if action.clean_up is None:
-        _remember_fault(run, fault_of(error))
+        journal.remember_fault(run.action, fault_of(error))
         if make_good(action, run.action, run.instance):
             return
     action.abandon(run, error, power_state)
@@ -177,13 +196,6 @@ def _end_with_fault(action: ServerAction, run: Run, fault: dict[str, Any], power
     journal.close_action(run.action, outcome=str(fault["message"]), failed=True)
 
 
-def _remember_fault(run: Run, fault: dict[str, Any]) -> None:
-    """The first fault is the reason; those of its undos are in their steps."""
-    if run.action.fault is None:
-        InstanceAction.objects.filter(pk=run.action.pk).update(fault=fault)
-        run.action.fault = fault
-
-
 def _open(action: ServerAction, run: Run, spec: StepSpec) -> None:
     open_step(run.action, spec, run.instance)
     if spec in action.steps:
@@ -195,6 +207,7 @@ def _try_again(run: Run, error: Exception) -> None:
     with transaction.atomic(using=current_alias()):
         why = f"try {run.step.attempts}: {error}; again in {seconds:.0f} s"
         if journal.requeue(run.step, seconds, why):
+            metrics.STEPS.labels(run.action.action, run.step.name, "retried").inc()
             journal.wake_next(run.step.server_id)  # a delete need not wait for the next try
 
 

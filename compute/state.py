@@ -6,6 +6,7 @@ transaction, opened by the caller.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,10 @@ class TaskState(models.TextChoices):
     SUSPENDING = "suspending"
     RESUMING = "resuming"
     DELETING = "deleting"
+    MIGRATING = "migrating"  # live
+    RESIZE_PREP = "resize_prep"  # all of a resize or a cold migration, until the user confirms or reverts it
+    RESIZE_CONFIRMING = "resize_confirming"
+    RESIZE_REVERTING = "resize_reverting"
 
 
 ANY = frozenset(VmState)
@@ -79,15 +84,17 @@ class Move:
 
 
 # status shown by the API: vm_state -> {task_state or None: status} (nova.md 5.8)
-_REBOOTS = {TaskState.REBOOTING: "REBOOT", TaskState.REBOOTING_HARD: "HARD_REBOOT"}
+_REBOOTS = {TaskState.REBOOTING.value: "REBOOT", TaskState.REBOOTING_HARD.value: "HARD_REBOOT"}
+_MIGRATES = {TaskState.MIGRATING.value: "MIGRATING"}
+_RESIZES = {TaskState.RESIZE_PREP.value: "RESIZE"}
 _STATUS: dict[str, tuple[str, dict[str, str]]] = {
-    VmState.ACTIVE: ("ACTIVE", {k.value: v for k, v in _REBOOTS.items()}),
+    VmState.ACTIVE: ("ACTIVE", {**_REBOOTS, **_MIGRATES, **_RESIZES}),
     VmState.BUILDING: ("BUILD", {}),
-    VmState.STOPPED: ("SHUTOFF", {}),
-    VmState.PAUSED: ("PAUSED", {}),
+    VmState.STOPPED: ("SHUTOFF", _RESIZES),
+    VmState.PAUSED: ("PAUSED", _MIGRATES),
     VmState.SUSPENDED: ("SUSPENDED", {}),
     VmState.RESCUED: ("RESCUE", {}),
-    VmState.RESIZED: ("VERIFY_RESIZE", {}),
+    VmState.RESIZED: ("VERIFY_RESIZE", {TaskState.RESIZE_REVERTING.value: "REVERT_RESIZE"}),
     VmState.SOFT_DELETED: ("SOFT_DELETED", {}),
     VmState.DELETED: ("DELETED", {}),
     VmState.ERROR: ("ERROR", {}),
@@ -152,6 +159,12 @@ def abandon(instance: Instance, move: Move, fault: dict[str, Any] | None,
 def during(instance: Instance, move: Move, **changes: Any) -> None:
     """Change columns of a busy server (host, progress) without ending its move."""
     _swap(instance, Q(task_state=move.busy), **changes)
+
+
+def moved(instance: Instance, **where: Any) -> None:
+    """Write down that the guest is elsewhere now, whatever the server is about to do. Nothing for a deleted one."""
+    with suppress(StateConflict):
+        _swap(instance, Q(), **where)
 
 
 def preempt(instance: Instance, busy: TaskState) -> None:

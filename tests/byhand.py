@@ -60,7 +60,7 @@ class Host:
     def begin(self, step_id: int) -> Step | None:
         """Claim a step and go no further: where a kill -9 leaves it."""
         with target_cell(self.cell):
-            return journal.claim(step_id, self.worker, self.incarnation)
+            return journal.claim(step_id, self.worker, self.incarnation, host=self.name)
 
     def finish(self, step: Step) -> None:
         """Go on with a step that was begun."""

@@ -6,8 +6,8 @@ import importlib
 import pkgutil
 from functools import cache
 
-from compute import journal
-from compute.lifecycle import ServerAction, make_good
+from compute import dispatch, journal
+from compute.lifecycle import On, ServerAction, fault_of, make_good
 from compute.models import Instance, Step
 
 
@@ -42,14 +42,30 @@ def keyed(key: str, microversion: tuple[int, int]) -> ServerAction | None:
 def cancel_open(instance: Instance, why: str) -> None:
     """Cancel every step of a server nobody has begun; what their actions made already is made good.
 
-    In the transaction that takes the server from them.
+    In the transaction that takes the server from them. Steps behind a point of no return stay.
     """
     queued = Step.objects.select_related("action").filter(server_id=instance.uuid, state=Step.State.QUEUED)
     for step in queued:
         action = every().get(step.action.key)
-        if action is not None and action.makes_good(step.name):
+        if action is not None and action.must_run(step.name):
             continue
         if not journal.cancel(step, why):
             continue
+        if action is not None and action.clean_up is None:
+            journal.remember_fault(step.action, fault_of(InterruptedError(why)))
         if action is None or not make_good(action, step.action, instance):
             journal.close_action(step.action, outcome=why, failed=True)
+
+
+def follow(instance: Instance, left: str) -> None:
+    """What waits at the host a server has left goes where the server is, in the transaction that records it."""
+    waiting = Step.objects.select_related("action").filter(
+        server_id=instance.uuid, host=left, state=Step.State.QUEUED
+    )
+    for step in waiting:
+        action = every().get(step.action.key)
+        spec = action.find(step.name) if action is not None else None
+        if spec is not None and spec.on is On.HOST:
+            step.host = instance.host
+            Step.objects.filter(pk=step.pk, state=Step.State.QUEUED).update(host=instance.host)
+            dispatch.step(step)

@@ -62,6 +62,10 @@ class NotSupported(VirtError):
     """This driver cannot do this at all."""
 
 
+class MigrationAborted(VirtError):
+    """A migration ended early, because it was told to. The guest runs on where it was."""
+
+
 @dataclass(frozen=True, slots=True)
 class Image:
     """What a host needs to know of an image; `size` and `virtual_size` in bytes."""
@@ -113,6 +117,30 @@ class GuestEvent:
     uuid: str
     power_state: PowerState
     detail: str = ""  # e.g. "shutdown", "crashed", "destroyed"; for logs
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a guest is on its way. Bytes; 0 of 0 is not known."""
+
+    memory_total: int = 0
+    memory_left: int = 0
+    disk_total: int = 0
+    disk_left: int = 0
+    seconds: float = 0.0
+
+
+class Command(enum.Enum):
+    """What becomes of a migration that is under way."""
+
+    GO_ON = "go on"
+    ABORT = "abort"
+    END_NOW = "end now"  # whatever it costs the guest, e.g. a pause
+
+
+# Shown how far a migration is, about twice a second; answers what becomes of it.
+Watch = Callable[[Progress], Command]
+MIGRATES = frozenset({"fake"})  # hypervisor types whose driver can hand guests over to another host
 
 
 # Writes the image's bytes to the path, or raises ImageUnusable.
@@ -204,6 +232,39 @@ class Driver(ABC):
         A running guest keeps running. Returns what was written (disk_format, size, virtual_size);
         `id` is "". Run again it writes anew.
         """
+
+    # -- from host to host: expect (destination), hand_over (source), settle (destination), forget
+    # (source); back again: unexpect (destination), take_back (source). A driver that cannot do this has none.
+
+    def expect(self, guest: Guest) -> Mapping[str, str]:
+        """Make ready for a guest that will come; what its present host has to know of us. Again is success.
+
+        What an earlier stay of this guest left here is cleaned up first.
+        """
+        raise NotSupported(f"a {type(self).__name__} host cannot take a guest from another host")
+
+    def unexpect(self, uuid: str) -> None:
+        """It does not come: nothing of it is left here. A guest that has settled stays."""
+        raise NotSupported(f"a {type(self).__name__} host expects no guest")
+
+    def hand_over(self, guest: Guest, to: Mapping[str, str], watch: Watch) -> None:
+        """Give the guest, as it is now, to the host that expects it; running if it runs. Gone already is success.
+
+        What stays here is no guest any more, and enough for `take_back`. Raises MigrationAborted.
+        """
+        raise NotSupported(f"a {type(self).__name__} host cannot hand a guest over")
+
+    def settle(self, guest: Guest) -> None:
+        """The guest that came lives here from now on. Here already is success. Raises GuestNotFound."""
+        raise NotSupported(f"a {type(self).__name__} host cannot take a guest from another host")
+
+    def take_back(self, guest: Guest) -> None:
+        """A guest that was handed over, and settled nowhere, lives here again. Here already is success."""
+        raise NotSupported(f"a {type(self).__name__} host cannot take a guest back")
+
+    def forget(self, uuid: str) -> None:
+        """Nothing is left of a guest that was handed over. A guest that lives here is left alone."""
+        raise NotSupported(f"a {type(self).__name__} host hands no guest over")
 
     @abstractmethod
     def watch(self, callback: Callable[[GuestEvent], None]) -> None:

@@ -24,15 +24,17 @@ from compute.virt.fake_calls import Calls
 from compute.virt.fake_clock import Clock
 from compute.virt.fake_effects import Effect, Happened
 from compute.virt.fake_images import Images
+from compute.virt.fake_migration import Migration
 from compute.virt.fake_orders import Orders, from_properties
 from compute.virt.fake_state import Record, State
 
 ALIVE = frozenset({PowerState.RUNNING, PowerState.PAUSED})
-SUPPORTS = frozenset({"pause", "suspend", "snapshot", "live_snapshot", "console_output", "shutdown_signal"})
+SUPPORTS = frozenset({"pause", "suspend", "snapshot", "live_snapshot", "console_output", "shutdown_signal",
+                      "live_migrate", "migrate"})  # fmt: skip
 MIB, GIB = 1 << 20, 1 << 30
 
 
-class FakeDriver(Driver):
+class FakeDriver(Migration, Driver):
     """The whole contract, in no time, or in as much as was ordered.
 
     With a `state` file guests outlive this process, also a killed one, as real guests do. Orders
@@ -98,6 +100,7 @@ class FakeDriver(Driver):
 
     def destroy(self, uuid: str) -> None:
         with self._call("destroy", uuid):
+            self._forget_moves(uuid)
             self._state.forget(uuid)
             self._bells.ring(uuid)
 

@@ -15,7 +15,8 @@ from compute.virt.fake_orders import ALWAYS, Order, Orders, from_properties
 from compute.virt.fake_state import State
 
 KEPT = 10_000
-HALF_WAY = frozenset({"reboot_hard"})  # verbs that say themselves where their middle is
+HALF_WAY = frozenset({"reboot_hard", "hand_over"})  # verbs that say themselves where their middle is
+OWN_TIME = frozenset({"hand_over"})  # verbs that keep the time ordered themselves
 
 
 class Calls:
@@ -43,7 +44,7 @@ class Calls:
         if wish.fail and failure is None:
             count = self._state.count_failure(uuid, verb)
             failure = wish.error if wish.fail == ALWAYS or count <= wish.fail else None
-        delay = max(order.delay, wish.delay)
+        delay = 0.0 if verb in OWN_TIME else max(order.delay, wish.delay)
         if delay and self._closing.wait(delay):
             raise HypervisorUnavailable("the driver was closed meanwhile")
         if failure is not None:
@@ -52,6 +53,16 @@ class Calls:
         if verb not in HALF_WAY:
             die_if_ordered()
         yield die_if_ordered
+
+    def seconds(self, verb: str, uuid: str, guest: Guest) -> float:
+        """The time ordered for a verb that keeps it itself."""
+        wish = from_properties(self._properties(uuid, guest)).verbs.get(verb, Order())
+        return max(self._orders.seconds(verb, uuid), wish.delay)
+
+    def pause(self, seconds: float) -> None:
+        """Take some of it. Raises HypervisorUnavailable when the driver is closed meanwhile."""
+        if self._closing.wait(seconds):
+            raise HypervisorUnavailable("the driver was closed meanwhile")
 
     def _die(self, verb: str, uuid: str, any_guest: int, this_guest: int) -> None:
         """As often as ordered, counted in the state, so that the next life goes on."""

@@ -23,6 +23,9 @@ class Effect(StrEnum):
     RESUMED = "resumed"
     SNAPSHOT = "snapshot taken"
     DESTROYED = "destroyed"
+    MIGRATED_OUT = "migrated out"
+    MIGRATED_IN = "migrated in"
+    TAKEN_BACK = "taken back"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from compute.virt import base
 from compute.virt.base import VirtError
 
-VERBS = frozenset(base.Driver.__abstractmethods__) - {"watch", "close"}
+VERBS = (frozenset(base.Driver.__abstractmethods__) - {"watch", "close"}) | {
+    "expect", "unexpect", "hand_over", "settle", "take_back", "forget",
+}  # fmt: skip
 ALWAYS = -1
 _KINDS: list[type[VirtError]] = [VirtError, *VirtError.__subclasses__()]
 KINDS: Mapping[str, type[VirtError]] = {kind.__name__: kind for kind in _KINDS}
@@ -102,6 +104,11 @@ class Orders:
                     due.fail, due.error = 1, order.error
                     order.fail -= order.fail > 0
             return due
+
+    def seconds(self, verb: str, uuid: str) -> float:
+        """How long this call takes; for a verb that keeps the time itself."""
+        with self._lock:
+            return max((o.delay for key in {uuid, ""} if (o := self._orders.get((verb, key)))), default=0.0)
 
     def shutdown_of(self, uuid: str) -> Shutdown:
         """How this guest answers its power button."""

@@ -26,6 +26,7 @@ CREATE INDEX IF NOT EXISTS guests_going_down ON guests (off_at) WHERE off_at IS 
 CREATE TABLE IF NOT EXISTS images (id TEXT PRIMARY KEY, virtual_size INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS failures (
     uuid TEXT, verb TEXT, count INTEGER NOT NULL, PRIMARY KEY (uuid, verb));
+CREATE TABLE IF NOT EXISTS departed (uuid TEXT PRIMARY KEY, packed TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS effects (
     id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, uuid TEXT NOT NULL,
     verb TEXT NOT NULL, mark TEXT NOT NULL);
@@ -60,6 +61,7 @@ class State:
 
     def __init__(self, file: Path | None = None) -> None:
         self._lock = threading.RLock()
+        self.file = file
         # Another process rings no bell here, so whoever waits looks into a shared file by himself.
         self.look_again = SHARED_SECONDS if file is not None else None
         if file is not None:
@@ -87,7 +89,7 @@ class State:
             self._database.execute("COMMIT")
 
     def find(self, uuid: str) -> Record | None:
-        rows = self._run(f"SELECT {COLUMNS} FROM guests WHERE uuid = ?", uuid)  # noqa: S608
+        rows = self.run(f"SELECT {COLUMNS} FROM guests WHERE uuid = ?", uuid)  # noqa: S608
         return _record(rows[0]) if rows else None
 
     def get(self, uuid: str) -> Record:
@@ -97,7 +99,7 @@ class State:
         return record
 
     def save(self, record: Record) -> None:
-        self._run(
+        self.run(
             f"INSERT INTO guests ({COLUMNS})"  # noqa: S608 - our own column names
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO UPDATE SET name=excluded.name,"
             " power=excluded.power, virtual_size=excluded.virtual_size, off_at=excluded.off_at,"
@@ -117,27 +119,27 @@ class State:
     def forget(self, uuid: str) -> None:
         """The guest is no more; what was done to it stays on record."""
         with self.alone():
-            if self._run("DELETE FROM guests WHERE uuid = ? RETURNING uuid", uuid):
+            if self.run("DELETE FROM guests WHERE uuid = ? RETURNING uuid", uuid):
                 self.happened(uuid, Effect.DESTROYED)
-            self._run("DELETE FROM failures WHERE uuid = ?", uuid)
+            self.run("DELETE FROM failures WHERE uuid = ?", uuid)
 
     def happened(self, uuid: str, effect: Effect, mark: str = "", at: float = 0.0) -> None:
         """Put a change on record, in the transaction that makes it."""
-        row = self._run(
+        row = self.run(
             "INSERT INTO effects (at, uuid, verb, mark) VALUES (?, ?, ?, ?) RETURNING id",
             at or time.time(), uuid, effect.value, mark,
         )  # fmt: skip
         if row[0][0] % 1000 == 0:
-            self._run("DELETE FROM effects WHERE id <= ?", row[0][0] - KEPT)
+            self.run("DELETE FROM effects WHERE id <= ?", row[0][0] - KEPT)
 
     def effects(self, uuid: str = "") -> list[Happened]:
         """What was done to a guest (to all of them), oldest first."""
-        rows = self._run("SELECT at, uuid, verb, mark FROM effects WHERE ? IN ('', uuid) ORDER BY id", uuid)
+        rows = self.run("SELECT at, uuid, verb, mark FROM effects WHERE ? IN ('', uuid) ORDER BY id", uuid)
         return [Happened(at, of, Effect(verb), mark) for at, of, verb, mark in rows]
 
     def powers(self) -> dict[str, PowerState]:
         """Every guest's power state, those whose time to go down has come among them."""
-        rows = self._run("SELECT uuid, power, off_at FROM guests")
+        rows = self.run("SELECT uuid, power, off_at FROM guests")
         now = time.time()
         return {
             uuid: PowerState.SHUTDOWN if off_at is not None and off_at <= now else PowerState(power)
@@ -146,20 +148,20 @@ class State:
 
     def next_down(self) -> float | None:
         """When the next guest powers itself off, None if none will."""
-        return self._run("SELECT min(off_at) FROM guests WHERE off_at IS NOT NULL")[0][0]
+        return self.run("SELECT min(off_at) FROM guests WHERE off_at IS NOT NULL")[0][0]
 
     def due(self) -> list[str]:
         """Guests whose time to go down has come."""
-        rows = self._run("SELECT uuid FROM guests WHERE off_at <= ?", time.time())
+        rows = self.run("SELECT uuid FROM guests WHERE off_at <= ?", time.time())
         return [uuid for (uuid,) in rows]
 
     def mark_down(self, uuid: str) -> bool:
         """The guest's time to go down has come; True for the one caller who may say so."""
         with self.alone():
-            due = self._run("SELECT off_at FROM guests WHERE uuid = ? AND off_at <= ?", uuid, time.time())
+            due = self.run("SELECT off_at FROM guests WHERE uuid = ? AND off_at <= ?", uuid, time.time())
             if not due:
                 return False
-            self._run(
+            self.run(
                 "UPDATE guests SET power = ?, off_at = NULL, presses = 0 WHERE uuid = ?",
                 int(PowerState.SHUTDOWN), uuid,
             )  # fmt: skip
@@ -167,28 +169,28 @@ class State:
             return True
 
     def write_console(self, uuid: str, text: str) -> None:
-        self._run(
+        self.run(
             "UPDATE guests SET console = substr(console || ?, ?) WHERE uuid = ?",
             text, -CONSOLE_CHARACTERS, uuid,
         )  # fmt: skip
 
     def console(self, uuid: str) -> str:
-        rows = self._run("SELECT console FROM guests WHERE uuid = ?", uuid)
+        rows = self.run("SELECT console FROM guests WHERE uuid = ?", uuid)
         if not rows:
             raise GuestNotFound(f"no guest {uuid} on this host")
         return rows[0][0]
 
     def image_size(self, image_id: str) -> int | None:
         """The virtual size of an image this host has, None if it must be fetched."""
-        rows = self._run("SELECT virtual_size FROM images WHERE id = ?", image_id)
+        rows = self.run("SELECT virtual_size FROM images WHERE id = ?", image_id)
         return rows[0][0] if rows else None
 
     def keep_image(self, image_id: str, virtual_size: int) -> None:
-        self._run("INSERT OR REPLACE INTO images VALUES (?, ?)", image_id, virtual_size)
+        self.run("INSERT OR REPLACE INTO images VALUES (?, ?)", image_id, virtual_size)
 
     def count_failure(self, uuid: str, verb: str) -> int:
         """How often this guest's verb ("" = any guest's) has failed to order, this time included."""
-        rows = self._run(
+        rows = self.run(
             "INSERT INTO failures VALUES (?, ?, 1)"
             " ON CONFLICT (uuid, verb) DO UPDATE SET count = count + 1 RETURNING count",
             uuid, verb,
@@ -200,12 +202,13 @@ class State:
             self._database.close()
 
     def _grow(self) -> None:
-        known = {row[1] for row in self._run("PRAGMA table_info(guests)")}
+        known = {row[1] for row in self.run("PRAGMA table_info(guests)")}
         for name, kind in LATER_COLUMNS.items():
             if name not in known:
-                self._run(f"ALTER TABLE guests ADD COLUMN {name} {kind}")
+                self.run(f"ALTER TABLE guests ADD COLUMN {name} {kind}")
 
-    def _run(self, statement: str, *values: object) -> list[tuple]:
+    def run(self, statement: str, *values: object) -> list[tuple]:
+        """One SQL statement; its rows."""
         with self._lock:
             return self._database.execute(statement, values).fetchall()
 

@@ -1,0 +1,207 @@
+"""Move a running server to another host of its cell without stopping it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from django.db import DatabaseError, close_old_connections
+from django.utils import timezone
+
+from cloud.errors import BadRequest
+from compute import actions, claims, journal, moving, policy, schema, state
+from compute.errors import NoValidHost, StateConflict
+from compute.lifecycle import OPS, Asked, On, OnDrain, Run, ServerAction, StepSpec, fault_of
+from compute.microversion import Version
+from compute.models import Instance
+from compute.scheduler import pick
+from compute.state import Move, TaskState, VmState
+from compute.virt.base import Command, MigrationAborted, PowerState, Progress, Watch
+
+RULE = "os_compute_api:os-migrate-server:migrate_live"
+MOVE = Move(frozenset({VmState.ACTIVE, VmState.PAUSED}), TaskState.MIGRATING)
+HOST = {"type": ["string", "null"], "minLength": 1, "maxLength": 255, "pattern": r"^[a-zA-Z0-9-._]*\Z"}
+AUTO = {"enum": [*schema.BOOLEAN["enum"], "auto"]}
+SECONDS_PER_GIB = 800.0  # Nova's live_migration_completion_timeout; then it is aborted
+LOOK_EVERY = 0.4  # seconds between two looks for an abort: each is two queries
+
+
+class MigrateLive(ServerAction):
+    """Active or paused, and so again, elsewhere. Before `migrate` is done every step is taken back; after it, none."""
+
+    key, name, called = "os-migrateLive", "live-migration", "os-migrateLive"
+    policy = RULE
+    move = MOVE
+    steps = (
+        StepSpec("pick", "conductor_live_migrate_instance", On.CONDUCTOR, undo="give_back"),
+        StepSpec("check_destination", "compute_check_can_live_migrate_destination", On.DEST, on_drain=OnDrain.CANCEL),
+        StepSpec("check_source", "compute_check_can_live_migrate_source", On.SOURCE, on_drain=OnDrain.CANCEL),
+        StepSpec("expect", "compute_pre_live_migration", On.DEST, OPS, undo="unexpect"),
+        StepSpec("migrate", "compute_live_migration", On.SOURCE, OPS, undo="stay", no_return=True),
+        StepSpec("arrive", "compute_post_live_migration_at_destination", On.DEST, OPS),
+        StepSpec("clean_up_source", "compute_post_live_migration", On.SOURCE, OPS),
+    )
+
+    # -- API side
+
+    def schema(self, version: Version) -> dict[str, Any]:
+        """disk_over_commit went in 2.25, when `auto` came; force is of 2.30 to 2.67."""
+        fields: dict[str, Any] = {"host": HOST, "block_migration": schema.BOOLEAN}
+        if version < (2, 25):
+            fields["disk_over_commit"] = schema.BOOLEAN
+        else:
+            fields["block_migration"] = AUTO
+        required = list(fields)
+        if (2, 30) <= version < (2, 68):
+            fields["force"] = schema.BOOLEAN
+        return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
+
+    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+        """What is wrong from the start is said at once."""
+        host, version = asked.body["host"] or "", asked.microversion
+        forced = bool(host) and (version < (2, 30) or schema.is_true(asked.body.get("force", False)))
+        if host:
+            policy.check(asked.caller, f"{RULE}:host")
+        moving.must_support(instance)
+        if not moving.is_up(instance.host):
+            raise BadRequest(f"Compute service of {instance.host} is unavailable at this time.")
+        moving.must_take_part(instance.host)
+        if host:
+            moving.must_be_possible(instance, host)
+        if version < (2, 34):  # before that its clients wait for the answer of the scheduler
+            self._must_find_a_host(instance, host, forced=forced)
+        return {**moving.begun_at(instance), "host": host, "forced": forced}
+
+    def _must_find_a_host(self, instance: Instance, host: str, *, forced: bool) -> None:
+        try:
+            found = moving.candidates(instance.node, forced=forced)
+            pick.rank(moving.wanted(instance, host, forced=forced), found, avoid=frozenset({instance.host}))
+        except NoValidHost as none:
+            raise BadRequest(str(none)) from none
+
+    # -- before the guest moves
+
+    def pick(self, run: Run) -> None:
+        """A host, and room on it."""
+        _must_be_wanted(run)
+        forced = run.params["forced"]
+        moving.claim(run, moving.wanted(run.instance, run.params["host"], forced=forced), forced=forced)
+
+    def check_destination(self, run: Run) -> None:
+        """Can it take the guest? Nothing has happened yet."""
+        _must_be_wanted(run)
+        moving.must_go_on(run)
+
+    def check_source(self, run: Run) -> None:
+        """Is the guest here, and fit to move?"""
+        _must_be_wanted(run)
+        moving.must_go_on(run)
+        if run.hypervisor.power_state(run.instance.uuid) not in (PowerState.RUNNING, PowerState.PAUSED):
+            raise MigrationAborted("the guest does not run")
+
+    def expect(self, run: Run) -> None:
+        """The destination makes ready, and says where it is to be found."""
+        _must_be_wanted(run)
+        arrival = run.hypervisor.expect(run.instance.as_guest())
+        journal.change_params(run.action, arrival=dict(arrival))
+
+    # -- the move
+
+    def migrate(self, run: Run) -> None:
+        """As long as it takes, with an eye on who wants it to stop. Gone already is success."""
+        seconds = SECONDS_PER_GIB * max(2.0, run.instance.memory_mb / 1024)
+        run.deadline(seconds)
+        run.hypervisor.hand_over(run.instance.as_guest(), run.params["arrival"], _watch(run))
+        run.note(f"the guest has left {run.params['source']}")
+
+    def arrive(self, run: Run) -> None:
+        """The guest lives here now; one whose server was deleted on the way ends here."""
+        if run.instance.deleted:
+            run.hypervisor.destroy(run.instance.uuid)
+        else:
+            run.hypervisor.settle(run.instance.as_guest())
+
+    def clean_up_source(self, run: Run) -> None:
+        """Nothing is left where it was; a guest that came back meanwhile is left alone."""
+        run.hypervisor.forget(run.instance.uuid)
+
+    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+        """With its arrival a server belongs to its new host, and is free for the next request."""
+        if run.step.name != "arrive":
+            return
+        moving.arrived(run)
+        claims.release(run.instance.uuid, run.params["source_node"])
+        actions.follow(run.instance, run.params["source"])
+        with suppress(StateConflict):  # a delete took it, and follows it
+            state.finish(run.instance, MOVE, power_state)
+
+    def complete(self, run: Run, power_state: PowerState | None) -> None:
+        """All was recorded with the arrival."""
+
+    # -- taking it back
+
+    def stay(self, run: Run) -> None:
+        """The guest lives at the source, as before."""
+        if not run.instance.deleted:
+            run.hypervisor.take_back(run.instance.as_guest())
+
+    def unexpect(self, run: Run) -> None:
+        """The destination waits no more."""
+        run.hypervisor.unexpect(run.instance.uuid)
+
+    def give_back(self, run: Run) -> None:
+        """The room claimed at the destination."""
+        moving.give_back(run)
+
+    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+        """As it was, where it was. One that was aborted has no fault; one lost on its way is in ERROR."""
+        if run.step.name == "clean_up_source":
+            return
+        if run.step.name == "arrive":
+            moving.arrived(run)
+            lost = Move(MOVE.start, MOVE.busy, failed=VmState.ERROR)
+            state.abandon(run.instance, lost, fault_of(error), power_state)
+        else:
+            fault = None if run.params.get("abort") else fault_of(error)
+            state.abandon(run.instance, MOVE, fault, power_state)
+
+
+def _must_be_wanted(run: Run) -> None:
+    """Raises MigrationAborted when somebody called it off."""
+    if run.params.get("abort"):
+        raise MigrationAborted("the migration was aborted")
+
+
+def _watch(run: Run) -> Watch:
+    """Puts the progress on record, and reads there what became of the wish."""
+    looked = 0.0
+
+    def watch(progress: Progress) -> Command:
+        nonlocal looked
+        if time.monotonic() - looked < LOOK_EVERY:
+            return Command.GO_ON
+        looked = time.monotonic()
+        try:
+            return _look(run, progress)
+        except StateConflict:  # a delete or an operator took the server
+            return Command.ABORT
+        except DatabaseError:  # nobody can be asked, so it goes on
+            close_old_connections()
+            return Command.GO_ON
+
+    return watch
+
+
+def _look(run: Run, progress: Progress) -> Command:
+    total, left = progress.memory_total + progress.disk_total, progress.memory_left + progress.disk_left
+    percent = 100 * (total - left) // total if total else 0
+    state.during(run.instance, MOVE, progress=percent)
+    journal.change_params(run.action, progress=asdict(progress))
+    journal.say(run.step, f"{percent} % of {total >> 20} MiB after {progress.seconds:.0f} s")
+    if run.params.get("abort"):
+        return Command.ABORT
+    if run.step.deadline is not None and timezone.now() > run.step.deadline:
+        return Command.ABORT
+    return Command.END_NOW if run.params.get("force") else Command.GO_ON

@@ -1,0 +1,115 @@
+"""Servers that go to another host of their cell: where to, what is claimed there, and what the record says after.
+
+A move is an action with `source` and `destination` in its params. It holds room on both hosts from the moment
+the destination is picked until one of them is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from django.db import transaction
+
+from cells.context import current_alias
+from cloud.errors import BadRequest, Conflict
+from compute import claims, journal, state
+from compute.lifecycle import Run
+from compute.models import ComputeNode, Instance, InstanceAction, Service
+from compute.models.host import COMPUTE
+from compute.models.instance import new_uuid
+from compute.scheduler import pick
+from compute.virt.base import MIGRATES, VirtError
+
+
+def begun_at(instance: Instance) -> dict[str, Any]:
+    """The params every move begins with."""
+    return {"source": instance.host, "source_node": instance.node, "uuid": new_uuid()}
+
+
+def must_support(instance: Instance) -> None:
+    """Raises BadRequest when the hypervisor of the server's host cannot hand guests over."""
+    node = ComputeNode.objects.filter(hypervisor_hostname=instance.node).first()
+    if node is not None and node.hypervisor_type not in MIGRATES:
+        raise BadRequest(
+            f"Migration pre-check error: servers cannot be moved from host {instance.host}: not offered yet with "
+            f"hypervisor type {node.hypervisor_type}."
+        )
+
+
+def must_take_part(host: str) -> None:
+    """Raises Conflict while a host drains: a move would wait for it, and is cancelled when a drain begins."""
+    if _service(host).drain_state:
+        raise Conflict(f"Host {host} is draining: no server moves from or to it until it takes work again.")
+
+
+def is_up(host: str) -> bool:
+    """Whether its heart beats."""
+    return Service.objects.filter(binary=COMPUTE, host=host).exists() and _service(host).is_up
+
+
+def must_be_possible(instance: Instance, host: str) -> None:
+    """A destination of the caller's own choice. Raises BadRequest, Conflict."""
+    if not ComputeNode.objects.filter(host=host).exists():
+        raise BadRequest(f"Compute host {host} could not be found.")
+    if host == instance.host:
+        raise BadRequest(f"Unable to migrate instance ({instance.uuid}) to current host ({host}).")
+    if not is_up(host):
+        raise BadRequest(f"Compute service of {host} is unavailable at this time.")
+    must_take_part(host)
+
+
+def candidates(source_node: str, *, forced: bool = False) -> list[pick.HostState]:
+    """Hosts with the same kind of hypervisor; `forced`: also those taken out of service."""
+    kind = ComputeNode.objects.filter(hypervisor_hostname=source_node).values_list("hypervisor_type", flat=True).first()
+    alike = (host for host in pick.read_hosts() if kind in (None, host.node.hypervisor_type))
+    return [replace(host, enabled=host.enabled or forced) for host in alike]
+
+
+def wanted(instance: Instance, host: str = "", *, forced: bool = False, **size: int) -> pick.Wanted:
+    """What the server needs, in the zone it is pinned to, on one host if that was asked."""
+    zone = "" if forced else instance.pinned_availability_zone
+    return replace(pick.Wanted.of_instance(instance, {"availability_zone": zone, "host": host}), **size)
+
+
+def claim(run: Run, what: pick.Wanted, *, forced: bool = False) -> None:
+    """Pick a host and claim room there. Picked already is success. Raises NoValidHost."""
+    if run.params.get("destination"):
+        return
+    source = frozenset({run.params["source"]})
+    with transaction.atomic(using=current_alias()):
+        hosts = candidates(run.params["source_node"], forced=forced)
+        node = pick.claim_best(what, hosts, avoid=source)
+        zone = next(host.zone for host in hosts if host.host == node.host)
+        journal.change_params(run.action, destination=node.host, destination_node=node.hypervisor_hostname, zone=zone)
+    run.note(f"from {run.params['source']} to {node.host}")
+
+
+def give_back(run: Run) -> None:
+    """What is claimed of the destination is free again, unless a newer move of the server is going there."""
+    node = run.params.get("destination_node")
+    newer = InstanceAction.objects.filter(
+        server_id=run.instance.uuid, finished_at__isnull=True, pk__gt=run.action.pk, params__destination_node=node
+    )
+    if node and not newer.exists() and Instance.objects.get(pk=run.instance.pk).node != node:
+        claims.release(run.instance.uuid, node)
+
+
+def must_go_on(run: Run) -> None:
+    """While nothing has happened yet, a host that drains ends the move. Raises VirtError."""
+    for host in (run.params["source"], run.params.get("destination")):
+        if host and _service(host).drain_state:
+            raise VirtError(f"host {host} drains")
+
+
+def arrived(run: Run, **also: Any) -> None:
+    """The guest lives at the destination. In the transaction that closes the step which saw to it."""
+    params = run.params
+    state.moved(
+        run.instance, host=params["destination"], node=params["destination_node"],
+        availability_zone=params.get("zone", ""), **also,
+    )  # fmt: skip
+
+
+def _service(host: str) -> Service:
+    return Service.objects.get(binary=COMPUTE, host=host)
