@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloud.env import GRACEFUL_SHUTDOWN_TIMEOUTS, ROOT
-from cloud.processes import Daemon, gone
+from cloud.processes import Daemon, alive, gone, with_command
 
 ROLES = ("host", "conductor", "scheduler")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
@@ -123,6 +123,20 @@ def wait_until_up(nodes: Sequence[Node], up: Callable[[], Collection[str]], seco
             raise NotStarted(f"{', '.join(sorted(waiting))}: no heartbeat after {seconds:.0f} s", log)
         if waiting:
             time.sleep(0.5)
+
+
+def stranger(node: Node) -> int | None:
+    """The same worker, started by somebody else (a unit of systemd): its pid. It has no pidfile of ours."""
+    cell = read(node.env_file).get("STILLWATER_CELL_UUID")
+    marks = {f"STILLWATER_ENV_FILE={node.env_file}"} | ({f"STILLWATER_CELL_UUID={cell}"} if cell else set())
+    for pid in with_command(f"\0{node.name}@stillwater\0"):
+        try:
+            environ = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+        except OSError:  # it ended meanwhile, or is somebody else's
+            continue
+        if marks & set(environ) and not alive(pid, node.daemon.needle):
+            return pid
+    return None
 
 
 def end(node: Node) -> None:

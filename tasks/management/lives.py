@@ -24,21 +24,21 @@ FOR_EVER = float("inf")
 
 def start(asked: Asked) -> int:
     """Start those that do not run, and wait until each is up."""
-    looks, ends = _start(asked, asked.local())
+    looks, ends = _start(asked, _ours(asked.local()))
     asked.screen.end(looks, ends)
     return worst([end.code for end in ends])
 
 
 def stop(asked: Asked) -> int:
     """SIGTERM to all of them, and follow their drains to the end."""
-    looks, ends = _stop(asked, asked.local())
+    looks, ends = _stop(asked, _ours(asked.local()))
     asked.screen.end(looks, ends)
     return worst([end.code for end in ends])
 
 
 def restart(asked: Asked) -> int:
     """One after the other, or so many at a time. One that does not come back stops the roll."""
-    places = asked.local()
+    places = _ours(asked.local())
     looks: list[Look] = []
     ends: list[End] = []
     for group in _groups(places, asked.parallel):
@@ -122,6 +122,18 @@ def _up_or_dead(goal: following.Goal) -> following.Goal:
         return reached
 
     return either
+
+
+def _ours(places: Sequence[Place]) -> Sequence[Place]:
+    """Raises Refused for one that is supervised by somebody else: there would be two, or it would come back."""
+    for place in places:
+        pid = None if place.pid else node.stranger(_node(place))
+        if pid:
+            raise Refused(
+                f"{place.name} runs (pid {pid}), and was not started by this command: it has no pidfile in "
+                f"{_node(place).run}. Use what started it (systemctl stop stillwater-host@{place.name}), or drain it."
+            )
+    return places
 
 
 def _is_ending(one: Look) -> bool:

@@ -42,7 +42,7 @@ class Screen:
 
     def once(self, looks: Sequence[Look]) -> None:
         """How it is, when nothing is followed."""
-        self.out.write("\n".join([*page(looks), ""]))
+        self.out.write("\n".join([*page(looks), "", ""]))
 
     def say(self, sentence: str) -> None:
         """Something for people, between two tables."""
