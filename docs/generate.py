@@ -126,7 +126,7 @@ def bad_weather() -> str:
                 drained = "another conductor takes it, or it waits"
             undo = f"`{step.undo}`" if step.undo else "no way back" if step.no_return else ""
             rows.append((action.name, f"`{step.name}`", step.on, step.lane, drained, step.on_restart.meaning, undo))
-    head = ("action", "step", "where", "lane", "not begun when its process drains", "cut off in the middle", "undone by")
+    head = ("action", "step", "where", "lane", "not begun when its process drains", "cut off midway", "undone by")
     return _table(head, rows)
 
 
