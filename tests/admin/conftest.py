@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from django.contrib.auth.models import Permission
 from django.test import Client
 from django.utils import timezone
 
 from cells.context import target_cell
 from cells.models import Cell, HostMapping
 from cloud.identity.models import User
-from compute.models import InstanceAction, Step
+from compute.models import InstanceAction, Service, Step
 from tests.cells import rows
 from tests.cells.conftest import _no_memories, lost  # noqa: F401  fixtures
 
 EVIL = "<script>alert(1)</script>"
+HOSTS, PROGRESS = "/admin/cells/hostmapping/", "/admin/cells/instancemapping/in-progress/"
+SERVICES = f"{HOSTS}services/"
 
 
 @pytest.fixture
@@ -52,3 +55,36 @@ def furnish(cell: Cell, host: str, servers: int = 1) -> list[str]:
     for instance in made:
         action(cell, instance.uuid, details=EVIL, host=host)
     return [instance.uuid for instance in made]
+
+
+def staff(name: str, *permissions: str) -> Client:
+    """The browser of somebody who may do this much."""
+    user = User.objects.create_user(name, "secret", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def operator(cells) -> Client:
+    """No superuser: may see and change hosts."""
+    return staff("ann", "view_hostmapping", "change_hostmapping", "view_instancemapping")
+
+
+def host(cell: Cell, name: str, **columns: object) -> Service:
+    """A host with its place in a cell."""
+    HostMapping.objects.create(host=name, cell=cell)
+    return rows.service(cell, name, **columns)
+
+
+def draining(cell: Cell, name: str, **columns: object) -> Service:
+    """A host that drains because ann wanted it."""
+    now = timezone.now()
+    wish = {"drain_wanted": True, "drain_by": "admin:ann", "drain_reason": "new kernel", "drain_asked_at": now}
+    return host(cell, name, **(wish | {"draining_since": now} | columns))
+
+
+def url(cell: Cell, service: Service) -> str:
+    """The service's page."""
+    return f"{SERVICES}{cell.id}/{service.uuid}/"

@@ -2,67 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import timedelta
 from uuid import uuid4
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Permission
-from django.db.backends.utils import CursorWrapper
 from django.test import Client
 from django.utils import timezone
 
 from cells.context import target_cell
-from cells.models import BuildRequest, HostMapping
-from cloud.identity.models import User
+from cells.models import HostMapping
 from compute.models import HostNeed, InstanceAction, Service
-from tests.admin.conftest import EVIL, action
+from tests.admin.conftest import EVIL, HOSTS, SERVICES, action, draining, host, staff, url
 from tests.admin.test_pages import text
 from tests.cells import rows
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
-HOSTS, PROGRESS = "/admin/cells/hostmapping/", "/admin/cells/instancemapping/in-progress/"
-SERVICES = f"{HOSTS}services/"
 HTMX = {"HTTP_HX_REQUEST": "true"}
-
-
-def staff(name, *permissions):
-    """The browser of somebody who may do this much."""
-    user = User.objects.create_user(name, "secret", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
-    client = Client()
-    client.force_login(user)
-    return client
-
-
-@pytest.fixture
-def operator(cells):
-    """No superuser: may see and change hosts."""
-    return staff("ann", "view_hostmapping", "change_hostmapping", "view_instancemapping")
 
 
 @pytest.fixture
 def reader(cells):
     """May look, and no more."""
     return staff("ron", "view_hostmapping", "view_instancemapping")
-
-
-def host(cell, name, **columns):
-    """A host with its place in a cell."""
-    HostMapping.objects.create(host=name, cell=cell)
-    return rows.service(cell, name, **columns)
-
-
-def draining(cell, name, **columns):
-    """A host that drains because ann wanted it."""
-    now = timezone.now()
-    wish = {"drain_wanted": True, "drain_by": "admin:ann", "drain_reason": "new kernel", "drain_asked_at": now}
-    return host(cell, name, **(wish | {"draining_since": now} | columns))
-
-
-def url(cell, service):
-    return f"{SERVICES}{cell.id}/{service.uuid}/"
 
 
 def press(client, cell, service, verb, **fields):
@@ -293,118 +255,3 @@ def test_the_first_page_names_who_drains(browser, cells):
     page = text(browser, "/admin/")
     assert "h1 (3 left)" in page
     assert "3 more drain" in page
-
-
-# -- what does not go on, and why
-
-
-def test_waiting_steps_say_what_for(operator, cells):
-    cell, long_ago = cells["cell1"], timezone.now() - timedelta(hours=2)
-    draining(cell, "h1", drain_reason=EVIL)
-    host(cell, "h2", last_seen_up=long_ago)
-    host(cell, "h3", ended_at=timezone.now())
-    host(cell, "h4")
-    queued = {"state": "queued", "started_at": None}
-    for name, host_name in (("for-drain", "h1"), ("for-dead", "h2"), ("for-ended", "h3"), ("for-turn", "h4")):
-        action(cell, str(uuid4()), host=host_name, name=name, **queued)
-    action(cell, str(uuid4()), host="h1", name="ops", lane="ops", **queued)
-    action(cell, str(uuid4()), host="h2", name="orphan")
-    action(cell, str(uuid4()), host="h4", name="again", **queued, not_before=timezone.now() + timedelta(hours=1))
-    action(cell, str(uuid4()), host="", name="conduct", **queued)
-
-    page = text(operator, PROGRESS)
-
-    lines = {
-        line.split("<td", 2)[1].split(">", 1)[1].split("<")[0].strip().removeprefix("reboot: "): line
-        for line in page.split("<tr")
-        if "reboot: " in line
-    }
-    assert "▽ draining</span> h1: &lt;script&gt;" in lines["for-drain"]
-    assert "its turn on h1" in lines["ops"]  # begun work goes on
-    assert "▼ down</span> h2" in lines["for-dead"]
-    assert "▼ down</span> h2" in lines["orphan"]
-    assert "▼ ended</span> h3" in lines["for-ended"]
-    assert "its turn on h4" in lines["for-turn"]
-    assert "its next try, in 59" in lines["again"]
-    assert "no conductor is up" in lines["conduct"]
-    assert EVIL not in page
-
-
-def test_since_when_nothing_changed(operator, cells):
-    cell, now = cells["cell1"], timezone.now()
-    host(cell, "h1")
-    action(
-        cell, str(uuid4()), host="h1", queued_at=now - timedelta(hours=5), started_at=now - timedelta(hours=4),
-        sent_at=now - timedelta(minutes=3), sends=9,
-    )  # fmt: skip
-    page = text(operator, PROGRESS)
-    assert "5\u00a0h\u00a00\u00a0min" in page
-    assert "4\u00a0h\u00a00\u00a0min" in page
-    assert "3\u00a0min\u00a00\u00a0s" not in page  # it was sent again: that is no progress
-
-
-def request(holder="", until=None, **columns):
-    return BuildRequest.objects.create(
-        server_id=str(uuid4()), project_id="p1", user_id="u1", request_id="req-1", created_at=timezone.now(),
-        instance={"user_data": "TOP-SECRET"}, lease_holder=holder, lease_until=until, **columns,
-    )  # fmt: skip
-
-
-def test_schedulers_operations_are_the_servers_to_be_placed(operator, cells):
-    now = timezone.now()
-    request("s1/life", now + timedelta(seconds=90))
-    request("s2/life", now - timedelta(seconds=1))
-    request()
-    page = text(operator, PROGRESS)
-    assert "s1, whose lease ends in" in page
-    assert "lease ran out" in page
-    assert page.count("no scheduler is up") == 2
-    assert "TOP-SECRET" not in page
-
-    scheduler = rows.service(cells["cell0"], "s1", "nova-scheduler", draining_since=now)
-    assert text(operator, PROGRESS).count("every scheduler drains") == 2
-    rows.service(cells["cell0"], "s2", "nova-scheduler")
-    assert "its turn" in text(operator, PROGRESS)
-    panel = text(operator, url(cells["cell0"], scheduler))
-    assert panel.count("create: place") == 1  # the lease that ran out is nobody's
-
-
-# -- what it costs
-
-
-@pytest.mark.parametrize("page", ["panel", SERVICES, PROGRESS, HOSTS, "/admin/"])
-def test_a_page_costs_the_same_however_much_drains(browser, cells, page, monkeypatch):
-    cell = cells["cell1"]
-    service = draining(cell, "h1")
-    path = url(cell, service) if page == "panel" else page
-
-    def more(numbers):
-        for number in numbers:
-            if number > 1:
-                draining(cell, f"h{number}")
-            for state in ("running", "queued"):
-                action(cell, str(uuid4()), host="h1", state=state)
-            with target_cell(cell):
-                HostNeed.objects.create(action=action(cell, str(uuid4()), host="h0").action, host="h1")
-            request("s/l", timezone.now() + timedelta(minutes=1))
-
-    asked: Counter[str] = Counter()
-    really = CursorWrapper.execute
-
-    def counted(cursor, *args):
-        asked[cursor.db.alias] += 1
-        return really(cursor, *args)
-
-    monkeypatch.setattr(CursorWrapper, "execute", counted)  # cells are asked from other threads
-
-    def cost() -> dict[str, int]:
-        asked.clear()
-        text(browser, path)
-        return dict(asked)
-
-    more([1])
-    cost()
-    before = cost()
-    assert max(number for alias, number in before.items() if alias.startswith("cell:")) <= 5
-    more(range(2, 12))
-    assert cost() == before
