@@ -24,6 +24,7 @@ from deploy.local.state import DOMAINS, require, write_private
 START_SECONDS, STOP_SECONDS = 60, 30
 ADVICE = "Run deploy/bootstrap.sh --tests, which installs it, or: apt-get install rabbitmq-server"
 SCRIPT = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # the one in PATH wants to become the user rabbitmq
+CONTROL = "/usr/lib/rabbitmq/bin/rabbitmqctl"
 USER = "stillwater"
 ALL = {"configure": ".*", "write": ".*", "read": ".*"}
 # Two schedulers that do not spin: the machine has other work. Distribution on loopback only.
@@ -46,10 +47,10 @@ def server(settings: str = "") -> Iterator[RabbitMQ]:
 
 
 class RabbitMQ:
-    """One server. `settings` are more lines of rabbitmq.conf; they count from the next start on."""
+    """One server. `settings` are more lines of rabbitmq.conf."""
 
     def __init__(self, settings: str = "") -> None:
-        self.settings = settings
+        self._settings = settings
         self.folder = Path(tempfile.mkdtemp(prefix="stillwater-mq-"))
         self._password = secrets.token_urlsafe(16)
         self._port, self._distribution, self._epmd_port = any_free(), any_free(), any_free()
@@ -71,7 +72,7 @@ class RabbitMQ:
             self._epmd = self._launch("epmd", require("epmd", ADVICE))
         (self.folder / "rabbitmq.conf").write_text(
             f"listeners.tcp.default = 127.0.0.1:{self._port}\n"
-            f"load_definitions = {self.folder}/definitions.json\n{self.settings}\n"
+            f"load_definitions = {self.folder}/definitions.json\n{self._settings}\n"
         )
         self._server = self._launch("server", require(SCRIPT, ADVICE))
         wait_for(lambda: self._answers() or not self.is_running(), START_SECONDS)
@@ -87,6 +88,11 @@ class RabbitMQ:
         if self._server is not None:
             self._server.send_signal(sig)
             self._server.wait(STOP_SECONDS)
+
+    def control(self, *words: str) -> None:
+        """What rabbitmqctl does."""
+        command = [require(CONTROL, ADVICE), *words]
+        subprocess.run(command, env=self._environment(), check=True, capture_output=True, timeout=STOP_SECONDS)
 
     def wipe(self) -> None:
         """Everything it knew is gone, queues and messages: the next start is its first."""
