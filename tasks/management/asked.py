@@ -53,6 +53,8 @@ class Asked:
 
     def local(self) -> list[Place]:
         """The same, for workers of this machine only. Raises Refused for any other."""
+        if any(character.isspace() or character in "'\"%" for character in str(self.state)):
+            raise Refused(f"celery multi cannot take a state folder with a space, quote or percent sign: {self.state}")
         found = [(name, self._node(name)) for name in dict.fromkeys(self.names)]
         strangers = [name for name, process in found if process is None]
         if strangers:

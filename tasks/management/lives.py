@@ -71,7 +71,7 @@ def _start(asked: Asked, places: Sequence[Place]) -> tuple[list[Look], list[End]
     try:
         began = {process.name for process in node.start([_node(place) for place in rest], asked.state)}
     except node.NotStarted as exc:
-        raise Refused(f"{exc}. Its log: {exc.log}", NOT_STARTED) from exc
+        return before, [End(place.name, NOT_STARTED, f"{exc}. Its log: {exc.log}") for place in places]
     lives = {one.place.name: one.service.incarnation for one in before if one.service and one.place.name in began}
     looks, ends = list(before), dict(ending)
     if rest:

@@ -356,3 +356,9 @@ def test_a_scheduler_is_known_while_no_database_says_where_its_record_is(host, c
     (tmp_path / "s9.env").write_text("STILLWATER_ROLE=scheduler\nSTILLWATER_HOST=s9\n")
     ended = host("stop", "s9", "--env-dir", str(tmp_path))
     assert (ended.code, "s9 is stopped; what it left is not known" in ended.out) == (0, True)
+
+
+def test_a_state_folder_celery_multi_cannot_take_is_refused(host, monkeypatch):
+    monkeypatch.setenv("STILLWATER_STATE", "/tmp/a b")
+    ended = host("start", "h9")
+    assert (ended.code, "cannot take a state folder with a space" in ended.err) == (1, True)

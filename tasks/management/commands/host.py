@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import logging
 import math
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -81,6 +82,9 @@ class Command(BaseCommand):
         except DatabaseError as exc:
             self._end(SILENT, f"The global database does not answer ({type(exc).__name__}). Is it up, and is "
                       "STILLWATER_ENV_FILE the right one? On the machine of a host: its own env file.")  # fmt: skip
+        except BrokenPipeError:  # `| head` has seen enough; what was asked for goes on
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(INTERRUPTED)
         except KeyboardInterrupt:
             names = " ".join(options.get("hosts") or ())
             self._end(INTERRUPTED, GOES_ON.get(options["verb"], "Interrupted.").format(names=names))
@@ -96,7 +100,7 @@ class Command(BaseCommand):
             return reports.listing(self.stdout, self.stderr, form, page)
         asked = Asked(
             screen=screen.of(form, self.stdout), names=tuple(options["hosts"]), state=env.state_dir(),
-            env_dir=options["env_dir"] or Path(env.get("STILLWATER_NODE_DIR") or env.state_dir() / "env"),
+            env_dir=Path(options["env_dir"] or env.get("STILLWATER_NODE_DIR") or env.state_dir() / "env").resolve(),
             **{key: options[key] for key in SAID if key in options},
         )  # fmt: skip
         does = DOES[verb][1]
