@@ -10,7 +10,7 @@ SECONDS = 3
 def answers(url: str) -> bool:
     """Whether a broker takes a connection with this URL's name and password."""
     with Connection(url, connect_timeout=SECONDS) as connection:
-        refusals: tuple[type[Exception], ...] = (OSError, *connection.connection_errors)
+        refusals: tuple[type[BaseException], ...] = (OSError, *connection.connection_errors)
         try:
             connection.connect()
         except refusals:
