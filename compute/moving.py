@@ -66,10 +66,10 @@ def candidates(source_node: str, *, forced: bool = False) -> list[pick.HostState
     return [replace(host, enabled=host.enabled or forced) for host in alike]
 
 
-def wanted(instance: Instance, host: str = "", *, forced: bool = False, **size: int) -> pick.Wanted:
+def wanted(instance: Instance, host: str = "", *, forced: bool = False) -> pick.Wanted:
     """What the server needs, in the zone it is pinned to, on one host if that was asked."""
     zone = "" if forced else instance.pinned_availability_zone
-    return replace(pick.Wanted.of_instance(instance, {"availability_zone": zone, "host": host}), **size)
+    return pick.Wanted.of_instance(instance, {"availability_zone": zone, "host": host})
 
 
 def claim(run: Run, what: pick.Wanted, *, forced: bool = False) -> None:

@@ -11,11 +11,11 @@ from django.db import DatabaseError, close_old_connections
 from django.utils import timezone
 
 from cloud.errors import BadRequest
-from compute import actions, claims, journal, moving, policy, schema, state
+from compute import actions, claims, journal, moving, policy, running, schema, state
 from compute.errors import NoValidHost, StateConflict
 from compute.lifecycle import OPS, Asked, On, OnDrain, Run, ServerAction, StepSpec, fault_of
 from compute.microversion import Version
-from compute.models import Instance
+from compute.models import Instance, InstanceAction, Step
 from compute.scheduler import pick
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import Command, MigrationAborted, PowerState, Progress, Watch
@@ -23,7 +23,8 @@ from compute.virt.base import Command, MigrationAborted, PowerState, Progress, W
 RULE = "os_compute_api:os-migrate-server:migrate_live"
 MOVE = Move(frozenset({VmState.ACTIVE, VmState.PAUSED}), TaskState.MIGRATING)
 HOST = {"type": ["string", "null"], "minLength": 1, "maxLength": 255, "pattern": r"^[a-zA-Z0-9-._]*\Z"}
-AUTO = {"enum": [*schema.BOOLEAN["enum"], "auto"]}
+TRUTHS: Any = schema.BOOLEAN["enum"]
+AUTO = {"enum": [*TRUTHS, "auto"]}
 SECONDS_PER_GIB = 800.0  # Nova's live_migration_completion_timeout; then it is aborted
 LOOK_EVERY = 0.4  # seconds between two looks for an abort: each is two queries
 
@@ -166,6 +167,18 @@ class MigrateLive(ServerAction):
         else:
             fault = None if run.params.get("abort") else fault_of(error)
             state.abandon(run.instance, MOVE, fault, power_state)
+
+    # -- while it goes on
+
+    def abort(self, row: InstanceAction) -> None:
+        """End it early. What nobody has begun ends here; what runs reads the flag, draining or not."""
+        journal.change_params(row, abort=True)
+        for step in row.steps.select_related("action").filter(state=Step.State.QUEUED):
+            running.call_off(self, step, "the migration was aborted")
+
+    def force(self, row: InstanceAction) -> None:
+        """Have the guest leave now, whatever it costs it."""
+        journal.change_params(row, force=True)
 
 
 def _must_be_wanted(run: Run) -> None:

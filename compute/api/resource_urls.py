@@ -2,7 +2,17 @@
 
 from django.urls import path
 
-from compute.api import aggregates, flavor_specs, flavors, hypervisors, keypairs, limits, quota_sets, services
+from compute.api import (
+    aggregates,
+    flavor_specs,
+    flavors,
+    hypervisors,
+    keypairs,
+    limits,
+    migrations,
+    quota_sets,
+    services,
+)
 from compute.api import availability_zones as zones
 
 _SPECS = "flavors/<str:flavor_id>/os-extra_specs"
@@ -22,6 +32,7 @@ _VIEWS = {
     "os-quota-sets/<str:project_id>/detail": quota_sets.QuotaSetDetailView,
     "os-quota-sets/<str:project_id>/defaults": quota_sets.QuotaSetDefaultsView,
     "limits": limits.LimitsView,
+    "os-migrations": migrations.MigrationsView,
     "os-services": services.ServicesView,
     "os-services/<str:service_id>": services.ServiceView,
     "os-hypervisors": hypervisors.HypervisorsView,

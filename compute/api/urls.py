@@ -6,7 +6,7 @@ from typing import Any
 
 from django.urls import URLPattern, URLResolver, include, path
 
-from compute.api import instance_actions, server_actions, server_metadata, servers, versions
+from compute.api import instance_actions, migrations, server_actions, server_metadata, servers, versions
 from compute.api.base import NowhereView
 from compute.api.resource_urls import urlpatterns as resources
 
@@ -28,6 +28,9 @@ _servers: list[URLPattern | URLResolver] = [
     *_both(f"{_server}/tags/<str:tag>", server_metadata.TagView.as_view()),
     *_both(f"{_server}/ips", server_metadata.AddressesView.as_view()),
     *_both(f"{_server}/ips/<str:label>", server_metadata.AddressesView.as_view()),
+    *_both(f"{_server}/migrations", migrations.ServerMigrationsView.as_view()),
+    *_both(f"{_server}/migrations/<str:migration_id>", migrations.ServerMigrationView.as_view()),
+    *_both(f"{_server}/migrations/<str:migration_id>/action", migrations.ServerMigrationActionView.as_view()),
     *_both(f"{_server}/os-instance-actions", instance_actions.InstanceActionsView.as_view()),
     *_both(f"{_server}/os-instance-actions/<str:action_id>", instance_actions.InstanceActionView.as_view()),
 ]

@@ -1,0 +1,245 @@
+"""Watching servers move, ending that early, and reading afterwards how it went."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+
+import pytest
+from django.db import connections
+
+from tests.conftest import OTHER_PROJECT, client
+from tests.flow import stories, two_hosts
+from tests.flow.stories import act, message
+from tests.flow.two_hosts import LIVE, booted, claimed, homes, until
+from tests.live.cloud import eventually
+
+LATEST = "2.80"
+
+
+def asked(admin, cloud):
+    server_id = booted(admin, cloud)
+    assert act(admin, server_id, LIVE).status_code == 202
+    return server_id
+
+
+def listed(api, server_id, version=LATEST):
+    answer = api.get(f"/servers/{server_id}/migrations", version=version)
+    assert answer.status_code == 200, answer.content
+    return answer.json()["migrations"]
+
+
+def every(api, query="", version=LATEST):
+    answer = api.get(f"/os-migrations{query}", version=version)
+    assert answer.status_code == 200, answer.content
+    return answer.json()["migrations"]
+
+
+def abort(api, server_id, migration, version=LATEST):
+    return api.delete(f"/servers/{server_id}/migrations/{migration['id']}", version=version)
+
+
+def force(api, server_id, migration, version=LATEST):
+    path = f"/servers/{server_id}/migrations/{migration['id']}/action"
+    return api.send("post", path, {"force_complete": None}, version=version)
+
+
+@contextmanager
+def on_its_way(cloud, server_id, seconds=60):
+    """The guest is being handed over, which takes so long; the step has ended with the block."""
+    step = until(cloud, "migrate")
+    source = cloud.hosts["host1"]
+    source.driver.orders.delay("hand_over", seconds)
+
+    def hand_over():
+        try:
+            source.run(step.pk)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=hand_over)
+    thread.start()
+    eventually("it shows how far it is", lambda: "progress" in two_hosts.action_of(cloud, server_id).params, 20, 0.05)
+    yield
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def stayed(cloud, server_id):
+    cloud.work()
+    assert stories.states(cloud, server_id) == ("active", None)
+    assert homes(cloud, server_id) == ["host1"]
+    assert claimed(cloud, server_id) == {"host1"}
+    stories.settled(cloud)
+
+
+def test_a_migration_shows_what_it_is_doing_until_the_server_has_moved(admin, cloud):
+    server_id = asked(admin, cloud)
+    seen = {}
+    for name in ("pick", "check_destination", "check_source", "expect", "migrate", "arrive", "clean_up_source"):
+        until(cloud, name)
+        seen[name] = [one["status"] for one in listed(admin, server_id)]
+    assert seen == {
+        "pick": ["accepted"], "check_destination": ["queued"], "check_source": ["queued"], "expect": ["preparing"],
+        "migrate": ["preparing"], "arrive": ["post-migrating"], "clean_up_source": ["post-migrating"],
+    }  # fmt: skip
+    cloud.work()
+    assert listed(admin, server_id) == []
+    [done] = every(admin)
+    assert (done["status"], done["migration_type"], done["source_compute"], done["dest_compute"]) == (
+        "completed", "live-migration", "host1", "host3",
+    )  # fmt: skip
+
+
+def test_a_running_migration_shows_its_progress_and_is_aborted(admin, cloud):
+    server_id = asked(admin, cloud)
+    with on_its_way(cloud, server_id):
+        [shown] = listed(admin, server_id)
+        path = f"/servers/{server_id}/migrations/{shown['id']}"
+        assert admin.get(path, version=LATEST).json()["migration"]["status"] == "running"
+        total = shown["memory_total_bytes"]
+        assert total == 512 << 20
+        assert shown["memory_processed_bytes"] + shown["memory_remaining_bytes"] == total
+        assert shown["server_uuid"] == server_id
+        assert abort(admin, server_id, shown).status_code == 202
+    stayed(cloud, server_id)
+    assert [one["status"] for one in every(admin)] == ["cancelled"]
+    assert cloud.row(server_id).fault is None
+    assert stories.last_action(admin, server_id)["action"] == "live_migration_cancel"
+    assert admin.get(path, version=LATEST).status_code == 404
+    assert act(admin, server_id, LIVE).status_code == 202
+
+
+def test_a_running_migration_can_be_made_to_end(admin, cloud):
+    server_id = asked(admin, cloud)
+    with on_its_way(cloud, server_id):
+        [shown] = listed(admin, server_id)
+        assert force(admin, server_id, shown).status_code == 202
+    cloud.work()
+    assert homes(cloud, server_id) == ["host3"]
+    assert cloud.row(server_id).host == "host3"
+    stories.settled(cloud)
+
+
+def test_a_delete_ends_a_running_migration(admin, cloud):
+    server_id = asked(admin, cloud)
+    with on_its_way(cloud, server_id):
+        assert admin.delete(f"/servers/{server_id}").status_code == 204
+    cloud.work()
+    assert cloud.row(server_id).deleted
+    assert homes(cloud, server_id) == []
+    stories.settled(cloud)
+
+
+@pytest.mark.parametrize("host", ["host1", "host3"])
+def test_an_abort_works_while_a_host_of_it_drains(host, admin, cloud):
+    server_id = asked(admin, cloud)
+    with on_its_way(cloud, server_id):
+        two_hosts.drain(cloud, host)
+        [shown] = listed(admin, server_id)
+        assert abort(admin, server_id, shown).status_code == 202
+    stayed(cloud, server_id)
+
+
+@pytest.mark.parametrize("name", ["pick", "check_destination", "check_source", "expect", "migrate"])
+def test_a_migration_that_waits_can_be_aborted_since_2_65(name, admin, cloud):
+    server_id = asked(admin, cloud)
+    until(cloud, name)
+    [shown] = listed(admin, server_id)
+    early = abort(admin, server_id, shown, version="2.64")
+    assert (early.status_code, message(early)) == (
+        400,
+        f"Migration {shown['id']} state of instance {server_id} is {shown['status']}. Cannot abort live migration "
+        "while the migration is in this state.",
+    )
+    assert abort(admin, server_id, shown, version="2.65").status_code == 202
+    stayed(cloud, server_id)
+    assert [one["status"] for one in every(admin)] == ["cancelled"]
+
+
+@pytest.mark.parametrize("name", ["pick", "check_destination", "check_source", "expect", "migrate"])
+def test_an_abort_during_a_step_ends_it_before_the_guest_moves(name, admin, cloud):
+    server_id = asked(admin, cloud)
+    step = two_hosts.claim(cloud, until(cloud, name))
+    [shown] = listed(admin, server_id)
+    assert abort(admin, server_id, shown).status_code == 202
+    assert two_hosts.restart(cloud, step) == 1
+    stayed(cloud, server_id)
+
+
+@pytest.mark.parametrize("name", ["arrive", "clean_up_source"])
+def test_a_guest_that_has_left_is_not_called_back(name, admin, cloud):
+    server_id = asked(admin, cloud)
+    until(cloud, name)
+    [shown] = listed(admin, server_id)
+    assert abort(admin, server_id, shown).status_code == (400 if name == "arrive" else 409)
+    cloud.work()
+    assert homes(cloud, server_id) == ["host3"]
+    stories.settled(cloud)
+
+
+def test_what_does_not_go_on_cannot_be_ended(admin, api, cloud):
+    server_id = booted(admin, cloud)
+    answer = abort(admin, server_id, {"id": 7})
+    text = f"Cannot 'abort live migration' instance {server_id} while it is in task_state None"
+    assert (answer.status_code, message(answer)) == (409, text)
+    assert act(admin, server_id, LIVE).status_code == 202
+    [shown] = listed(admin, server_id)
+    assert force(admin, server_id, shown).status_code == 400
+    assert abort(admin, server_id, {"id": "99999"}).status_code == 404
+    assert abort(admin, server_id, {"id": "nonsense"}).status_code == 404
+    assert abort(admin, server_id, shown, version="2.23").status_code == 404
+    assert force(admin, server_id, shown, version="2.21").status_code == 404
+    assert admin.get(f"/servers/{server_id}/migrations", version="2.22").status_code == 404
+    assert admin.send("post", f"/servers/{server_id}/migrations/{shown['id']}/action", {"x": 1}).status_code == 400
+    cloud.work()
+    assert homes(cloud, server_id) == ["host3"]
+
+
+def test_members_neither_see_nor_end_migrations_and_managers_see_no_hosts(admin, api, cloud):
+    cloud.add_host("host3", "cell1")
+    server_id = cloud.boot(api)
+    while cloud.row(server_id).host != "host1":  # host2 is alone in its cell
+        server_id = cloud.boot(api)
+    assert act(admin, server_id, LIVE).status_code == 202
+    assert api.get(f"/servers/{server_id}/migrations", version=LATEST).status_code == 403
+    assert api.get("/os-migrations", version=LATEST).status_code == 403
+    manager = client("manager")
+    [shown] = listed(manager, server_id)
+    assert (shown["source_compute"], shown["status"]) == (None, "accepted")
+    assert abort(manager, server_id, shown).status_code == 403
+    assert force(manager, server_id, shown).status_code == 403
+    assert every(client("manager", project=OTHER_PROJECT)) == []
+
+
+def test_fields_come_with_their_microversions(admin, cloud):
+    asked(admin, cloud)
+    [oldest], [old], [new] = every(admin, version="2.22"), every(admin, version="2.58"), every(admin)
+    assert "migration_type" not in oldest
+    assert "links" not in oldest
+    assert "uuid" not in old
+    assert "user_id" not in old
+    assert set(new) - set(old) == {"uuid", "user_id", "project_id"}
+    assert [link["rel"] for link in new["links"]] == ["self", "bookmark"]
+
+
+def test_migrations_are_found_by_what_they_were_and_shown_in_pages(admin, cloud):
+    first = asked(admin, cloud)
+    cloud.work()
+    act(admin, first, LIVE)
+    cloud.work()
+    second = asked(admin, cloud)
+    newest, back, there = every(admin)
+    assert [one["instance_uuid"] for one in (newest, back, there)] == [second, first, first]
+    assert every(admin, f"?instance_uuid={second}") == [newest]
+    assert every(admin, "?source_compute=host3") == [back]
+    assert every(admin, "?status=completed") == [back, there]
+    assert every(admin, "?migration_type=resize") == []
+    assert every(admin, "?host=host2") == []
+    page = admin.get("/os-migrations?limit=1", version=LATEST).json()
+    assert page["migrations"] == [newest]
+    [more] = page["migrations_links"]
+    assert f"marker={newest['uuid']}" in more["href"]
+    assert every(admin, f"?limit=2&marker={newest['uuid']}") == [back, there]
+    assert admin.get("/os-migrations?marker=nowhere", version=LATEST).status_code == 400
+    assert abort(admin, first, there).status_code == 409
