@@ -22,7 +22,7 @@ from typing import Any
 
 from celery import signals
 from django.conf import settings
-from django.db import DatabaseError, close_old_connections
+from django.db import DatabaseError
 from django.utils import timezone
 
 from cells.context import target_cell
@@ -37,6 +37,7 @@ logger = log.get(__name__)
 REPORT_EVERY = 10.0  # seconds between two lists of what is in progress
 LOOK_EVERY = 0.5  # seconds between looks into the journal for what other hosts still need of us
 RESERVE = 5.0  # the last seconds of the timeout, kept to record what is unfinished; at most a tenth of it
+DATABASE_SECONDS = 3.0  # a database may take to answer us, before we go on without it
 STUCK_AFTER = 15.0  # seconds Celery has to end once nothing is in progress
 
 _leaving = threading.Event()
@@ -132,7 +133,7 @@ class Drain(threading.Thread):
         if self._signalled:
             ours = wish.asked_at == self._since and not wish.wanted
             if ours and wish.deadline != self._signal_deadline:
-                self._signal_deadline = wish.deadline
+                self._signal_deadline, self._handed_over = wish.deadline, False
                 logger.info("drain.deadline_moved", deadline=str(wish.deadline))
         elif wish.wanted:
             if before.wanted and before != wish:
@@ -260,7 +261,7 @@ class Drain(threading.Thread):
             logger.warning("drain.unfinished", **work.facts(), why=why)
         steps = [work.step_id for work in works if work.step_id is not None]
         if steps and self._me.role != "scheduler":
-            goodbye.within(self._reserve(), lambda: self._in_cell(lambda: handover.mark_unfinished(steps, why)))
+            self._in_cell(lambda: handover.mark_unfinished(steps, why))
 
     # -- small things
 
@@ -278,14 +279,17 @@ class Drain(threading.Thread):
         return float(min(RESERVE, settings.GRACEFUL_SHUTDOWN_TIMEOUT / 10 or RESERVE))
 
     def _in_cell(self, ask: Any) -> Any:
-        """What the cell's database answers; None when it does not."""
-        try:
-            close_old_connections()
-            with target_cell(self._me.alias):
-                return ask()
-        except DatabaseError as error:
-            logger.warning("drain.database_away", error=repr(error))
-            return None
+        """What the cell's database answers; None when it does not, be it that it refuses or that it hangs."""
+
+        def there() -> Any:
+            try:
+                with target_cell(self._me.alias):
+                    return ask()
+            except DatabaseError as error:
+                logger.warning("drain.database_away", error=repr(error))
+                return None
+
+        return goodbye.within(DATABASE_SECONDS, there)
 
 
 def is_leaving() -> bool:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from django.db import DatabaseError, close_old_connections
+from django.db import DatabaseError, connections
 from django.utils import timezone
 
 from cells.context import target_cell
@@ -25,12 +25,20 @@ def say(me: worker.Worker, unfinished: int) -> None:
     within(SECONDS, lambda: _write(me, unfinished))
 
 
-def within(seconds: float, work: Callable[[], Any]) -> bool:
-    """Whether the work was done in that time; it is left behind if not."""
-    thread = threading.Thread(target=work, name="last-words", daemon=True)
+def within(seconds: float, work: Callable[[], Any]) -> Any:
+    """What the work answers, if it does in that time; else None, and it is left behind."""
+    answer: list[Any] = []
+
+    def do() -> None:
+        try:
+            answer.append(work())
+        finally:
+            connections.close_all()  # this thread's own
+
+    thread = threading.Thread(target=do, name="bounded", daemon=True)
     thread.start()
     thread.join(seconds)
-    return not thread.is_alive()
+    return answer[0] if answer else None
 
 
 def _write(me: worker.Worker, unfinished: int) -> None:
@@ -39,7 +47,6 @@ def _write(me: worker.Worker, unfinished: int) -> None:
         "drain_asked_at": None, "drain_deadline": None,
     }  # fmt: skip
     try:
-        close_old_connections()
         with target_cell(me.alias):
             mine = Service.objects.filter(binary=me.binary, host=me.host, incarnation=me.incarnation)
             mine.update(ended_at=timezone.now(), in_progress=unfinished, draining_since=None, drained_at=None)
