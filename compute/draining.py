@@ -99,7 +99,7 @@ def operations(service: Service) -> list[Operation]:
     """Everything that needs this service now, the oldest first. Two queries."""
     found = [_of_step(step) for step in _steps(service).order_by("queued_at", "pk")[:MOST]]
     if service.binary == COMPUTE:
-        found += elsewhere(service.host, {one.request_id for one in found})
+        found += elsewhere(service.host, {(one.request_id, one.server_id) for one in found})
     return found
 
 
@@ -144,12 +144,13 @@ def _needs(host: str) -> QuerySet[HostNeed]:
     return HostNeed.objects.filter(host=host, action__finished_at__isnull=True)
 
 
-def elsewhere(host: str, shown: Collection[str] = ()) -> list[Operation]:
+def elsewhere(host: str, shown: Collection[tuple[str, str]] = ()) -> list[Operation]:
     """Operations of several hosts whose present step runs on another one."""
     actions = [need.action_id for need in _needs(host)[:MOST]]
     steps = Step.objects.filter(action__in=actions, state__in=(QUEUED, RUNNING)).exclude(host=host)
     steps = steps.select_related("action").defer("traceback", "action__params").order_by("queued_at", "pk")
-    return [_of_step(step, "elsewhere") for step in steps if step.action.request_id not in shown]
+    return [_of_step(step, "elsewhere") for step in steps
+            if (step.action.request_id, step.server_id) not in shown]
 
 
 def _of_step(step: Step, state: str = "") -> Operation:

@@ -26,9 +26,9 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from cells.context import target_cell
-from cloud import log, metrics
+from cloud import log, metrics, supervisor
 from compute import draining, handover
-from tasks import goodbye, heartbeat, periodic, supervisor, worker
+from tasks import goodbye, heartbeat, periodic, worker
 from tasks.heartbeat import Status, Wish
 from tasks.lanes import Consuming
 from tasks.tracker import Kind, Work, tracker

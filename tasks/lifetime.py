@@ -16,11 +16,11 @@ from django.db import DatabaseError, close_old_connections
 
 from cells.context import target_cell
 from cells.models import Cell
-from cloud import env, log, metrics
+from cloud import env, log, metrics, supervisor
 from compute import dispatch, handover, power, recovery
 from compute.scheduler import place
 from compute.virt.base import GuestEvent, VirtError
-from tasks import drain, heartbeat, hostboot, inventory, lanes, periodic, supervisor, worker
+from tasks import drain, heartbeat, hostboot, inventory, lanes, periodic, worker
 from tasks.tracker import Kind, tracker
 
 logger = log.get(__name__)

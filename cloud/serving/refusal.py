@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from cloud import errors, faults
 from cloud.serving.flight import FLIGHT, Flight
 
-PROBES = frozenset({"/healthz", "/readyz"})  # they answer for themselves
+PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # they answer for themselves
 
 
 def turn_away(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:

@@ -18,9 +18,10 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+from django.conf import settings
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
-from cloud import log
+from cloud import log, supervisor
 from cloud.serving import master
 from cloud.serving.drain import LINGER, Drain
 from cloud.serving.flight import FLIGHT, Flight
@@ -89,6 +90,7 @@ class Worker(ThreadWorker):
         self.poller.register(self.method_queue.fileno(), selectors.EVENT_READ, self.method_queue.run_callbacks)
         self.set_accept_enabled(True)
         logger.info("api.accepting", pid=self.pid)
+        supervisor.warn_if_impatient(settings.GRACEFUL_SHUTDOWN_TIMEOUT)
         while self.alive and self.is_parent_alive():
             self.set_accept_enabled(self.nr_conns < self.worker_connections)
             self.turn(1.0)

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from tasks import supervisor
+from cloud import supervisor
 
 SECONDS = 20
 
