@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -50,7 +51,9 @@ class Place:
 
     cloud: Cloud
     postgres: Server | None
+    token: str = ""  # of the clients
     images: dict[str, str] = field(default_factory=dict)
+    children: list[subprocess.Popen[bytes]] = field(default_factory=list)  # started again by us
     spilled: bool = False  # some book did not agree: the folder is kept
 
     @property
@@ -73,6 +76,8 @@ def opened(*, sqlite: bool) -> Iterator[Place]:
         if server and server.process and server.process.poll() is not None:
             server.start()
         cloud.down()
+        for child in place.children:
+            child.wait(10)
         if server:
             server.stop()
     if place.spilled:
@@ -94,6 +99,7 @@ def _databases(server: Server) -> dict[str, str]:
 
 def _furnish(place: Place) -> None:
     place.cloud.do("quota", "set", *LIMITS, "demo", admin=True)
+    place.token = place.cloud.sdk().auth_token
     service = place.cloud.sdk(admin=True).image
     for name, properties in IMAGES.items():
         made = service.create_image(

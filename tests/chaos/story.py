@@ -16,7 +16,7 @@ from tests.chaos.place import Place
 FLAVOR = "42"  # m1.nano
 SECONDS = 15  # a client waits for an answer
 MOST = 5  # servers of one client
-PAUSE = (0.2, 1.2)  # between two wishes of a client
+PAUSE = (0.5, 1.5)  # between two wishes of a client
 SOFT, HARD = {"reboot": {"type": "SOFT"}}, {"reboot": {"type": "HARD"}}
 BODIES: dict[str, dict[str, Any]] = {
     "stop": {"os-stop": None}, "start": {"os-start": None}, "soft reboot": SOFT, "hard reboot": HARD,
@@ -97,8 +97,7 @@ class Client:
         self.url = f"{story.place.cloud.url}/compute/v2.1/servers"
         self.servers: list[str] = []
         self._session = requests.Session()
-        token = story.place.cloud.sdk().auth_token
-        self._headers = {"X-Auth-Token": token, "OpenStack-API-Version": "compute 2.96"}
+        self._headers = {"X-Auth-Token": story.place.token, "OpenStack-API-Version": "compute 2.96"}
         self._booted = 0
 
     def live(self) -> None:

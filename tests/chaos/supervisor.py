@@ -29,10 +29,9 @@ class Supervisor:
         self.deaths: dict[str, int] = dict.fromkeys(place.names, 0)
         self._away: dict[str, float] = {}  # how long the next absence of a process lasts
         self._due: dict[str, float] = {}
-        self._children: list[subprocess.Popen[bytes]] = []
         self._stop = threading.Event()
-        workers = [name for name in place.names if name not in ("api", "postgres") and "redis" not in name]
-        self._started = {name: _as_started(self._pid_of_daemon(name)) for name in workers}
+        ours = [name for name in place.names if name != "postgres" and not name.startswith("redis-")]
+        self._started = {name: _as_started(self._pid_of_daemon(name)) for name in ours}
 
     def pid(self, name: str) -> int | None:
         """The process's number while it runs."""
@@ -76,7 +75,8 @@ class Supervisor:
 
     def _watch(self) -> None:
         while not self._stop.wait(EVERY):
-            self._children = [child for child in self._children if child.poll() is None]
+            for child in self.place.children:
+                child.poll()  # or it stays a zombie
             for name in self.deaths:
                 self._look_at(name)
 
@@ -101,17 +101,17 @@ class Supervisor:
             self.place.postgres.start()
         elif name.startswith("redis-"):
             redis.start(state)
-        elif name == "api":
-            api.end_orphans(state)
-            api.start(state)
         else:
+            if name == "api":
+                api.end_orphans(state)  # they would hold its port
             self.place.cloud.daemon(name).forget_if_dead()
             argv, environment, folder = self._started[name]
-            null = subprocess.DEVNULL
-            child = subprocess.Popen(
-                argv, env=environment, cwd=folder, stdin=null, stdout=null, stderr=null, start_new_session=True
-            )
-            self._children.append(child)
+            with state.log(name).open("ab") as log:
+                child = subprocess.Popen(
+                    argv, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    start_new_session=True,
+                )  # fmt: skip
+            self.place.children.append(child)
 
 
 def _as_started(pid: int | None) -> tuple[list[str], dict[str, str], str]:

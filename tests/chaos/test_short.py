@@ -27,7 +27,7 @@ def test_a_cloud_that_is_harmed_all_the_time_spills_nothing(place: Place):
     verdict = run.seed(place, seed=1, operations=80, seconds=60)
     assert not verdict.findings, verdict.culprits
     assert sum(one.accepted is True for one in verdict.asked) >= 80
-    assert verdict.deaths >= 5
+    assert verdict.deaths >= 4
 
 
 def test_a_process_killed_at_a_bad_moment_spills_nothing(place: Place):
