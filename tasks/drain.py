@@ -37,6 +37,7 @@ logger = log.get(__name__)
 REPORT_EVERY = 10.0  # seconds between two lists of what is in progress
 LOOK_EVERY = 0.5  # seconds between looks into the journal for what other hosts still need of us
 RESERVE = 5.0  # the last seconds of the timeout, kept to record what is unfinished; at most a tenth of it
+SILENCE = 10.0  # seconds a journal may not answer, before a process with nothing to do leaves all the same
 DATABASE_SECONDS = 3.0  # a database may take to answer us, before we go on without it
 STUCK_AFTER = 15.0  # seconds Celery has to end once nothing is in progress
 
@@ -66,6 +67,7 @@ class Drain(threading.Thread):
         self._left = 0
         self._next_report = 0.0
         self._handed_over = False
+        self._silent_since = 0.0  # the journal does not answer
 
     def obey(self, order: Signal | Wish | Work) -> None:
         """Tell it something. Never blocks."""
@@ -229,8 +231,12 @@ class Drain(threading.Thread):
         if running or self._me.driver is None:
             return len(running)
         needed = self._in_cell(lambda: draining.needs(self._me.host))
-        # The journal does not answer: somebody may need us, so we stay, until the deadline if there is one.
-        return 1 if needed is None else int(needed)
+        if needed is not None:
+            self._silent_since = 0.0
+            return int(needed)
+        # Another host may need us. But it works on the same journal: without that nobody gets on for long.
+        self._silent_since = self._silent_since or time.monotonic()
+        return int(time.monotonic() - self._silent_since < SILENCE)
 
     def _report(self) -> None:
         """Everything in progress, a line each."""

@@ -9,9 +9,9 @@ import subprocess
 import urllib.error
 import urllib.request
 
+from cloud.processes import gone, with_command
 from deploy.local import envfiles, ports
 from deploy.local.daemons import KILL_SECONDS, Daemon, tool
-from deploy.local.processes import gone, with_command
 from deploy.local.progress import Failed, wait_for
 from deploy.local.state import ROOT, State
 

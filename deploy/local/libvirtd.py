@@ -21,8 +21,8 @@ import time
 import uuid
 from pathlib import Path
 
+from cloud.processes import alive, gone, read_pid
 from deploy.local import libvirtd_conf as conf
-from deploy.local.processes import alive, gone, read_pid
 
 START_SECONDS = 60
 STOP_SECONDS = 15

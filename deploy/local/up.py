@@ -128,6 +128,7 @@ def start_services(state: State) -> bool:
         api.wait_until_ready(state, gunicorn)
         if nodes:
             workers.wait_until_ready(state, nodes, since)
+        if nodes or gunicorn:  # also when the first `up` ended at the API, before it came to this
             manage(state, "discover_hosts")
         names = [*(["api"] if gunicorn else []), *(node.name for node in nodes)]
         note.text = f"started {', '.join(names)}" if names else "running"

@@ -25,11 +25,11 @@ from typing import Any
 
 import psycopg
 
+from cloud.processes import gone
 from deploy.local import api, boot, envfiles, hosts, leftovers, libvirtd_conf, redis, workers
 from deploy.local.daemons import Daemon
 from deploy.local.libvirtd import LibvirtHost
 from deploy.local.ports import any_free, next_free
-from deploy.local.processes import gone
 from deploy.local.state import ROOT, State
 
 UP_SECONDS, DOWN_SECONDS, STATUS_SECONDS, CLIENT_SECONDS = 400, 300, 60, 180

@@ -17,7 +17,7 @@ from typing import Any
 
 import requests
 
-from deploy.local.processes import alive
+from cloud.processes import alive
 from tests.live import books
 from tests.live.cloud import Cloud, eventually
 

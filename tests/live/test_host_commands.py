@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.processes import gone
+from cloud.processes import gone
 from deploy.local.state import ROOT
 from tests.live.cloud import Cloud, eventually
 
