@@ -14,7 +14,7 @@ from tests.chaos import run
 from tests.chaos.ledger import Finding
 from tests.chaos.place import DIES, Place
 from tests.chaos.report import Verdict
-from tests.chaos.story import Client, Story
+from tests.chaos.story import BODIES, Client, Story
 from tests.chaos.supervisor import Supervisor
 from tests.live.cloud import eventually
 
@@ -31,11 +31,12 @@ DEADLY = {
 
 
 def names() -> list[str]:
-    """Every point of every kind of process, as `point@role`, and `verb.die` for every verb."""
+    """Every point of every kind of process, as `point@role`; the worst for every wish; `verb.die` for every verb."""
     found = []
     for point, text in POINTS.items():
         roles = [ROLES[role] for role in text.split(":")[0].split(", ")]
         found += [f"{point}@{role}" for role in roles if (point, role) not in NOT_YET]
+    found += [f"step.worked@host/{wish}" for wish in (*BODIES, "createImage", "delete")]
     return found + [f"{verb}.die" for verb in DIES]
 
 
@@ -81,11 +82,16 @@ def _one(place: Place, supervisor: Supervisor, name: str) -> Verdict:
 
 
 def _at_point(place: Place, supervisor: Supervisor, client: Client, name: str) -> bool:
-    """Arm it, and do a little of everything until somebody has died of it."""
-    point, role = name.split("@")
+    """Arm it, and do a little of everything, or just one thing, until somebody has died of it."""
+    point, _, where = name.partition("@")
+    role, _, wish = where.partition("/")
     trap = _trap(place, role)
+    server = _ready(client, "quick", wish) if wish else ""
     trap.write_text(point)
-    _load(client)
+    if server:
+        client.ask(wish, server)
+    elif not wish:
+        _load(client)
     if point == "recovery.begun":
         for process in supervisor.deaths:
             if process.startswith(role):
@@ -112,12 +118,20 @@ def _load(client: Client) -> None:
 def _deadly(client: Client, name: str) -> bool:
     """A guest whose worker dies once, in the middle of one verb."""
     verb = name.removesuffix(".die")
-    server = client.boot(f"die-{verb}")
-    wish = DEADLY[verb]
-    for one in filter(None, (BEFORE.get(wish, ""), wish)):
-        _idle(client, [server])
-        client.ask(one, server)
+    server = _ready(client, f"die-{verb}", DEADLY[verb])
+    if server and DEADLY[verb]:
+        client.ask(DEADLY[verb], server)
     return bool(server)
+
+
+def _ready(client: Client, image: str, wish: str) -> str:
+    """A server where the wish is legal."""
+    server = client.boot(image)
+    _idle(client, [server])
+    if server and wish in BEFORE:
+        client.ask(BEFORE[wish], server)
+        _idle(client, [server])
+    return server
 
 
 def _idle(client: Client, servers: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from tests.chaos.place import Place, opened
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
 POINTS = [
-    "submit.committed@api", "step.received@host", "step.worked@host", "step.committed@host",
+    "submit.committed@api", "step.received@host", "step.worked@host/soft reboot", "step.committed@host",
     "step.worked@conductor", "reboot_hard.die",
 ]  # fmt: skip
 
