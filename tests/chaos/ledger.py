@@ -24,9 +24,12 @@ OFF = {"powered off by guest", "powered off by force"}
 DOES = {
     "create": {"spawned"}, "delete": {"destroyed"}, "start": {"powered on"}, "stop": OFF,
     "reboot": {"rebooted"}, "pause": {"paused"}, "unpause": {"unpaused"}, "suspend": {"suspended"},
-    "resume": {"resumed"}, "createImage": set(),
+    "resume": {"resumed"}, "createImage": set(), "live-migration": {"migrated in"},
 }  # fmt: skip
-MAY = {"create": {"destroyed"}, "reboot": OFF, "createImage": {"snapshot taken"}}
+MAY = {
+    "create": {"destroyed"}, "reboot": OFF, "createImage": {"snapshot taken"},
+    "live-migration": {"migrated out", "taken back"},
+}  # fmt: skip
 NOTHING_TO_DO = "was off already"
 POWER = {"active": PowerState.RUNNING, "paused": PowerState.PAUSED, "suspended": PowerState.SUSPENDED,
          "stopped": PowerState.SHUTDOWN}  # fmt: skip

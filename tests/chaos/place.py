@@ -18,14 +18,14 @@ HOSTS_PER_CELL = 2
 LIMITS = ("--instances", "2000", "--cores", "4000", "--ram", "4000000")
 QUICK = {
     "spawn": 0.3, "destroy": 0.1, "power_on": 0.2, "power_off": 0.05, "reboot_hard": 0.3, "pause": 0.05,
-    "unpause": 0.05, "suspend": 0.3, "resume": 0.3, "snapshot": 0.3, "shutdown": 0.2,
+    "unpause": 0.05, "suspend": 0.3, "resume": 0.3, "snapshot": 0.3, "shutdown": 0.2, "hand_over": 0.3,
 }  # fmt: skip
 SLOW = {
     "spawn": 3.0, "destroy": 1.0, "power_on": 1.5, "power_off": 0.5, "reboot_hard": 2.0, "pause": 0.5,
-    "unpause": 0.5, "suspend": 2.5, "resume": 2.5, "snapshot": 3.0, "shutdown": 2.0,
+    "unpause": 0.5, "suspend": 2.5, "resume": 2.5, "snapshot": 3.0, "shutdown": 2.0, "hand_over": 3.0,
 }  # fmt: skip
 DIES = ("spawn", "destroy", "power_on", "power_off", "reboot_hard", "pause", "unpause", "suspend", "resume",
-        "snapshot", "signal_shutdown")  # fmt: skip
+        "snapshot", "signal_shutdown", "expect", "hand_over", "settle")  # fmt: skip
 DISK = b"\xeb\xfe".ljust(1 << 16, b"\0")
 
 
@@ -40,6 +40,7 @@ IMAGES = {
     "deaf": orders(QUICK, fake_shutdown_ignore="1", os_shutdown_timeout="2"),
     "reluctant": orders(QUICK, fake_spawn_fail="1"),  # does not run on the first host that tries
     "uncopied": orders(QUICK, fake_snapshot_fail="always"),
+    "unmoved": orders(QUICK, fake_hand_over_fail="always"),
     "sticky": orders(QUICK, fake_destroy_fail="1"),
     **{f"die-{verb}": orders(QUICK, **{f"fake_{verb}_die": "1"}) for verb in DIES},
 }
@@ -52,6 +53,7 @@ class Place:
     cloud: Cloud
     postgres: Server | None
     token: str = ""  # of the clients
+    admin_token: str = ""
     images: dict[str, str] = field(default_factory=dict)
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)  # started again by us
     spilled: bool = False  # some book did not agree: the folder is kept
@@ -100,7 +102,8 @@ def _databases(server: Server) -> dict[str, str]:
 def _furnish(place: Place) -> None:
     place.cloud.do("quota", "set", *LIMITS, "demo", admin=True)
     place.token = place.cloud.sdk().auth_token
-    service = place.cloud.sdk(admin=True).image
+    admin = place.cloud.sdk(admin=True)
+    place.admin_token, service = admin.auth_token, admin.image
     for name, properties in IMAGES.items():
         made = service.create_image(
             name, data=DISK, md5=hashlib.md5(DISK).hexdigest(), disk_format="raw", container_format="bare",
