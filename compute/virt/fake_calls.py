@@ -49,7 +49,7 @@ class Calls:
             raise HypervisorUnavailable("the driver was closed meanwhile")
         if failure is not None:
             raise failure(f"{verb} failed to order")
-        die_if_ordered = partial(self._die, verb, uuid, order.die, wish.die)
+        die_if_ordered = partial(self._die, self._is_to_die(verb, uuid, order.die, wish.die))
         if verb not in HALF_WAY:
             die_if_ordered()
         yield die_if_ordered
@@ -64,11 +64,19 @@ class Calls:
         if self._closing.wait(seconds):
             raise HypervisorUnavailable("the driver was closed meanwhile")
 
-    def _die(self, verb: str, uuid: str, any_guest: int, this_guest: int) -> None:
-        """As often as ordered, counted in the state, so that the next life goes on."""
-        for whose, times in (("", any_guest), (uuid, this_guest)):
-            if times and self._state.count_failure(whose, f"{verb}.die") <= times:
-                os.kill(os.getpid(), signal.SIGKILL)
+    def _is_to_die(self, verb: str, uuid: str, any_guest: int, this_guest: int) -> bool:
+        """As often as ordered, counted in the state, so that the next life goes on.
+
+        Counted before the verb begins: what it does in a transaction is undone by its death.
+        """
+        wishes = (("", any_guest), (uuid, this_guest))
+        due = [times and self._state.count_failure(whose, f"{verb}.die") <= times for whose, times in wishes]
+        return any(due)
+
+    @staticmethod
+    def _die(due: bool) -> None:
+        if due:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def _properties(self, uuid: str, guest: Guest | None) -> dict[str, str]:
         record = None if guest or not uuid else self._state.find(uuid)
