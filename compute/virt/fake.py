@@ -141,6 +141,7 @@ class FakeDriver(Migration, Driver):
         with self._call("reboot_hard", guest.uuid, guest) as die_if_ordered:
             if mark and self._rebooted(guest.uuid, mark):
                 return
+            self._is_down(guest.uuid)  # its own end, if that came first, is on record too
             with self._state.alone():
                 record = self._state.get(guest.uuid)
                 record.power, record.mark = PowerState.SHUTDOWN, mark
