@@ -6,20 +6,26 @@ the destination is picked until one of them is left.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from dataclasses import asdict, replace
 from typing import Any
 
-from django.db import transaction
+from django.db import DatabaseError, close_old_connections, transaction
+from django.utils import timezone
 
 from cells.context import current_alias
 from cloud.errors import BadRequest, Conflict
 from compute import claims, journal, state
+from compute.errors import StateConflict
 from compute.lifecycle import Run
 from compute.models import ComputeNode, Instance, InstanceAction, Service
 from compute.models.host import COMPUTE
 from compute.models.instance import new_uuid
 from compute.scheduler import pick
-from compute.virt.base import MIGRATES, VirtError
+from compute.state import Move
+from compute.virt.base import MIGRATES, Command, Progress, VirtError, Watch
+
+LOOK_EVERY = 0.4  # seconds between two looks for an abort: each is a few small queries
 
 
 def begun_at(instance: Instance) -> dict[str, Any]:
@@ -88,10 +94,7 @@ def claim(run: Run, what: pick.Wanted, *, forced: bool = False) -> None:
 def give_back(run: Run) -> None:
     """What is claimed of the destination is free again, unless a newer move of the server is going there."""
     node = run.params.get("destination_node")
-    newer = InstanceAction.objects.filter(
-        server_id=run.instance.uuid, finished_at__isnull=True, pk__gt=run.action.pk, params__destination_node=node
-    )
-    if node and not newer.exists() and Instance.objects.get(pk=run.instance.pk).node != node:
+    if node and not _goes_to(run, run.params["destination"]):
         claims.release(run.instance.uuid, node)
 
 
@@ -102,6 +105,11 @@ def must_go_on(run: Run) -> None:
             raise VirtError(f"host {host} drains")
 
 
+def zone_of(host: str) -> str:
+    """The availability zone a host is in."""
+    return _service(host).availability_zone
+
+
 def arrived(run: Run, **also: Any) -> None:
     """The guest lives at the destination. In the transaction that closes the step which saw to it."""
     params = run.params
@@ -109,6 +117,60 @@ def arrived(run: Run, **also: Any) -> None:
         run.instance, host=params["destination"], node=params["destination_node"],
         availability_zone=params.get("zone", ""), **also,
     )  # fmt: skip
+
+
+def forget(run: Run, host: str) -> None:
+    """Nothing is left of the guest on a host it has left for good, unless it came back or is about to."""
+    if not _goes_to(run, host):
+        run.hypervisor.forget(run.instance.uuid)
+
+
+def end_at(run: Run, host: str) -> None:
+    """As `forget`, for a host where the guest itself still is."""
+    if not _goes_to(run, host):
+        run.hypervisor.destroy(run.instance.uuid)
+
+
+def _goes_to(run: Run, host: str) -> bool:
+    """Steps of one server run one at a time, so this stays true while the step runs."""
+    newer = InstanceAction.objects.filter(
+        server_id=run.instance.uuid, finished_at__isnull=True, pk__gt=run.action.pk, params__destination=host
+    )
+    lives_here = run.instance.host == host and not run.instance.deleted
+    return lives_here or newer.exists()
+
+
+def watching(run: Run, move: Move) -> Watch:
+    """Puts the progress on record, and reads there whether somebody wants it to stop."""
+    looked = 0.0
+
+    def watch(progress: Progress) -> Command:
+        nonlocal looked
+        if time.monotonic() - looked < LOOK_EVERY:
+            return Command.GO_ON
+        looked = time.monotonic()
+        try:
+            return _look(run, move, progress)
+        except StateConflict:  # a delete or an operator took the server
+            return Command.ABORT
+        except DatabaseError:  # nobody can be asked, so it goes on
+            close_old_connections()
+            return Command.GO_ON
+
+    return watch
+
+
+def _look(run: Run, move: Move, progress: Progress) -> Command:
+    total, left = progress.memory_total + progress.disk_total, progress.memory_left + progress.disk_left
+    percent = 100 * (total - left) // total if total else 0
+    state.during(run.instance, move, progress=percent)
+    journal.change_params(run.action, progress=asdict(progress))
+    journal.say(run.step, f"{percent} % of {total >> 20} MiB after {progress.seconds:.0f} s")
+    if run.params.get("abort"):
+        return Command.ABORT
+    if run.step.deadline is not None and timezone.now() > run.step.deadline:
+        return Command.ABORT
+    return Command.END_NOW if run.params.get("force") else Command.GO_ON
 
 
 def _service(host: str) -> Service:

@@ -42,6 +42,8 @@ RULES: dict[str, Rule] = {
         "os-suspend-server:suspend": M, "os-suspend-server:resume": M,
         "os-lock-server:lock": M, "os-lock-server:unlock": M,
         "os-lock-server:unlock:unlock_override": A,
+        "servers:resize": M, "servers:confirm_resize": M, "servers:revert_resize": M,
+        "os-migrate-server:migrate": MG, "os-migrate-server:migrate:host": A,
         "os-migrate-server:migrate_live": MG, "os-migrate-server:migrate_live:host": A,
         "servers:migrations:index": MG, "servers:migrations:index:host": A, "servers:migrations:show": A,
         "servers:migrations:force_complete": A, "servers:migrations:delete": A,

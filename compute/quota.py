@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from django.conf import settings
 from django.db import connections
@@ -60,11 +61,42 @@ def hold(project_id: str, least: int, most: int, vcpus: int, memory_mb: int) -> 
     )  # fmt: skip
     if room >= least:
         return min(room, most)
-    asked = {name: least * size for name, size in each.items()}
+    _refuse({name: least * size for name, size in each.items()}, used, allowed)
+    return least
+
+
+def must_fit(project_id: str, server_id: str, vcpus: int, memory_mb: int) -> None:
+    """Raises QuotaExceeded when one of the project's servers may not become so large."""
+    spec = RequestSpec.objects.get(pk=server_id)
+    more = {"cores": max(0, vcpus - spec.vcpus), "ram": max(0, memory_mb - spec.memory_mb)}
+    _refuse({name: size for name, size in more.items() if size}, usage(project_id), limits(project_id))
+
+
+def grow(project_id: str, server_id: str, vcpus: int, memory_mb: int) -> None:
+    """Count a server as at least so large, inside a global transaction. Raises QuotaExceeded."""
+    _take_turn(project_id)
+    must_fit(project_id, server_id, vcpus, memory_mb)
+    counted = RequestSpec.objects.filter(pk=server_id)
+    counted.filter(vcpus__lt=vcpus).update(vcpus=vcpus)
+    counted.filter(memory_mb__lt=memory_mb).update(memory_mb=memory_mb)
+
+
+def count_as(server_id: str, size: Mapping[str, Any]) -> None:
+    """Count a server as exactly so large; `size` are columns of its row."""
+    flavor = {"id": size["flavor_id"], **size["flavor"]}
+    RequestSpec.objects.filter(pk=server_id).update(
+        vcpus=size["vcpus"], memory_mb=size["memory_mb"], disk_gb=size["disk_gb"], flavor=flavor
+    )
+
+
+def _refuse(asked: Mapping[str, int], used: Usage, allowed: Mapping[str, int]) -> None:
+    """Raises QuotaExceeded with Nova's text when something of it is too much."""
     over = [
         name for name, wanted in asked.items()
         if allowed[name] >= 0 and getattr(used, name) + wanted > allowed[name]
     ]  # fmt: skip
+    if not over:
+        return
     requested = ", ".join(str(asked[name]) for name in over)
     have = ", ".join(str(getattr(used, name)) for name in over)
     of = ", ".join(f"{allowed[name]} {name}" for name in over)

@@ -212,13 +212,14 @@ def _try_again(run: Run, error: Exception) -> None:
 
 
 def _look(run: Run) -> PowerState | None:
-    """What the hypervisor says the guest is doing now; None when there is nobody to ask."""
+    """What the hypervisor says the guest is doing now; None when there is nobody to ask, or it lives elsewhere."""
     if run.driver is None:
         return None
     try:
-        return run.driver.power_state(run.instance.uuid)
+        seen = run.driver.power_state(run.instance.uuid)
     except VirtError:
         return None
+    return None if seen is PowerState.NOSTATE and run.step.host != run.instance.host else seen
 
 
 def _persistently(write: Callable[[], None]) -> None:

@@ -45,7 +45,7 @@ class StepSpec:
     """One part of an action: the method of the action that does it, and where.
 
     `undo` names the method that takes it back, in the same place, on the ops lane; it runs for steps that
-    were done or failed midway. After a step of `no_return` nothing is undone any more.
+    were begun, however they ended. After a step of `no_return` nothing is undone any more.
     """
 
     name: str

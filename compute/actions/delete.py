@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cells.models import InstanceMapping
-from compute import actions, claims, journal, state
+from compute import actions, claims, journal, moving, moving_cold, state
 from compute.errors import StateConflict
-from compute.lifecycle import Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
+from compute.lifecycle import OPS, Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
 from compute.models import Instance, InstanceAction
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState, VirtError
@@ -19,7 +19,10 @@ class Delete(ServerAction):
     name = "delete"
     policy = "os_compute_api:servers:delete"
     move = Move(state.LIVING, TaskState.DELETING, failed=VmState.ERROR)  # can be deleted again
-    steps = (StepSpec("terminate", "compute_terminate_instance"),)
+    steps = (
+        StepSpec("terminate", "compute_terminate_instance", no_return=True),
+        StepSpec("forget_source", "compute_forget_source", On.SOURCE, OPS),  # of one that was resized
+    )
     clean_up = StepSpec("count_again", "conductor_keep_instance", on=On.CONDUCTOR)
     needs_host = False
 
@@ -37,6 +40,8 @@ class Delete(ServerAction):
             params["late"] = True  # another delete was faster
             return
         actions.cancel_open(instance, "the server was deleted")
+        waits = moving_cold.last(instance) if instance.vm_state == VmState.RESIZED else None
+        params |= {"source": waits.params["source"]} if waits is not None else {}
 
     def record(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> Any:
         """Journal it, or do it here when no host has anything of it."""
@@ -60,10 +65,22 @@ class Delete(ServerAction):
         """Gone already is success."""
         run.hypervisor.destroy(run.instance.uuid)
 
-    def complete(self, run: Run, power_state: PowerState | None) -> None:
-        """The row stays as history, and what it held of the host is free; or it failed, and lives on."""
-        if run.step.name != "count_again":
+    def forget_source(self, run: Run) -> None:
+        """What its old host has kept for a revert."""
+        moving.end_at(run, run.params["source"])
+
+    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+        """The row stays as history, and what it held of hosts is free."""
+        if run.step.name == "terminate":
             bury(run.instance)
+
+    def next_step(self, done: str, run: Run) -> StepSpec | None:
+        """Only a server that was resized has left something on another host."""
+        return super().next_step(done, run) if "source" in run.params else None
+
+    def complete(self, run: Run, power_state: PowerState | None) -> None:
+        """All is recorded with its end; or it failed, and lives on."""
+        if run.step.name != "count_again":
             return
         failed = run.action.steps.filter(name="terminate", state="failed").last()
         why = failed.details if failed else "the delete was taken back"

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
-
-from django.db import DatabaseError, close_old_connections
-from django.utils import timezone
 
 from cloud.errors import BadRequest
 from compute import actions, claims, journal, moving, policy, running, schema, state
@@ -18,7 +13,7 @@ from compute.microversion import Version
 from compute.models import Instance, InstanceAction, Step
 from compute.scheduler import pick
 from compute.state import Move, TaskState, VmState
-from compute.virt.base import Command, MigrationAborted, PowerState, Progress, Watch
+from compute.virt.base import MigrationAborted, PowerState
 
 RULE = "os_compute_api:os-migrate-server:migrate_live"
 MOVE = Move(frozenset({VmState.ACTIVE, VmState.PAUSED}), TaskState.MIGRATING)
@@ -26,7 +21,6 @@ HOST = {"type": ["string", "null"], "minLength": 1, "maxLength": 255, "pattern":
 TRUTHS: Any = schema.BOOLEAN["enum"]
 AUTO = {"enum": [*TRUTHS, "auto"]}
 SECONDS_PER_GIB = 800.0  # Nova's live_migration_completion_timeout; then it is aborted
-LOOK_EVERY = 0.4  # seconds between two looks for an abort: each is two queries
 
 
 class MigrateLive(ServerAction):
@@ -114,7 +108,7 @@ class MigrateLive(ServerAction):
         """As long as it takes, with an eye on who wants it to stop. Gone already is success."""
         seconds = SECONDS_PER_GIB * max(2.0, run.instance.memory_mb / 1024)
         run.deadline(seconds)
-        run.hypervisor.hand_over(run.instance.as_guest(), run.params["arrival"], _watch(run))
+        run.hypervisor.hand_over(run.instance.as_guest(), run.params["arrival"], moving.watching(run, MOVE))
         run.note(f"the guest has left {run.params['source']}")
 
     def arrive(self, run: Run) -> None:
@@ -126,7 +120,7 @@ class MigrateLive(ServerAction):
 
     def clean_up_source(self, run: Run) -> None:
         """Nothing is left where it was; a guest that came back meanwhile is left alone."""
-        run.hypervisor.forget(run.instance.uuid)
+        moving.forget(run, run.params["source"])
 
     def record_step(self, run: Run, power_state: PowerState | None) -> None:
         """With its arrival a server belongs to its new host, and is free for the next request."""
@@ -185,36 +179,3 @@ def _must_be_wanted(run: Run) -> None:
     """Raises MigrationAborted when somebody called it off."""
     if run.params.get("abort"):
         raise MigrationAborted("the migration was aborted")
-
-
-def _watch(run: Run) -> Watch:
-    """Puts the progress on record, and reads there what became of the wish."""
-    looked = 0.0
-
-    def watch(progress: Progress) -> Command:
-        nonlocal looked
-        if time.monotonic() - looked < LOOK_EVERY:
-            return Command.GO_ON
-        looked = time.monotonic()
-        try:
-            return _look(run, progress)
-        except StateConflict:  # a delete or an operator took the server
-            return Command.ABORT
-        except DatabaseError:  # nobody can be asked, so it goes on
-            close_old_connections()
-            return Command.GO_ON
-
-    return watch
-
-
-def _look(run: Run, progress: Progress) -> Command:
-    total, left = progress.memory_total + progress.disk_total, progress.memory_left + progress.disk_left
-    percent = 100 * (total - left) // total if total else 0
-    state.during(run.instance, MOVE, progress=percent)
-    journal.change_params(run.action, progress=asdict(progress))
-    journal.say(run.step, f"{percent} % of {total >> 20} MiB after {progress.seconds:.0f} s")
-    if run.params.get("abort"):
-        return Command.ABORT
-    if run.step.deadline is not None and timezone.now() > run.step.deadline:
-        return Command.ABORT
-    return Command.END_NOW if run.params.get("force") else Command.GO_ON

@@ -58,7 +58,8 @@ def as_json(row: InstanceAction, version: Version, *, show_hosts: bool) -> dict[
 
 def of_server(row: InstanceAction, version: Version, *, show_hosts: bool) -> dict[str, Any]:
     """As /servers/{id}/migrations shows it, with its progress."""
-    progress, measured = row.params.get("progress", {}), {}
+    progress = row.params.get("progress", {})
+    measured: dict[str, int] = {}
     for name in _MEASURES:
         total, left = progress.get(f"{name}_total", 0), progress.get(f"{name}_left", 0)
         measured |= {

@@ -45,6 +45,7 @@ class Migration:
                 return
             self._travel(guest, watch)
             parcel = self._parcel(Path(to["inbox"]), guest.uuid)
+            self._is_down(guest.uuid)  # its own end, if that came first, is on record here
             with self._state.alone():
                 packed = self._pack(guest.uuid)
                 partial_file = parcel.with_suffix(".part")
@@ -76,6 +77,10 @@ class Migration:
     def forget(self, uuid: str) -> None:
         with self._call("forget", uuid):
             self._state.run("DELETE FROM departed WHERE uuid = ?", uuid)
+
+    def _is_down(self, uuid: str) -> None:
+        """The driver's own."""
+        raise NotImplementedError
 
     def _travel(self, guest: Guest, watch: Watch) -> None:
         """As long as was ordered. Raises MigrationAborted."""

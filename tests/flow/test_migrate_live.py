@@ -202,6 +202,17 @@ def test_a_reset_state_in_the_middle_leaves_one_guest_and_one_claim(name, admin,
     is_at(cloud, server_id, "host3" if name in STEPS[-2:] else "host1")
 
 
+@pytest.mark.parametrize("name", STEPS)
+def test_a_reset_state_after_a_host_died_leaves_one_guest_and_one_claim(name, admin, cloud):
+    server_id = asked(admin, cloud)
+    step = two_hosts.claim(cloud, until(cloud, name))
+    two_hosts.work(cloud, step)
+    assert two_hosts.restart(cloud, step) == 1
+    assert act(admin, server_id, {"os-resetState": {"state": "active"}}).status_code == 202
+    cloud.work()
+    is_at(cloud, server_id, "host3" if name in STEPS[-2:] else "host1")
+
+
 def test_a_stop_asked_for_at_the_last_moment_follows_the_server(admin, cloud):
     server_id = asked(admin, cloud)
     until(cloud, "arrive")

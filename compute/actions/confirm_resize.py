@@ -1,0 +1,49 @@
+"""The user is content: the server stays where it went, in its new size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compute import claims, moving, moving_cold, quota
+from compute.lifecycle import OPS, Answer, Asked, On, Run, ServerAction, StepSpec
+from compute.models import Instance
+from compute.state import Move, TaskState, VmState
+from compute.virt.base import PowerState
+
+
+class ConfirmResize(ServerAction):
+    """Resized -> what it was before the resize or the cold migration."""
+
+    key = name = "confirmResize"
+    policy = "os_compute_api:servers:confirm_resize"
+    move = Move(frozenset({VmState.RESIZED}), TaskState.RESIZE_CONFIRMING)
+    steps = (
+        StepSpec("forget_source", "compute_confirm_resize", On.SOURCE, no_return=True),
+        StepSpec("count", "conductor_confirm_resize", On.CONDUCTOR, OPS),
+    )
+
+    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+        """Of which move."""
+        return moving_cold.word_for(instance) if instance.vm_state == VmState.RESIZED else {}
+
+    def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
+        """No body."""
+        return Answer(204)
+
+    def forget_source(self, run: Run) -> None:
+        """What the source has kept for a revert."""
+        moving.forget(run, run.params["source"])
+
+    def count(self, run: Run) -> None:
+        """On a conductor, which may touch the global side: the project has the new size."""
+        quota.count_as(run.instance.uuid, run.params["new"])
+
+    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+        """The source's room is free; then the server is."""
+        if run.step.name == "forget_source":
+            claims.release(run.instance.uuid, run.params["source_node"])
+        else:
+            moving_cold.ended(run, "confirmed")
+
+    def complete(self, run: Run, power_state: PowerState | None) -> None:
+        """All is recorded."""

@@ -1,0 +1,60 @@
+"""Give a server another flavor, which takes it to another host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cloud.errors import BadRequest
+from compute import flavors, moving, moving_cold, quota
+from compute.errors import FlavorNotFound
+from compute.lifecycle import Asked
+from compute.microversion import Version
+from compute.models import Flavor, Instance
+
+
+class Resize(moving_cold.ColdMove):
+    """Active or stopped -> resized, with the new flavor, until that is confirmed or reverted."""
+
+    key = name = "resize"
+    policy = "os_compute_api:servers:resize"
+
+    def schema(self, version: Version) -> dict[str, Any]:
+        """The disk setting is taken and has no effect."""
+        return {
+            "type": "object",
+            "properties": {
+                "flavorRef": {"type": ["string", "integer"], "minLength": 1},
+                "OS-DCF:diskConfig": {"type": "string", "enum": ["AUTO", "MANUAL"]},
+            },
+            "required": ["flavorRef"],
+            "additionalProperties": False,
+        }
+
+    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+        """What is wrong with the flavor is said at once."""
+        flavor = _flavor(str(asked.body["flavorRef"]), instance, asked)
+        moving.must_support(instance)
+        new = {
+            "vcpus": flavor.vcpus, "memory_mb": flavor.memory_mb, "disk_gb": flavor.disk_gb,
+            "flavor_id": flavor.flavor_id, "flavor": flavor.snapshot(),
+        }  # fmt: skip
+        quota.must_fit(instance.project_id, instance.uuid, flavor.vcpus, flavor.memory_mb)
+        return moving_cold.begun_at(instance, new=new)
+
+
+def _flavor(flavor_id: str, instance: Instance, asked: Asked) -> Flavor:
+    """Raises BadRequest."""
+    flavor_id = flavor_id.rsplit("/", 1)[-1]
+    try:
+        flavor = flavors.get(flavor_id, asked.caller)
+    except FlavorNotFound as missing:
+        raise BadRequest(missing.message) from missing
+    if flavor.disabled:
+        raise BadRequest(f"Flavor {flavor_id} could not be found.")
+    if flavor.flavor_id == instance.flavor_id:
+        raise BadRequest("When resizing, instances must change flavor!")
+    if flavor.disk_gb < instance.disk_gb:
+        raise BadRequest(
+            f"Resize to a smaller disk is not allowed: it has {instance.disk_gb} GiB, the flavor {flavor.disk_gb}."
+        )
+    return flavor

@@ -1,0 +1,81 @@
+"""The user is not content: the server goes back where it came from, in its old size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compute import actions, claims, grace, moving, moving_cold, quota, state
+from compute.lifecycle import OPS, Asked, On, Run, ServerAction, StepSpec
+from compute.models import Instance
+from compute.state import Move, TaskState, VmState
+from compute.virt.base import PowerState, VirtError
+
+
+class RevertResize(ServerAction):
+    """Resized -> what it was before the resize or the cold migration, where it was."""
+
+    key = name = "revertResize"
+    policy = "os_compute_api:servers:revert_resize"
+    move = Move(frozenset({VmState.RESIZED}), TaskState.RESIZE_REVERTING)
+    steps = (
+        StepSpec("power_off", "compute_revert_resize", undo="power_on_again"),
+        StepSpec("come_back", "compute_finish_revert_resize", On.SOURCE, OPS, undo="leave_again", no_return=True),
+        StepSpec("forget_destination", "compute_revert_resize_cleanup", On.DEST, OPS),
+        StepSpec("count", "conductor_revert_resize", On.CONDUCTOR, OPS),
+    )
+
+    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+        """Of which move."""
+        return moving_cold.word_for(instance) if instance.vm_state == VmState.RESIZED else {}
+
+    def power_off(self, run: Run) -> None:
+        """With grace. It stays here until it lives at its source again."""
+        seconds = grace.timeout_for(run.instance.image.get("properties", {}))
+        run.note(grace.shut_down(run.hypervisor, run.instance.uuid, run.deadline(seconds)))
+
+    def power_on_again(self, run: Run) -> None:
+        """The source cannot have it back."""
+        if run.params["was"] == VmState.ACTIVE and not run.instance.deleted:
+            run.hypervisor.power_on(run.instance.as_guest())
+
+    def come_back(self, run: Run) -> None:
+        """As it was when it left, and on if it was on."""
+        if run.instance.deleted:
+            return
+        guest = moving_cold.resized(run.instance, run.params["old"]).as_guest()
+        run.hypervisor.take_back(guest)
+        if run.params["was"] != VmState.ACTIVE:
+            return
+        try:
+            run.hypervisor.power_on(guest)
+        except VirtError as error:
+            if error.retryable:
+                raise
+            run.note(f"it is back, and could not be powered on: {error}")  # its power state will say so
+
+    def leave_again(self, run: Run) -> None:
+        """Somebody took the server when it was back and that was not on record: it lives where the record says."""
+        if run.hypervisor.power_state(run.instance.uuid) != PowerState.NOSTATE:
+            moving.end_at(run, run.params["source"])
+
+    def forget_destination(self, run: Run) -> None:
+        """Nothing of it is left there."""
+        moving.end_at(run, run.params["destination"])
+
+    def count(self, run: Run) -> None:
+        """On a conductor, which may touch the global side: the project has the old size."""
+        quota.count_as(run.instance.uuid, run.params["old"])
+
+    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+        """With its return it belongs to its old host, and is free for the next request."""
+        if run.step.name != "come_back":
+            return
+        params = run.params
+        where = {"host": params["source"], "node": params["source_node"]}
+        state.moved(run.instance, **where, availability_zone=moving.zone_of(params["source"]), **params["old"])
+        claims.release(run.instance.uuid, params["destination_node"])
+        actions.follow(run.instance, params["destination"])
+        moving_cold.ended(run, "reverted", power_state)
+
+    def complete(self, run: Run, power_state: PowerState | None) -> None:
+        """All is recorded."""

@@ -1,0 +1,169 @@
+"""What a resize and a cold migration have in common: off here, over there, on again, and then the user's word.
+
+Until the user confirms or reverts it the source keeps what it had, and its room.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from copy import copy
+from typing import Any, ClassVar
+
+from django.db import transaction
+
+from cloud.errors import BadRequest
+from compute import actions, claims, grace, journal, moving, quota, state
+from compute.errors import StateConflict
+from compute.lifecycle import OPS, On, Run, ServerAction, StepSpec
+from compute.models import Instance, InstanceAction
+from compute.scheduler import pick
+from compute.state import Move, TaskState, VmState
+from compute.virt.base import GuestNotFound, PowerState
+
+FROM = frozenset({VmState.ACTIVE, VmState.STOPPED})
+MOVE = Move(FROM, TaskState.RESIZE_PREP, VmState.RESIZED)
+SIZE = ("vcpus", "memory_mb", "disk_gb")
+
+
+class ColdMove(ServerAction):
+    """Active or stopped -> resized, elsewhere. A resize that waits for a stopped source waits with nothing done."""
+
+    move: ClassVar[Move | None] = MOVE
+    steps = (
+        StepSpec("check_source", "compute_check_source"),
+        StepSpec("pick", "cold_migrate", On.CONDUCTOR, OPS, undo="give_back"),
+        StepSpec("expect", "compute_prep_resize", On.DEST, OPS, undo="unexpect"),
+        StepSpec("leave", "compute_resize_instance", On.SOURCE, OPS, undo="come_back"),
+        StepSpec("finish", "compute_finish_resize", On.DEST, OPS, undo="go_away", no_return=True),
+        StepSpec("forget_source", "compute_forget_source", On.SOURCE, OPS),
+    )
+
+    # -- there
+
+    def check_source(self, run: Run) -> None:
+        """The guest is here. Raises GuestNotFound."""
+        if run.hypervisor.power_state(run.instance.uuid) == PowerState.NOSTATE:
+            raise GuestNotFound(f"no guest {run.instance.uuid} on host {run.params['source']}")
+
+    def pick(self, run: Run) -> None:
+        """Another host, and room for the new size on it; the project is counted for the larger of both sizes."""
+        new = run.params["new"]
+        with transaction.atomic(using="default"):
+            quota.grow(run.instance.project_id, run.instance.uuid, new["vcpus"], new["memory_mb"])
+        zone, host = run.instance.pinned_availability_zone, run.params["host"]
+        size = {name: new[name] for name in SIZE}
+        moving.claim(run, pick.Wanted(run.instance.uuid, availability_zone=zone, host=host, **size))
+
+    def expect(self, run: Run) -> None:
+        """The destination makes ready, and says where it is to be found."""
+        arrival = run.hypervisor.expect(run.instance.as_guest())
+        journal.change_params(run.action, arrival=dict(arrival))
+
+    def leave(self, run: Run) -> None:
+        """Off, with grace, and over. Gone already is success."""
+        guest, driver = run.instance.as_guest(), run.hypervisor
+        seconds = grace.timeout_for(dict(guest.image.properties))
+        run.note(grace.shut_down(driver, guest.uuid, run.deadline(seconds)))
+        driver.hand_over(guest, run.params["arrival"], moving.watching(run, MOVE))
+
+    def finish(self, run: Run) -> None:
+        """In its new size, and on if it was on. One whose server was deleted on the way ends here."""
+        if run.instance.deleted:
+            run.hypervisor.destroy(run.instance.uuid)
+            return
+        run.hypervisor.settle(run.instance.as_guest())
+        if run.params["was"] == VmState.ACTIVE:
+            run.hypervisor.power_on(resized(run.instance, run.params["new"]).as_guest())
+
+    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+        """The server belongs to its new host, and has its new size."""
+        if run.step.name == "finish":
+            moving.arrived(run, **run.params["new"])
+            actions.follow(run.instance, run.params["source"])
+        elif run.step.name == "forget_source":
+            claims.release(run.instance.uuid, run.params["source_node"])
+
+    def next_step(self, done: str, run: Run) -> StepSpec | None:
+        """Nothing after `finish`, unless somebody took the server: then there is nothing left to confirm."""
+        if done == "finish" and run.instance.task_state == MOVE.busy and not run.instance.deleted:
+            return None
+        return super().next_step(done, run)
+
+    def complete(self, run: Run, power_state: PowerState | None) -> None:
+        """Resized. One whose server was taken is done, too."""
+        if run.step.name == "finish":
+            super().complete(run, power_state)
+
+    def forget_source(self, run: Run) -> None:
+        """Nobody will ask for what the source has kept."""
+        moving.forget(run, run.params["source"])
+
+    # -- and back again
+
+    def go_away(self, run: Run) -> None:
+        """What came to the destination ends there; the source has what it had."""
+        run.hypervisor.destroy(run.instance.uuid)
+
+    def come_back(self, run: Run) -> None:
+        """It lives at the source, as before."""
+        if not run.instance.deleted:
+            run.hypervisor.take_back(run.instance.as_guest())
+            if run.params["was"] == VmState.ACTIVE:
+                run.hypervisor.power_on(run.instance.as_guest())
+
+    def unexpect(self, run: Run) -> None:
+        """The destination waits no more."""
+        run.hypervisor.unexpect(run.instance.uuid)
+
+    def give_back(self, run: Run) -> None:
+        """The room claimed at the destination, and what the project was counted for it."""
+        moving.give_back(run)
+        quota.count_as(run.instance.uuid, run.params["old"])
+
+
+def begun_at(instance: Instance, host: str = "", new: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The params a cold move begins with; `new` are columns of the server, as they will be."""
+    old = columns(instance)
+    return {
+        **moving.begun_at(instance), "host": host, "was": instance.vm_state, "old": old, "new": new or old,
+        "flavor_ids": [old["flavor_id"], (new or old)["flavor_id"]],
+    }  # fmt: skip
+
+
+def columns(instance: Instance) -> dict[str, Any]:
+    """The server's size, as its row has it."""
+    return {name: getattr(instance, name) for name in (*SIZE, "flavor_id", "flavor")}
+
+
+def resized(instance: Instance, new: dict[str, Any]) -> Instance:
+    """The row as it will be; not saved."""
+    future = copy(instance)
+    for name, value in new.items():
+        setattr(future, name, value)
+    return future
+
+
+def last(instance: Instance) -> InstanceAction | None:
+    """The move that waits for the user's word."""
+    done = InstanceAction.objects.filter(server_id=instance.uuid, key__in=("Resize", "Migrate"), message__isnull=True)
+    row = done.filter(finished_at__isnull=False).order_by("-pk").first()
+    return None if row is None or "ended" in row.params else row
+
+
+def word_for(instance: Instance) -> dict[str, Any]:
+    """The params of the user's word. Raises BadRequest when nothing waits for it."""
+    row = last(instance)
+    if row is None:
+        raise BadRequest("Instance has not been resized.")
+    kept = ("source", "source_node", "destination", "destination_node", "was", "old", "new")
+    return {"move": row.pk, **{name: row.params[name] for name in kept}}
+
+
+def ended(run: Run, how: str, power_state: PowerState | None = None) -> None:
+    """The user's word is carried out: resized -> what it was. In the transaction that closes the step."""
+    move = InstanceAction.objects.get(pk=run.params["move"])
+    journal.change_params(move, ended=how)
+    done = VmState(run.params["was"])
+    with suppress(StateConflict):
+        busy = TaskState.RESIZE_REVERTING if how == "reverted" else TaskState.RESIZE_CONFIRMING
+        state.finish(run.instance, Move(frozenset({VmState.RESIZED}), busy, done), power_state)

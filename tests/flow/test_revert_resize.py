@@ -1,0 +1,113 @@
+"""Reverting a resize: back where it came from, in the old size."""
+
+from __future__ import annotations
+
+import pytest
+
+from compute.virt.base import VirtError
+from tests.flow import stories, two_hosts
+from tests.flow.stories import act, message
+from tests.flow.test_confirm_resize import resized  # noqa: F401  a fixture
+from tests.flow.test_resize import asked, is_as_before, is_gone, large, shown  # noqa: F401  large is a fixture
+from tests.flow.two_hosts import homes, until
+
+REVERT = {"revertResize": None}
+STEPS = ["power_off", "come_back", "forget_destination", "count"]
+
+
+def test_a_reverted_server_is_as_it_was(api, admin, cloud, resized):  # noqa: F811
+    server_id, source = resized
+    assert act(api, server_id, REVERT).status_code == 202
+    assert shown(api, server_id)["status"] == "REVERT_RESIZE"
+    cloud.work()
+    assert stories.states(cloud, server_id) == ("active", None)
+    is_as_before(cloud, server_id, source)
+    [migration] = admin.get("/os-migrations", version="2.80").json()["migrations"]
+    assert migration["status"] == "reverted"
+
+
+def test_a_stopped_server_is_reverted_and_stays_off(api, cloud, large):  # noqa: F811
+    server_id, source = asked(api, cloud, ("stop",))
+    cloud.work()
+    assert act(api, server_id, REVERT).status_code == 202
+    cloud.work()
+    assert stories.states(cloud, server_id) == ("stopped", None)
+    is_as_before(cloud, server_id, source)
+
+
+def test_what_was_not_resized_cannot_be_reverted(api, cloud):
+    server_id = cloud.boot(api)
+    answer = act(api, server_id, REVERT)
+    text = f"Cannot 'revertResize' instance {server_id} while it is in vm_state active"
+    assert (answer.status_code, message(answer)) == (409, text)
+
+
+@pytest.mark.parametrize("when", ["before", "inside", "after the work"])
+@pytest.mark.parametrize("name", STEPS)
+def test_whoever_is_killed_the_server_is_as_it_was(name, when, api, cloud, resized):  # noqa: F811
+    server_id, source = resized
+    act(api, server_id, REVERT)
+    step = until(cloud, name)
+    if when != "before":
+        step = two_hosts.claim(cloud, step)
+        if when == "after the work":
+            two_hosts.work(cloud, step)
+    assert two_hosts.restart(cloud, step) == (when != "before")
+    cloud.work()
+    assert stories.states(cloud, server_id) == ("active", None)
+    is_as_before(cloud, server_id, source)
+
+
+def test_a_source_that_cannot_have_it_back_leaves_it_running_where_it_is(api, cloud, resized):  # noqa: F811
+    server_id, source = resized
+    cloud.hosts[source].driver.orders.fail("take_back", error=VirtError)
+    act(api, server_id, REVERT)
+    cloud.work()
+    assert stories.states(cloud, server_id) == ("resized", None)
+    [home] = homes(cloud, server_id)
+    assert home != source
+    assert cloud.hosts[home].driver.power_state(server_id).name == "RUNNING"
+    assert act(api, server_id, REVERT).status_code == 202
+    cloud.work()
+    is_as_before(cloud, server_id, source)
+
+
+def test_a_server_that_cannot_be_powered_on_is_back_and_off(api, cloud, resized):  # noqa: F811
+    server_id, source = resized
+    cloud.hosts[source].driver.orders.fail("power_on", error=VirtError)
+    act(api, server_id, REVERT)
+    cloud.work()
+    assert (homes(cloud, server_id), cloud.row(server_id).host) == ([source], source)
+    assert cloud.row(server_id).power_state == 4
+    stories.settled(cloud)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_reset_state_after_a_host_died_leaves_one_guest(name, api, admin, cloud, resized):  # noqa: F811
+    server_id, source = resized
+    act(api, server_id, REVERT)
+    step = two_hosts.claim(cloud, until(cloud, name))
+    two_hosts.work(cloud, step)
+    assert two_hosts.restart(cloud, step) == 1
+    assert act(admin, server_id, {"os-resetState": {"state": "active"}}).status_code == 202
+    cloud.work()
+    back = name in ("forget_destination", "count")
+    [home] = homes(cloud, server_id)
+    assert ((home == source) == back, cloud.row(server_id).host) == (True, home)
+    assert cloud.hosts[home].driver.power_state(server_id).name == "RUNNING"
+
+
+@pytest.mark.parametrize("when", ["before", "inside"])
+@pytest.mark.parametrize("name", STEPS)
+def test_a_server_deleted_while_it_is_reverted_leaves_nothing(name, when, api, cloud, resized):  # noqa: F811
+    server_id, _ = resized
+    act(api, server_id, REVERT)
+    step = until(cloud, name)
+    if when == "inside":
+        step = two_hosts.claim(cloud, step)
+    assert api.delete(f"/servers/{server_id}").status_code == 204
+    if when == "inside":
+        two_hosts.work(cloud, step)
+        two_hosts.restart(cloud, step)
+    cloud.work()
+    is_gone(cloud, server_id)
