@@ -11,6 +11,7 @@ from typing import Any
 
 from kombu import Connection, Exchange, Queue
 from kombu.pools import producers, set_limit
+from kombu.transport import redis
 
 from cells.models import Cell
 
@@ -20,6 +21,29 @@ REDIS_OPTIONS = {"socket_connect_timeout": 1.0, "socket_timeout": 5.0, "socket_k
 # A publisher waits for "I have it", but no longer than a user would: a RabbitMQ that is short of memory or disk reads
 # nothing and says nothing. Without the answer a message to a broker that just died would count as sent.
 RABBITMQ_OPTIONS = {"confirm_publish": True, "read_timeout": 1.5, "write_timeout": 1.5}
+
+
+class Acknowledgements(redis.QoS):
+    """kombu's, without two ends of a worker whose Redis died while it held messages (kombu 5.7).
+
+    They are not put back as the connection closes, on that very connection: their rows are sent again. And what
+    is acknowledged after the connection is gone needs no acknowledgement.
+    """
+
+    restore_at_shutdown = False
+
+    def ack(self, delivery_tag: str) -> None:
+        """On a connection that is gone: nothing."""
+        if self.channel.connection is not None:
+            super().ack(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # kombu's signature
+        """On a connection that is gone: nothing."""
+        if self.channel.connection is not None:
+            super().reject(delivery_tag, requeue)
+
+
+redis.Channel.QoS = Acknowledgements
 
 
 def register(cell: Cell) -> None:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from django.db import transaction
+from django.db.models import Exists, OuterRef, Q
+from django.utils import timezone
+
+from cells.context import current_alias
 from compute import actions, dispatch, running
 from compute.models import Step
 
@@ -42,4 +47,16 @@ def send_again(host: str) -> int:
     steps = list(Step.objects.filter(state=Step.State.QUEUED, host=host).order_by("queued_at", "pk")[:BATCH])
     for step in steps:
         dispatch.step(step)
+    return len(steps)
+
+
+def send_next(host: str, room: int) -> int:
+    """Send the oldest requests a host can begin now, as many as it has room for; how many there were."""
+    busy = Step.objects.filter(server_id=OuterRef("server_id"), state=Step.State.RUNNING)
+    due = Q(not_before__isnull=True) | Q(not_before__lte=timezone.now())
+    waiting = Step.objects.filter(due, ~Exists(busy), host=host, lane=dispatch.REQUESTS, state=Step.State.QUEUED)
+    steps = list(waiting.order_by("queued_at", "pk")[:room])
+    with transaction.atomic(using=current_alias()):
+        for step in steps:
+            dispatch.step(step)
     return len(steps)

@@ -34,10 +34,10 @@ task_ignore_result = True
 result_backend = None
 worker_prefetch_multiplier = 1
 worker_concurrency = lanes.threads() if settings.ROLE == "host" else 4
-worker_enable_prefetch_count_reduction = False  # the lanes' prefetch bounds what runs
-# A message is acknowledged when its task ends, so prefetch bounds what a lane runs, and what a process that
-# drains does not begin goes back. Nothing else hangs on it: what is delivered again finds its row taken.
-task_acks_late = True
+worker_enable_prefetch_count_reduction = False
+# A message only wakes us, so it is acknowledged before its task begins. What is held while a step runs, RabbitMQ would
+# deliver again after 30 minutes, and a Redis that dies meanwhile would end the worker (kombu 5.7).
+task_acks_late = False
 worker_hijack_root_logger = False
 worker_redirect_stdouts = False
 worker_send_task_events = False

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
+from django.db import DatabaseError
 
 from cells.context import target_cell
 from cloud import log
 from cloud.celery import app
-from compute import dispatch, hostcall
+from compute import dispatch, handover, hostcall
 from compute.actions import console_output
 from compute.virt.base import VirtError
-from tasks import heartbeat, lanes, lifetime, steps, tracker, worker
-from tasks.tracker import Kind
+from tasks import heartbeat, lanes, lifetime, steps, worker
+from tasks.tracker import Kind, Work, attach, tracker
 
 logger = log.get(__name__)
 lifetime.attach()
@@ -61,4 +62,22 @@ def kind_of(task: Any) -> Kind:
     return Kind.OPERATION if heard_on == ops else Kind.REQUEST
 
 
-tracker.attach(kind_of)
+def take_the_next(ended: Work) -> None:
+    """A slot is free: wake the oldest requests that were left in the journal while there was none."""
+    free = tracker.take_skipped() if ended.kind is Kind.REQUEST else 0
+    if not free:
+        return
+    me = worker.current()
+    try:
+        with target_cell(me.alias):
+            sent = handover.send_next(me.host, free)
+    except DatabaseError as error:
+        logger.warning("lanes.database_away", error=repr(error))
+        sent = free
+    if sent >= free:  # there may be more
+        tracker.skip()
+
+
+attach(kind_of)
+tracker.bound(settings.HOST_SLOTS)
+tracker.tell(take_the_next)

@@ -1,8 +1,9 @@
 """The lanes of a worker: what it consumes, and how one of them is closed while the others go on.
 
 A host has two: requests (work nobody has begun) and ops (what begun work still needs). Both are queues of
-one worker, each on a channel of its own with a prefetch of its own: requests that fill their slots leave the
-ops lane its threads, and closing the requests lane does not touch it. Conductors and schedulers have one.
+one worker, each on a channel of its own with a prefetch of its own: closing the requests lane does not touch the
+other. The tracker lets no more requests begin than there are slots, so that ops find a thread. Conductors and
+schedulers have one lane.
 
 This is the only module that reaches into Celery's consumer. Tested with Celery and kombu 5.7.
 """
@@ -20,6 +21,7 @@ from cells import brokers
 from compute import dispatch
 
 OPS_SLOTS = 4  # threads that only ops can have
+TURN_EVERY = 0.05  # seconds between turns of a draining worker's loop, so that it leaves at once
 
 
 def threads() -> int:
@@ -39,7 +41,6 @@ class OpsLane(bootsteps.ConsumerStep):
 
     def start(self, c: Any) -> None:
         """After Celery's consumer is made, and before either consumes. Again after each reconnect."""
-        _bound_requests(c)
         self._on_message = c.create_task_handler()
         super().start(c)
 
@@ -59,6 +60,7 @@ class Consuming:
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
+        self._hurry: Any = None  # a timer of the loop, while the process drains
         self._queues = [queue.name for queue in consumer.app.conf.task_queues]
 
     def close_requests(self) -> None:
@@ -75,23 +77,20 @@ class Consuming:
         self._consumer.call_soon(self._consume)
 
     def end(self, exitcode: int) -> None:
-        """The stock warm shutdown, at once: the loop is woken."""
+        """The stock warm shutdown, at the loop's next turn."""
         state.should_stop = exitcode  # type: ignore[assignment]  # the stubs know its first value only
-        self._consumer.call_soon(lambda: None)
 
     def _cancel(self) -> None:
-        """In the loop."""
+        """In the loop, which nothing wakes and which else turns once a second: from now on more often."""
+        if self._hurry is None and self._consumer.hub is not None:
+            self._hurry = self._consumer.hub.call_repeatedly(TURN_EVERY, lambda: None)
         for name in self._queues if self._consumer.task_consumer else ():
             self._consumer.task_consumer.cancel_by_queue(name)
 
     def _consume(self) -> None:
         """In the loop."""
+        if self._hurry is not None:
+            self._hurry = self._hurry.cancel()
         for name in self._queues if self._consumer.task_consumer else ():
             self._consumer.add_task_queue(name)
 
-
-def _bound_requests(c: Any) -> None:
-    """Requests take no more than their slots: as they are acknowledged when they end, prefetch is the bound."""
-    c.initial_prefetch_count = settings.HOST_SLOTS
-    c.task_consumer.qos(prefetch_count=settings.HOST_SLOTS)
-    c.qos.value = settings.HOST_SLOTS

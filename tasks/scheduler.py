@@ -8,7 +8,7 @@ from cloud import log
 from cloud.celery import app
 from compute import dispatch
 from compute.scheduler import place
-from tasks import lifetime
+from tasks import lifetime, steps, worker
 from tasks.tracker import Kind, attach, tracker
 
 lifetime.attach()
@@ -18,7 +18,9 @@ attach(lambda task: Kind.REQUEST)
 @app.task(name=dispatch.SCHEDULE)
 def schedule(server_id: str, **newer_sender: Any) -> None:
     """Find a place for one requested server. Safe to deliver twice."""
-    tracker.must_accept()
+    if refused := tracker.refused():
+        steps.give_back(refused, worker.current(), dispatch.SCHEDULE, {"server_id": server_id})
+        return
     work = tracker.here()
     if work is not None:
         work.server_id = server_id

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 from cells.context import target_cell
 from cloud import killpoints, log
-from compute import actions, journal, running
+from compute import actions, dispatch, journal, running
 from tasks import worker
 from tasks.tracker import tracker
 
 logger = log.get(__name__)
+UNTIL_CLOSED = 0.2  # seconds our own consumer may still be open: we would only hear ourselves
 
 
 def run(step_id: int) -> None:
     """Claim the step and run it; nothing when it is done, not due, or not its turn. Safe to call twice."""
-    tracker.must_accept()
     me = worker.current()
     log.clear()
+    if refused := tracker.refused():
+        give_back(refused, me, dispatch.RUN_STEP, {"step_id": step_id})
+        return
     killpoints.reached("step.received")
     with target_cell(me.alias):
         step = journal.claim(step_id, me.name, me.incarnation, host=me.host if me.driver else "")
@@ -26,3 +32,13 @@ def run(step_id: int) -> None:
             work.action, work.name = step.action.action, step.name
             work.server_id, work.request_id = step.server_id, step.action.request_id
         running.run_step(actions.named(step.action.key), step, me.driver)
+
+
+def give_back(refused: str, me: worker.Worker, name: str, kwargs: dict[str, Any]) -> None:
+    """A process that drains sends its message again, to whoever else listens, or to its own next life.
+
+    With full slots there is no need: the row is looked for when one becomes free.
+    """
+    if refused == "draining":
+        time.sleep(UNTIL_CLOSED)
+        dispatch.publish(me.broker_url, me.queue, name, kwargs)

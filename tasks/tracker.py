@@ -16,7 +16,6 @@ from typing import Any
 from uuid import uuid4
 
 from celery import signals
-from celery.exceptions import Reject
 
 
 class Kind(StrEnum):
@@ -41,7 +40,7 @@ class Work:
     kind: Kind
     name: str
     key: str = field(default_factory=lambda: str(uuid4()))
-    refused: bool = False
+    refused: str = ""  # why it may not begin: "draining" or "full"
     step_id: int | None = None
     action: str = ""
     server_id: str = ""
@@ -69,14 +68,19 @@ class Tracker:
         self._lock = threading.Lock()
         self._running: dict[str, Work] = {}
         self._refusing = False
+        self._slots = 0  # requests that may be in progress at once; 0: as many as there are threads
+        self._skipped = False  # a request was refused because the slots were full
         self._here = threading.local()
         self._listeners: list[Callable[[Work], None]] = []
 
     def begin(self, work: Work) -> Work:
-        """Count a piece of work, unless it may not begin now: then it is marked as refused."""
+        """Count a piece of work, unless it may not begin now: then it says why it is refused."""
         with self._lock:
-            work.refused = self._refusing and work.kind not in ACCEPTED_WHILE_DRAINING
-            if not work.refused:
+            if self._refusing and work.kind not in ACCEPTED_WHILE_DRAINING:
+                work.refused = "draining"
+            elif work.kind is Kind.REQUEST and self._slots and self._free() <= 0:
+                work.refused, self._skipped = "full", True
+            else:
                 self._running[work.key] = work
         self._here.work = work
         return work
@@ -103,11 +107,28 @@ class Tracker:
         """The work of this thread."""
         return getattr(self._here, "work", None)
 
-    def must_accept(self) -> None:
-        """Give the message back to the broker when this thread's work may not begin. Raises celery's Reject."""
+    def refused(self) -> str:
+        """Why this thread's work may not begin; "" when it may."""
         work = self.here()
-        if work is not None and work.refused:
-            raise Reject("draining", requeue=True)
+        return work.refused if work is not None else ""
+
+    def bound(self, slots: int) -> None:
+        """No more requests than that at once: other threads are kept for operations. A bound of our own, for a
+        broker's forgets what is in progress when the connection is made anew."""
+        self._slots = slots
+
+    def take_skipped(self) -> int:
+        """How many requests there is room for, if some were refused for want of it since the last time; else 0."""
+        with self._lock:
+            skipped, self._skipped = self._skipped and not self._refusing, False
+            return self._free() if skipped else 0
+
+    def skip(self) -> None:
+        """There are requests that wait for room."""
+        self._skipped = True
+
+    def _free(self) -> int:
+        return self._slots - sum(work.kind is Kind.REQUEST for work in self._running.values())
 
     def refuse(self, *, refusing: bool) -> None:
         """From now on only what is accepted while draining may begin; or everything again."""

@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from cells import brokers, databases
 from cells.models import CELL0, Cell
-from compute import virt
+from compute import dispatch, virt
 from compute.models.host import COMPUTE, CONDUCTOR, SCHEDULER
 from compute.virt.base import Driver
 
@@ -37,6 +37,17 @@ class Worker:
     def name(self) -> str:
         """Its name in the journal."""
         return f"{self.binary}@{self.host}"
+
+    @property
+    def queue(self) -> str:
+        """Where it hears of requests."""
+        shared = {"scheduler": dispatch.SCHEDULER_QUEUE, "conductor": dispatch.CONDUCTOR_QUEUE}
+        return shared.get(self.role) or dispatch.host_queue(self.host)
+
+    @property
+    def broker_url(self) -> str:
+        """Where its queue is."""
+        return str(settings.BROKER_URL if self.role == "scheduler" else settings.CELL_BROKER_URL)
 
     @property
     def alias(self) -> str:

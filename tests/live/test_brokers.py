@@ -113,10 +113,7 @@ def test_a_broker_that_dies_in_a_burst_costs_only_time(site, wiped):
 
     ends = site.settle("active")
     assert set(ends) == set(accepted) - set(deleted)
-    # On Redis not: with kombu 5.7.0 a worker that has a message in its hands as its Redis dies ends ("Unrecoverable
-    # error: 'NoneType' object has no attribute 'hostname'"), and `up`, or a supervisor, starts it again.
-    if isinstance(site.brokers, Rabbit):
-        assert {name: site.cloud.pids()[name] for name in workers} == workers, "they reconnect by themselves"
+    assert {name: site.cloud.pids()[name] for name in workers} == workers, "they reconnect by themselves"
     eventually("a boot by messages, not by the relay", lambda: seconds_of_a_boot(site.cloud) < 4, 40)
 
 
