@@ -18,6 +18,7 @@ from cells.models import Cell
 _urls: dict[str, str] = {}
 set_limit(16)  # connections per broker URL in this process
 REDIS_OPTIONS = {"socket_connect_timeout": 1.0, "socket_timeout": 5.0, "socket_keepalive": True}
+REDIS_PATIENCE = 0.25  # seconds a consumer asks at a time; one that ends waits for the answer (kombu: a second)
 # A publisher waits for "I have it", but no longer than a user would: a RabbitMQ that is short of memory or disk reads
 # nothing and says nothing. Without the answer a message to a broker that just died would count as sent.
 RABBITMQ_OPTIONS = {"confirm_publish": True, "read_timeout": 1.5, "write_timeout": 1.5}
@@ -63,7 +64,7 @@ def url(alias: str) -> str:
 
 def options(broker_url: str) -> dict[str, Any]:
     """Transport options of a worker's connections, which consume. RabbitMQ: Celery's heartbeats find a dead one."""
-    return dict(REDIS_OPTIONS) if _is_redis(broker_url) else {}
+    return REDIS_OPTIONS | {"polling_interval": REDIS_PATIENCE} if _is_redis(broker_url) else {}
 
 
 def queue(name: str) -> Queue:
