@@ -16,7 +16,7 @@ from django.db import DatabaseError, close_old_connections
 from cells.context import target_cell
 from cloud import log
 from compute import power, recovery
-from compute.scheduler import place, uncounted
+from compute.scheduler import place, uncounted, unfilled
 from tasks import inventory, worker
 from tasks.tracker import Kind, tracker
 
@@ -58,6 +58,7 @@ def rounds_of(role: str) -> list[Periodic]:
         return [
             Periodic("relay_build_requests", relay, lambda me: place.relay()),
             Periodic("uncounted", settings.RESEND_AFTER, lambda me: uncounted.count_again()),
+            Periodic("unfilled", settings.RESEND_AFTER, lambda me: unfilled.discard()),
         ]
     if role == "conductor":
         return [

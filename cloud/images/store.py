@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 from django.db.models import Q, QuerySet
@@ -63,6 +64,13 @@ def create_snapshot_record(
         },
     )  # fmt: skip
     return image
+
+
+def queued_snapshots(before: datetime, after: str, most: int) -> dict[str, str]:
+    """The server of each snapshot made before a moment that has no content yet; ids after one, in order."""
+    queued = Image.objects.filter(status=Status.QUEUED, created_at__lt=before, pk__gt=after)
+    marked = queued.filter(properties__image_type="snapshot", properties__has_keys=["instance_uuid", "base_image_ref"])
+    return dict(marked.order_by("pk").values_list("pk", "properties__instance_uuid")[:most])
 
 
 def discard(image_id: str) -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from datetime import timedelta
 
+import pytest
+from django.utils import timezone
+
+from cells import health
 from cloud.images.models import Image
+from compute.lifecycle import ServerAction
+from compute.scheduler import unfilled
 from compute.virt.base import HypervisorUnavailable
 from tests.flow import stories
 
@@ -128,6 +134,93 @@ def test_a_snapshot_asked_for_wrongly_is_a_bad_request(value, api, cloud):
     server_id = cloud.boot(api)
     assert stories.act(api, server_id, {"createImage": value}).status_code == 400
     assert not _images()
+
+
+def test_a_snapshot_whose_api_was_killed_does_not_stay_in_the_image_list_for_ever(api, cloud, monkeypatch):
+    server_id = cloud.boot(api)
+    image_id = _killed_before_its_action(api, server_id, monkeypatch)
+    _is_minutes_old()
+    assert unfilled.discard() == 1
+    assert api.get(f"/image/v2/images/{image_id}").status_code == 404
+    assert unfilled.discard() == 0
+    assert stories.act(api, server_id, STORY.body).status_code == 202  # and another one comes
+    cloud.work()
+    assert [image.status for image in _images()] == ["active"]
+
+
+def test_a_snapshot_that_was_just_asked_for_is_left_alone(api, cloud, monkeypatch):
+    _killed_before_its_action(api, cloud.boot(api), monkeypatch)
+    assert unfilled.discard() == 0
+    assert [image.status for image in _images()] == ["queued"]
+
+
+def test_a_snapshot_that_waits_long_for_its_host_comes_in_the_end(api, cloud):
+    server_id = cloud.boot(api)
+    stories.act(api, server_id, STORY.body)
+    _is_minutes_old()
+    assert unfilled.discard() == 0
+    cloud.work()
+    assert [image.status for image in _images()] == ["active"]
+
+
+def test_a_snapshot_is_not_discarded_while_its_cell_does_not_answer(api, cloud, monkeypatch):
+    server_id = cloud.boot(api)
+    _killed_before_its_action(api, server_id, monkeypatch)
+    _is_minutes_old()
+    health.seen_down(cloud.cell_of(server_id).id, "cut off")
+    assert unfilled.discard() == 0
+    health._down.clear()
+    assert unfilled.discard() == 1
+
+
+@pytest.mark.parametrize(
+    "lacks", [("image_type", "instance_uuid", "base_image_ref"), ("image_type",), ("instance_uuid",), ("base_image_ref",)]
+)
+def test_an_image_somebody_will_upload_next_week_is_left_alone(lacks, api, cloud):
+    marks = {"image_type": "snapshot", "instance_uuid": cloud.boot(api), "base_image_ref": "x"}
+    body = {"name": "snap", "visibility": "private", **{key: marks[key] for key in marks if key not in lacks}}
+    assert api.send("post", "/image/v2/images", body).status_code == 201
+    _is_minutes_old()
+    assert unfilled.discard() == 0
+    assert [image.status for image in _images()] == ["queued"]
+
+
+def test_a_snapshot_of_another_cloud_that_is_brought_here_is_left_alone(api, cloud):
+    marks = {"image_type": "snapshot", "instance_uuid": "of-another-cloud", "base_image_ref": "x"}
+    assert api.send("post", "/image/v2/images", {"name": "snap", **marks}).status_code == 201
+    _is_minutes_old()
+    assert unfilled.discard() == 0
+    assert [image.status for image in _images()] == ["queued"]
+
+
+def test_snapshots_that_wait_do_not_hide_one_that_nobody_will_fill(api, cloud, monkeypatch):
+    monkeypatch.setattr(unfilled, "BATCH", 1)
+    for name in ("a", "b", "c"):
+        stories.act(api, cloud.boot(api, name), STORY.body)
+    image_id = _killed_before_its_action(api, cloud.boot(api, "d"), monkeypatch)
+    _is_minutes_old()
+    assert sum(unfilled.discard() for _ in range(5)) == 1
+    assert len(_images()) == 3
+    assert image_id not in {image.pk for image in _images()}
+
+
+def _killed_before_its_action(api, server_id, monkeypatch):
+    """kill -9 of the API: nothing in it gets to clean up."""
+
+    def die(*_):
+        raise stories.Killed
+
+    before = {image.pk for image in _images()}
+    with monkeypatch.context() as patch:
+        patch.setattr(ServerAction, "begin", die)
+        with pytest.raises(stories.Killed):
+            stories.act(api, server_id, STORY.body)
+    [image_id] = {image.pk for image in _images()} - before
+    return image_id
+
+
+def _is_minutes_old():
+    Image.objects.filter(name="snap").update(created_at=timezone.now() - timedelta(minutes=5))
 
 
 def _images():
