@@ -63,6 +63,7 @@ def claim(step_id: int, worker: str, incarnation: str, host: str | None = None) 
         if not won:
             return None
         step.refresh_from_db()
+        step.details = ""  # why there is another try is on record until it ends, and is not how it ends
         return step
 
 

@@ -93,6 +93,30 @@ def test_a_conductor_killed_while_it_looks_for_another_host_is_followed_by_anoth
     ends_well("create", cloud, server_id)
 
 
+@pytest.mark.parametrize(("name", "outcome"), [("pause", "done"), ("stop", "guest shut down")])
+def test_an_action_whose_host_was_killed_meanwhile_ends_with_its_own_words(name, outcome, api, admin, cloud):
+    server_id = begin(name, api, cloud)
+    host = cloud.host_of(server_id)
+    host.begin(only_step(cloud).pk)
+    host.restart()
+    assert stories.last_action(admin, server_id)["events"][0]["details"] == "run again after a restart"
+
+    cloud.work()
+
+    assert cloud.history(server_id)[-1].outcome.startswith(outcome)
+    assert "restart" not in (stories.last_action(admin, server_id)["events"][0]["details"] or "")
+
+
+def test_an_action_that_was_tried_again_does_not_end_with_why(api, cloud):
+    server_id = begin("pause", api, cloud)
+    cloud.host_of(server_id).driver.go_away()
+    cloud.work()
+    cloud.host_of(server_id).driver.come_back()
+    stories.later(cloud)
+    cloud.work()
+    assert cloud.history(server_id)[-1].outcome == "done"
+
+
 def test_a_step_that_may_not_be_rerun_ends_with_a_fault_the_user_can_read(api, admin, cloud, monkeypatch):
     server_id = begin("pause", api, cloud)
     spec = actions.named("Pause").steps[0]
