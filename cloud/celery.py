@@ -10,14 +10,26 @@ from typing import Any
 import django
 from celery import Celery, signals
 from django.apps import apps
+from django.conf import settings
+
+from cloud import env
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "cloud.settings")
+
+ROLES = ("scheduler", "conductor", "host")
 
 app = Celery("stillwater")
 app.config_from_object("tasks.celeryconfig")
 # Celery reads its settings before it sets Django up, and ours use models. The admin imports `app`.
 if not apps.ready and not apps.loading:
     django.setup()
+
+
+@signals.worker_init.connect
+def _must_be_somebody(**_: Any) -> None:
+    """A worker without a role would listen to nothing, for ever."""
+    if settings.ROLE not in ROLES:
+        env.stop(f"STILLWATER_ROLE is {settings.ROLE!r}; a worker is one of {', '.join(ROLES)}.")
 
 
 @signals.setup_logging.connect

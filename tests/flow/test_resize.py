@@ -242,6 +242,21 @@ def test_a_resized_server_that_is_deleted_leaves_nothing_at_its_old_host(api, cl
     is_gone(cloud, server_id)
 
 
+@pytest.mark.parametrize("when", ["before", "inside", "after the work"])
+def test_an_old_host_killed_while_it_forgets_a_deleted_server_keeps_nothing(when, api, cloud, large):
+    server_id, _source = asked(api, cloud)
+    cloud.work()
+    assert api.delete(f"/servers/{server_id}").status_code == 204
+    step = until(cloud, "forget_source")
+    if when != "before":
+        step = two_hosts.claim(cloud, step)
+        if when == "after the work":
+            two_hosts.work(cloud, step)
+    assert two_hosts.restart(cloud, step) == (when != "before")
+    cloud.work()
+    is_gone(cloud, server_id)
+
+
 def is_gone(cloud, server_id):
     """Nothing of it is anywhere, not even what a host keeps for a revert."""
     assert cloud.row(server_id).deleted

@@ -12,12 +12,14 @@ import os
 import signal
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import requests
 
-from cloud.processes import alive
+from cloud.processes import Daemon, alive
 from tests.live import books
 from tests.live.cloud import Cloud, eventually
 
@@ -148,6 +150,21 @@ class Stage:
         for stopping in [self.stop(name) for name in names]:
             stopping.ended(60)
         self.cloud.up()
+
+    @contextmanager
+    def twin(self, name: str) -> Iterator[Daemon]:
+        """A second worker beside a scheduler or conductor, on the same queue."""
+        state, twin = self.cloud.state, f"{name}-twin"
+        env_file = state.path("env", f"{twin}.env")
+        lines = state.path("env", f"{name}.env").read_text().splitlines()
+        kept = [line for line in lines if not line.startswith("STILLWATER_HOST=")]
+        env_file.write_text("\n".join([*kept, f"STILLWATER_HOST={twin}"]) + "\n")
+        pidfile = state.pidfile(twin)
+        self.cloud.manage("host", "start", twin)
+        try:
+            yield Daemon(twin, pidfile, f"--pidfile={pidfile}", state.log(twin))
+        finally:
+            self.cloud.manage("host", "stop", twin)
 
     def empty(self) -> None:
         """Delete every server."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from redis import Redis
 
 from tests.live import books
 from tests.live.cloud import Cloud, eventually
@@ -14,6 +15,7 @@ from tests.live.stage import Stage
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 WORKERS = ("scheduler", "conductor-cell1", "host1")
+LARGER = "1"  # m1.tiny
 LONG = 6  # seconds an operation takes here
 DRAIN = "stillwater:drain"
 SPAWNED, REBOOTED, PAUSED = "spawned", "rebooted", "paused"
@@ -177,11 +179,13 @@ def test_what_is_asked_while_a_host_is_stopped_is_done_once_when_it_is_back(stag
     assert stage.ask(ids["start"], {"os-stop": None}) == 202
     stage.wait(ids["start"], "SHUTOFF")
     ids["boot"] = stage.order(stage.image(spawn_delay="6"), "host1")
+    (ids["resize"],) = stage.boot(1, "host1")
     stage.running(ids["boot"])
     stage.stop("host1", signal.SIGKILL).ended(10)
 
     assert {name: stage.ask(ids[name], body) for name, (body, _, _) in ASKED.items()} == dict.fromkeys(ASKED, 202)
     assert stage.call("DELETE", f"/servers/{ids['delete']}").status_code == 204
+    assert stage.ask(ids["resize"], {"resize": {"flavorRef": LARGER}}) == 202
     stage.cloud.up()
 
     for name, (_, status, effects) in ASKED.items():
@@ -194,6 +198,11 @@ def test_what_is_asked_while_a_host_is_stopped_is_done_once_when_it_is_back(stag
     assert stage.effects(ids["delete"]) == [SPAWNED, "destroyed"]
     stage.wait(ids["boot"], "ACTIVE")
     assert stage.effects(ids["boot"]) == [SPAWNED]
+    stage.wait(ids["resize"], "VERIFY_RESIZE")
+    assert stage.show(ids["resize"])["OS-EXT-SRV-ATTR:host"] == "host3"  # once, to the other host of its cell
+    assert len(stage.steps("cell1", "id", f"server_id = '{ids['resize']}' AND name = 'finish'")) == 1
+    assert stage.ask(ids["resize"], {"confirmResize": None}) == 204
+    stage.wait(ids["resize"], "ACTIVE")
 
 
 def test_a_single_scheduler_may_be_stopped_requests_wait(stage):
@@ -218,6 +227,31 @@ def test_a_single_conductor_may_be_stopped_what_needs_it_waits(stage):
     stage.cloud.up()
     stage.wait(server, "ACTIVE")
     assert stage.cloud.sdk(admin=True).image.find_image(image) is None
+
+
+def test_two_schedulers_and_two_conductors_do_everything_once_also_when_one_of_each_goes(stage):
+    """Both relays send again what was lost: two of everything that works by the clock are harmless."""
+    with stage.twin("scheduler") as scheduler, stage.twin("conductor-cell1") as conductor:
+        image = stage.image(snapshot_fail="1")
+        early = [stage.order(image, name="early") for _ in range(6)]
+        scheduler.send(signal.SIGKILL)
+        late = [stage.order(image, name="late") for _ in range(6)]
+        for uuid in (*early, *late):
+            stage.wait(uuid, "ACTIVE")
+            assert stage.effects(uuid) == [SPAWNED]
+            assert stage.ask(uuid, {"createImage": {"name": "copy"}}) == 202  # fails, and a conductor discards it
+        conductor.send(signal.SIGTERM)
+        for domain in ("global", "cell1", "cell2"):
+            with Redis.from_url(stage.cloud.state.broker_url(domain)) as client:
+                client.flushall()
+        for uuid in (*early, *late):
+            stage.wait(uuid, "ACTIVE")
+            assert len(_discards(stage, uuid)) == 1
+
+
+def _discards(stage: Stage, uuid: str) -> list:
+    where = f"server_id = '{uuid}' AND name = 'discard_image' AND state = 'done'"
+    return stage.steps("cell1", "id", where) + stage.steps("cell2", "id", where)
 
 
 def test_boots_nobody_has_begun_leave_a_host_that_drains(stage):
