@@ -126,11 +126,14 @@ class MigrateLive(ServerAction):
         """With its arrival a server belongs to its new host, and is free for the next request."""
         if run.step.name != "arrive":
             return
+        self._belongs_to_destination(run)
+        with suppress(StateConflict):  # a delete took it, and follows it
+            state.finish(run.instance, MOVE, power_state)
+
+    def _belongs_to_destination(self, run: Run) -> None:
         moving.arrived(run)
         claims.release(run.instance.uuid, run.params["source_node"])
         actions.follow(run.instance, run.params["source"])
-        with suppress(StateConflict):  # a delete took it, and follows it
-            state.finish(run.instance, MOVE, power_state)
 
     def complete(self, run: Run, power_state: PowerState | None) -> None:
         """All was recorded with the arrival."""
@@ -155,7 +158,7 @@ class MigrateLive(ServerAction):
         if run.step.name == "clean_up_source":
             return
         if run.step.name == "arrive":
-            moving.arrived(run)
+            self._belongs_to_destination(run)
             lost = Move(MOVE.start, MOVE.busy, failed=VmState.ERROR)
             state.abandon(run.instance, lost, fault_of(error), power_state)
         else:

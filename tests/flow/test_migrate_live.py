@@ -151,6 +151,18 @@ def test_a_migration_that_fails_leaves_the_server_where_it_runs(verb, host, admi
     is_at(cloud, server_id, "host3")
 
 
+def test_a_destination_that_cannot_settle_the_guest_says_so_and_keeps_one_claim(admin, cloud):
+    server_id = asked(admin, cloud)
+    cloud.hosts["host3"].driver.orders.fail("settle")
+    cloud.work()
+    shown = admin.get(f"/servers/{server_id}").json()["server"]
+    assert (shown["status"], shown["fault"]["message"]) == ("ERROR", "settle failed to order")
+    assert (cloud.row(server_id).host, claimed(cloud, server_id), needed(cloud)) == ("host3", {"host3"}, set())
+    assert admin.delete(f"/servers/{server_id}").status_code == 204
+    cloud.work()
+    stories.settled(cloud)
+
+
 def test_a_source_that_dies_eight_times_with_the_guest_on_its_way_has_it_back(admin, cloud):
     server_id = asked(admin, cloud)
     step = two_hosts.claim(cloud, until(cloud, "migrate"))
