@@ -1,7 +1,8 @@
 """Named moments at which a test may have this process killed, as a power cut would: SIGKILL, no last words.
 
-Armed by STILLWATER_KILL_AT, the name of a file that holds a point's name. Reaching the point takes the file
-away first, so a process dies of it once. Unset, as in production, a point costs one comparison.
+Armed by STILLWATER_KILL_AT, the name of a file that holds a point's name, or `point:step` for that step only.
+Reaching the point takes the file away first, so a process dies of it once. Unset, as in production, a point costs
+one comparison.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ POINTS = {
 }
 
 
-def reached(point: str) -> None:
+def reached(point: str, step: str = "") -> None:
     """Die here if that is what the test wants."""
     armed = env.get("STILLWATER_KILL_AT")
     if not armed:
         return
     file = Path(armed)
     try:
-        if file.read_text().strip() != point:
+        if file.read_text().strip() not in (point, f"{point}:{step}"):
             return
         file.unlink()
     except FileNotFoundError:

@@ -43,7 +43,7 @@ def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
         request_id=step.action.request_id, server=instance.uuid, action=step.action.action, step=step.name
     )
     good = action.makes_good(step.name)
-    killpoints.reached("undo.begun" if good else "step.claimed")
+    killpoints.reached("undo.begun" if good else "step.claimed", step.name)
     begun = timezone.now()
     if not action.is_wanted(run):
         _persistently(partial(_preempted, action, run))
@@ -56,7 +56,7 @@ def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
         logger.warning("step.failed", error=repr(error), exc_info=not isinstance(error, VirtError))
         _persistently(partial(_failed, action, run, error))
     else:
-        killpoints.reached("undo.worked" if good else "step.worked")
+        killpoints.reached("undo.worked" if good else "step.worked", step.name)
         power_state = _look(run)
         _persistently(partial(_done, action, run, power_state))
         seconds = (timezone.now() - begun).total_seconds()
@@ -107,7 +107,7 @@ def call_off(action: ServerAction, step: Step, why: str) -> bool:
 def _done(action: ServerAction, run: Run, power_state: PowerState | None) -> None:
     """One transaction: close the step, open the next one or end the action."""
     with transaction.atomic(using=current_alias()):
-        transaction.on_commit(lambda: killpoints.reached("step.committed"), using=current_alias())
+        transaction.on_commit(lambda: killpoints.reached("step.committed", run.step.name), using=current_alias())
         if not journal.close_step(run.step, Step.State.DONE):
             logger.warning("step.not_ours_any_more")
             return
@@ -161,7 +161,7 @@ def _failed(action: ServerAction, run: Run, error: Exception) -> None:
     stack = "".join(traceback.format_exception(error))[-8000:]
     run.note(str(error) or type(error).__name__)
     with transaction.atomic(using=current_alias()):
-        transaction.on_commit(lambda: killpoints.reached("step.committed"), using=current_alias())
+        transaction.on_commit(lambda: killpoints.reached("step.committed", run.step.name), using=current_alias())
         if not journal.close_step(run.step, Step.State.FAILED, traceback=stack):
             logger.warning("step.not_ours_any_more")
             return

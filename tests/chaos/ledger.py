@@ -25,12 +25,16 @@ DOES = {
     "create": {"spawned"}, "delete": {"destroyed"}, "start": {"powered on"}, "stop": OFF,
     "reboot": {"rebooted"}, "pause": {"paused"}, "unpause": {"unpaused"}, "suspend": {"suspended"},
     "resume": {"resumed"}, "createImage": set(), "live-migration": {"migrated in"},
+    "migrate": {"migrated in"}, "resize": {"migrated in"}, "confirmResize": set(), "revertResize": {"taken back"},
 }  # fmt: skip
+MOVES = OFF | {"powered on", "migrated out", "taken back", "destroyed"}
 MAY = {
     "create": {"destroyed"}, "reboot": OFF, "createImage": {"snapshot taken"},
-    "live-migration": {"migrated out", "taken back"},
+    "live-migration": {"migrated out", "taken back"}, "migrate": MOVES, "resize": MOVES,
+    "revertResize": MOVES - {"migrated out", "taken back"},
 }  # fmt: skip
 NOTHING_TO_DO = "was off already"
+EFFECT_ELSEWHERE = {"createImage", "confirmResize"}  # an image; what is kept of a server, see `leaks`
 POWER = {"active": PowerState.RUNNING, "paused": PowerState.PAUSED, "suspended": PowerState.SUSPENDED,
          "stopped": PowerState.SHUTDOWN}  # fmt: skip
 SLACK = 0.05
@@ -76,13 +80,55 @@ def leaks(cloud: Cloud, records: Records) -> list[Finding]:
         found += [Finding("leaked", uuid, f"a guest on {host} without a living server") for uuid in strangers]
     for cell in CELLS:
         found += [Finding("leaked", "", words) for words in _sums(cloud, cell)]
+        found += _claimed_twice(cloud, cell, records)
         for action, host in cloud.ask(cell, "SELECT action_id, host FROM compute_hostneed"):
             found.append(Finding("leaked", "", f"action {action} of {cell} still needs {host}"))
+    found += _kept(cloud, records) + _counted_wrongly(cloud)
     mappings = "SELECT server_id FROM cells_instancemapping WHERE queued_for_delete IS NOT TRUE"
     charged = {uuid for (uuid,) in cloud.ask("global", mappings)}
     found += [Finding("leaked", uuid, "the quota counts it, and it does not live") for uuid in charged - living]
     found += [Finding("leaked", uuid, "it lives, and the quota does not count it") for uuid in living - charged]
     return found
+
+
+def _claimed_twice(cloud: Cloud, cell: str, records: Records) -> list[Finding]:
+    """Only a server that waits for its user's word has room on two hosts."""
+    twice = "SELECT server_id FROM compute_allocation GROUP BY server_id HAVING count(*) > 1"
+    resized = {row.uuid for row in _living(records) if row.vm_state == "resized"}
+    return [Finding("leaked", uuid, "room on two hosts") for (uuid,) in cloud.ask(cell, twice) if uuid not in resized]
+
+
+def _kept(cloud: Cloud, records: Records) -> list[Finding]:
+    """What a host keeps of servers that left it, and what came and was not taken in."""
+    waiting = {row.uuid: row.host for row in _living(records) if row.vm_state == "resized"}
+    found = []
+    for host in cloud.state.hosts:
+        for (uuid,) in of_host(cloud, host, "SELECT uuid FROM departed"):
+            if waiting.get(uuid, host) == host:
+                found.append(Finding("leaked", uuid, f"{host} keeps what it handed over"))
+        for parcel in cloud.state.path("hosts", host, "state", "guests.arriving").glob("*"):
+            found.append(Finding("leaked", parcel.stem, f"it came to {host}, and nobody took it in"))
+    return found
+
+
+def _counted_wrongly(cloud: Cloud) -> list[Finding]:
+    """The quota counts a server as large as it is; one that waits for its user's word, as the larger of two sizes."""
+    sizes = "SELECT server_id, vcpus, memory_mb FROM cells_requestspec"
+    counted = {uuid: size for uuid, *size in cloud.ask("global", sizes)}
+    living = "SELECT uuid, vm_state, vcpus, memory_mb FROM compute_instance WHERE NOT deleted"
+    found = []
+    for cell in CELLS:
+        for uuid, vm_state, *size in cloud.ask(cell, living):
+            spec = counted.get(uuid, [0, 0])
+            if vm_state == "resized" and all(much >= real for much, real in zip(spec, size, strict=True)):
+                continue
+            if spec != size:
+                found.append(Finding("leaked", uuid, f"the quota counts {spec} vCPUs and MiB, it has {size}"))
+    return found
+
+
+def _living(records: Records) -> list[Server]:
+    return [row for rows in records.servers.values() for row in rows if not row.deleted]
 
 
 def deaths_ordered(cloud: Cloud, verb: str) -> int:
@@ -150,7 +196,9 @@ def _account(actions: list[Action], effects: list[Effect]) -> list[Finding]:
         action.did.clear()
     for effect in effects:
         asked = [action for action in actions if action.key and _covers(action, effect)]
-        owner = next((action for action in asked if not _main(action)), asked[0] if asked else None)
+        # the first that has done nothing yet; of several the one that must, before those that may
+        asked.sort(key=lambda action: (bool(_main(action)), effect.verb not in DOES[action.name]))
+        owner = asked[0] if asked else None
         if owner is None:
             found.append(Finding("double", effect.server, f"{effect.verb} on {effect.host}, which nobody asked for"))
         else:
@@ -199,7 +247,7 @@ def _needed_nothing(action: Action, records: Records) -> bool:
     """It was so already; or a server was deleted before it was anywhere; a copy is its image."""
     if action.name == "delete":
         return not any(effect.verb == "spawned" for effect in records.effects.get(action.server, []))
-    if action.name == "createImage":
+    if action.name in EFFECT_ELSEWHERE:
         return True
     return action.outcome.startswith(NOTHING_TO_DO)
 
@@ -216,19 +264,25 @@ def _server(uuid: str, records: Records) -> list[Finding]:
     if len(on) > 1:
         found.append(Finding("double", uuid, f"guests on {', '.join(on)}"))
     for row in rows:
-        found += _row(row, on)
+        found += _row(row, on, records)
     return found
 
 
-def _row(row: Server, on: dict[str, int]) -> list[Finding]:
+def _row(row: Server, on: dict[str, int], records: Records) -> list[Finding]:
     if row.task_state or row.vm_state == "building":
         return [Finding("stuck", row.uuid, f"it is {row.vm_state}/{row.task_state}")]
     if row.vm_state == "error":
         return [] if row.has_fault else [Finding("lost", row.uuid, "it is in ERROR, and nobody says why")]
     power = on.get(row.host)
-    if power != POWER[row.vm_state]:
+    if power != POWER[_before(row, records) if row.vm_state == "resized" else row.vm_state]:
         return [Finding("lost", row.uuid, f"it is {row.vm_state} on record, and its guest is {power} on {row.host}")]
     return []
+
+
+def _before(row: Server, records: Records) -> str:
+    """What a server was when its resize began: on or off."""
+    moves = [action for action in records.actions[row.uuid] if action.was and action.name in ("resize", "migrate")]
+    return next(action.was or "" for action in reversed(moves) if action.finished and action.message is None)
 
 
 def _sums(cloud: Cloud, cell: str) -> list[str]:

@@ -20,21 +20,39 @@ from tests.live.cloud import eventually
 
 HIT_SECONDS, IDLE_SECONDS, REST_SECONDS = 40, 45, 90
 ROLES = {"API": "api", "scheduler": "scheduler", "host": "host", "conductor": "conductor"}
-BEFORE = {"unpause": "pause", "resume": "suspend", "start": "stop"}  # what leads to where a verb is legal
+# what leads to where a verb is legal
+BEFORE = {"unpause": "pause", "resume": "suspend", "start": "stop", "confirm": "resize", "revert": "resize"}
 DEADLY = {
     "spawn": "", "destroy": "delete", "power_on": "start", "power_off": "stop", "reboot_hard": "hard reboot",
     "pause": "pause", "unpause": "unpause", "suspend": "suspend", "resume": "resume", "snapshot": "createImage",
     "signal_shutdown": "soft reboot", "expect": "live-migrate", "hand_over": "live-migrate", "settle": "live-migrate",
+    "take_back": "revert",
 }  # fmt: skip
+# wish -> each step and the kind of process that runs it
+STEPS = {
+    "resize": {"check_source": "host", "pick": "conductor", "expect": "host", "leave": "host", "finish": "host"},
+    "confirm": {"forget_source": "host", "count": "conductor"},
+    "revert": {"power_off": "host", "come_back": "host", "forget_destination": "host", "count": "conductor"},
+}
+UNDOS = {
+    "resize": {"go_away": "host", "come_back": "host", "unexpect": "host", "give_back": "conductor"},
+    "revert": {"leave_again": "host", "power_on_again": "host"},
+}
+FAILING = {"resize": "unsettled", "revert": "unreturned"}  # images with which all of them have to be undone
 
 
 def names() -> list[str]:
-    """Every point of every kind of process, as `point@role`; the worst for every wish; `verb.die` for every verb."""
+    """Every point of every kind of process, as `point@role`; the worst for every wish; `verb.die` for every verb.
+
+    For what goes from host to host the worst of every step, `point:step@role/wish`.
+    """
     found = []
     for point, text in POINTS.items():
         roles = [ROLES[role] for role in text.split(":")[0].split(", ")]
         found += [f"{point}@{role}" for role in roles]
-    found += [f"step.worked@host/{wish}" for wish in (*BODIES, "createImage", "delete")]
+    found += [f"step.worked@host/{wish}" for wish in (*BODIES, "createImage", "resize", "delete")]
+    for point, steps_of in (("step.worked", STEPS), ("undo.worked", UNDOS)):
+        found += [f"{point}:{step}@{role}/{wish}" for wish, steps in steps_of.items() for step, role in steps.items()]
     return found + [f"{verb}.die" for verb in DIES]
 
 
@@ -84,7 +102,7 @@ def _at_point(place: Place, supervisor: Supervisor, client: Client, name: str) -
     point, _, where = name.partition("@")
     role, _, wish = where.partition("/")
     trap = _trap(place, role)
-    server = _ready(client, "quick", wish) if wish else ""
+    server = _ready(client, FAILING[wish] if point.startswith("undo") else "quick", wish) if wish else ""
     trap.write_text(point)
     if server:
         client.ask(wish, server)

@@ -57,6 +57,7 @@ class Action:
     finished: float | None
     message: str | None
     outcome: str
+    was: str | None = None  # the vm_state a server had before it was resized
     steps: list[Step] = field(default_factory=list)
     did: list[Effect] = field(default_factory=list)
 
@@ -125,12 +126,12 @@ def _servers(cloud: Cloud, cell: str) -> list[Server]:
 
 
 def _actions(cloud: Cloud, cell: str) -> list[Action]:
-    columns = "id, server_id, action, key, request_id, started_at, finished_at, message, outcome"
+    columns = "id, server_id, action, key, request_id, started_at, finished_at, message, outcome, params ->> 'was'"
     found = {}
     for row in cloud.ask(cell, f"SELECT {columns} FROM compute_instanceaction ORDER BY started_at, id"):
-        number, server, name, key, request, started, finished, message, outcome = row
+        number, server, name, key, request, started, finished, message, outcome, was = row
         found[number] = Action(
-            cell, number, server, name, key, request, _moment(started) or 0.0, _moment(finished), message, outcome
+            cell, number, server, name, key, request, _moment(started) or 0.0, _moment(finished), message, outcome, was
         )
     columns = "id, action_id, name, host, state, attempts, queued_at, started_at, finished_at, details"
     for row in cloud.ask(cell, f"SELECT {columns} FROM compute_step ORDER BY id"):

@@ -13,7 +13,7 @@ import requests
 
 from tests.chaos.place import Place
 
-FLAVOR = "42"  # m1.nano
+FLAVOR, OTHERS = "42", ("1", "2")  # m1.nano; those of other sizes, with as much disk
 SECONDS = 15  # a client waits for an answer
 MOST = 5  # servers of one client
 PAUSE = (0.5, 1.5)  # between two wishes of a client
@@ -22,17 +22,19 @@ BODIES: dict[str, dict[str, Any]] = {
     "stop": {"os-stop": None}, "start": {"os-start": None}, "soft reboot": SOFT, "hard reboot": HARD,
     "pause": {"pause": None}, "unpause": {"unpause": None}, "suspend": {"suspend": None},
     "resume": {"resume": None}, "live-migrate": {"os-migrateLive": {"host": None, "block_migration": "auto"}},
+    "migrate": {"migrate": None}, "confirm": {"confirmResize": None}, "revert": {"revertResize": None},
 }  # fmt: skip
 LEGAL = {
     "ACTIVE": ["stop", "soft reboot", "hard reboot", "pause", "suspend", "createImage", "live-migrate",
-               "live-migrate", "delete"],
-    "SHUTOFF": ["start", "start", "start", "hard reboot", "createImage", "delete"],
+               "live-migrate", "migrate", "resize", "resize", "delete"],
+    "SHUTOFF": ["start", "start", "start", "hard reboot", "createImage", "migrate", "resize", "delete"],
+    "VERIFY_RESIZE": ["confirm", "confirm", "revert", "revert", "revert", "delete"],
     "PAUSED": ["unpause", "unpause", "unpause", "hard reboot", "createImage", "live-migrate"],
     "SUSPENDED": ["resume", "resume", "resume", "hard reboot", "createImage"],
     "ERROR": ["hard reboot", "delete"],
 }  # fmt: skip
 AT_ANY_TIME = ["delete", "hard reboot"]  # also while the server is busy, now and then
-ADMIN = {"live-migrate"}  # who may ask for it
+ADMIN = {"live-migrate", "migrate"}  # who may ask for it
 IMAGES = ["quick"] * 5 + ["slow"] * 3 + ["deaf", "reluctant", "uncopied", "sticky", "unmoved"]
 
 
@@ -132,8 +134,7 @@ class Client:
                 self.servers.remove(server_id)
             return one
         name = f"{self.story.prefix}-image-{uuid4()}" if verb == "createImage" else ""
-        body = BODIES.get(verb) or {"createImage": {"name": name}}
-        return self._ask("POST", server_id, verb, name, body)[0]
+        return self._ask("POST", server_id, verb, name, self._body(verb, name))[0]
 
     def look(self, server_id: str) -> tuple[str, str | None] | None:
         """(status, task state); None when nobody can say now. Gone is ("GONE", None)."""
@@ -157,6 +158,13 @@ class Client:
         verbs = AT_ANY_TIME if task and self.dice.random() < 0.03 else [] if task else LEGAL.get(status, [])
         if verbs:
             self.ask(self.dice.choice(verbs), server_id)
+
+    def _body(self, verb: str, name: str) -> dict[str, Any]:
+        if verb == "createImage":
+            return {verb: {"name": name}}
+        if verb == "resize":  # to the flavor it has is refused
+            return {verb: {"flavorRef": self.dice.choice(OTHERS)}}
+        return BODIES[verb]
 
     def _ask(self, method: str, server_id: str, verb: str, name: str,
              body: Any = None) -> tuple[Asked, requests.Response | None]:  # fmt: skip

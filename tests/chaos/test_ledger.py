@@ -138,3 +138,48 @@ def test_a_copy_that_is_done_has_an_image(books, asked):
 def test_an_image_that_never_came_is_leaked(books, asked):
     books.images["s1-image-x"] = ["queued"]
     assert _kinds(books, asked) == {"leaked"}
+
+
+@pytest.fixture
+def resized(books, asked) -> Records:
+    """Resized after that, and it waits for its user's word on another host."""
+    asked.append(Asked("req-3", "resize", UUID, "", 20.0, 202))
+    resize = Action("cell1", 3, UUID, "resize", "Resize", "req-3", 20.0, 25.0, None, "done", "active")
+    books.actions[UUID].append(resize)
+    books.effects[UUID] += [
+        _effect(21.0, "powered off by guest"), _effect(22.0, "migrated out"),
+        _effect(23.0, "migrated in", host="host2"), _effect(24.0, "powered on", host="host2"),
+    ]  # fmt: skip
+    row = books.servers[UUID][0]
+    row.vm_state, row.host = "resized", "host2"
+    books.guests = {"host1": {}, "host2": {UUID: PowerState.RUNNING}}
+    return books
+
+
+def test_a_resize_that_waits_for_its_users_word_is_fine(resized, asked):
+    assert judge(resized, asked, "s1") == []
+
+
+def test_a_resized_server_that_was_on_and_is_off_is_lost(resized, asked):
+    resized.guests["host2"][UUID] = PowerState.SHUTDOWN
+    assert _kinds(resized, asked) == {"lost"}
+
+
+def test_a_resize_that_went_nowhere_is_lost(resized, asked):
+    resized.effects[UUID] = [one for one in resized.effects[UUID] if one.verb != "migrated in"]
+    assert _kinds(resized, asked) == {"lost"}
+
+
+def test_a_server_taken_back_though_nobody_asked_is_double(resized, asked):
+    resized.effects[UUID].append(_effect(30.0, "taken back"))
+    assert _kinds(resized, asked) == {"double"}
+
+
+def test_a_server_deleted_on_its_way_is_destroyed_by_its_delete(resized, asked):
+    asked.append(Asked("req-4", "delete", UUID, "", 22.5, 204))
+    resize = resized.actions[UUID][-1]
+    resize.message, resize.outcome = "Error", "preempted: it was deleted"
+    resized.actions[UUID].append(Action("cell1", 4, UUID, "delete", "Delete", "req-4", 22.5, 26.0, None, "done"))
+    resized.effects[UUID][-2:] = [_effect(25.0, "destroyed")]
+    resized.servers[UUID][0].deleted, resized.guests["host2"] = True, {}
+    assert judge(resized, asked, "s1") == []

@@ -1,0 +1,30 @@
+"""The points of `make chaos` name every step of a server that goes to another host and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from compute import actions
+from compute.stepspec import On
+from tests.chaos.points import STEPS, UNDOS, names
+from tests.chaos.story import BODIES
+
+KEYS = {"resize": "resize", **{wish: next(iter(BODIES[wish])) for wish in ("confirm", "revert")}}
+OFF_ROAD = {"forget_source"}  # of a resize: only if somebody took the server
+
+
+@pytest.mark.parametrize("wish", STEPS)
+def test_no_step_and_no_undo_is_spared(wish):
+    specs = next(action for action in actions.every().values() if action.key == KEYS[wish]).steps
+    off_road = OFF_ROAD if wish == "resize" else set()
+    assert STEPS[wish] == {spec.name: _role(spec) for spec in specs if spec.name not in off_road}
+    undos = [spec.undone_by for spec in specs if spec.undone_by is not None]
+    assert UNDOS.get(wish, {}) == {spec.name: _role(spec) for spec in undos}
+
+
+def test_every_point_has_one_name():
+    assert len(names()) == len(set(names()))
+
+
+def _role(spec):
+    return "conductor" if spec.on is On.CONDUCTOR else "host"
