@@ -33,15 +33,16 @@ class Service(CellModel):
     incarnation = models.CharField(max_length=36, blank=True, default="")
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(null=True)
-    drain_wanted = models.BooleanField(default=False)
-    drain_then_exit = models.BooleanField(default=False)  # else it stays, drained, until it is undrained
-    drain_by = models.CharField(max_length=255, blank=True, default="")
-    drain_reason = models.CharField(max_length=255, blank=True, default="")
+    # with defaults of the database: workers of the version before write rows, too, while a cloud is upgraded
+    drain_wanted = models.BooleanField(default=False, db_default=False)
+    drain_then_exit = models.BooleanField(default=False, db_default=False)  # else it stays until it is undrained
+    drain_by = models.CharField(max_length=255, blank=True, default="", db_default="")
+    drain_reason = models.CharField(max_length=255, blank=True, default="", db_default="")
     drain_asked_at = models.DateTimeField(null=True)
     drain_deadline = models.DateTimeField(null=True)  # null: it takes as long as it takes
     draining_since = models.DateTimeField(null=True)  # null: it takes new work
     drained_at = models.DateTimeField(null=True)  # nothing needs it since
-    in_progress = models.PositiveIntegerField(default=0)  # operations that need it, at its last beat
+    in_progress = models.PositiveIntegerField(default=0, db_default=0)  # operations that need it, at its last beat
     ended_at = models.DateTimeField(null=True)  # it said goodbye; its next life takes this back
 
     class Meta:
