@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from cells.context import current_alias
@@ -41,16 +41,23 @@ def recover(worker: str, incarnation: str, in_progress: Collection[int], lane: s
 
 
 def recover_dead_conductors(me: str) -> int:
-    """Take over the steps of conductors whose heartbeat ended; how many there were."""
+    """Take over the steps of conductors that said goodbye, or whose heartbeat ended; how many there were."""
     limit = timezone.now() - timedelta(seconds=settings.SERVICE_DOWN_TIME)
-    conductors = Service.objects.filter(binary=CONDUCTOR, ended_at__isnull=True)
-    alive = conductors.filter(last_seen_up__gt=limit).values_list("host", flat=True)
-    living = [f"{CONDUCTOR}@{host}" for host in alive] + [me]
-    stuck = Step.objects.select_related("action").filter(state=Step.State.RUNNING, host="", started_at__lt=limit)
+    conductors = Service.objects.filter(binary=CONDUCTOR)
+    alive = conductors.filter(ended_at__isnull=True, last_seen_up__gt=limit)
+    gone = conductors.filter(ended_at__isnull=False)
+    living = [*_names(alive), me]
+    # One that is new may have claimed a step before its first heartbeat.
+    long_ago = Q(started_at__lt=limit) | Q(worker__in=_names(gone))
+    stuck = Step.objects.select_related("action").filter(long_ago, state=Step.State.RUNNING, host="")
     strays = list(stuck.exclude(worker__in=living)[:BATCH])
     for step in strays:
         _lead_out(step)
     return len(strays)
+
+
+def _names(conductors: QuerySet[Service]) -> list[str]:
+    return [f"{CONDUCTOR}@{host}" for host in conductors.values_list("host", flat=True)]
 
 
 def relay() -> int:

@@ -64,7 +64,7 @@ def rounds_of(role: str) -> list[Periodic]:
         return [
             Periodic("relay", relay, lambda me: recovery.relay()),
             Periodic("strays", 15, _strays),
-            Periodic("dead_conductors", 30, lambda me: recovery.recover_dead_conductors(me.name)),
+            Periodic("dead_conductors", 10, lambda me: recovery.recover_dead_conductors(me.name)),
         ]
     return [
         Periodic("strays", 15, _strays),

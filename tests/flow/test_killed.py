@@ -117,6 +117,23 @@ def test_an_action_that_was_tried_again_does_not_end_with_why(api, cloud):
     assert cloud.history(server_id)[-1].outcome == "done"
 
 
+def test_a_conductor_that_said_goodbye_with_a_step_in_its_hands_is_followed_at_once(api, cloud):
+    """At its shutdown timeout, say."""
+    server_id = begin("create image", api, cloud)
+    host = cloud.host_of(server_id)
+    host.driver.orders.fail("snapshot")
+    host.run(only_step(cloud).pk)
+    with target_cell(host.cell):
+        assert journal.claim(only_step(cloud).pk, "nova-conductor@late", "gone")
+        late = Service.objects.create(binary="nova-conductor", host="late", last_seen_up=timezone.now())
+        assert recovery.recover_dead_conductors("nova-conductor@me") == 0
+        late.ended_at = timezone.now()
+        late.save()
+        assert recovery.recover_dead_conductors("nova-conductor@me") == 1
+    cloud.work()
+    stories.settled(cloud)
+
+
 def test_a_step_that_may_not_be_rerun_ends_with_a_fault_the_user_can_read(api, admin, cloud, monkeypatch):
     server_id = begin("pause", api, cloud)
     spec = actions.named("Pause").steps[0]
