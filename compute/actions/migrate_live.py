@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from django.utils import timezone
+
 from cloud.errors import BadRequest
 from compute import actions, claims, journal, moving, policy, running, schema, state
 from compute.errors import NoValidHost, StateConflict
@@ -107,8 +109,13 @@ class MigrateLive(ServerAction):
     def migrate(self, run: Run) -> None:
         """As long as it takes, with an eye on who wants it to stop. Gone already is success."""
         seconds = SECONDS_PER_GIB * max(2.0, run.instance.memory_mb / 1024)
-        run.deadline(seconds)
-        run.hypervisor.hand_over(run.instance.as_guest(), run.params["arrival"], moving.watching(run, MOVE))
+        deadline = run.deadline(seconds)
+        try:
+            run.hypervisor.hand_over(run.instance.as_guest(), run.params["arrival"], moving.watching(run, MOVE))
+        except MigrationAborted:
+            if timezone.now() > deadline and not run.params.get("abort"):
+                raise MigrationAborted(f"the migration was not over after {seconds:.0f} s") from None
+            raise
         run.note(f"the guest has left {run.params['source']}")
 
     def arrive(self, run: Run) -> None:

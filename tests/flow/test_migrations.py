@@ -7,7 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 from django.db import connections
+from django.utils import timezone
 
+from cells.context import target_cell
+from compute.models import Step
 from tests.conftest import OTHER_PROJECT, client
 from tests.flow import stories, two_hosts
 from tests.flow.stories import act, message
@@ -129,6 +132,16 @@ def test_a_delete_ends_a_running_migration(admin, cloud):
     assert cloud.row(server_id).deleted
     assert homes(cloud, server_id) == []
     stories.settled(cloud)
+
+
+def test_a_migration_that_takes_too_long_is_ended_and_says_so(admin, cloud):
+    server_id = asked(admin, cloud)
+    step = until(cloud, "migrate")
+    with target_cell(cloud.cells["cell1"]):
+        Step.objects.filter(pk=step.pk).update(deadline=timezone.now())  # its time was fixed in an earlier life
+    stayed(cloud, server_id)
+    assert cloud.row(server_id).fault["message"] == "the migration was not over after 1600 s"
+    assert [one["status"] for one in every(admin)] == ["failed"]
 
 
 @pytest.mark.parametrize("host", ["host1", "host3"])
