@@ -6,7 +6,7 @@ import pytest
 
 from cells.context import target_cell
 from compute import actions, draining
-from compute.models import Instance, Service
+from compute.models import ComputeNode, Flavor, Instance, Service
 from compute.virt.base import InsufficientResources
 from compute.virt.fake_effects import Effect
 from tests.flow import stories, two_hosts
@@ -367,6 +367,20 @@ def test_a_forced_host_may_be_out_of_service(admin, cloud):
     assert act(admin, server_id, {"os-migrateLive": {**body, "force": True}}, version="2.67").status_code == 202
     cloud.work()
     is_at(cloud, server_id, "host3")
+
+
+@pytest.mark.parametrize("body", [LIVE, {"migrate": None}, {"resize": {"flavorRef": "2"}}])
+def test_a_host_that_cannot_hand_guests_over_says_so(body, admin, cloud):
+    Flavor.objects.create(flavor_id="2", name="m1.large", vcpus=4, memory_mb=2048, disk_gb=2)
+    server_id = booted(admin, cloud)
+    with target_cell(cloud.cells["cell1"]):
+        ComputeNode.objects.filter(host="host1").update(hypervisor_type="QEMU")
+    answer = act(admin, server_id, body)
+    assert (answer.status_code, message(answer)) == (
+        400,
+        "Migration pre-check error: servers cannot be moved from host host1: not offered yet with hypervisor type QEMU.",
+    )
+    assert stories.states(cloud, server_id) == ("active", None)
 
 
 def test_only_admins_move_servers(api, admin, stranger, cloud):
