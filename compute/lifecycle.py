@@ -192,6 +192,10 @@ class ServerAction:
         behind = self.steps[: names.index(name)] if name in names else ()
         return self.makes_good(name) or any(spec.no_return for spec in behind)
 
+    def insists_on(self, name: str) -> bool:
+        """Whether only this step can bring things in order, so that it is tried again whatever went wrong."""
+        return self.must_run(name)
+
     def is_wanted(self, run: Run) -> bool:
         """False once a delete, an operator or a hard reboot took the server: then no step begins."""
         if self.must_run(run.step.name):

@@ -154,7 +154,8 @@ def _preempt(action: ServerAction, run: Run, why: str) -> None:
 
 def _failed(action: ServerAction, run: Run, error: Exception) -> None:
     """One transaction: try again later, make good, or end the action with a fault."""
-    if getattr(error, "retryable", False) and run.step.attempts < MAX_TRIES:
+    again = getattr(error, "retryable", False) or action.insists_on(run.step.name)
+    if again and run.step.attempts < MAX_TRIES:
         _try_again(run, error)
         return
     power_state = _look(run)

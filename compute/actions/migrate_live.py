@@ -142,6 +142,10 @@ class MigrateLive(ServerAction):
         claims.release(run.instance.uuid, run.params["source_node"])
         actions.follow(run.instance, run.params["source"])
 
+    def insists_on(self, name: str) -> bool:
+        """A guest that cannot settle is said to be lost at once."""
+        return name != "arrive" and super().insists_on(name)
+
     def complete(self, run: Run, power_state: PowerState | None) -> None:
         """All was recorded with the arrival."""
 

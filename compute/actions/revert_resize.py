@@ -62,6 +62,10 @@ class RevertResize(ServerAction):
         """Nothing of it is left there."""
         moving.end_at(run, run.params["destination"])
 
+    def after_failure(self, run: Run, error: BaseException) -> StepSpec | None:
+        """What the destination does not let go of is not what the project has."""
+        return self.steps[-1] if run.step.name == "forget_destination" else None
+
     def count(self, run: Run) -> None:
         """On a conductor, which may touch the global side: the project has the old size."""
         quota.count_as(run.instance.uuid, run.params["old"])

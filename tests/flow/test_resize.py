@@ -10,7 +10,7 @@ from cells.context import target_cell
 from cells.models import RequestSpec
 from compute import actions
 from compute.models import Flavor, Quota, Service
-from compute.virt.base import MigrationAborted, PowerState
+from compute.virt.base import MigrationAborted, PowerState, VirtError
 from compute.virt.fake_effects import Effect
 from tests.conftest import PROJECT
 from tests.flow import stories, two_hosts
@@ -331,3 +331,15 @@ def test_members_resize_and_strangers_do_not(api, reader, stranger, cloud, large
     answer = act(api, server_id, {"resize": {"flavorRef": "2"}})
     text = f"Cannot 'resize' instance {server_id} while it is in vm_state paused"
     assert (answer.status_code, message(answer)) == (409, text)
+
+
+def test_what_came_and_cannot_stay_goes_also_from_a_host_that_did_not_let_go_at_once(api, cloud, large):
+    server_id, source = asked(api, cloud)
+    destination = cloud.hosts[other(source)].driver
+    destination.orders.fail("settle", error=VirtError)
+    destination.orders.fail("destroy", error=VirtError)
+    cloud.work()
+    stories.later(cloud)
+    cloud.work()
+    assert stories.states(cloud, server_id) == ("active", None)
+    is_as_before(cloud, server_id, source)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cells.models import RequestSpec
+from compute.lifecycle import MAX_TRIES
 from compute.virt.base import VirtError
 from tests.flow import stories, two_hosts
 from tests.flow.stories import act, message
@@ -70,6 +72,35 @@ def test_a_source_that_cannot_have_it_back_leaves_it_running_where_it_is(api, cl
     assert act(api, server_id, REVERT).status_code == 202
     cloud.work()
     is_as_before(cloud, server_id, source)
+
+
+def test_a_reverted_server_does_not_stay_on_a_host_that_did_not_let_go_of_it_at_once(api, cloud, resized):  # noqa: F811
+    """Found by `make chaos`: the guest was on two hosts, and the project had the larger size for ever."""
+    server_id, source = resized
+    _does_not_let_go(cloud, server_id, times=1)
+    act(api, server_id, REVERT)
+    cloud.work()
+    assert stories.states(cloud, server_id) == ("active", None)
+    stories.later(cloud)
+    cloud.work()
+    is_as_before(cloud, server_id, source)
+    assert cloud.history(server_id)[-1].message is None
+
+
+def test_a_host_that_never_lets_go_does_not_cost_the_project_the_larger_size(api, cloud, resized):  # noqa: F811
+    server_id, source = resized
+    _does_not_let_go(cloud, server_id, times=-1)
+    act(api, server_id, REVERT)
+    for _ in range(MAX_TRIES):
+        cloud.work()
+        stories.later(cloud)
+    cloud.work()
+    assert (cloud.row(server_id).host, RequestSpec.objects.get(pk=server_id).memory_mb) == (source, 512)
+
+
+def _does_not_let_go(cloud, server_id, times):
+    [home] = homes(cloud, server_id)
+    cloud.hosts[home].driver.orders.fail("destroy", error=VirtError, times=times)
 
 
 def test_a_server_that_cannot_be_powered_on_is_back_and_off(api, cloud, resized):  # noqa: F811
