@@ -31,13 +31,13 @@ class Verdict:
 
 def table(verdicts: list[Verdict]) -> str:
     """One line each."""
-    lines = [f"{'':<32} {'accepted':>8} {'refused':>8} {'unanswered':>10} {'deaths':>7} "
+    lines = [f"{'':<44} {'accepted':>8} {'refused':>8} {'unanswered':>10} {'deaths':>7} "
              + " ".join(f"{kind:>7}" for kind in KINDS) + f" {'seconds':>8}"]  # fmt: skip
     for one in verdicts:
         said = Counter(asked.accepted for asked in one.asked)
         kinds = Counter(finding.kind for finding in one.findings)
         lines.append(
-            f"{one.title:<32} {said[True]:>8} {said[False]:>8} {said[None]:>10} {one.deaths:>7} "
+            f"{one.title:<44} {said[True]:>8} {said[False]:>8} {said[None]:>10} {one.deaths:>7} "
             + " ".join(f"{kinds[kind]:>7}" for kind in KINDS) + f" {one.seconds:>8.0f}"
         )  # fmt: skip
     return "\n".join(lines)
