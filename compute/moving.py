@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from django.db import DatabaseError, close_old_connections, transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from cells.context import current_alias
@@ -18,7 +19,7 @@ from cloud.errors import BadRequest, Conflict
 from compute import claims, journal, state
 from compute.errors import StateConflict
 from compute.lifecycle import Run
-from compute.models import ComputeNode, Instance, InstanceAction, Service
+from compute.models import ComputeNode, Instance, InstanceAction, Service, Step
 from compute.models.host import COMPUTE
 from compute.models.instance import new_uuid
 from compute.scheduler import pick
@@ -94,7 +95,8 @@ def claim(run: Run, what: pick.Wanted, *, forced: bool = False) -> None:
 def give_back(run: Run) -> None:
     """What is claimed of the destination is free again, unless a newer move of the server is going there."""
     node = run.params.get("destination_node")
-    if node and not _goes_to(run, run.params["destination"]):
+    host = run.params.get("destination", "")
+    if node and not _lives_at(run, host) and not _goes_to(run, host).exists():
         claims.release(run.instance.uuid, node)
 
 
@@ -121,23 +123,34 @@ def arrived(run: Run, **also: Any) -> None:
 
 def forget(run: Run, host: str) -> None:
     """Nothing is left of the guest on a host it has left for good, unless it came back or is about to."""
-    if not _goes_to(run, host):
+    if not _is_expected(run, host):
         run.hypervisor.forget(run.instance.uuid)
 
 
 def end_at(run: Run, host: str) -> None:
     """As `forget`, for a host where the guest itself still is."""
-    if not _goes_to(run, host):
+    if not _is_expected(run, host):
         run.hypervisor.destroy(run.instance.uuid)
 
 
-def _goes_to(run: Run, host: str) -> bool:
-    """Steps of one server run one at a time, so this stays true while the step runs."""
-    newer = InstanceAction.objects.filter(
+def _is_expected(run: Run, host: str) -> bool:
+    """Whether it lives on a host, or that host is ready for it: what is there before that is only in its way.
+
+    Steps of one server run one at a time, so this stays true while the step runs.
+    """
+    ready = _goes_to(run, host).filter(steps__name="expect", steps__state=Step.State.DONE)
+    return _lives_at(run, host) or ready.exists()
+
+
+def _lives_at(run: Run, host: str) -> bool:
+    return run.instance.host == host and not run.instance.deleted
+
+
+def _goes_to(run: Run, host: str) -> QuerySet[InstanceAction]:
+    """Newer moves of the server to a host."""
+    return InstanceAction.objects.filter(
         server_id=run.instance.uuid, finished_at__isnull=True, pk__gt=run.action.pk, params__destination=host
     )
-    lives_here = run.instance.host == host and not run.instance.deleted
-    return lives_here or newer.exists()
 
 
 def watching(run: Run, move: Move) -> Watch:

@@ -98,6 +98,21 @@ def test_a_host_that_never_lets_go_does_not_cost_the_project_the_larger_size(api
     assert (cloud.row(server_id).host, RequestSpec.objects.get(pk=server_id).memory_mb) == (source, 512)
 
 
+def test_a_reverted_server_that_soon_goes_there_again_is_on_one_host(api, admin, cloud, resized):  # noqa: F811
+    """Found by `make chaos`: what the destination had not let go of was in the way of the next move, for ever."""
+    server_id, source = resized
+    _does_not_let_go(cloud, server_id, times=1)
+    act(api, server_id, REVERT)
+    cloud.work()
+    act(admin, server_id, {"migrate": None})
+    expect = until(cloud, "expect")
+    stories.later(cloud)
+    cloud.hosts[expect.host].run(next(step.pk for _, step in cloud.queued() if step.name == "forget_destination"))
+    cloud.work()
+    assert stories.states(cloud, server_id) == ("resized", None)
+    assert homes(cloud, server_id) == [expect.host] != [source]
+
+
 def _does_not_let_go(cloud, server_id, times):
     [home] = homes(cloud, server_id)
     cloud.hosts[home].driver.orders.fail("destroy", error=VirtError, times=times)
