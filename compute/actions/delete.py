@@ -40,7 +40,7 @@ class Delete(ServerAction):
             params["late"] = True  # another delete was faster
             return
         actions.cancel_open(instance, "the server was deleted")
-        waits = moving_cold.last(instance) if instance.vm_state == VmState.RESIZED else None
+        waits = moving_cold.last(instance)  # also of one in ERROR, after a delete that failed
         params |= {"source": waits.params["source"]} if waits is not None else {}
 
     def record(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> Any:

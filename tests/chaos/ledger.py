@@ -34,6 +34,7 @@ MAY = {
     "revertResize": MOVES - {"migrated out", "taken back"},
 }  # fmt: skip
 NOTHING_TO_DO = "was off already"
+WAITS = {"resized", "error"}  # of one in ERROR a delete takes it
 EFFECT_ELSEWHERE = {"createImage", "confirmResize"}  # an image; what is kept of a server, see `leaks`
 POWER = {"active": PowerState.RUNNING, "paused": PowerState.PAUSED, "suspended": PowerState.SUSPENDED,
          "stopped": PowerState.SHUTDOWN}  # fmt: skip
@@ -94,13 +95,13 @@ def leaks(cloud: Cloud, records: Records) -> list[Finding]:
 def _claimed_twice(cloud: Cloud, cell: str, records: Records) -> list[Finding]:
     """Only a server that waits for its user's word has room on two hosts."""
     twice = "SELECT server_id FROM compute_allocation GROUP BY server_id HAVING count(*) > 1"
-    resized = {row.uuid for row in _living(records) if row.vm_state == "resized"}
+    resized = {row.uuid for row in _living(records) if row.vm_state in WAITS}
     return [Finding("leaked", uuid, "room on two hosts") for (uuid,) in cloud.ask(cell, twice) if uuid not in resized]
 
 
 def _kept(cloud: Cloud, records: Records) -> list[Finding]:
     """What a host keeps of servers that left it, and what came and was not taken in."""
-    waiting = {row.uuid: row.host for row in _living(records) if row.vm_state == "resized"}
+    waiting = {row.uuid: row.host for row in _living(records) if row.vm_state in WAITS}
     found = []
     for host in cloud.state.hosts:
         for (uuid,) in of_host(cloud, host, "SELECT uuid FROM departed"):

@@ -157,3 +157,16 @@ def test_a_server_deleted_while_it_is_reverted_leaves_nothing(name, when, api, c
         two_hosts.restart(cloud, step)
     cloud.work()
     is_gone(cloud, server_id)
+
+
+def test_a_resized_server_whose_delete_failed_once_leaves_nothing_at_its_source(api, cloud, resized):  # noqa: F811
+    """Found by `make chaos`: in ERROR it was not known any more that its source keeps a copy."""
+    server_id, source = resized
+    _does_not_let_go(cloud, server_id, times=1)
+    api.delete(f"/servers/{server_id}")
+    cloud.work()
+    assert stories.states(cloud, server_id) == ("error", None)
+    api.delete(f"/servers/{server_id}")
+    cloud.work()
+    is_gone(cloud, server_id)
+    assert ("destroy", server_id) in cloud.hosts[source].driver.calls
