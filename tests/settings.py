@@ -3,11 +3,14 @@
 `STILLWATER_TEST_DATABASE_URL` (a PostgreSQL server URL) moves all four databases there.
 """
 
+import atexit
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
 _state = tempfile.mkdtemp(prefix="stillwater-test-")
+atexit.register(shutil.rmtree, _state, ignore_errors=True)
 (Path(_state) / "static").mkdir()
 os.environ["STILLWATER_STATE"] = _state
 os.environ.setdefault("STILLWATER_ROLE", "manage")
