@@ -13,7 +13,7 @@ from cells.context import target_cell
 from cells.models import Cell
 from cloud import log
 from compute.models import Service
-from tasks import worker
+from tasks import heartbeat, worker
 
 logger = log.get(__name__)
 SECONDS = 2.0
@@ -21,6 +21,7 @@ SECONDS = 2.0
 
 def say(me: worker.Worker, unfinished: int) -> None:
     """The service is down at once, not when its heartbeat has become old; a wish to end is fulfilled."""
+    heartbeat.stop(SECONDS)  # a beat that comes after would say that we drain
     logger.info("worker.goodbye", worker=me.name, unfinished=unfinished)
     within(SECONDS, lambda: _write(me, unfinished))
 

@@ -26,6 +26,7 @@ logger = log.get(__name__)
 NAME = "heartbeat"
 _stop = threading.Event()
 _now = threading.Event()
+_beating = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,12 @@ def now() -> None:
     _now.set()
 
 
-def stop() -> None:
-    """The last thing a process does."""
+def stop(seconds: float = 0.0) -> None:
+    """No beat begins any more; one that is on its way may take so long. The last thing a process does."""
     _stop.set()
     _now.set()
+    if seconds and _beating.acquire(timeout=seconds):
+        _beating.release()
 
 
 def beat(me: worker.Worker, status: Status) -> Wish:
@@ -118,7 +121,11 @@ def _beat_for_ever(status: Callable[[], Status], tell: Callable[[Wish], None]) -
     while not _stop.is_set():
         try:
             close_old_connections()
-            tell(beat(me, status()))
+            with _beating:
+                if _stop.is_set():
+                    return
+                wanted = beat(me, status())
+            tell(wanted)
             if failing:
                 logger.info("heartbeat.back")
             failing = False

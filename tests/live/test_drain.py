@@ -57,6 +57,7 @@ def test_a_drain_ends_with_its_last_operation_and_what_waited_is_done_after_the_
     assert what == REBOOTED
     assert ended - rebooted < 1, f"it stayed {ended - rebooted:.1f} s after its last operation"
     assert stage.service("host1")["state"] == "down"  # at once, not when its heartbeat is old
+    assert DRAIN not in stage.service("host1")  # it is over
     assert {stage.show(uuid)["OS-EXT-STS:task_state"] for uuid in others} == {"pausing"}
     stage.cloud.up()
     for uuid in others:
