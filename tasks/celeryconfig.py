@@ -15,8 +15,7 @@ broker_url = settings.CELL_BROKER_URL if settings.ROLE in ("host", "conductor") 
 broker_transport_options = options(broker_url or "")
 broker_connection_retry_on_startup = True
 broker_connection_max_retries = None
-# RabbitMQ closes the channel of a message that is not acknowledged for 30 minutes, as a step may well take. Without
-# this the worker ends; with it, it connects again, and what is delivered again finds its row taken.
+# A channel that RabbitMQ closes ends the worker without this; with it, it connects again.
 broker_channel_error_retry = True
 broker_heartbeat = 20  # RabbitMQ: a peer that vanished is noticed after two of them
 broker_connection_timeout = 2.0
