@@ -21,7 +21,7 @@ from tests.live.cloud import Cloud, eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
 # images whose guests take their time, and for what
-SLOW, STICKY = "slow", "sticky"
+SLOW, STICKY = "chaos-slow", "chaos-sticky"
 ORDERS = {
     SLOW: {"fake_spawn_delay": "4"},
     STICKY: {"fake_destroy_delay": "5", "fake_snapshot_delay": "5", "fake_reboot_hard_delay": "5"},
