@@ -89,6 +89,9 @@ def prepared(site: Site) -> Iterator[Site]:
     limits = {"instances": 100, "cores": 200, "ram": 102400}
     admin = site.cloud.sdk(admin=True)
     admin.set_compute_quotas("demo", **limits)
+    for row in books.settled(site.cloud):  # stories before this one may have left some
+        admin.compute.delete_server(row.uuid)
+    assert site.settle() == {}
     if admin.image.find_image(DAWDLER) is None:
         kind = {"disk_format": "raw", "container_format": "bare", "visibility": "public"}
         admin.image.create_image(DAWDLER, data=b"\0" * (1 << 20), validate_checksum=False, fake_spawn_delay="6", **kind)
