@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import time
 import weakref
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -78,9 +79,9 @@ class Migration:
         with self._call("forget", uuid):
             self._state.run("DELETE FROM departed WHERE uuid = ?", uuid)
 
+    @abstractmethod
     def _is_down(self, uuid: str) -> None:
         """The driver's own."""
-        raise NotImplementedError
 
     def _travel(self, guest: Guest, watch: Watch) -> None:
         """As long as was ordered. Raises MigrationAborted."""
