@@ -113,8 +113,10 @@ class Tracker:
         return work.refused if work is not None else ""
 
     def bound(self, slots: int) -> None:
-        """No more requests than that at once: other threads are kept for operations. A bound of our own, for a
-        broker's forgets what is in progress when the connection is made anew."""
+        """No more requests than that at once: the other threads are kept for operations.
+
+        A bound of our own: a broker's prefetch forgets what is in progress when the connection is made anew.
+        """
         self._slots = slots
 
     def take_skipped(self) -> int:

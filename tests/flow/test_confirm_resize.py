@@ -46,11 +46,7 @@ def test_whoever_is_killed_it_is_confirmed(name, when, api, cloud, resized):
     server_id, source = resized
     act(api, server_id, CONFIRM)
     step = until(cloud, name)
-    if when != "before":
-        step = two_hosts.claim(cloud, step)
-        if when == "after the work":
-            two_hosts.work(cloud, step)
-    assert two_hosts.restart(cloud, step) == (when != "before")
+    two_hosts.killed(cloud, step, when)
     cloud.work()
     assert stories.states(cloud, server_id) == ("active", None)
     is_large(cloud, server_id, other(source))

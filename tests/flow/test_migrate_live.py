@@ -125,11 +125,7 @@ def test_whoever_is_killed_while_it_is_taken_back_the_server_stays(undo, when, a
     server_id = asked(admin, cloud)
     cloud.hosts["host1"].driver.orders.fail("hand_over")
     step = until(cloud, undo)
-    if when != "before":
-        step = two_hosts.claim(cloud, step)
-        if when == "after the work":
-            two_hosts.work(cloud, step)
-    assert two_hosts.restart(cloud, step) == (when != "before")
+    two_hosts.killed(cloud, step, when)
     cloud.work()
     assert stories.states(cloud, server_id) == ("active", None)
     is_at(cloud, server_id, "host1")

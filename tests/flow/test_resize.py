@@ -132,11 +132,7 @@ def test_a_resize_is_counted_and_claimed_once_whatever_follows(api, cloud, large
 def test_whoever_is_killed_the_server_gets_its_flavor(name, when, api, cloud, large):
     server_id, source = asked(api, cloud)
     step = until(cloud, name)
-    if when != "before":
-        step = two_hosts.claim(cloud, step)
-        if when == "after the work":
-            two_hosts.work(cloud, step)
-    assert two_hosts.restart(cloud, step) == (when != "before")
+    two_hosts.killed(cloud, step, when)
     cloud.work()
     assert stories.states(cloud, server_id) == ("resized", None)
     confirm(api, server_id)
@@ -151,11 +147,7 @@ def test_whoever_is_killed_while_it_is_taken_back_the_server_is_as_before(undo, 
     verb, host = ("settle", other(source)) if undo == "go_away" else ("hand_over", source)
     cloud.hosts[host].driver.orders.fail(verb)
     step = until(cloud, undo)
-    if when != "before":
-        step = two_hosts.claim(cloud, step)
-        if when == "after the work":
-            two_hosts.work(cloud, step)
-    assert two_hosts.restart(cloud, step) == (when != "before")
+    two_hosts.killed(cloud, step, when)
     cloud.work()
     assert stories.states(cloud, server_id) == ("active", None)
     is_as_before(cloud, server_id, source)
@@ -248,11 +240,7 @@ def test_an_old_host_killed_while_it_forgets_a_deleted_server_keeps_nothing(when
     cloud.work()
     assert api.delete(f"/servers/{server_id}").status_code == 204
     step = until(cloud, "forget_source")
-    if when != "before":
-        step = two_hosts.claim(cloud, step)
-        if when == "after the work":
-            two_hosts.work(cloud, step)
-    assert two_hosts.restart(cloud, step) == (when != "before")
+    two_hosts.killed(cloud, step, when)
     cloud.work()
     is_gone(cloud, server_id)
 

@@ -50,11 +50,7 @@ def test_whoever_is_killed_the_server_is_as_it_was(name, when, api, cloud, resiz
     server_id, source = resized
     act(api, server_id, REVERT)
     step = until(cloud, name)
-    if when != "before":
-        step = two_hosts.claim(cloud, step)
-        if when == "after the work":
-            two_hosts.work(cloud, step)
-    assert two_hosts.restart(cloud, step) == (when != "before")
+    two_hosts.killed(cloud, step, when)
     cloud.work()
     assert stories.states(cloud, server_id) == ("active", None)
     is_as_before(cloud, server_id, source)

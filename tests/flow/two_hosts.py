@@ -90,6 +90,15 @@ def restart(cloud: Cloud, step: Step) -> int:
         return recovery.recover(CONDUCTOR, "next life", ())
 
 
+def killed(cloud: Cloud, step: Step, when: str) -> None:
+    """Whoever is to run the step is killed "before", "inside" or "after the work", and starts again."""
+    if when != "before":
+        step = claim(cloud, step)
+        if when == "after the work":
+            work(cloud, step)
+    assert restart(cloud, step) == (when != "before")
+
+
 def action_of(cloud: Cloud, server_id: str) -> InstanceAction:
     """The newest."""
     return cloud.history(server_id)[-1]

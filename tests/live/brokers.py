@@ -9,6 +9,7 @@ import shutil
 import signal
 import sqlite3
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
@@ -73,7 +74,7 @@ def queues(cloud: Cloud) -> dict[str, list[str]]:
     return found
 
 
-class _Pest:
+class _Pest(ABC):
     """Goes on in the background for the length of a `with`."""
 
     def __init__(self, cloud: Cloud) -> None:
@@ -89,8 +90,9 @@ class _Pest:
         self._stop.set()
         self._thread.join()
 
+    @abstractmethod
     def _go_on(self) -> None:
-        raise NotImplementedError
+        """What it does until it is stopped."""
 
 
 class Thief(_Pest):
