@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Case, Count, F, Q, QuerySet, Value, When
 from django.utils import timezone
 
 from cells.context import current_alias
@@ -64,14 +64,16 @@ class Operation:
 
 def ask(service: Service, *, by: str, reason: str = "", seconds: float | None = None,
         then_exit: bool = False) -> None:  # fmt: skip
-    """Have a service drain: take no new work, end what is begun. Asked again, the last word counts.
+    """Have a service drain: take no new work, end what is begun. Asked again, the last word counts; the reason
+    of a drain that goes on stays when none is given.
 
     `seconds` is the time it has (None or 0: as long as it takes); with `then_exit` it ends at the deadline
     whatever still runs, else it stays, drained, until `undo`.
     """
     now = timezone.now()
+    why = Value(reason[:255]) if reason else Case(When(drain_wanted=True, then=F("drain_reason")), default=Value(""))
     _want(
-        service, drain_wanted=True, drain_then_exit=then_exit, drain_by=by[:255], drain_reason=reason[:255],
+        service, drain_wanted=True, drain_then_exit=then_exit, drain_by=by[:255], drain_reason=why,
         drain_asked_at=now, drain_deadline=now + timedelta(seconds=seconds) if seconds else None,
     )  # fmt: skip
 

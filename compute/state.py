@@ -59,6 +59,15 @@ class TaskState(models.TextChoices):
     RESIZE_PREP = "resize_prep"  # all of a resize or a cold migration, until the user confirms or reverts it
     RESIZE_CONFIRMING = "resize_confirming"
     RESIZE_REVERTING = "resize_reverting"
+    REBUILDING = "rebuilding"  # also all of an evacuation
+    RESCUING = "rescuing"
+    UNRESCUING = "unrescuing"
+    SHELVING = "shelving"
+    SHELVING_OFFLOADING = "shelving_offloading"
+    UNSHELVING = "unshelving"
+    SOFT_DELETING = "soft-deleting"
+    RESTORING = "restoring"
+    IMAGE_BACKUP = "image_backup"
 
 
 ANY = frozenset(VmState)
@@ -87,17 +96,18 @@ class Move:
 _REBOOTS = {TaskState.REBOOTING.value: "REBOOT", TaskState.REBOOTING_HARD.value: "HARD_REBOOT"}
 _MIGRATES = {TaskState.MIGRATING.value: "MIGRATING"}
 _RESIZES = {TaskState.RESIZE_PREP.value: "RESIZE"}
+_REBUILDS = {TaskState.REBUILDING.value: "REBUILD"}
 _STATUS: dict[str, tuple[str, dict[str, str]]] = {
-    VmState.ACTIVE: ("ACTIVE", {**_REBOOTS, **_MIGRATES, **_RESIZES}),
+    VmState.ACTIVE: ("ACTIVE", {**_REBOOTS, **_MIGRATES, **_RESIZES, **_REBUILDS}),
     VmState.BUILDING: ("BUILD", {}),
-    VmState.STOPPED: ("SHUTOFF", _RESIZES),
+    VmState.STOPPED: ("SHUTOFF", {**_RESIZES, **_REBUILDS}),
     VmState.PAUSED: ("PAUSED", _MIGRATES),
     VmState.SUSPENDED: ("SUSPENDED", {}),
     VmState.RESCUED: ("RESCUE", {}),
     VmState.RESIZED: ("VERIFY_RESIZE", {TaskState.RESIZE_REVERTING.value: "REVERT_RESIZE"}),
     VmState.SOFT_DELETED: ("SOFT_DELETED", {}),
     VmState.DELETED: ("DELETED", {}),
-    VmState.ERROR: ("ERROR", {}),
+    VmState.ERROR: ("ERROR", _REBUILDS),
     VmState.SHELVED: ("SHELVED", {}),
     VmState.SHELVED_OFFLOADED: ("SHELVED_OFFLOADED", {}),
 }

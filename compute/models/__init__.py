@@ -1,16 +1,21 @@
 """The records of compute: one file per record."""
 
 from compute.models.action import HostNeed, InstanceAction, Step
+from compute.models.aggregate import Aggregate, AggregateHost
 from compute.models.flavor import Flavor, FlavorAccess
-from compute.models.host import Allocation, ComputeNode, Service
+from compute.models.host import Allocation, ComputeNode, Departure, Service
 from compute.models.host_call import HostCall
 from compute.models.instance import Instance
 from compute.models.keypair import KeyPair
 from compute.models.quota import ProjectLock, Quota
+from compute.models.server_group import ServerGroup, ServerGroupMember
 
 __all__ = [
+    "Aggregate",
+    "AggregateHost",
     "Allocation",
     "ComputeNode",
+    "Departure",
     "Flavor",
     "FlavorAccess",
     "HostCall",
@@ -20,6 +25,8 @@ __all__ = [
     "KeyPair",
     "ProjectLock",
     "Quota",
+    "ServerGroup",
+    "ServerGroupMember",
     "Service",
     "Step",
 ]

@@ -33,6 +33,7 @@ class InstanceAction(CellModel):
         indexes = (
             models.Index(fields=("server_id", "-started_at"), name="actions_of_server"),
             models.Index(fields=("request_id",), name="actions_by_request"),
+            models.Index(fields=("key", "-id"), name="actions_by_key"),
             models.Index(fields=("started_at",), name="open_actions", condition=Q(finished_at__isnull=True)),
         )
 

@@ -44,6 +44,7 @@ class Service(CellModel):
     drained_at = models.DateTimeField(null=True)  # nothing needs it since
     in_progress = models.PositiveIntegerField(default=0, db_default=0)  # operations that need it, at its last beat
     ended_at = models.DateTimeField(null=True)  # it said goodbye; its next life takes this back
+    drain_moves = models.PositiveIntegerField(default=0, db_default=0)  # servers moved away at once; 0: they stay
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("binary", "host"), name="one_service_per_host"),)
@@ -94,6 +95,38 @@ class ComputeNode(CellModel):
 
     def __str__(self) -> str:
         return self.hypervisor_hostname
+
+
+class Departure(CellModel):
+    """A server that a drain moves off its host, or has moved, until it is back or is not to come back."""
+
+    class State(models.TextChoices):
+        """How far it is."""
+
+        WAITING = "waiting"  # for its turn
+        MOVING = "moving"
+        AWAY = "away"
+        BLOCKED = "blocked"  # it cannot be moved; `why` says what to do
+        RETURN_WAITING = "return_waiting"
+        RETURNING = "returning"
+
+    server_id = models.CharField(max_length=36)
+    host = models.CharField(max_length=255)  # that it leaves
+    moved_to = models.CharField(max_length=255, blank=True, default="")
+    state = models.CharField(max_length=16, choices=State.choices, default=State.WAITING)
+    request_id = models.CharField(max_length=64, blank=True, default="")  # of its newest move
+    tries = models.PositiveIntegerField(default=0)
+    why = models.CharField(max_length=255, blank=True, default="")
+    not_before = models.DateTimeField(null=True)  # the next try
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("server_id", "host"), name="one_departure_per_host"),)
+        indexes = (models.Index(fields=("host", "state"), name="departures_of_host"),)
+
+    def __str__(self) -> str:
+        return f"{self.server_id} off {self.host}"
 
 
 class Allocation(CellModel):

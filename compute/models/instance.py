@@ -75,6 +75,9 @@ class Instance(CellModel):
     terminated_at = models.DateTimeField(null=True)
     deleted = models.BooleanField(default=False)
     deleted_at = models.DateTimeField(null=True)
+    soft_deleted_at = models.DateTimeField(null=True)  # it is deleted for good some time after
+    shelved_at = models.DateTimeField(null=True)
+    shelved_image_id = models.CharField(max_length=36, blank=True, default="", db_default="")  # its disk meanwhile
 
     class Meta:
         constraints = (

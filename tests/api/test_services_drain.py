@@ -149,9 +149,14 @@ def test_drain_extend_and_undrain(admin, fleet, cells):
 
     again = put(admin, fleet["h1"], {"reason": "the last word counts"}).json()["service"][KEY]
     assert (again["reason"], again["exit"]) == ("the last word counts", False)
+    put(admin, fleet["h1"], {"timeout": 5})  # somebody at a second terminal gives none: what it is for is known
+    assert stored(cells["cell1"], "h1").drain_reason == "the last word counts"
 
     assert put(admin, fleet["h1"], None).json()["service"].keys() == NOVAS
     assert not stored(cells["cell1"], "h1").drain_wanted
+    put(admin, fleet["h1"], {})
+    assert stored(cells["cell1"], "h1").drain_reason == ""  # a new drain has no old reason
+    put(admin, fleet["h1"], None)
     assert put(admin, fleet["h1"], None).status_code == 200  # once more, without harm
 
 
