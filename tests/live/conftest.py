@@ -16,6 +16,12 @@ def cloud() -> Iterator[Cloud]:
 
 
 @pytest.fixture(scope="session")
+def pair_cloud() -> Iterator[Cloud]:
+    """Two cells with two libvirt hosts each: real guests have somewhere to go."""
+    yield from _lifetime(Cloud("libvirt", hosts_per_cell=2))
+
+
+@pytest.fixture(scope="session")
 def fake_cloud() -> Iterator[Cloud]:
     """The same with the fake driver: quick, and failures can be ordered."""
     yield from _lifetime(Cloud("fake"))
