@@ -55,6 +55,11 @@ def is_up(host: str) -> bool:
     return Service.objects.filter(binary=COMPUTE, host=host).exists() and _service(host).is_up
 
 
+def takes_part(host: str) -> bool:
+    """Whether a step for it would be carried out now."""
+    return is_up(host) and not _service(host).drain_state
+
+
 def must_be_possible(instance: Instance, host: str) -> None:
     """A destination of the caller's own choice. Raises BadRequest, Conflict."""
     if not ComputeNode.objects.filter(host=host).exists():

@@ -15,7 +15,7 @@ from django.db import DatabaseError, close_old_connections
 
 from cells.context import target_cell
 from cloud import log
-from compute import power, recovery
+from compute import power, recovery, unconfirmed
 from compute.scheduler import place, uncounted, unfilled
 from tasks import inventory, worker
 from tasks.tracker import Kind, tracker
@@ -61,11 +61,14 @@ def rounds_of(role: str) -> list[Periodic]:
             Periodic("unfilled", settings.RESEND_AFTER, lambda me: unfilled.discard()),
         ]
     if role == "conductor":
-        return [
+        rounds = [
             Periodic("relay", relay, lambda me: recovery.relay()),
             Periodic("strays", 15, _strays),
             Periodic("dead_conductors", 10, lambda me: recovery.recover_dead_conductors(me.name)),
         ]
+        if settings.RESIZE_CONFIRM_WINDOW:
+            rounds.append(Periodic("confirm_window", relay, lambda me: unconfirmed.confirm()))
+        return rounds
     return [
         Periodic("strays", 15, _strays),
         Periodic("inventory", 60, inventory.report),
