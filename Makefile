@@ -5,14 +5,14 @@
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 LOCAL := $(PYTHON) -m deploy.local
-FAST := -m "not live and not chaos"
+FAST := -m "not live and not chaos and not matrix"
 # a skipped test is a failed set-up
 STRICT := -p tests.live.no_skips
 UP := $(if $(DRIVER),--driver $(DRIVER)) $(if $(PORT),--port $(PORT)) $(if $(BIND),--bind $(BIND)) \
       $(if $(REDIS_PORT),--redis-port $(REDIS_PORT))
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status shell lint test test-fast test-postgres test-live chaos bench requirements clean bootstrap
+.PHONY: help up down status shell lint test test-fast test-postgres test-live chaos matrix bench requirements clean bootstrap
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -54,6 +54,9 @@ test: bootstrap test-fast test-postgres test-live ## all tests, nothing skipped
 chaos: ## 3 seeds of harm to a whole cloud, then kill -9 at every named point: CHAOS="--seeds 4 --operations 100"
 	$(PYTHON) -m tests.chaos $(CHAOS)
 	$(if $(CHAOS),,$(PYTHON) -m tests.chaos --points)
+
+matrix: ## every operation of two hosts x source, destination, conductor x SIGTERM, kill -9 x every step: MATRIX="-k resize"
+	$(PYTEST) -m matrix $(STRICT) -p no:randomly tests/matrix $(MATRIX)
 
 bench: ## numbers beside their floors
 	$(PYTHON) -m bench

@@ -3,16 +3,24 @@
 Armed by STILLWATER_KILL_AT, the name of a file that holds a point's name, or `point:step` for that step only.
 Reaching the point takes the file away first, so a process dies of it once. Unset, as in production, a point costs
 one comparison.
+
+Or held there, so that somebody else may be killed meanwhile: STILLWATER_HOLD_AT is the name of a folder. Whoever works
+for a server there is a file of, and comes to the `point:step` in it, says so in `<server>.held` and waits until the
+file is gone.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 from cloud import env
 
+HELD = ".held"
+LOOK_EVERY = 0.05
 POINTS = {
     "submit.committed": "API: the action is recorded, its message not yet sent",
     "place.leased": "scheduler: holds the build request, has done nothing",
@@ -28,16 +36,27 @@ POINTS = {
 }
 
 
-def reached(point: str, step: str = "") -> None:
-    """Die here if that is what the test wants."""
-    armed = env.get("STILLWATER_KILL_AT")
-    if not armed:
-        return
-    file = Path(armed)
-    try:
-        if file.read_text().strip() not in (point, f"{point}:{step}"):
-            return
+def reached(point: str, step: str = "", server: str = "") -> None:
+    """Die here, or wait here, if that is what the test wants."""
+    held, armed = env.get("STILLWATER_HOLD_AT"), env.get("STILLWATER_KILL_AT")
+    if held and server:
+        with suppress(FileNotFoundError):
+            _wait(Path(held) / server, f"{point}:{step}")
+    if armed:
+        with suppress(FileNotFoundError):
+            _die(Path(armed), (point, f"{point}:{step}"))
+
+
+def _die(file: Path, here: tuple[str, str]) -> None:
+    if file.read_text().strip() in here:
         file.unlink()
-    except FileNotFoundError:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _wait(file: Path, here: str) -> None:
+    if file.read_text().strip() != here:
         return
-    os.kill(os.getpid(), signal.SIGKILL)
+    file.with_suffix(HELD).touch()
+    never = threading.Event()
+    while file.exists():
+        never.wait(LOOK_EVERY)

@@ -37,13 +37,12 @@ logger = log.get(__name__)
 
 def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
     """Run a claimed step to its end and record it."""
-    instance = Instance.objects.get(uuid=step.server_id)
-    run = Run(instance, step.action, step, driver)
     log.bind(
-        request_id=step.action.request_id, server=instance.uuid, action=step.action.action, step=step.name
+        request_id=step.action.request_id, server=step.server_id, action=step.action.action, step=step.name
     )
     good = action.makes_good(step.name)
-    killpoints.reached("undo.begun" if good else "step.claimed", step.name)
+    killpoints.reached("undo.begun" if good else "step.claimed", step.name, step.server_id)
+    run = Run(Instance.objects.get(uuid=step.server_id), step.action, step, driver)
     begun = timezone.now()
     if not action.is_wanted(run):
         _persistently(partial(_preempted, action, run))
@@ -56,7 +55,7 @@ def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
         logger.warning("step.failed", error=repr(error), exc_info=not isinstance(error, VirtError))
         _persistently(partial(_failed, action, run, error))
     else:
-        killpoints.reached("undo.worked" if good else "step.worked", step.name)
+        killpoints.reached("undo.worked" if good else "step.worked", step.name, step.server_id)
         power_state = _look(run)
         _persistently(partial(_done, action, run, power_state))
         seconds = (timezone.now() - begun).total_seconds()

@@ -32,7 +32,7 @@ accept_content = ["json"]
 task_ignore_result = True
 result_backend = None
 worker_prefetch_multiplier = 1
-worker_concurrency = lanes.threads() if settings.ROLE == "host" else 4
+worker_concurrency = {"host": lanes.threads(), "conductor": settings.CONDUCTOR_SLOTS}.get(settings.ROLE, 4)
 worker_enable_prefetch_count_reduction = False
 # A message only wakes us, so it is acknowledged before its task begins. What is held while a step runs, RabbitMQ would
 # deliver again after 30 minutes, and a Redis that dies meanwhile would end the worker (kombu 5.7).

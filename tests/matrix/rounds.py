@@ -1,0 +1,174 @@
+"""A round of the matrix: many operations, each held at its step, one process ended for all of them, then the books.
+
+What is held goes on when the process has died, or drains; an init system starts it again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cloud.killpoints import HELD
+from tests.chaos import ledger, records
+from tests.chaos.place import Place
+from tests.chaos.supervisor import Supervisor
+from tests.live import books
+from tests.live.cloud import Cloud, eventually
+from tests.live.stage import Stage
+from tests.matrix.judge import Seen, judge
+from tests.matrix.operations import OPERATIONS, PROCESS
+from tests.matrix.rows import TERM, Row
+
+SLOTS = {"STILLWATER_HOST_SLOTS": "100", "STILLWATER_CONDUCTOR_SLOTS": "60"}  # what is held has a thread each
+ASKERS = 4
+HELD_SECONDS, DEAD_SECONDS, REST_SECONDS = 90, 90, 150
+AWAY = 1.0  # seconds between a death and the next life
+DELAYS = {"hand_over_delay": "0.5"}
+Say = Callable[[str], None]
+
+
+class Rounds:
+    """The cloud of the matrix."""
+
+    def __init__(self, cloud: Cloud, supervisor: Supervisor, say: Say) -> None:
+        self.cloud, self.stage, self.supervisor, self.say = cloud, Stage(cloud), supervisor, say
+        self.holds = Path(cloud.settings["STILLWATER_HOLD_AT"])
+
+    def play(self, rows: Iterable[Row]) -> dict[Row, tuple[str, list[str]]]:
+        """Row -> how it ended, and what is wrong with that. All rows are of one round."""
+        began = time.monotonic()
+        servers = self._ready(list(rows))
+        earlier = {row: len(self.stage.effects(uuid)) for row, uuid in servers.items()}
+        for row, uuid in servers.items():
+            self._hold(row, uuid)
+        unheld = self._ask_and_wait(servers)
+        who, how = next(iter(servers)).round
+        self._blow(PROCESS[who], how)
+        self._rest()
+        found = self._look(servers, earlier)
+        verdicts = {row: judge(row, seen, unheld.get(row, "")) for row, seen in found.items()}
+        self._empty(servers, verdicts)
+        self.say(f"{who} {how}: {len(servers)} rows in {time.monotonic() - began:.0f} s")
+        return verdicts
+
+    # -- before
+
+    def _ready(self, rows: list[Row]) -> dict[Row, str]:
+        """A server for each, as its operation needs it."""
+        images = {row.operation: self._image(row) for row in rows}
+        uuids = self._all(lambda row: self.stage.order(images[row.operation], PROCESS["source"], str(row)), rows)
+        servers = dict(zip(rows, uuids, strict=True))
+        self._until(servers.values(), "active")
+        led = [row for row in rows if OPERATIONS[row.operation].lead_in]
+        self._all(lambda row: self._lead_in(row, servers[row]), led)
+        self._until([servers[row] for row in led], "resized")
+        return servers
+
+    def _image(self, row: Row) -> str:
+        return self.stage.image(**(DELAYS | dict(OPERATIONS[row.operation].orders)))
+
+    def _lead_in(self, row: Row, uuid: str) -> None:
+        for body, _ in OPERATIONS[row.operation].lead_in:
+            assert self.stage.ask(uuid, body) == 202, f"{row}: {body}"
+
+    def _hold(self, row: Row, uuid: str) -> None:
+        kind = "undo" if OPERATIONS[row.operation].undone else "step"
+        moment = "worked" if row.worked else "begun" if kind == "undo" else "claimed"
+        (self.holds / uuid).write_text(f"{kind}.{moment}:{row.step}")
+
+    def _ask_and_wait(self, servers: dict[Row, str]) -> dict[Row, str]:
+        """Ask for everything; what did not come as far as it should."""
+        answers = self._all(lambda row: self.stage.ask(servers[row], OPERATIONS[row.operation].body), list(servers))
+        refused = {row: f"refused: {status}" for row, status in zip(servers, answers, strict=True) if status >= 300}
+        held = {row: (self.holds / uuid).with_suffix(HELD) for row, uuid in servers.items() if row not in refused}
+        try:
+            eventually("all are held", lambda: all(file.exists() for file in held.values()), HELD_SECONDS)
+        except AssertionError:
+            return refused | {row: "it never came to its step" for row, file in held.items() if not file.exists()}
+        return refused
+
+    # -- the blow
+
+    def _blow(self, name: str, how: str) -> None:
+        deaths = self.supervisor.deaths[name]
+        assert self.supervisor.harm(name, how, AWAY)
+        has_died = lambda: self.supervisor.deaths[name] > deaths  # noqa: E731
+        if how == TERM:
+            eventually(f"{name} drains", lambda: has_died() or self._drains(name), DEAD_SECONDS, 0.1)
+        else:
+            eventually(f"{name} is dead", has_died, DEAD_SECONDS, 0.05)
+        for file in self.holds.iterdir():
+            file.unlink()
+        eventually(f"{name} has ended", has_died, DEAD_SECONDS, 0.1)
+        eventually("everything runs", self.supervisor.all_up, DEAD_SECONDS, 0.2)
+
+    def _drains(self, name: str) -> bool:
+        rows = self.cloud.ask("cell1", f"SELECT draining_since FROM compute_service WHERE host = '{name}'")
+        return any(since is not None for (since,) in rows)
+
+    # -- and after it
+
+    def _rest(self) -> None:
+        try:
+            eventually("nothing in progress", lambda: not books.unfinished(self.cloud), REST_SECONDS)
+        except AssertionError as stuck:
+            self.say(f"{stuck}: {books.unfinished(self.cloud)}")
+
+    def _look(self, servers: dict[Row, str], earlier: dict[Row, int]) -> dict[Row, Seen]:
+        found = records.read(self.cloud)
+        leaks = ledger.leaks(self.cloud, found)
+        return {
+            row: Seen(
+                shown=self.stage.show(uuid), action=found.actions[uuid][-1],
+                effects=[effect.verb for effect in found.effects[uuid]][earlier[row] :],
+                guests={host: guests[uuid] for host, guests in found.guests.items() if uuid in guests},
+                leaks=[leak.words for leak in leaks if leak.server in (uuid, "")],
+            )
+            for row, uuid in servers.items()
+        }  # fmt: skip
+
+    def _empty(self, servers: dict[Row, str], verdicts: dict[Row, tuple[str, list[str]]]) -> None:
+        """Delete them; what is left of them then is a leak, too."""
+        self._all(lambda row: self.stage.call("DELETE", f"/servers/{servers[row]}"), list(servers))
+        self._rest()
+        left = ledger.leaks(self.cloud, records.read(self.cloud))
+        for row, uuid in servers.items():
+            verdicts[row][1].extend(f"when it was deleted: {leak.words}" for leak in left if leak.server in (uuid, ""))
+
+    def _until(self, uuids: Iterable[str], vm_state: str) -> None:
+        wanted = set(uuids)
+
+        def there() -> bool:
+            idle = f"SELECT uuid FROM compute_instance WHERE vm_state = '{vm_state}' AND task_state IS NULL"
+            return wanted <= {uuid for (uuid,) in self.cloud.ask("cell1", idle)}
+
+        eventually(f"all are {vm_state}", there, REST_SECONDS)
+
+    @staticmethod
+    def _all(do: Callable[[Row], Any], rows: list[Row]) -> list[Any]:
+        with ThreadPoolExecutor(ASKERS) as pool:
+            return list(pool.map(do, rows))
+
+
+@contextmanager
+def opened(say: Say) -> Iterator[Rounds]:
+    """Two hosts in a cell, so that a server has one place to go to; down and gone in the end."""
+    cloud = Cloud("fake", hosts_per_cell=2, **SLOTS)
+    holds = cloud.directory / "holds"
+    cloud.settings["STILLWATER_HOLD_AT"] = str(holds)
+    place = Place(cloud, None)
+    try:
+        cloud.up()
+        holds.mkdir()
+        with Supervisor(place, say).watching() as supervisor:
+            yield Rounds(cloud, supervisor, say)
+    finally:
+        if cloud.state.exists:
+            cloud.down()
+        for child in place.children:
+            child.wait(10)
+        cloud.end()

@@ -1,0 +1,92 @@
+"""The rows of the matrix, and the outcomes each may have: derived from what the actions declare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.matrix.operations import CONDUCTOR, DEST, OPERATIONS, SOURCE
+
+TERM, KILL = "SIGTERM", "SIGKILL"
+DONE, TAKEN_BACK = "done", "taken back"
+ANY = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """While a step of an operation goes on, somebody is ended.
+
+    `worked`: the step's work is done and nothing is recorded; else it is claimed and nothing is done.
+    """
+
+    operation: str
+    who: str
+    how: str
+    step: str
+    worked: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.operation}-{self.who}-{self.how}-{self.step}{'-worked' if self.worked else ''}"
+
+    @property
+    def round(self) -> tuple[str, str]:
+        """Rows of one round share the blow."""
+        return self.who, self.how
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What else than the usual end rows may have, and why."""
+
+    operations: tuple[str, ...]
+    who: tuple[str, ...]
+    how: str
+    steps: tuple[str, ...]
+    outcomes: frozenset[str]
+    why: str
+
+    def is_about(self, row: Row) -> bool:
+        """Whether it is this row's."""
+        named = row.operation in self.operations and row.who in self.who
+        return named and row.how in (self.how, ANY) and row.step in self.steps
+
+
+EITHER = frozenset({DONE, TAKEN_BACK})
+RULES = (
+    Rule(("live-migrate",), (SOURCE, DEST), TERM, ("pick", "check_destination", "check_source"),
+         frozenset({TAKEN_BACK}), "nothing has happened yet, and a host of it drains"),
+    Rule(("resize", "migrate"), (DEST,), TERM, ("check_source", "pick"),
+         frozenset({TAKEN_BACK}), "the only host it could go to drains"),
+)  # fmt: skip
+
+
+def allowed(row: Row) -> frozenset[str]:
+    """Its outcomes: done, whatever happens to whom (one that is to fail: taken back), but for the rules above."""
+    for rule in RULES:
+        if rule.is_about(row):
+            return rule.outcomes
+    return frozenset({TAKEN_BACK if OPERATIONS[row.operation].undone else DONE})
+
+
+def every() -> list[Row]:
+    """Round by round."""
+    return [row for who in (SOURCE, DEST, CONDUCTOR) for how in (TERM, KILL) for row in _of_round(who, how)]
+
+
+def _of_round(who: str, how: str) -> Iterator[Row]:
+    for name, operation in OPERATIONS.items():
+        for step in operation.steps:
+            yield Row(name, who, how, step.name)
+            if how == KILL and operation.runs_on(step.name) == who:
+                yield Row(name, who, how, step.name, worked=True)
+
+
+def sample() -> set[Row]:
+    """One row of each operation in each round, at another step each time, and one that had worked."""
+    found: set[Row] = set()
+    rounds = [(who, how) for who in (SOURCE, DEST, CONDUCTOR) for how in (TERM, KILL)]
+    for number, (who, how) in enumerate(rounds):
+        for at, name in enumerate(OPERATIONS):
+            mine = [row for row in _of_round(who, how) if row.operation == name]
+            found.add(mine[(number * 3 + at) % len(mine)])
+    return found
