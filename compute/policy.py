@@ -38,6 +38,7 @@ RULES: dict[str, Rule] = {
         "compute:servers:create:requested_destination": A,
         "servers:update": M, "servers:delete": M,
         "servers:start": M, "servers:stop": M, "servers:reboot": M, "servers:create_image": M,
+        "os-create-backup": M, "os-deferred-delete:restore": M, "os-deferred-delete:force": M,
         "os-pause-server:pause": M, "os-pause-server:unpause": M,
         "os-suspend-server:suspend": M, "os-suspend-server:resume": M,
         "os-lock-server:lock": M, "os-lock-server:unlock": M,

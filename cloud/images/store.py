@@ -66,10 +66,18 @@ def create_snapshot_record(
     return image
 
 
+def backups(owner: str, server_id: str, backup_type: str) -> list[Image]:
+    """A project's backups of one server and type that have their content, the newest first."""
+    made = {"image_type": "backup", "instance_uuid": server_id, "backup_type": backup_type}
+    own = Image.objects.filter(owner=owner, status=Status.ACTIVE)
+    return list(own.filter(**{f"properties__{name}": value for name, value in made.items()}).order_by("-created_at"))
+
+
 def queued_snapshots(before: datetime, after: str, most: int) -> dict[str, str]:
-    """The server of each snapshot made before a moment that has no content yet; ids after one, in order."""
+    """The server of each snapshot or backup made before a moment that has no content yet; ids after one, in order."""
     queued = Image.objects.filter(status=Status.QUEUED, created_at__lt=before, pk__gt=after)
-    marked = queued.filter(properties__image_type="snapshot", properties__has_keys=["instance_uuid", "base_image_ref"])
+    made = queued.filter(properties__image_type__in=["snapshot", "backup"])
+    marked = made.filter(properties__has_keys=["instance_uuid", "base_image_ref"])
     return dict(marked.order_by("pk").values_list("pk", "properties__instance_uuid")[:most])
 
 

@@ -60,6 +60,6 @@ def _by_cell(images: dict[str, str]) -> dict[str, dict[str, str]]:
 
 
 def _filled_by_actions(server_ids: Collection[str]) -> set[str]:
-    """Images that actions of these servers name, in the targeted cell."""
-    copies = InstanceAction.objects.filter(server_id__in=server_ids, key="CreateImage")
-    return set(copies.values_list("params__image_id", flat=True))
+    """Images that actions of these servers name, in the targeted cell: snapshots, backups, copies to shelve."""
+    naming = InstanceAction.objects.filter(server_id__in=server_ids, params__has_key="image_id")
+    return set(naming.values_list("params__image_id", flat=True))

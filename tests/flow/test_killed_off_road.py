@@ -85,6 +85,9 @@ ELSEWHERE = {"MigrateLive", "Resize", "Migrate", "ConfirmResize", "RevertResize"
 OF_RESIZED = {("Delete", "forget_source")}  # test_resize.py, too
 
 
+ELSEWHERE |= {"CreateBackup", "SoftDelete", "Restore"}  # test_create_backup.py, test_soft_delete.py, test_restore.py
+
+
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("key", OFF_ROAD, ids=[".".join(key) for key in OFF_ROAD])
 def test_a_conductor_killed(key, moment, api, cloud):
