@@ -5,7 +5,7 @@
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 LOCAL := $(PYTHON) -m deploy.local
-FAST := -m "not live and not chaos and not matrix"
+FAST := -m "not live and not chaos"
 # a skipped test is a failed set-up
 STRICT := -p tests.live.no_skips
 UP := $(if $(DRIVER),--driver $(DRIVER)) $(if $(PORT),--port $(PORT)) $(if $(BIND),--bind $(BIND)) \

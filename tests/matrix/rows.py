@@ -79,14 +79,3 @@ def _of_round(who: str, how: str) -> Iterator[Row]:
             yield Row(name, who, how, step.name)
             if how == KILL and operation.runs_on(step.name) == who:
                 yield Row(name, who, how, step.name, worked=True)
-
-
-def sample() -> set[Row]:
-    """One row of each operation in each round, at another step each time, and one that had worked."""
-    found: set[Row] = set()
-    rounds = [(who, how) for who in (SOURCE, DEST, CONDUCTOR) for how in (TERM, KILL)]
-    for number, (who, how) in enumerate(rounds):
-        for at, name in enumerate(OPERATIONS):
-            mine = [row for row in _of_round(who, how) if row.operation == name]
-            found.add(mine[(number * 3 + at) % len(mine)])
-    return found
