@@ -140,7 +140,7 @@ class Command(enum.Enum):
 
 # Shown how far a migration is, about twice a second; answers what becomes of it.
 Watch = Callable[[Progress], Command]
-MIGRATES = frozenset({"fake"})  # hypervisor types whose driver can hand guests over to another host
+MIGRATES = frozenset({"fake", "QEMU"})  # hypervisor types whose driver can hand guests over to another host
 
 
 # Writes the image's bytes to the path, or raises ImageUnusable.
@@ -163,8 +163,10 @@ class Driver(ABC):
         """NOSTATE when the guest is unknown. A guest with a saved memory image is SUSPENDED."""
 
     @abstractmethod
-    def spawn(self, guest: Guest, fetch: ImageSource) -> None:
-        """Disk from the image, definition, power on. Run again after a crash it completes.
+    def spawn(self, guest: Guest, fetch: ImageSource, *, on: bool = True) -> None:
+        """Disk from the image, definition, power on unless `on` is false. Run again after a crash it completes.
+
+        A disk that is here stays as it is.
 
         `fetch` is called only when the image is not in the host's cache; parallel spawns of one
         image fetch it once. Raises ImageUnusable, InsufficientResources.
@@ -233,6 +235,17 @@ class Driver(ABC):
         `id` is "". Run again it writes anew.
         """
 
+    @abstractmethod
+    def rescue(self, guest: Guest, image: Image, fetch: ImageSource) -> None:
+        """Boot a fresh disk of `image`, with the guest's own disk as the second. In rescue and running is success.
+
+        From then on the guest boots so, whoever powers it on, until `unrescue` or a hard reboot.
+        """
+
+    @abstractmethod
+    def unrescue(self, guest: Guest) -> None:
+        """Off, and to boot its own disk again; the rescue disk is gone. One that is not in rescue is left alone."""
+
     # -- from host to host: expect (destination), hand_over (source), settle (destination), forget
     # (source); back again: unexpect (destination), take_back (source). A driver that cannot do this has none.
 
@@ -247,10 +260,11 @@ class Driver(ABC):
         """It does not come: nothing of it is left here. A guest that has settled stays."""
         raise NotSupported(f"a {type(self).__name__} host expects no guest")
 
-    def hand_over(self, guest: Guest, to: Mapping[str, str], watch: Watch) -> None:
-        """Give the guest, as it is now, to the host that expects it; running if it runs. Gone already is success.
+    def hand_over(self, guest: Guest, to: Mapping[str, str], watch: Watch) -> str:
+        """Give the guest, as it is now, to the host that expects it; running if it runs. How it went, for people.
 
-        What stays here is no guest any more, and enough for `take_back`. Raises MigrationAborted.
+        Gone already is success. What stays here is no guest any more, and enough for `take_back`. Raises
+        MigrationAborted; GuestInvalidState when the guest went off by itself on its way.
         """
         raise NotSupported(f"a {type(self).__name__} host cannot hand a guest over")
 

@@ -39,12 +39,12 @@ class Migration:
         with self._call("unexpect", uuid):
             self._parcel(self._inbox, uuid).unlink(missing_ok=True)
 
-    def hand_over(self, guest: Guest, to: Mapping[str, str], watch: Watch) -> None:
+    def hand_over(self, guest: Guest, to: Mapping[str, str], watch: Watch) -> str:
         """The file is there before the guest has left, so a guest is never nowhere."""
         with self._call("hand_over", guest.uuid, guest) as die_if_ordered:
             if self._departed(guest.uuid):
-                return
-            self._travel(guest, watch)
+                return "the guest moved before"
+            went = self._travel(guest, watch)
             parcel = self._parcel(Path(to["inbox"]), guest.uuid)
             self._is_down(guest.uuid)  # its own end, if that came first, is on record here
             with self._state.alone():
@@ -56,6 +56,7 @@ class Migration:
                 self._state.run("INSERT OR REPLACE INTO departed VALUES (?, ?)", guest.uuid, packed)
                 self._state.run("DELETE FROM guests WHERE uuid = ?", guest.uuid)
                 self._state.happened(guest.uuid, Effect.MIGRATED_OUT)
+            return went
 
     def settle(self, guest: Guest) -> None:
         with self._call("settle", guest.uuid, guest):
@@ -83,8 +84,8 @@ class Migration:
     def _is_down(self, uuid: str) -> None:
         """The driver's own."""
 
-    def _travel(self, guest: Guest, watch: Watch) -> None:
-        """As long as was ordered. Raises MigrationAborted."""
+    def _travel(self, guest: Guest, watch: Watch) -> str:
+        """As long as was ordered; how it went. Raises MigrationAborted."""
         seconds, total = self._call.seconds("hand_over", guest.uuid, guest), guest.memory_mb * MIB
         begun = time.monotonic()
         while True:

@@ -23,11 +23,12 @@ from compute.virt.base import (
     VirtError,
 )
 from compute.virt.events import Announcer, Bells, wait_for
-from compute.virt.libvirt import capabilities, disk, snapshot
+from compute.virt.libvirt import capabilities, disk, rescue, snapshot
 from compute.virt.libvirt.errors import translated
-from compute.virt.libvirt.files import files_of
+from compute.virt.libvirt.files import Notes, files_of, host_id
 from compute.virt.libvirt.guest import OFF, LibvirtGuest, power_state
 from compute.virt.libvirt.host import Host
+from compute.virt.libvirt.moving import Moving, Road
 from compute.virt.libvirt.xml import choose_virt_type, domain_xml
 
 DETAILS = {
@@ -43,13 +44,18 @@ STOPPED_DETAILS = {
     libvirt.VIR_DOMAIN_EVENT_STOPPED_CRASHED: "crashed",
     libvirt.VIR_DOMAIN_EVENT_STOPPED_FAILED: "crashed",
     libvirt.VIR_DOMAIN_EVENT_STOPPED_SAVED: "saved",
-    libvirt.VIR_DOMAIN_EVENT_STOPPED_MIGRATED: "migrated",
+}
+# it runs on elsewhere: no news of this host
+LEAVES = {
+    (libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_SUSPENDED_MIGRATED),
+    (libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_SUSPENDED_POSTCOPY),
+    (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_MIGRATED),
 }
 # a guest with the mark of this reboot: nothing is left to do, or only to power it on
 BEGUN = frozenset({PowerState.RUNNING, PowerState.SHUTDOWN})
 
 
-class LibvirtDriver(Driver):
+class LibvirtDriver(Moving, rescue.Rescue, Driver):
     """One libvirt daemon, one state directory. Connects at first use: build it after a fork."""
 
     def __init__(
@@ -60,15 +66,27 @@ class LibvirtDriver(Driver):
         virt_type: str = "auto",
         hostname: str = "",
         host_ip: str = "127.0.0.1",
+        guests_dir: Path | str = "",
+        migration_uri: str = "",
+        migration_address: str = "",
+        migration_bandwidth: int = 0,
     ) -> None:
-        """`hostname` "" is what libvirt says; QEMU must be able to read `state_dir`."""
+        """`hostname` "" is what libvirt says; QEMU must be able to read `state_dir` and `guests_dir`.
+
+        Hosts that share `guests_dir` share the images their disks are based on, and find it at the same path.
+        """
         self._state = Path(state_dir).resolve()
-        self._guests = self._state / "guests"
+        self._guests = Path(guests_dir).resolve() if guests_dir else self._state / "guests"
+        images = self._guests / "images" if guests_dir else self._state / "images"
         with translated():
+            self._state.mkdir(parents=True, exist_ok=True)
             self._guests.mkdir(parents=True, exist_ok=True)
-        self._images = disk.ImageCache(self._state / "images")
+            self._id = host_id(self._state)
+            self._arriving, self._departed = Notes(self._state / "arriving"), Notes(self._state / "departed")
+        self._road = Road(migration_uri, migration_address, migration_bandwidth)
+        self._images = disk.ImageCache(images)
         self._virt_type = choose_virt_type(virt_type)
-        self._disk_cache = disk.cache_mode(self._state)
+        self._disk_cache = disk.cache_mode(self._guests)
         self._hostname, self._host_ip = hostname, host_ip
         self._watchers: list[Callable[[GuestEvent], None]] = []
         self._bells = Bells()
@@ -91,7 +109,7 @@ class LibvirtDriver(Driver):
             connection = self._host.connection
             flag = libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE
             saved = {domain.UUIDString() for domain in connection.listAllDomains(flag)}
-            ours = {entry.name for entry in self._guests.iterdir()}
+            ours = {entry.name for entry in self._guests.iterdir()} - self._arriving.all()
             for domain, stats in self._all_states(connection):
                 uuid = domain.UUIDString()
                 if uuid in ours:
@@ -105,25 +123,27 @@ class LibvirtDriver(Driver):
         except GuestNotFound:
             return PowerState.NOSTATE
 
-    def spawn(self, guest: Guest, fetch: ImageSource) -> None:
+    def spawn(self, guest: Guest, fetch: ImageSource, *, on: bool = True) -> None:
         with suppress(GuestNotFound):
             if self._guest(guest.uuid).is_active():
                 return
         files = files_of(self._guests, guest.uuid)
         self._host.connection  # noqa: B018 - no use in fetching gigabytes for an absent hypervisor
-        base = self._images.path(guest.image, fetch)
         with translated():
-            files.directory.mkdir(exist_ok=True)
-            disk.create(files.disk, guest, base)
-        self._define(guest).start()
+            files.own(self._id)
+            disk.provide(files.disk, guest, self._images, fetch)
+        built = self._define(guest)
+        if on:
+            built.start()
 
     def destroy(self, uuid: str) -> None:
+        """On its way here, or gone from here, it is forgotten as well."""
         with suppress(GuestNotFound):
-            guest = self._guest(uuid)
-            guest.stop()
-            guest.undefine()
+            self._host.guest(uuid).remove()
         with suppress(GuestNotFound):
-            files_of(self._guests, uuid).remove()
+            files_of(self._guests, uuid).remove(self._id)
+            self._arriving.remove(uuid)
+            self._departed.remove(uuid)
         self._bells.ring(uuid)
 
     def power_on(self, guest: Guest) -> None:
@@ -173,6 +193,7 @@ class LibvirtDriver(Driver):
                 return
             old.stop()
             old.forget_saved_memory()
+        rescue.leave(files_of(self._guests, guest.uuid))
         self._define(guest, mark).start()
 
     def rebooted(self, uuid: str, mark: str) -> bool:
@@ -233,6 +254,8 @@ class LibvirtDriver(Driver):
 
     def _guest(self, uuid: str) -> LibvirtGuest:
         files_of(self._guests, uuid)
+        if self._arriving.read(uuid):
+            raise GuestNotFound(f"guest {uuid} is on its way to this host")
         return self._host.guest(uuid)
 
     def _define(self, guest: Guest, mark: str | None = None) -> LibvirtGuest:
@@ -247,6 +270,7 @@ class LibvirtDriver(Driver):
             virt_type=self._virt_type,
             disk_cache=self._disk_cache,
             reboot_mark=self._mark_of(guest.uuid) if mark is None else mark,
+            rescue=other if (other := rescue.disk_of(files)).exists() else None,
         )
         with translated():
             files.trim_console()
@@ -267,6 +291,8 @@ class LibvirtDriver(Driver):
 
     def _on_event(self, uuid: str, event: int, detail: int) -> None:
         self._bells.ring(uuid)
+        if (event, detail) in LEAVES:
+            return
         if event in DETAILS and self._watchers:
             what = DETAILS[event]
             if event == libvirt.VIR_DOMAIN_EVENT_STOPPED:

@@ -9,7 +9,7 @@ from time import monotonic
 
 import libvirt
 
-from compute.virt.base import GuestInvalidState, OperationTimedOut, PowerState, VirtError
+from compute.virt.base import GuestInvalidState, GuestNotFound, OperationTimedOut, PowerState, VirtError
 from compute.virt.libvirt.bounded import bounded
 from compute.virt.libvirt.errors import translated
 from compute.virt.libvirt.xml import NAMESPACE, reboot_mark
@@ -68,10 +68,35 @@ class LibvirtGuest:
             with translated():
                 raise
 
+    def definition(self, *, now: bool = False) -> str:
+        """Its XML as other hosts understand it; `now`: of the guest that runs, not of its next start."""
+        flags = libvirt.VIR_DOMAIN_XML_SECURE | libvirt.VIR_DOMAIN_XML_MIGRATABLE
+        with translated():
+            return self.domain.XMLDesc(flags | (0 if now else libvirt.VIR_DOMAIN_XML_INACTIVE))
+
     def is_active(self) -> bool:
         """Whether there is a QEMU process; a saved guest has none."""
         with translated():
             return bool(self.domain.isActive())
+
+    def is_persistent(self) -> bool:
+        """Whether its definition outlives its QEMU process."""
+        with translated():
+            return bool(self.domain.isPersistent())
+
+    def is_coming_in(self) -> bool:
+        """Whether a live migration is just bringing it here."""
+        return self._is_at(libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_IN)
+
+    def is_going_out(self) -> bool:
+        """Whether a live migration is just taking it away."""
+        return self._is_at(libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT)
+
+    def _is_at(self, operation: int) -> bool:
+        try:
+            return self.job().get("operation") == operation
+        except GuestInvalidState:  # off: there is no job to ask about
+            return False
 
     def start(self) -> None:
         """Boot it, or restore its saved memory. Somebody else having started it is success."""
@@ -138,6 +163,12 @@ class LibvirtGuest:
         with translated():
             self.domain.undefineFlags(everything)
 
+    def remove(self) -> None:
+        """Off and undefined; a domain that only lives as long as its process is gone with that."""
+        self.stop()
+        with suppress(GuestNotFound):
+            self.undefine()
+
     def start_backup(self, xml: str) -> None:
         bounded(CALL_SECONDS, "backup", lambda: self.domain.backupBegin(xml, None))
 
@@ -147,10 +178,15 @@ class LibvirtGuest:
             stats = self.domain.jobStats()
         return {} if stats.get("type") == libvirt.VIR_DOMAIN_JOB_NONE else stats
 
-    def finished_job(self) -> Mapping[str, object]:
-        """How the last job ended; libvirt tells it once."""
+    def finished_job(self, *, keep: bool = False) -> Mapping[str, object]:
+        """How the last job ended; libvirt tells it once, unless it is to keep it."""
+        flags = libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED
         with translated():
-            return self.domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED)
+            return self.domain.jobStats(flags | (libvirt.VIR_DOMAIN_JOB_STATS_KEEP_COMPLETED if keep else 0))
+
+    def start_post_copy(self) -> None:
+        """A guest that is being migrated runs on there, and fetches the rest of its memory as it goes."""
+        bounded(CALL_SECONDS, "post-copy", self.domain.migrateStartPostCopy)
 
     def abort_job(self) -> None:
         """No job is success."""

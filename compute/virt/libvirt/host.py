@@ -86,6 +86,13 @@ class Host:
         with translated():
             return LibvirtGuest(self.connection.lookupByUUIDString(uuid))
 
+    def another(self) -> libvirt.virConnect:
+        """A connection for one long call, which would hold up others on this one; callers translate its errors."""
+        self.connection  # noqa: B018 - starts the event loop, and says at once when the daemon is away
+        connection = libvirt.open(self.uri)
+        connection.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_COUNT)
+        return connection
+
     def close(self) -> None:
         """Disconnect for good."""
         with self._changed:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from compute.virt.base import (
@@ -37,6 +39,12 @@ def virtual_size(path: Path, disk_format: str) -> int:
     return int(said["virtual-size"])
 
 
+def virtual_size_in_use(disk: Path) -> int:
+    """How large a guest's own disk is, also while QEMU has it open."""
+    command = ["qemu-img", "info", "-U", "--output=json", "-f", "qcow2", str(disk)]
+    return int(json.loads(_run(command, INFO_SECONDS))["virtual-size"])
+
+
 def create_overlay(target: Path, base: Path, base_format: str, size: int) -> None:
     """A qcow2 disk of `size` bytes whose unwritten parts are read from `base`."""
     command = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base), "-F", base_format]
@@ -49,18 +57,63 @@ def convert(source: Path, target: Path, *, compress: bool = False) -> None:
     _run([*command, *(["-c"] if compress else []), str(source), str(target)], CONVERT_SECONDS)
 
 
+def stands_alone(disk: Path) -> bool:
+    """Whether a guest's own disk is based on no other file. Raises when a QEMU has it open."""
+    command = ["qemu-img", "info", "--output=json", "-f", "qcow2", str(disk)]
+    return not json.loads(_run(command, INFO_SECONDS)).get("backing-filename")
+
+
+def measure(disk: Path) -> int:
+    """Bytes a qcow2 file has that holds all of a disk and what it is based on."""
+    command = ["qemu-img", "measure", "--output=json", "-f", "qcow2", "-O", "qcow2", str(disk)]
+    return int(json.loads(_run(command, INFO_SECONDS))["required"])
+
+
+def grow(disk: Path, size: int) -> None:
+    """Make a disk larger; what is in it stays where it is."""
+    _run(["qemu-img", "resize", "-q", "-f", "qcow2", str(disk), str(size)], CREATE_SECONDS)
+
+
+@contextmanager
+def converting(source: Path, target: Path) -> Iterator[Callable[[float], bool]]:
+    """`convert`, for who has to look on: whether it has ended, asked for so many seconds. Left early it is killed."""
+    command = ["qemu-img", "convert", "-f", "qcow2", "-O", "qcow2", str(source), str(target)]
+    _must_be_there("qemu-img")
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+
+        def ended(seconds: float) -> bool:
+            with suppress(subprocess.TimeoutExpired):
+                _must_be_well(process.wait(seconds), process.stderr.read() if process.stderr else "")
+                return True
+            return False
+
+        try:
+            yield ended
+        finally:
+            process.kill()
+
+
 def _run(command: list[str], seconds: float) -> str:
     for program in (command[0], "qemu-img"):
-        if shutil.which(program) is None:
-            raise NotSupported(f"{program} is not installed on this host")
+        _must_be_there(program)
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired as error:
         raise OperationTimedOut(f"qemu-img did not end within {seconds:g} s") from error
-    if done.returncode == 0:
-        return done.stdout
-    text = done.stderr.strip()[-500:]
+    _must_be_well(done.returncode, done.stderr)
+    return done.stdout
+
+
+def _must_be_there(program: str) -> None:
+    if shutil.which(program) is None:
+        raise NotSupported(f"{program} is not installed on this host")
+
+
+def _must_be_well(code: int, said: str) -> None:
+    if code == 0:
+        return
+    text = said.strip()[-500:]
     kind = InsufficientResources if "no space left" in text.lower() else VirtError
-    raise kind(f"qemu-img: {text or f'ended with {done.returncode}'}")
+    raise kind(f"qemu-img: {text or f'ended with {code}'}")

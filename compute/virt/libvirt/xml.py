@@ -32,8 +32,12 @@ def domain_xml(
     virt_type: str,
     disk_cache: str = "none",
     reboot_mark: str = "",
+    rescue: Path | None = None,
 ) -> str:
-    """The whole definition. Everything a user typed is escaped by the XML library, or refused."""
+    """The whole definition. Everything a user typed is escaped by the XML library, or refused.
+
+    With a `rescue` disk the guest boots that one.
+    """
     domain = ET.Element("domain", type=virt_type)
     _text(domain, "name", guest.name)
     _text(domain, "uuid", guest.uuid)
@@ -48,11 +52,31 @@ def domain_xml(
     for name, action in (("poweroff", "destroy"), ("reboot", "restart"), ("crash", "destroy")):
         _text(domain, f"on_{name}", action)
     devices = ET.SubElement(domain, "devices")
-    _disk(devices, disk, disk_cache)
+    for letter, file in zip("ab", [rescue, disk] if rescue else [disk], strict=False):
+        _disk(devices, file, disk_cache, f"vd{letter}")
     _serial(devices, console)
     _network(devices, guest)
     ET.SubElement(devices, "controller", type="usb", model="none")
     ET.SubElement(devices, "memballoon", model="none")
+    return ET.tostring(domain, encoding="unicode")
+
+
+def moved_xml(xml: str, *, disk: Path, console: Path, disk_cache: str) -> str:
+    """The definition libvirt has of a guest, with the paths it has on another host.
+
+    libvirt finds out anew what the disk is based on: there it is another file, or none.
+    """
+    domain = ET.fromstring(xml)  # noqa: S314 - libvirt's own
+    for element in domain.iterfind("devices/disk[@device='disk']"):
+        for chain in element.findall("backingStore"):
+            element.remove(chain)
+        for source in element.iterfind("source"):
+            source.set("file", str(disk))
+        for disk_driver in element.iterfind("driver"):
+            disk_driver.set("cache", disk_cache)
+    for tag in ("serial", "console"):
+        for log in domain.iterfind(f"devices/{tag}/log"):
+            log.set("file", str(console))
     return ET.tostring(domain, encoding="unicode")
 
 
@@ -95,11 +119,11 @@ def _metadata(domain: ET.Element, guest: Guest, reboot_mark: str) -> None:
         _text(metadata, f"{{{NAMESPACE}}}{name}", _printable(value))
 
 
-def _disk(devices: ET.Element, disk: Path, cache: str) -> None:
+def _disk(devices: ET.Element, disk: Path, cache: str, name: str) -> None:
     element = ET.SubElement(devices, "disk", type="file", device="disk")
     ET.SubElement(element, "driver", name="qemu", type="qcow2", cache=cache, discard="unmap")
     ET.SubElement(element, "source", file=str(disk))
-    ET.SubElement(element, "target", dev="vda", bus="virtio")
+    ET.SubElement(element, "target", dev=name, bus="virtio")
 
 
 def _serial(devices: ET.Element, console: Path) -> None:
