@@ -76,6 +76,7 @@ class Image:
     checksum: str = ""  # md5 hex, as Glance keeps it; "" = not checked
     virtual_size: int = 0
     properties: Mapping[str, str] = field(default_factory=dict)
+    sole: bool = False  # one guest's alone: it becomes that guest's disk, and no host keeps it
 
 
 @dataclass(frozen=True, slots=True)

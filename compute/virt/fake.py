@@ -26,6 +26,7 @@ from compute.virt.fake_effects import Effect, Happened
 from compute.virt.fake_images import Images
 from compute.virt.fake_migration import Migration
 from compute.virt.fake_orders import Orders, from_properties
+from compute.virt.fake_rescue import Rescue
 from compute.virt.fake_state import Record, State
 
 ALIVE = frozenset({PowerState.RUNNING, PowerState.PAUSED})
@@ -34,7 +35,7 @@ SUPPORTS = frozenset({"pause", "suspend", "snapshot", "live_snapshot", "console_
 MIB, GIB = 1 << 20, 1 << 30
 
 
-class FakeDriver(Migration, Driver):
+class FakeDriver(Migration, Rescue, Driver):
     """The whole contract, in no time, or in as much as was ordered.
 
     With a `state` file guests outlive this process, also a killed one, as real guests do. Orders
@@ -144,7 +145,7 @@ class FakeDriver(Migration, Driver):
             self._is_down(guest.uuid)  # its own end, if that came first, is on record too
             with self._state.alone():
                 record = self._state.get(guest.uuid)
-                record.power, record.mark = PowerState.SHUTDOWN, mark
+                record.power, record.mark, record.rescue = PowerState.SHUTDOWN, mark, ""
                 record.off_at, record.presses = None, 0
                 self._state.save(record)
             die_if_ordered()
@@ -261,10 +262,12 @@ class FakeDriver(Migration, Driver):
                 boots=1 + (old.boots if old else 0),
                 properties=dict(guest.image.properties),
                 mark=mark or (old.mark if old else ""),
+                rescue=old.rescue if old else "",
             )
             self._state.save(record)
             self._state.happened(guest.uuid, effect, mark)
-            said = f"STILLWATER BOOT image={guest.image.id} boots={record.boots}\nSTILLWATER READY\n"
+            image = record.rescue or guest.image.id
+            said = f"STILLWATER BOOT image={image} boots={record.boots}\nSTILLWATER READY\n"
             self._state.write_console(guest.uuid, said)
         self._tell(GuestEvent(guest.uuid, PowerState.RUNNING, "started"))
 

@@ -15,7 +15,7 @@ from compute.virt.fake_orders import ALWAYS, Order, Orders, from_properties
 from compute.virt.fake_state import State
 
 KEPT = 10_000
-HALF_WAY = frozenset({"reboot_hard", "hand_over"})  # verbs that say themselves where their middle is
+HALF_WAY = frozenset({"reboot_hard", "hand_over", "rescue"})  # verbs that say themselves where their middle is
 OWN_TIME = frozenset({"hand_over"})  # verbs that keep the time ordered themselves
 
 

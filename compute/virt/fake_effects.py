@@ -26,6 +26,8 @@ class Effect(StrEnum):
     MIGRATED_OUT = "migrated out"
     MIGRATED_IN = "migrated in"
     TAKEN_BACK = "taken back"
+    RESCUED = "rescued"
+    UNRESCUED = "unrescued"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,5 +27,6 @@ class Images:
                     file = Path(scratch, "image")
                     fetch(file)
                     size = content.check(file, image)
-                self._state.keep_image(image.id, size)
+                if not image.sole:
+                    self._state.keep_image(image.id, size)
             return size

@@ -21,7 +21,8 @@ CREATE TABLE IF NOT EXISTS guests (
     uuid TEXT PRIMARY KEY, name TEXT NOT NULL, power INTEGER NOT NULL,
     virtual_size INTEGER NOT NULL, mark TEXT NOT NULL DEFAULT '',
     off_at REAL, presses INTEGER NOT NULL DEFAULT 0, boots INTEGER NOT NULL DEFAULT 0,
-    properties TEXT NOT NULL DEFAULT '{}', console TEXT NOT NULL DEFAULT '');
+    properties TEXT NOT NULL DEFAULT '{}', console TEXT NOT NULL DEFAULT '',
+    rescue TEXT NOT NULL DEFAULT '');
 CREATE INDEX IF NOT EXISTS guests_going_down ON guests (off_at) WHERE off_at IS NOT NULL;
 CREATE TABLE IF NOT EXISTS images (id TEXT PRIMARY KEY, virtual_size INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS failures (
@@ -31,15 +32,16 @@ CREATE TABLE IF NOT EXISTS effects (
     id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, uuid TEXT NOT NULL,
     verb TEXT NOT NULL, mark TEXT NOT NULL);
 """
-LATER_COLUMNS = {"mark": "TEXT NOT NULL DEFAULT ''"}  # of guests; a file of an older version has none
-COLUMNS = "uuid, name, power, virtual_size, off_at, presses, boots, properties, mark"
+# of guests; a file of an older version has none
+LATER_COLUMNS = dict.fromkeys(("mark", "rescue"), "TEXT NOT NULL DEFAULT ''")
+COLUMNS = "uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue"
 
 
 @dataclass(slots=True)
 class Record:
     """One guest; `off_at` is when a guest that was asked to shut down will be off.
 
-    `mark` names the last reboot that was begun.
+    `mark` names the last reboot that was begun, `rescue` the image it boots instead of its own disk.
     """
 
     uuid: str
@@ -51,6 +53,7 @@ class Record:
     boots: int = 0
     properties: Mapping[str, str] = field(default_factory=dict)
     mark: str = ""
+    rescue: str = ""
 
 
 class State:
@@ -101,10 +104,10 @@ class State:
     def save(self, record: Record) -> None:
         self.run(
             f"INSERT INTO guests ({COLUMNS})"  # noqa: S608 - our own column names
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO UPDATE SET name=excluded.name,"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO UPDATE SET name=excluded.name,"
             " power=excluded.power, virtual_size=excluded.virtual_size, off_at=excluded.off_at,"
             " presses=excluded.presses, boots=excluded.boots, properties=excluded.properties,"
-            " mark=excluded.mark",
+            " mark=excluded.mark, rescue=excluded.rescue",
             record.uuid,
             record.name,
             int(record.power),
@@ -114,6 +117,7 @@ class State:
             record.boots,
             json.dumps(dict(record.properties)),
             record.mark,
+            record.rescue,
         )
 
     def forget(self, uuid: str) -> None:
@@ -214,8 +218,9 @@ class State:
 
 
 def _record(row: tuple) -> Record:
-    uuid, name, power, virtual_size, off_at, presses, boots, properties, mark = row
-    record = Record(uuid, name, PowerState(power), virtual_size, off_at, presses, boots, json.loads(properties), mark)
+    uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue = row
+    power, properties = PowerState(power), json.loads(properties)
+    record = Record(uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue)
     if off_at is not None and off_at <= time.time():  # it went down, maybe while nobody looked
         record.power, record.off_at, record.presses = PowerState.SHUTDOWN, None, 0
     return record

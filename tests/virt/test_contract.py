@@ -7,6 +7,7 @@ import signal
 import struct
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -327,3 +328,75 @@ def test_an_image_that_could_not_be_fetched_may_be_tried_again(bench: Bench):
         bench.driver.spawn(guest, broken)
     bench.driver.spawn(guest, bench.fetch)
     assert bench.power(guest) is PowerState.RUNNING
+
+
+def test_a_guest_in_rescue_boots_another_disk_and_comes_out_with_its_own(bench: Bench):
+    guest = bench.running()
+    other = bench.use(bench.image_file)
+    bench.driver.power_off(guest.uuid)
+    for _ in range(2):  # again, it is in rescue already
+        bench.driver.rescue(guest, other, bench.fetch)
+    assert bench.power(guest) is PowerState.RUNNING
+    bench.wait_console(guest.uuid, READY, times=2)
+
+    for _ in range(2):
+        bench.driver.unrescue(guest)
+    assert bench.power(guest) is PowerState.SHUTDOWN
+    bench.driver.power_on(guest)
+    assert bench.wait_console(guest.uuid, READY, times=3).count("BOOT") == 3
+
+
+def test_a_guest_in_rescue_stays_in_it_when_it_is_powered_on_again(bench: Bench):
+    guest = bench.running()
+    bench.driver.rescue(guest, bench.use(bench.image_file), bench.fetch)
+    bench.wait_console(guest.uuid, READY, times=2)
+    bench.driver.power_off(guest.uuid)
+    bench.driver.power_on(guest)
+    bench.wait_console(guest.uuid, READY, times=3)
+    bench.driver.unrescue(guest)
+    assert bench.power(guest) is PowerState.SHUTDOWN
+
+
+def test_a_hard_reboot_leads_out_of_rescue(bench: Bench):
+    guest = bench.running()
+    bench.driver.rescue(guest, bench.use(bench.image_file), bench.fetch)
+    bench.wait_console(guest.uuid, READY, times=2)
+    bench.driver.reboot_hard(guest)
+    bench.wait_console(guest.uuid, READY, times=3)
+    bench.driver.unrescue(guest)  # it is out, so this changes nothing
+    assert bench.power(guest) is PowerState.RUNNING
+
+
+def test_a_rescue_whose_image_does_not_come_leaves_the_guest_as_it_was(bench: Bench):
+    guest = bench.running()
+
+    def fetch(_):
+        raise ImageUnusable("gone")
+
+    with pytest.raises(ImageUnusable):
+        bench.driver.rescue(guest, bench.use(bench.image_file), fetch)
+    bench.driver.unrescue(guest)
+    assert bench.power(guest) is PowerState.RUNNING
+
+
+def test_who_is_not_here_is_not_rescued(bench: Bench):
+    guest = bench.guest()
+    with pytest.raises(GuestNotFound):
+        bench.driver.rescue(guest, guest.image, bench.fetch)
+    bench.driver.unrescue(guest)
+    assert bench.power(guest) is PowerState.NOSTATE
+
+
+def test_the_sole_image_of_a_guest_is_kept_by_no_host(bench: Bench, tmp_path):
+    guest = bench.running()
+    copy = tmp_path / "copy.qcow2"
+    bench.driver.snapshot(guest.uuid, copy)
+    image = bench.use(copy, "qcow2")
+    bench.driver.destroy(guest.uuid)
+    fetches = bench.fetches
+    back = replace(guest, image=replace(image, sole=True))
+    for turn in (1, 2):
+        bench.driver.spawn(back, bench.fetch)
+        bench.wait_console(guest.uuid, READY)
+        assert bench.fetches == fetches + turn
+        bench.driver.destroy(guest.uuid)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from compute.virt.base import ImageUnusable, PowerState, VirtError
+from compute.virt.base import Guest, ImageUnusable, PowerState, VirtError
 from compute.virt.content import write_empty_qcow2
 from compute.virt.libvirt import disk, qemu_img, snapshot
 from compute.virt.libvirt.guest import LibvirtGuest
@@ -81,6 +82,12 @@ def test_a_reboot_killed_between_the_definition_and_the_start_only_powers_on(
     assert bench.wait_console(guest.uuid, READY, times=2).count(READY) == 2
     said = virsh(bench, "metadata", guest.uuid, "urn:stillwater:guest:1")
     assert "reboot>7</" in said
+
+
+def disks_of(bench: Bench, guest: Guest) -> list[str]:
+    """The disks it has now, in order."""
+    lines = [line.split() for line in virsh(bench, "domblklist", guest.uuid).splitlines()]
+    return [f"{words[0]} {Path(words[1]).name}" for words in lines if words and words[0].startswith("vd")]
 
 
 def virsh(bench: Bench, *words: str) -> str:
@@ -193,3 +200,33 @@ def test_guests_of_others_are_not_ours(libvirt_bench: Bench, tmp_path):
 def _info(file: str) -> str:
     command = ["qemu-img", "info", "-U", file]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+
+
+def test_a_guest_in_rescue_has_its_own_disk_as_the_second_however_it_is_started(libvirt_bench: Bench):
+    bench = libvirt_bench
+    guest = bench.running()
+    bench.driver.rescue(guest, bench.use(bench.image_file), bench.fetch)
+    for _ in range(2):
+        assert disks_of(bench, guest) == ["vda rescue.qcow2", "vdb disk.qcow2"]
+        bench.driver.power_off(guest.uuid)
+        bench.driver.power_on(guest)
+
+    bench.driver.unrescue(guest)
+    bench.driver.power_on(guest)
+    assert disks_of(bench, guest) == ["vda disk.qcow2"]
+    assert not list(bench.folder.rglob("rescue.qcow2"))
+
+
+def test_the_disk_of_a_sole_image_stands_alone(libvirt_bench: Bench, tmp_path):
+    bench = libvirt_bench
+    guest = bench.running()
+    copy = tmp_path / "copy.qcow2"
+    bench.driver.snapshot(guest.uuid, copy)
+    image = bench.use(copy, "qcow2")
+    bench.driver.destroy(guest.uuid)
+    bench.driver.spawn(replace(guest, image=replace(image, sole=True)), bench.fetch)
+    assert "boots=2" in bench.wait_console(guest.uuid, READY)
+    bench.driver.power_off(guest.uuid)
+    file = next(bench.folder.rglob("disk.qcow2"))
+    assert qemu_img.virtual_size(file, "qcow2")  # which refuses a disk that names another
+    assert not list(bench.folder.rglob(f"{image.id}*.qcow2"))

@@ -64,6 +64,16 @@ class ImageCache:
             partial.unlink(missing_ok=True)
 
 
+def provide(target: Path, guest: Guest, images: ImageCache, fetch: ImageSource) -> None:
+    """The guest's disk from its image, if it is not there yet."""
+    if target.exists():
+        return
+    if guest.image.sole:
+        _take_over(target, guest, fetch)
+    else:
+        create(target, guest, images.path(guest.image, fetch))
+
+
 def create(target: Path, guest: Guest, base: Path) -> None:
     """The guest's disk, if it is not there yet; a half-made one never has its final name."""
     if target.exists():
@@ -76,6 +86,21 @@ def create(target: Path, guest: Guest, base: Path) -> None:
         raise ImageUnusable(f"image {guest.image.id} needs {size} bytes, the disk has {wanted}")
     qemu_img.create_overlay(partial, base, guest.image.disk_format, wanted or size)
     partial.replace(target)
+
+
+def _take_over(target: Path, guest: Guest, fetch: ImageSource) -> None:
+    """The image itself is the disk from now on: it stands alone, so it moves from host to host like any other."""
+    image, partial = guest.image, target.with_suffix(".part")
+    if image.disk_format != "qcow2":
+        raise ImageUnusable(f"image {image.id} is {image.disk_format}; only a qcow2 can be a disk as it is")
+    partial.unlink(missing_ok=True)
+    try:
+        fetch(partial)
+        content.check(partial, image)
+        qemu_img.virtual_size(partial, image.disk_format)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def cache_mode(directory: Path) -> str:
