@@ -158,6 +158,10 @@ LIBVIRT_OPTIONS = {
     "state_dir": HOST_STATE,
     "virt_type": env.get("STILLWATER_VIRT_TYPE"),
     "hostname": HOST,
+    "guests_dir": env.get("STILLWATER_GUESTS_DIR") or "",
+    "migration_uri": env.get("STILLWATER_LIBVIRT_MIGRATION_URI"),
+    "migration_address": env.get("STILLWATER_MIGRATION_ADDRESS"),
+    "migration_bandwidth": env.get("STILLWATER_MIGRATION_BANDWIDTH"),
 }
 FAKE_OPTIONS = {
     "hostname": HOST,

@@ -11,7 +11,17 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 
-from compute.virt.base import Command, Guest, GuestNotFound, MigrationAborted, Progress, VirtError, Watch
+from compute.virt.base import (
+    Command,
+    Guest,
+    GuestInvalidState,
+    GuestNotFound,
+    MigrationAborted,
+    PowerState,
+    Progress,
+    VirtError,
+    Watch,
+)
 from compute.virt.fake_calls import Calls
 from compute.virt.fake_clock import Clock
 from compute.virt.fake_effects import Effect
@@ -44,9 +54,11 @@ class Migration:
         with self._call("hand_over", guest.uuid, guest) as die_if_ordered:
             if self._departed(guest.uuid):
                 return "the guest moved before"
+            was_off = self._is_off(guest.uuid)
             went = self._travel(guest, watch)
             parcel = self._parcel(Path(to["inbox"]), guest.uuid)
-            self._is_down(guest.uuid)  # its own end, if that came first, is on record here
+            if not was_off and self._is_off(guest.uuid):
+                raise GuestInvalidState("the guest went off while it was moving")
             with self._state.alone():
                 packed = self._pack(guest.uuid)
                 partial_file = parcel.with_suffix(".part")
@@ -83,6 +95,11 @@ class Migration:
     @abstractmethod
     def _is_down(self, uuid: str) -> None:
         """The driver's own."""
+
+    def _is_off(self, uuid: str) -> bool:
+        self._is_down(uuid)  # its own end, if that came first, is on record here
+        record = self._state.find(uuid)
+        return record is not None and record.power in (PowerState.SHUTDOWN, PowerState.CRASHED)
 
     def _travel(self, guest: Guest, watch: Watch) -> str:
         """As long as was ordered; how it went. Raises MigrationAborted."""

@@ -11,7 +11,7 @@ import libvirt
 from compute.virt.base import HostFacts
 
 SUPPORTS = frozenset(
-    {"pause", "suspend", "snapshot", "live_snapshot", "console_output", "shutdown_signal"}
+    {"pause", "suspend", "snapshot", "live_snapshot", "console_output", "shutdown_signal", "live_migrate", "migrate"}
 )
 
 
