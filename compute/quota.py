@@ -81,6 +81,21 @@ def grow(project_id: str, server_id: str, vcpus: int, memory_mb: int) -> None:
     counted.filter(memory_mb__lt=memory_mb).update(memory_mb=memory_mb)
 
 
+def must_have_room(project_id: str, server_id: str, vcpus: int, memory_mb: int) -> None:
+    """Raises QuotaExceeded when a server that is not counted does not fit any more. Counted already is fine."""
+    if InstanceMapping.objects.filter(pk=server_id, queued_for_delete=True).exists():
+        more = {"instances": 1, "cores": vcpus, "ram": memory_mb}
+        _refuse(more, usage(project_id), limits(project_id))
+
+
+def count_again(project_id: str, server_id: str, size: Mapping[str, Any]) -> None:
+    """Count a server that was about to be deleted, inside a global transaction. Raises QuotaExceeded."""
+    _take_turn(project_id)
+    must_have_room(project_id, server_id, size["vcpus"], size["memory_mb"])
+    InstanceMapping.objects.filter(pk=server_id).update(queued_for_delete=False)
+    count_as(server_id, size)
+
+
 def count_as(server_id: str, size: Mapping[str, Any]) -> None:
     """Count a server as exactly so large; `size` are columns of its row."""
     flavor = {"id": size["flavor_id"], **size["flavor"]}

@@ -1,104 +1,95 @@
-"""Delete a server: from every state, whatever is going on."""
+"""Delete a server for good: from every state, whatever is going on."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from cells.models import InstanceMapping
-from compute import actions, claims, journal, moving, moving_cold, state
+from django.db import transaction
+from django.utils import timezone
+
+from cells.context import current_alias
+from compute import claims, deleting, gone, journal, state
 from compute.errors import StateConflict
-from compute.lifecycle import OPS, Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
-from compute.models import Instance, InstanceAction
+from compute.lifecycle import Asked, Run, StepSpec
+from compute.models import Instance, InstanceAction, Step
 from compute.state import Move, TaskState, VmState
-from compute.virt.base import PowerState, VirtError
+from compute.virt.base import PowerState
+
+BATCH = 500
+RECLAIM = Move(frozenset({VmState.SOFT_DELETED}), TaskState.DELETING)
 
 
-class Delete(ServerAction):
+class Delete(deleting.Ending):
     """Anything living -> deleted. Preempts what runs; a server without a host is gone at once."""
 
-    name = "delete"
-    policy = "os_compute_api:servers:delete"
-    move = Move(state.LIVING, TaskState.DELETING, failed=VmState.ERROR)  # can be deleted again
-    steps = (
-        StepSpec("terminate", "compute_terminate_instance", no_return=True),
-        StepSpec("forget_source", "compute_forget_source", On.SOURCE, OPS),  # of one that was resized
-    )
-    clean_up = StepSpec("count_again", "conductor_keep_instance", on=On.CONDUCTOR)
-    needs_host = False
+    move = Move(
+        state.LIVING, TaskState.DELETING, failed=VmState.ERROR,  # can be deleted again
+        over=frozenset(TaskState) - {TaskState.DELETING},
+    )  # fmt: skip
+    steps = (StepSpec("terminate", "compute_terminate_instance", no_return=True), deleting.FORGET_SOURCE)
 
-    def submit(self, instance: Instance, asked: Asked) -> Answer:
-        """Deleting a server that is being deleted is success, and nothing more happens."""
-        if instance.deleted or instance.task_state == TaskState.DELETING:
-            return Answer(204)
-        return super().submit(instance, asked)
-
-    def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
-        """What is queued for the server is cancelled; what runs ends first, then the delete runs."""
+    def reclaim(self, instance: Instance, asked: Asked) -> bool:
+        """Delete what is soft-deleted; False when it was restored or deleted this very moment."""
         try:
-            state.preempt(instance, TaskState.DELETING)
+            with transaction.atomic(using=current_alias()):
+                state.begin(instance, RECLAIM)
+                self.record(instance, asked, self.known_of(instance))
         except StateConflict:
-            params["late"] = True  # another delete was faster
-            return
-        actions.cancel_open(instance, "the server was deleted")
-        waits = moving_cold.last(instance)  # also of one in ERROR, after a delete that failed
-        params |= {"source": waits.params["source"]} if waits is not None else {}
+            return False
+        return True
 
     def record(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> Any:
-        """Journal it, or do it here when no host has anything of it."""
-        if params.get("late"):
-            return None
-        if instance.host:
+        """Journal it; or do it here, when no host has anything of it, or the one that has is gone."""
+        if params.get("late") or (instance.host and instance.host not in gone.hosts()):
             return super().record(instance, asked, params)
         action = journal.open_action(
             instance, name=self.name, key="Delete", request_id=asked.request_id,
             user_id=asked.caller.user_id, project_id=asked.caller.project_id, params=params,
         )  # fmt: skip
-        bury(instance)
-        journal.close_action(action, outcome="deleted; it had no host")
+        _end_at_once(instance, action)
         return action
-
-    def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
-        """No body."""
-        return Answer(204)
 
     def terminate(self, run: Run) -> None:
         """Gone already is success."""
         run.hypervisor.destroy(run.instance.uuid)
 
-    def forget_source(self, run: Run) -> None:
-        """What its old host has kept for a revert."""
-        moving.end_at(run, run.params["source"])
-
     def record_step(self, run: Run, power_state: PowerState | None) -> None:
         """The row stays as history, and what it held of hosts is free."""
         if run.step.name == "terminate":
             bury(run.instance)
-
-    def next_step(self, done: str, run: Run) -> StepSpec | None:
-        """Only a server that was resized has left something on another host."""
-        return super().next_step(done, run) if "source" in run.params else None
-
-    def complete(self, run: Run, power_state: PowerState | None) -> None:
-        """All is recorded with its end; or it failed, and lives on."""
-        if run.step.name != "count_again":
-            return
-        failed = run.action.steps.filter(name="terminate", state="failed").last()
-        why = failed.details if failed else "the delete was taken back"
-        state.abandon(run.instance, self.move, fault_of(VirtError(why)))
-        journal.close_action(run.action, outcome=why, failed=True)
-
-    def after_failure(self, run: Run, error: BaseException) -> StepSpec | None:
-        """A server that lives on is counted again before it can be asked anything."""
-        return self.clean_up if run.step.name == "terminate" else None
-
-    def count_again(self, run: Run) -> None:
-        """On a conductor, which may touch the global side. A newer delete of the same server wins."""
-        newer = InstanceAction.objects.filter(server_id=run.instance.uuid, key="Delete", pk__gt=run.action.pk)
-        if not run.instance.deleted and not newer.exists():
-            InstanceMapping.objects.filter(pk=run.instance.uuid).update(queued_for_delete=False)
+        super().record_step(run, power_state)
 
 
 def bury(instance: Instance) -> None:
     """Record and claims, in one transaction of the caller."""
     state.bury(instance)
     claims.release(instance.uuid)
+
+
+def end_waiting() -> int:
+    """End the deletes that wait for hosts that are gone by now; how many there were. In the targeted cell."""
+    waiting = Step.objects.select_related("action").filter(
+        host__in=gone.hosts(), action__key="Delete", name=Delete.steps[0].name, state__in=journal.OPEN
+    )
+    ended = 0
+    for step in waiting[:BATCH]:
+        instance = Instance.objects.get(uuid=step.server_id)
+        with transaction.atomic(using=current_alias()):
+            mine = Step.objects.filter(pk=step.pk, state__in=journal.OPEN)
+            why = f"host {step.host} is gone"
+            if mine.update(state=Step.State.CANCELLED, finished_at=timezone.now(), details=why):
+                _end_at_once(instance, step.action)
+                ended += 1
+    return ended
+
+
+def _end_at_once(instance: Instance, action: InstanceAction) -> None:
+    """Deleted as far as anybody can see; hosts that are gone do their part when they are back."""
+    host, left = instance.host, set()
+    if host:
+        left = gone.end_all(instance) | ({action.params["source"]} if "source" in action.params else set())
+    bury(instance)
+    for name in left:
+        gone.leave(instance, name)
+    then = f"{host}, which is gone, removes what it has when it is back" if host else "it had no host"
+    journal.close_action(action, outcome=f"deleted; {then}")

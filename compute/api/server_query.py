@@ -36,7 +36,18 @@ class Filters:
     all_tenants: bool = False
     project_id: str = ""
     deleted: bool | None = False  # None: both
+    soft_deleted: bool | None = None  # None: as deleted ones
     plain: bool = True
+
+    def living(self) -> Q:
+        """Deleted servers or others. Soft-deleted ones are among the deleted, unless something else is asked for."""
+        if self.deleted is None:
+            return Q()
+        # not deleted=…: SQLite has no use of an index for a bare `NOT deleted`
+        found, soft = Q(deleted__in=[self.deleted]), Q(vm_state=state.VmState.SOFT_DELETED)
+        if self.deleted:
+            return found if self.soft_deleted is False else found | soft
+        return found if self.soft_deleted else found & ~soft
 
 
 def _tag(tag: str) -> Q:
@@ -167,9 +178,9 @@ ADMINS: dict[str, Meaning] = {
     "image_ref": _equal("image_id"),
     "auto_disk_config": _equal("disk_config"),
 }
-IGNORED = {"kernel_id", "ramdisk_id", "locked_by", "soft_deleted", "block_device_mapping", "services", "metadata",
+IGNORED = {"kernel_id", "ramdisk_id", "locked_by", "block_device_mapping", "services", "metadata",
            "system_metadata", "security_groups", "info_cache", "pci_devices"}  # fmt: skip
-SPECIAL = {"all_tenants", "project_id", "tenant_id", "status", "deleted"}
+SPECIAL = {"all_tenants", "project_id", "tenant_id", "status", "deleted", "soft_deleted"}
 SORT_COLUMNS = {
     "access_ip_v4": "access_ip_v4", "access_ip_v6": "access_ip_v6", "auto_disk_config": "disk_config",
     "availability_zone": "availability_zone", "config_drive": "config_drive", "created_at": "created_at",
@@ -272,6 +283,9 @@ def _special(filters: Filters, query: QueryDict, version: Version, *, is_admin: 
         filters.plain = False
     elif "changes-since" in query or ("changes-before" in query and version >= (2, 66)):
         filters.deleted = None
+    if "soft_deleted" in query and is_admin:
+        filters.soft_deleted = schema.is_true(query["soft_deleted"])
+        filters.plain = False
     for status in query.getlist("status"):
         _status(filters, status, version, is_admin=is_admin)
     wanted = [state.conditions_for(status) for status in query.getlist("status")]
@@ -285,5 +299,7 @@ def _status(filters: Filters, status: str, version: Version, *, is_admin: bool) 
         if not is_admin:
             raise Forbidden("Only administrators may list deleted instances")
         filters.deleted = True
+    elif status.upper() == "SOFT_DELETED":
+        filters.soft_deleted = True
     elif state.conditions_for(status) is None and version >= (2, 38):
         raise BadRequest("Invalid status value")

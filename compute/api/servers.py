@@ -11,16 +11,14 @@ from rest_framework.response import Response
 
 from cells.models import Cell, InstanceMapping, RequestSpec
 from cloud.errors import Forbidden
-from compute import boot, listing, lookup, policy, schema, server_rows
-from compute.actions.delete import Delete
+from compute import actions, boot, deleting, listing, lookup, schema, server_rows
 from compute.api import paging, server_create, server_query, server_view
 from compute.api.base import ComputeView, link, links
 from compute.api.server_query import Filters
 from compute.api.server_view import View
 from compute.errors import CellDown, ServerLocked
 from compute.lifecycle import Asked
-from compute.models import Instance, Service
-from compute.server_rows import ServerRow
+from compute.models import Instance
 
 
 class ServersView(ComputeView):
@@ -79,8 +77,7 @@ class ServersView(ComputeView):
 
     def _scope(self, filters: Filters) -> Q:
         """Whose servers, living or not."""
-        # not deleted=…: SQLite has no use of an index for a bare `NOT deleted`
-        scope = Q() if filters.deleted is None else Q(deleted__in=[filters.deleted])
+        scope = filters.living()
         if not filters.all_tenants:
             scope &= Q(project_id=self.caller.project_id)
         elif filters.project_id:
@@ -137,7 +134,8 @@ class ServerView(ComputeView):
         if found.instance is None:
             return self._down(found)
         if found.request is not None:
-            return self._answer(server_rows.of(found.instance), {})
+            view = View.of(self.version, self.caller)
+            return Response({"server": server_view.full(server_rows.of(found.instance), view)})
         assert found.mapping.cell is not None  # noqa: S101  it was just read from there
         return self._read(found.instance)
 
@@ -160,27 +158,13 @@ class ServerView(ComputeView):
         with lookup.server(server_id, self.caller) as instance:
             if instance.locked_by and not self.caller.is_admin:
                 raise ServerLocked(server_id)
-            # First: whoever dies between the two leaves a flag on a server that lives, and the scheduler
-            # takes that back. Again afterwards: it may have done so just now.
-            mapped = InstanceMapping.objects.filter(pk=server_id)
-            mapped.update(queued_for_delete=True)
-            Delete().submit(instance, Asked(self.caller, self.request_id))
-            mapped.update(queued_for_delete=True)
+            with deleting.uncounted(server_id):
+                actions.named(deleting.key_for(instance)).submit(instance, Asked(self.caller, self.request_id))
         return Response(status=204)
 
     def _read(self, instance: Instance, *, changed: bool = False) -> Response:
-        """The row as it is now, as text."""
-        rows = Instance.objects.using(instance._state.db).filter(pk=instance.pk)
-        row = server_rows.read(rows)[0]
-        services = {}
-        if row.host and policy.allows(self.caller, "os_compute_api:servers:show:host_status"):
-            at_home = Service.objects.using(instance._state.db)
-            services = {s.host: s for s in at_home.filter(binary="nova-compute", host=row.host)}
-        return self._answer(row, services, changed=changed)
-
-    def _answer(self, row: ServerRow, services: dict[str, Service], *, changed: bool = False) -> Response:
-        view = View.of(self.version, self.caller, services)
-        server = server_view.full(row, view)
+        """The row as it is now."""
+        server = server_view.current(instance, self.version, self.caller)
         return Response({"server": server_view.as_changed(server) if changed and self.version < (2, 75) else server})
 
     def _down(self, found: lookup.Found) -> Response:

@@ -10,15 +10,17 @@ import time
 from collections.abc import Collection
 
 from django.conf import settings
+from django.db.models import Q
 
 from cells import scatter
 from cells.models import BuildRequest, Cell, InstanceMapping
 from cloud import log
 from compute.models import Instance, InstanceAction
-from compute.state import TaskState
+from compute.state import TaskState, VmState
 
 logger = log.get(__name__)
 BATCH = 500
+COUNTING = ("Delete", "SoftDelete", "Restore")  # actions that set the flag as it has to be
 _seen: dict[str, float] = {}  # since when a living server is known to have the flag
 _after: dict[str, str] = {}  # where the last look at a cell's flags ended; flags stay for ever, as history
 
@@ -54,10 +56,11 @@ def _some_flagged(cell: Cell) -> set[str]:
 
 
 def _nobody_deletes(ids: Collection[str]) -> set[str]:
-    """Those that live in the targeted cell and have no delete that goes on."""
-    deleting = InstanceAction.objects.filter(server_id__in=ids, key="Delete", finished_at__isnull=True)
-    living = Instance.objects.filter(uuid__in=ids, deleted=False).exclude(task_state=TaskState.DELETING)
-    return set(living.values_list("uuid", flat=True)) - set(deleting.values_list("server_id", flat=True))
+    """Those that live in the targeted cell and have no delete that goes on. A restore sees to its own."""
+    going_on = InstanceAction.objects.filter(server_id__in=ids, key__in=COUNTING, finished_at__isnull=True)
+    living = Instance.objects.filter(uuid__in=ids, deleted=False).exclude(vm_state=VmState.SOFT_DELETED)
+    busy = Q(task_state__in=[TaskState.DELETING, TaskState.SOFT_DELETING])
+    return set(living.exclude(busy).values_list("uuid", flat=True)) - set(going_on.values_list("server_id", flat=True))
 
 
 def _take_back(cell: Cell, server_id: str) -> bool:

@@ -1,0 +1,63 @@
+"""Bring a soft-deleted server back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+
+from cells.models import InstanceMapping
+from compute import deleting, moving_cold, quota, state
+from compute.lifecycle import OPS, Asked, On, Run, ServerAction, StepSpec
+from compute.models import Instance, InstanceAction
+from compute.state import Move, TaskState, VmState
+from compute.virt.base import PowerState
+
+OFF = frozenset({VmState.STOPPED, VmState.SHELVED})
+AS_IT_WAS = OFF | {VmState.RESCUED}  # whatever else it was, it is active afterwards, as with Nova
+
+
+class Restore(ServerAction):
+    """Soft-deleted -> active; one that was off, shelved or rescued is so again."""
+
+    key = name = "restore"
+    policy = "os_compute_api:os-deferred-delete:restore"
+    move = Move(frozenset({VmState.SOFT_DELETED}), TaskState.RESTORING, VmState.ACTIVE)
+    steps = (
+        StepSpec("count", "conductor_restore_instance", On.CONDUCTOR, undo="uncount"),
+        StepSpec("power_on", "compute_restore_instance", lane=OPS),
+    )
+
+    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+        """What it was. A project that has no room for it any more is told so at once."""
+        if instance.vm_state != VmState.SOFT_DELETED:
+            return {}
+        quota.must_have_room(instance.project_id, instance.uuid, instance.vcpus, instance.memory_mb)
+        said = InstanceAction.objects.filter(server_id=instance.uuid, key="SoftDelete", params__has_key="was")
+        was = said.order_by("-pk").values_list("params__was", flat=True).first()
+        return {"back": was if was in AS_IT_WAS else VmState.ACTIVE}
+
+    def move_for(self, params: dict[str, Any]) -> Move:
+        """To where it was."""
+        return Move(self.move.start, self.move.busy, VmState(params.get("back", VmState.ACTIVE)))
+
+    def count(self, run: Run) -> None:
+        """On a conductor, which may touch the global side. Raises QuotaExceeded."""
+        with transaction.atomic(using="default"):
+            quota.count_again(run.instance.project_id, run.instance.uuid, moving_cold.columns(run.instance))
+
+    def power_on(self, run: Run) -> None:
+        """Running already is success."""
+        if run.params["back"] in OFF:
+            run.note(f"it was {run.params['back']}, and stays off")
+        else:
+            run.hypervisor.power_on(run.instance.as_guest())
+
+    def complete(self, run: Run, power_state: PowerState | None) -> None:
+        """It is no longer about to be deleted for good."""
+        state.finish(run.instance, self.move_for(run.params), power_state, soft_deleted_at=None)
+
+    def uncount(self, run: Run) -> None:
+        """It stays soft-deleted, or was deleted meanwhile. One that an operator took out of it counts."""
+        if deleting.is_ended(run.instance):
+            InstanceMapping.objects.filter(pk=run.instance.uuid).update(queued_for_delete=True)

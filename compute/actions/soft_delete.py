@@ -1,0 +1,40 @@
+"""Delete a server so that it can be restored for a while."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils import timezone
+
+from compute import deleting, grace, moving_cold, state
+from compute.lifecycle import Run, StepSpec
+from compute.models import Instance
+from compute.state import Move, TaskState, VmState
+from compute.virt.base import PowerState
+
+
+class SoftDelete(deleting.Ending):
+    """Anything living -> soft-deleted: off, and kept. Preempts what runs; asked for again the time begins anew."""
+
+    move = Move(
+        state.LIVING, TaskState.SOFT_DELETING, VmState.SOFT_DELETED, over=frozenset(TaskState) - deleting.GOING,
+    )  # fmt: skip
+    steps = (StepSpec("power_off", "compute_soft_delete_instance", no_return=True), deleting.FORGET_SOURCE)
+
+    def known_of(self, instance: Instance) -> dict[str, Any]:
+        """Also what it was, for who restores it."""
+        known, was = super().known_of(instance), instance.vm_state
+        if was == VmState.SOFT_DELETED:
+            return known
+        waits = moving_cold.last(instance) if was == VmState.RESIZED else None
+        return known | {"was": waits.params["was"] if waits is not None else was}
+
+    def power_off(self, run: Run) -> None:
+        """At once, as Nova does: it was to be gone. Off already is success."""
+        run.note(grace.shut_down(run.hypervisor, run.instance.uuid, timezone.now()))
+
+    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+        """From now on it can be restored."""
+        if run.step.name == "power_off":
+            state.finish(run.instance, self.move, power_state, soft_deleted_at=timezone.now())
+        super().record_step(run, power_state)
