@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from cells.models import BuildRequest, InstanceMapping, RequestSpec
 from cloud.caller import Caller
-from compute import dispatch, quota
+from compute import dispatch, groups, quota
 from compute.models import Flavor, Instance
 from compute.models.instance import new_uuid
 
@@ -44,6 +44,7 @@ class Order:
     pinned_zone: str = ""
     columns: dict[str, Any] = field(default_factory=dict)  # description, metadata, tags, key_name ...
     scheduler_hints: dict[str, Any] = field(default_factory=dict)
+    forced: bool = False  # the host is to take it, whatever was wished otherwise
     reservation_id: str = field(default_factory=lambda: f"r-{secrets.token_hex(4)}")
 
 
@@ -53,6 +54,9 @@ def request_servers(order: Order) -> list[str]:
         flavor = order.flavor
         fitting = quota.hold(order.caller.project_id, order.least, order.count, flavor.vcpus, flavor.memory_mb)
         ids = [new_uuid() for _ in range(fitting)]
+        if "group" in order.scheduler_hints:
+            allowed = quota.limits(order.caller.project_id)["server_group_members"]
+            groups.join(order.scheduler_hints["group"], ids, allowed)
         for index, server_id in enumerate(ids):
             _record(order, server_id, index)
             dispatch.schedule(server_id)
@@ -72,7 +76,7 @@ def _record(order: Order, server_id: str, index: int) -> None:
     BuildRequest.objects.create(
         server_id=server_id, request_id=order.request_id, created_at=now, sent_at=now, sends=1,
         instance=_columns(order, server_id, index) | owner | {"created_at": now.isoformat()},
-        action={"image_ticket": order.image_ticket}, **owner,
+        action={"image_ticket": order.image_ticket, "forced": order.forced}, **owner,
     )  # fmt: skip
 
 

@@ -6,16 +6,31 @@ from django.db import transaction
 from django.db.models import F
 
 from cells.context import current_alias
+from compute import groups
+from compute.groups import Group
 from compute.models import Allocation, ComputeNode
 
 
-def claim(server_id: str, node: ComputeNode, vcpus: int, memory_mb: int, disk_gb: int) -> bool:
-    """Take room on a node for a server; False when there is none left. In the caller's transaction.
+def claim(
+    server_id: str, node: ComputeNode, vcpus: int, memory_mb: int, disk_gb: int, group: Group | None = None
+) -> bool:
+    """Take room on a node for a server; False when there is none left, or its group does not let it be there.
 
-    Claimed already is success, so it may be asked twice.
+    In the caller's transaction. Claimed already is success, so it may be asked twice.
     """
     if Allocation.objects.filter(server_id=server_id, node=node).exists():
         return True
+    if group is None:
+        return _take(server_id, node, vcpus, memory_mb, disk_gb)
+    alias = current_alias()
+    with transaction.atomic(using=alias):
+        taken = _take(server_id, node, vcpus, memory_mb, disk_gb) and groups.admits(group, server_id, node)
+        transaction.set_rollback(not taken, using=alias)
+    return taken
+
+
+def _take(server_id: str, node: ComputeNode, vcpus: int, memory_mb: int, disk_gb: int) -> bool:
+    """The UPDATE also locks the node's row until the transaction ends."""
     fits = ComputeNode.objects.filter(
         pk=node.pk,
         vcpus_used__lte=F("vcpus") * F("cpu_ratio") - vcpus,

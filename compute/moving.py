@@ -7,16 +7,16 @@ the destination is picked until one of them is left.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from django.db import DatabaseError, close_old_connections, transaction
+from django.db import DatabaseError, close_old_connections
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from cells.context import current_alias
 from cloud.errors import BadRequest, Conflict
-from compute import claims, journal, state
+from compute import claims, groups, journal, state
 from compute.errors import StateConflict
 from compute.lifecycle import Run
 from compute.models import ComputeNode, Instance, InstanceAction, Service, Step
@@ -24,6 +24,7 @@ from compute.models.host import COMPUTE
 from compute.models.instance import new_uuid
 from compute.scheduler import pick
 from compute.state import Move
+from compute.scheduler import wanted as scheduler_wanted
 from compute.virt.base import MIGRATES, Command, Progress, VirtError, Watch
 
 LOOK_EVERY = 0.4  # seconds between two looks for an abort: each is a few small queries
@@ -31,7 +32,10 @@ LOOK_EVERY = 0.4  # seconds between two looks for an abort: each is a few small 
 
 def begun_at(instance: Instance) -> dict[str, Any]:
     """The params every move begins with."""
-    return {"source": instance.host, "source_node": instance.node, "uuid": new_uuid()}
+    return {
+        "source": instance.host, "source_node": instance.node, "source_zone": instance.availability_zone,
+        "uuid": new_uuid(),
+    }  # fmt: skip
 
 
 def must_support(instance: Instance) -> None:
@@ -71,30 +75,52 @@ def must_be_possible(instance: Instance, host: str) -> None:
     must_take_part(host)
 
 
-def candidates(source_node: str, *, forced: bool = False) -> list[pick.HostState]:
-    """Hosts with the same kind of hypervisor; `forced`: also those taken out of service."""
+def candidates(
+    source_node: str, *, forced: bool = False, what: pick.Wanted | None = None
+) -> list[pick.HostState]:
+    """Hosts with the same kind of hypervisor; `forced`: also those taken out of service.
+
+    `what`: they also say which of its neighbours they have.
+    """
     kind = ComputeNode.objects.filter(hypervisor_hostname=source_node).values_list("hypervisor_type", flat=True).first()
-    alike = (host for host in pick.read_hosts() if kind in (None, host.node.hypervisor_type))
+    alike = (host for host in pick.read_hosts(wanted=what) if kind in (None, host.node.hypervisor_type))
     return [replace(host, enabled=host.enabled or forced) for host in alike]
 
 
-def wanted(instance: Instance, host: str = "", *, forced: bool = False) -> pick.Wanted:
-    """What the server needs, in the zone it is pinned to, on one host if that was asked."""
-    zone = "" if forced else instance.pinned_availability_zone
-    return pick.Wanted.of_instance(instance, {"availability_zone": zone, "host": host})
+def wanted(
+    instance: Instance, host: str = "", *, forced: bool = False, size: Mapping[str, Any] | None = None,
+    zone: str | None = None,
+) -> pick.Wanted:  # fmt: skip
+    """What the server needs and was wished for it, in the zone it is pinned to, on one host if that was asked.
+
+    `size`: columns as they will be; `zone`: another one. Reads the global side: on a conductor or the API only.
+    """
+    pinned = instance.pinned_availability_zone if zone is None else zone
+    where = {"availability_zone": "" if forced else pinned, "host": host, "forced": forced and bool(host)}
+    return scheduler_wanted.of_instance(instance, where, size)
+
+
+def possible(instance: Instance, what: pick.Wanted, *, forced: bool = False) -> list[pick.HostState]:
+    """The hosts of its cell that could take the server now, the best first. Raises NoValidHost."""
+    hosts = candidates(instance.node, forced=forced, what=what)
+    return pick.rank(what, hosts, avoid=frozenset({instance.host}))
 
 
 def claim(run: Run, what: pick.Wanted, *, forced: bool = False) -> None:
     """Pick a host and claim room there. Picked already is success. Raises NoValidHost."""
     if run.params.get("destination"):
         return
-    source = frozenset({run.params["source"]})
-    with transaction.atomic(using=current_alias()):
-        hosts = candidates(run.params["source_node"], forced=forced)
-        node = pick.claim_best(what, hosts, avoid=source)
-        zone = next(host.zone for host in hosts if host.host == node.host)
-        journal.change_params(run.action, destination=node.host, destination_node=node.hypervisor_hostname, zone=zone)
-    run.note(f"from {run.params['source']} to {node.host}")
+
+    def look() -> tuple[pick.Wanted, list[pick.HostState]]:
+        now = replace(what, group=groups.of_server(what.server_id))
+        return now, candidates(run.params["source_node"], forced=forced, what=now)
+
+    def note(host: pick.HostState) -> None:
+        node = host.node.hypervisor_hostname
+        journal.change_params(run.action, destination=host.host, destination_node=node, zone=host.zone)
+
+    found = pick.claim_best(look, frozenset({run.params["source"]}), note)
+    run.note(f"from {run.params['source']} to {found.host}")
 
 
 def give_back(run: Run) -> None:

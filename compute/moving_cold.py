@@ -16,7 +16,6 @@ from compute import actions, claims, grace, journal, moving, quota, state
 from compute.errors import StateConflict
 from compute.lifecycle import OPS, On, Run, ServerAction, StepSpec
 from compute.models import Instance, InstanceAction
-from compute.scheduler import pick
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import GuestNotFound, PowerState
 
@@ -50,9 +49,7 @@ class ColdMove(ServerAction):
         new = run.params["new"]
         with transaction.atomic(using="default"):
             quota.grow(run.instance.project_id, run.instance.uuid, new["vcpus"], new["memory_mb"])
-        zone, host = run.instance.pinned_availability_zone, run.params["host"]
-        size = {name: new[name] for name in SIZE}
-        moving.claim(run, pick.Wanted(run.instance.uuid, availability_zone=zone, host=host, **size))
+        moving.claim(run, moving.wanted(run.instance, run.params["host"], size=new))
 
     def expect(self, run: Run) -> None:
         """The destination makes ready, and says where it is to be found."""
@@ -155,8 +152,8 @@ def word_for(instance: Instance) -> dict[str, Any]:
     row = last(instance)
     if row is None:
         raise BadRequest("Instance has not been resized.")
-    kept = ("source", "source_node", "destination", "destination_node", "was", "old", "new")
-    return {"move": row.pk, **{name: row.params[name] for name in kept}}
+    kept = ("source", "source_node", "source_zone", "destination", "destination_node", "was", "old", "new")
+    return {"move": row.pk, **{name: row.params.get(name, "") for name in kept}}
 
 
 def ended(run: Run, how: str, power_state: PowerState | None = None) -> None:

@@ -46,6 +46,7 @@ class Host:
                 defaults={
                     "host": self.name, "hypervisor_type": facts.hypervisor_type,
                     "hypervisor_version": facts.hypervisor_version, "host_ip": facts.host_ip,
+                    "cpu_info": dict(facts.cpu_info),
                     "vcpus": facts.vcpus, "memory_mb": facts.memory_mb, "disk_gb": facts.disk_gb,
                     "updated_at": now,
                 },

@@ -6,19 +6,17 @@ from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
-from django.db import transaction
 from django.utils import timezone
 
-from cells.context import current_alias
 from compute import claims, imagefile, journal, state
 from compute.errors import NoValidHost
 from compute.lifecycle import MAX_TRIES, On, OnDrain, Run, ServerAction, StepSpec, open_step
 from compute.models import Instance, InstanceAction
-from compute.scheduler import pick
+from compute.scheduler import pick, wanted
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import ImageUnusable, PowerState, VirtError
 
-DESTINATION = ("availability_zone", "host", "hypervisor_hostname")  # in the params, as pick.Wanted has them
+DESTINATION = ("availability_zone", "host", "hypervisor_hostname", "forced")  # in the params, as Wanted has them
 MOVE = Move(frozenset({VmState.BUILDING}), TaskState.SPAWNING, VmState.ACTIVE, failed=VmState.ERROR)
 
 
@@ -72,13 +70,20 @@ class Create(ServerAction):
         instance, tried, left = run.instance, run.params.get("tried", []), run.params.get("left", "")
         if instance.host and instance.host not in (*tried, left):
             return  # an earlier try of this step got as far as this
-        destination = {key: run.params.get(key, "") for key in DESTINATION}
-        wanted = pick.Wanted.of_instance(instance, destination)
+        room = instance.node
+
+        def look() -> tuple[pick.Wanted, list[pick.HostState]]:
+            destination = {key: run.params[key] for key in DESTINATION if key in run.params}
+            asked = wanted.of_instance(instance, destination)
+            return asked, pick.read_hosts(wanted=asked)
+
+        def take(host: pick.HostState) -> None:
+            claims.release(instance.uuid, room)
+            where = {"host": host.host, "node": host.node.hypervisor_hostname, "availability_zone": host.zone}
+            state.during(instance, MOVE, **where)
+
         try:
-            with transaction.atomic(using=current_alias()):
-                claims.release(instance.uuid)
-                node = pick.claim_best(wanted, pick.read_hosts(), avoid=frozenset([*tried, left]))
-                state.during(instance, MOVE, host=node.host, node=node.hypervisor_hostname)
+            node = pick.claim_best(look, frozenset([*tried, left]), take)
         except NoValidHost:
             if instance.host != left or left in tried:
                 raise

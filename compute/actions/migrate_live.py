@@ -13,7 +13,6 @@ from compute.errors import NoValidHost, StateConflict
 from compute.lifecycle import OPS, Asked, On, OnDrain, Run, ServerAction, StepSpec, fault_of
 from compute.microversion import Version
 from compute.models import Instance, InstanceAction, Step
-from compute.scheduler import pick
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import MigrationAborted, PowerState
 
@@ -73,8 +72,7 @@ class MigrateLive(ServerAction):
 
     def _must_find_a_host(self, instance: Instance, host: str, *, forced: bool) -> None:
         try:
-            found = moving.candidates(instance.node, forced=forced)
-            pick.rank(moving.wanted(instance, host, forced=forced), found, avoid=frozenset({instance.host}))
+            moving.possible(instance, moving.wanted(instance, host, forced=forced), forced=forced)
         except NoValidHost as none:
             raise BadRequest(str(none)) from none
 

@@ -75,8 +75,9 @@ class RevertResize(ServerAction):
         if run.step.name != "come_back":
             return
         params = run.params
-        where = {"host": params["source"], "node": params["source_node"]}
-        state.moved(run.instance, **where, availability_zone=moving.zone_of(params["source"]), **params["old"])
+        zone = params["source_zone"] or run.instance.availability_zone  # versions before did not write it down
+        where = {"host": params["source"], "node": params["source_node"], "availability_zone": zone}
+        state.moved(run.instance, **where, **params["old"])
         claims.release(run.instance.uuid, params["destination_node"])
         actions.follow(run.instance, params["destination"])
         moving_cold.ended(run, "reverted", power_state)

@@ -22,13 +22,14 @@ from cells.context import current_alias, target_cell
 from cells.models import CELL0, BuildRequest, Cell, InstanceMapping, RequestSpec
 from cloud import killpoints, log, metrics
 from cloud.caller import Caller
-from compute import claims, dispatch, journal
+from compute import aggregates, dispatch, groups, journal
 from compute.actions import create
 from compute.actions.delete import Delete
 from compute.errors import NoValidHost
 from compute.lifecycle import Asked, fault_of
 from compute.models import Instance
-from compute.scheduler import pick
+from compute.scheduler import pick, wanted
+from compute.scheduler.wanted import Wanted
 from compute.state import TaskState, VmState
 
 logger = log.get(__name__)
@@ -144,24 +145,28 @@ def _is_there(request: BuildRequest) -> bool:
 
 def _find_a_place(request: BuildRequest, mapping: InstanceMapping, spec: RequestSpec) -> None:
     """Try the best hosts of all cells that answer; no valid host ends in cell0."""
-    wanted = pick.Wanted(
-        spec.server_id, spec.vcpus, spec.memory_mb, spec.disk_gb, spec.availability_zone, spec.host,
-        spec.hypervisor_hostname,
-    )  # fmt: skip
     cells = {cell.id: cell for cell in Cell.objects.filter(disabled=False).exclude(pk=CELL0)}
-    gathered = scatter.gather(cells.values(), lambda cell: pick.read_hosts(cell.id))
-    hosts = [host for found in gathered.values() for host in found]
+    answering: set[str] = set()
+
+    def look() -> tuple[Wanted, list[pick.HostState]]:
+        asked, known = wanted.of_request(request, spec), aggregates.by_host()
+        gathered = scatter.gather(cells.values(), lambda cell: pick.read_hosts(cell.id, asked, known))
+        answering.clear()
+        answering.update(gathered.answers)
+        return asked, [host for found in gathered.values() for host in found]
+
     try:
-        for host in pick.rank(wanted, hosts):
-            if _build_in(cells[host.cell_id], host, wanted, request, mapping):
+        for asked, host in pick.in_turn(look):
+            at_home = groups.take_home(asked.group, spec.server_id, host.host, lambda cell: cell.id in answering)
+            if at_home and _build_in(cells[host.cell_id], host, asked, request, mapping):
                 return
-        raise NoValidHost("No valid host was found. Every host that fitted was taken meanwhile.")
     except NoValidHost as none:
-        logger.warning("schedule.no_valid_host", reason=str(none), cells_down=sorted(gathered.down))
+        down = sorted(cells.keys() - answering)
+        logger.warning("schedule.no_valid_host", reason=str(none), cells_down=down)
         _bury_in_cell0(request, mapping, none)
 
 
-def _build_in(cell: Cell, host: pick.HostState, wanted: pick.Wanted, request: BuildRequest,
+def _build_in(cell: Cell, host: pick.HostState, asked: Wanted, request: BuildRequest,
               mapping: InstanceMapping) -> bool:  # fmt: skip
     """Name the cell, then claim, row and first step in one transaction there; False when the room is gone."""
     _name(request, mapping, cell)
@@ -169,13 +174,13 @@ def _build_in(cell: Cell, host: pick.HostState, wanted: pick.Wanted, request: Bu
     with target_cell(cell) as alias:
         try:
             with transaction.atomic(using=alias):
-                if not claims.claim(wanted.server_id, host.node, wanted.vcpus, wanted.memory_mb, wanted.disk_gb):
+                if not pick.claim(asked, host.node):
                     return False  # the next try names another cell
                 instance = _write_row(
                     request, host=host.host, node=host.node.hypervisor_hostname,
                     availability_zone=host.zone, task_state=TaskState.SPAWNING,
                 )  # fmt: skip
-                params = {**request.action, **wanted.destination()}
+                params = {**request.action, **asked.destination()}
                 create.record(instance, request.request_id, params)
                 _renew(request)
         except IntegrityError:

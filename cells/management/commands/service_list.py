@@ -10,6 +10,8 @@ from django.utils import timezone
 from cells import scatter
 from cells.management.tables import add_json, print_json, print_table
 from cells.models import Cell
+from compute import aggregates
+from compute.aggregates import ByHost
 from compute.models import Service
 
 COLUMNS = ("binary", "host", "cell", "wanted", "state", "age", "version", "incarnation")
@@ -27,12 +29,12 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """By cell, binary, host."""
         cells = list(Cell.objects.order_by("name"))
-        gathered = scatter.gather(cells, _services)
+        gathered, known = scatter.gather(cells, _services), aggregates.by_host()
         rows = []
         for cell in cells:
             if cell.id in gathered.down:
                 self.stderr.write(f"The cell {cell.name} does not answer: {gathered.down[cell.id].reason}.")
-            rows += [_row(cell, service) for service in gathered.answers.get(cell.id, ())]
+            rows += [_row(cell, service, known) for service in gathered.answers.get(cell.id, ())]
         if options["json"]:
             print_json(self, rows)
         else:
@@ -43,13 +45,13 @@ def _services(_: Cell) -> list[Service]:
     return list(Service.objects.order_by("binary", "host"))
 
 
-def _row(cell: Cell, service: Service) -> dict[str, Any]:
+def _row(cell: Cell, service: Service, known: ByHost) -> dict[str, Any]:
     seen = service.last_seen_up
     return {
         "binary": service.binary,
         "host": service.host,
         "cell": cell.name,
-        "zone": service.availability_zone,
+        "zone": aggregates.zone_of(service, known),
         "wanted": "disabled" if service.disabled else "enabled",
         "reason": service.disabled_reason,
         "state": "up" if service.is_up else "down",

@@ -1,0 +1,142 @@
+"""Which hosts may take a server. Each filter has the words a user reads when it leaves none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from compute import groups
+from compute.scheduler.hosts import HostState
+from compute.scheduler.matching import matches, runs, version_fits
+from compute.scheduler.wanted import Wanted
+
+
+class Filter(NamedTuple):
+    """`wish`: not looked at when the host is forced. The others say what cannot be done, and what nobody may undo."""
+
+    words: str
+    passes: Callable[[HostState, Wanted], bool]
+    wish: bool = True
+
+
+def passing(wanted: Wanted, every: list[HostState], avoid: frozenset[str]) -> tuple[list[HostState], str]:
+    """The hosts every filter lets through; when there are none, the words of the one that left none."""
+    wanted = _settled(wanted, every)
+    hosts = [host for host in every if host.host not in avoid]
+    for words, passes, wish in FILTERS:
+        if wish and wanted.forced:
+            continue
+        hosts = [host for host in hosts if passes(host, wanted)]
+        if not hosts:
+            return [], words
+    return hosts, ""
+
+
+def _is_like_the_image(host: HostState, wanted: Wanted) -> bool:
+    """Architecture, kind and version of the hypervisor, by their new names and their old ones."""
+    properties, cpu = wanted.image_properties, host.node.cpu_info
+    arch = properties.get("hw_architecture") or properties.get("architecture")
+    kind = properties.get("img_hv_type") or properties.get("hypervisor_type")
+    version = properties.get("img_hv_requested_version") or properties.get("hypervisor_version_requires")
+    return (
+        (not arch or runs(str(cpu.get("arch", "")), arch))
+        and (not kind or kind.lower() in _kinds(host))
+        and (not version or version_fits(host.node.hypervisor_version, version))
+    )
+
+
+def _kinds(host: HostState) -> set[str]:
+    """What images call the hypervisor: QEMU with KVM is both."""
+    return {host.node.hypervisor_type.lower(), str(host.node.cpu_info.get("virt_type", "")).lower()}
+
+
+def _is_capable(host: HostState, wanted: Wanted) -> bool:
+    """`capabilities:cpu_info:arch`, and so on."""
+    node = host.node
+    facts: dict[str, Any] = {
+        "hypervisor_type": node.hypervisor_type, "hypervisor_version": node.hypervisor_version,
+        "hypervisor_hostname": node.hypervisor_hostname, "vcpus_total": node.vcpus, "cpu_info": node.cpu_info,
+    }  # fmt: skip
+    return all(_has(facts, key.split(":"), asked) for key, asked in _scoped(wanted, "capabilities"))
+
+
+def _has(facts: Any, path: list[str], asked: str) -> bool:
+    for name in path:
+        if not isinstance(facts, Mapping) or name not in facts:
+            return False
+        facts = facts[name]
+    return matches(str(facts), asked)
+
+
+def _is_in_such_an_aggregate(host: HostState, wanted: Wanted) -> bool:
+    """`aggregate_instance_extra_specs:ssd` is what an aggregate of the host says of ssd."""
+    return all(
+        any(matches(one, asked) for one in _said(host, key))
+        for key, asked in _scoped(wanted, "aggregate_instance_extra_specs")
+    )
+
+
+def _scoped(wanted: Wanted, scope: str) -> list[tuple[str, str]]:
+    start = f"{scope}:"
+    return [(key.removeprefix(start), asked) for key, asked in wanted.extra_specs.items() if key.startswith(start)]
+
+
+def _said(host: HostState, key: str) -> list[str]:
+    """Every value the host's aggregates have for a key; a value may be a list with commas."""
+    values = (str(metadata[key]) for metadata in host.aggregates if key in metadata)
+    return [one.strip() for value in values for one in value.split(",")]
+
+
+def _takes_the_project(host: HostState, wanted: Wanted) -> bool:
+    """`filter_tenant_id`, and the same with anything after it: such aggregates are for these projects alone."""
+    return all(
+        any(wanted.project_id in str(value).replace(" ", "").split(",") for value in reserved)
+        for metadata in host.aggregates
+        if (reserved := [value for key, value in metadata.items() if key.startswith("filter_tenant_id")])
+    )
+
+
+def _is_apart(host: HostState, wanted: Wanted) -> bool:
+    group = wanted.group
+    if group is None or group.policy != groups.ANTI_AFFINITY:
+        return True
+    return len(host.neighbours & group.others) < group.most
+
+
+def _settled(wanted: Wanted, hosts: list[HostState]) -> Wanted:
+    """Where an affine group is at home, as all hosts together know: a server that moves is on two, which is nowhere."""
+    group = wanted.group
+    if group is None or group.policy != groups.AFFINITY:
+        return wanted
+    homes = sorted({host.host for host in hosts if host.neighbours & group.others})
+    return replace(wanted, group=replace(group, home=" and ".join(homes)))
+
+
+def _is_at_home(host: HostState, wanted: Wanted) -> bool:
+    group = wanted.group
+    return group is None or group.policy != groups.AFFINITY or group.home in ("", host.host)
+
+
+# Where the user wants it comes first, so that what is wrong with that very host is named.
+FILTERS = (
+    Filter("availability zone", lambda host, wanted: wanted.availability_zone in ("", host.zone)),
+    Filter("host", lambda host, wanted: wanted.host in ("", host.host), wish=False),
+    Filter(
+        "hypervisor", lambda host, wanted: wanted.hypervisor_hostname in ("", host.node.hypervisor_hostname), wish=False
+    ),
+    Filter("up", lambda host, _: host.up, wish=False),
+    Filter("enabled", lambda host, _: host.enabled),
+    Filter("not draining", lambda host, _: not host.draining, wish=False),
+    Filter("same_host", lambda host, wanted: not wanted.same_host or bool(wanted.same_host & host.neighbours)),
+    Filter("different_host", lambda host, wanted: not wanted.different_host & host.neighbours),
+    Filter("image properties", _is_like_the_image),
+    Filter("capabilities in the flavor's extra specs", _is_capable),
+    Filter("aggregate_instance_extra_specs of the flavor", _is_in_such_an_aggregate),
+    Filter("aggregates that are for other projects", _takes_the_project),
+    Filter("server group affinity", _is_at_home, wish=False),
+    Filter("server group anti-affinity", _is_apart, wish=False),
+    Filter("CPUs", lambda host, wanted: host.free_cpus >= wanted.vcpus, wish=False),
+    Filter("memory", lambda host, wanted: host.free_memory >= wanted.memory_mb, wish=False),
+    Filter("disk", lambda host, wanted: host.free_disk >= wanted.disk_gb, wish=False),
+)

@@ -1,0 +1,77 @@
+"""The hosts of a cell as the scheduler sees them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Count
+
+from compute import aggregates
+from compute.aggregates import ByHost
+from compute.models import Allocation, ComputeNode, HostNeed, Service
+from compute.models.host import COMPUTE
+from compute.scheduler.wanted import Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """A host as it was a moment ago. The claim decides whether it still is."""
+
+    host: str
+    node: ComputeNode
+    zone: str
+    up: bool
+    enabled: bool
+    draining: bool = False
+    cell_id: str = ""
+    aggregates: Sequence[Mapping[str, Any]] = ()  # the metadata of each it is in
+    neighbours: frozenset[str] = frozenset()  # those of the wanted server that hold room here
+    operations: int = 0  # that go on and need it
+
+    @property
+    def free_cpus(self) -> float:
+        """CPUs that may still be sold."""
+        return self.node.vcpus * self.node.cpu_ratio - self.node.vcpus_used
+
+    @property
+    def free_memory(self) -> float:
+        """MiB that may still be sold."""
+        return self.node.memory_mb * self.node.ram_ratio - self.node.memory_mb_used
+
+    @property
+    def free_disk(self) -> float:
+        """GiB that may still be sold."""
+        return self.node.disk_gb * self.node.disk_ratio - self.node.disk_gb_used
+
+
+def read(cell_id: str = "", wanted: Wanted | None = None, known: ByHost | None = None) -> list[HostState]:
+    """Every host of the targeted cell, in three queries, four when it matters who is there.
+
+    `known`: the aggregates, when they are read already.
+    """
+    known = aggregates.by_host() if known is None else known
+    services = {s.host: s for s in Service.objects.filter(binary=COMPUTE)}
+    operations = dict(HostNeed.objects.values_list("host").annotate(Count("pk")).order_by())
+    there = _where(wanted.neighbours) if wanted is not None and wanted.neighbours else {}
+    return [
+        HostState(
+            node.host, node, aggregates.zone_of(service, known),
+            up=service.last_seen_up is not None and service.is_up, enabled=not service.disabled,
+            draining=bool(service.drain_state), cell_id=cell_id, aggregates=known.get(node.host, ()),
+            neighbours=frozenset(there.get(node.pk, ())), operations=operations.get(node.host, 0),
+        )
+        for node in ComputeNode.objects.all()
+        if (service := services.get(node.host)) is not None
+    ]  # fmt: skip
+
+
+def _where(server_ids: frozenset[str]) -> dict[int, set[str]]:
+    """Which of these servers hold room on which node; one that moves does so on both of its hosts."""
+    found: dict[int, set[str]] = defaultdict(set)
+    held = Allocation.objects.filter(server_id__in=server_ids)
+    for node_id, server_id in held.values_list("node_id", "server_id"):
+        found[node_id].add(server_id)
+    return found

@@ -1,0 +1,52 @@
+"""Which of the hosts that may take a server is the best: as in Nova, what each weigher finds is brought to 0..1,
+multiplied, and added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from django.conf import settings
+
+from compute import groups
+from compute.scheduler.hosts import HostState
+from compute.scheduler.wanted import Wanted
+
+WEIGHERS: dict[str, Callable[[HostState, Wanted], float]] = {
+    "ram": lambda host, _: host.free_memory,
+    "cpu": lambda host, _: host.free_cpus,
+    "disk": lambda host, _: host.free_disk,
+    "io_ops": lambda host, _: host.operations,
+    "soft_affinity": lambda host, wanted: _members(host, wanted, groups.SOFT_AFFINITY),
+    "soft_anti_affinity": lambda host, wanted: -_members(host, wanted, groups.SOFT_ANTI_AFFINITY),
+}
+
+
+def best_first(wanted: Wanted, hosts: Sequence[HostState]) -> list[HostState]:
+    """The hosts by weight; those of one weight by name."""
+    totals = [0.0] * len(hosts)
+    for name, weigh in WEIGHERS.items():
+        for index, share in enumerate(_normalised([weigh(host, wanted) for host in hosts])):
+            totals[index] += share * _multiplier(name, hosts[index])
+    order = sorted(range(len(hosts)), key=lambda index: (-round(totals[index], 9), hosts[index].host))
+    return [hosts[index] for index in order]
+
+
+def _normalised(weights: list[float]) -> list[float]:
+    least, most = min(weights), max(weights)
+    return [(weight - least) / (most - least) if most > least else 0.0 for weight in weights]
+
+
+def _multiplier(name: str, host: HostState) -> float:
+    """Of the cloud, or the least that the host's aggregates say."""
+    said = []
+    for metadata in host.aggregates:
+        with suppress(ValueError, KeyError):
+            said.append(float(metadata[f"{name}_weight_multiplier"]))
+    return min(said) if said else float(settings.WEIGHT_MULTIPLIERS[name])
+
+
+def _members(host: HostState, wanted: Wanted, policy: str) -> int:
+    group = wanted.group
+    return len(host.neighbours & group.others) if group is not None and group.policy == policy else 0
