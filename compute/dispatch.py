@@ -27,6 +27,7 @@ RUN_STEP = "stillwater.run_step"
 ANSWER_CALL = "stillwater.answer_call"
 SCHEDULE = "stillwater.schedule"
 MIND_WISHES = "stillwater.mind_wishes"
+MIND_DEPARTURES = "stillwater.mind_departures"
 CONDUCTOR_QUEUE = "conductor"
 SCHEDULER_QUEUE = "scheduler"
 REQUESTS, OPS = "requests", "ops"
@@ -62,6 +63,11 @@ def call(row: HostCall) -> None:
 def wishes(host: str) -> None:
     """Wake a host to read its own service record: somebody wants it to drain, or no more."""
     _after_commit(current_alias(), queue_of(host, OPS), MIND_WISHES, {})
+
+
+def departures(host: str) -> None:
+    """Wake a conductor for the servers that leave a host, or come back: one may have its turn now."""
+    _after_commit(current_alias(), CONDUCTOR_QUEUE, MIND_DEPARTURES, {"host": host})
 
 
 def schedule(server_id: str) -> None:

@@ -15,7 +15,8 @@ from django.db.models import Case, Count, F, Q, QuerySet, Value, When
 from django.utils import timezone
 
 from cells.context import current_alias
-from compute import dispatch
+from compute import departures, dispatch
+from compute.departures import Line
 from compute.models import HostNeed, Service, Step
 from compute.models.host import COMPUTE
 
@@ -63,27 +64,46 @@ class Operation:
 
 
 def ask(service: Service, *, by: str, reason: str = "", seconds: float | None = None,
-        then_exit: bool = False) -> None:  # fmt: skip
+        then_exit: bool = False, moves: int = 0) -> None:  # fmt: skip
     """Have a service drain: take no new work, end what is begun. Asked again, the last word counts; the reason
     of a drain that goes on stays when none is given.
 
-    `seconds` is the time it has (None or 0: as long as it takes); with `then_exit` it ends at the deadline
-    whatever still runs, else it stays, drained, until `undo`.
+    With `moves` its servers leave first, so many at a time: the host is "emptying", works on for those it has, and
+    drains when it has none. `seconds` is the time for all of it (None or 0: as long as it takes); with `then_exit`
+    it ends at the deadline whatever still runs, else it stays, drained, until `undo`.
     """
-    now = timezone.now()
-    why = Value(reason[:255]) if reason else Case(When(drain_wanted=True, then=F("drain_reason")), default=Value(""))
-    _want(
-        service, drain_wanted=True, drain_then_exit=then_exit, drain_by=by[:255], drain_reason=why,
-        drain_asked_at=now, drain_deadline=now + timedelta(seconds=seconds) if seconds else None,
-    )  # fmt: skip
+    now, host = timezone.now(), service.host
+    goes_on = Q(drain_wanted=True) | Q(drain_moves__gt=0, drain_asked_at__isnull=False)
+    why = Value(reason[:255]) if reason else Case(When(goes_on, then=F("drain_reason")), default=Value(""))
+    with transaction.atomic(using=current_alias()):
+        begins = not Service.objects.select_for_update().get(pk=service.pk).drain_state
+        empty = not moves or departures.is_empty(host)
+        _want(
+            service, drain_wanted=empty, drain_then_exit=then_exit, drain_by=by[:255], drain_reason=why,
+            drain_asked_at=now, drain_deadline=now + timedelta(seconds=seconds) if seconds else None,
+            drain_moves=moves,
+        )  # fmt: skip
+        if service.binary == COMPUTE:
+            _list(host, begins=begins, emptying=not empty)
 
 
-def undo(service: Service) -> None:
-    """Have a service take work again. One that was told to end by a signal ends all the same."""
-    _want(
-        service, drain_wanted=False, drain_then_exit=False, drain_by="", drain_reason="", drain_asked_at=None,
-        drain_deadline=None,
-    )  # fmt: skip
+def undo(service: Service, *, bring_back: int = 0) -> list[Line]:
+    """Have a service take work again. One that was told to end by a signal ends all the same.
+
+    Servers that are on their way go on; others stay. With `bring_back` those that left return, so many at a time.
+    The answer: who has another home meanwhile, and is left there.
+    """
+    left_alone = []
+    with transaction.atomic(using=current_alias()):
+        _want(
+            service, drain_wanted=False, drain_then_exit=False, drain_by="", drain_reason="", drain_asked_at=None,
+            drain_deadline=None, drain_moves=bring_back,
+        )  # fmt: skip
+        if service.binary == COMPUTE:
+            departures.call_off(service.host)
+            left_alone = departures.call_back(service.host) if bring_back else []
+            dispatch.departures(service.host)
+    return left_alone
 
 
 def extend(service: Service, seconds: float) -> None:
@@ -93,7 +113,7 @@ def extend(service: Service, seconds: float) -> None:
 
 
 def state_of(service: Service) -> str:
-    """"" (takes work), draining or drained."""
+    """"" (takes work), emptying, draining or drained."""
     return service.drain_state
 
 
@@ -161,6 +181,18 @@ def _of_step(step: Step, state: str = "") -> Operation:
         request_id=step.action.request_id, host=step.host, since=step.started_at or step.queued_at,
         deadline=step.deadline, details=step.details, attempts=step.attempts,
     )  # fmt: skip
+
+
+def _list(host: str, *, begins: bool, emptying: bool) -> None:
+    """Who is to leave, as of the new wish."""
+    if begins:
+        departures.begin_anew(host)
+    if emptying:
+        departures.stay_away(host)
+        departures.list_servers(host)
+        dispatch.departures(host)
+    else:
+        departures.call_off(host)
 
 
 def _want(service: Service, **wish: object) -> None:

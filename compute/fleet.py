@@ -11,7 +11,8 @@ from django.db.models import Count, Q
 
 from cells import scatter
 from cells.models import Cell, HostMapping
-from compute import draining
+from compute import departures, draining
+from compute.departures import Moves
 from compute.models import ComputeNode, Instance, Service
 from compute.models.host import COMPUTE
 
@@ -26,6 +27,7 @@ class Placed:
     cell: Cell
     service: Service
     waiting: int = 0  # requests nobody has begun; counted only where something drains
+    moves: Moves = field(default_factory=Moves)  # of its servers; read only where they leave, or come back
 
     @property
     def zone(self) -> str:
@@ -69,7 +71,10 @@ def number(uuid: str) -> int:
 
 
 def services(host: str = "", binary: str = "") -> Seen[Placed]:
-    """Services of every cell, cell0 included; one query per cell, two where something drains."""
+    """Services of every cell, cell0 included; one query per cell, two where something drains.
+
+    Three more for each host whose servers leave or come back.
+    """
 
     def read(cell: Cell) -> list[Placed]:
         wanted = Service.objects.order_by("id")
@@ -79,7 +84,12 @@ def services(host: str = "", binary: str = "") -> Seen[Placed]:
             wanted = wanted.filter(binary=binary)
         found = list(wanted)
         waiting = draining.waiting_by_host() if any(one.drain_state for one in found) else {}
-        return [Placed(cell, one, waiting.get(one.host, 0) if one.binary == COMPUTE else 0) for one in found]
+        moves = {one.host: departures.read(one.host) for one in found if one.drain_moves and one.binary == COMPUTE}
+        return [
+            Placed(cell, one, waiting.get(one.host, 0), moves.get(one.host, Moves()))
+            if one.binary == COMPUTE else Placed(cell, one)
+            for one in found
+        ]  # fmt: skip
 
     return _everywhere(read)
 

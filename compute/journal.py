@@ -95,6 +95,8 @@ def close_action(action: InstanceAction, *, outcome: str = "", failed: bool = Fa
         finished_at=now, updated_at=now, message="Error" if failed else None, outcome=outcome[:2000]
     )
     HostNeed.objects.filter(action=action).delete()
+    if "empties" in action.params:  # see compute.emptying: there may be room for the next one
+        dispatch.departures(action.params["empties"])
 
 
 def remember_fault(action: InstanceAction, fault: dict[str, Any]) -> None:

@@ -48,9 +48,14 @@ def must_support(instance: Instance) -> None:
         )
 
 
-def must_take_part(host: str) -> None:
-    """Raises Conflict while a host drains: a move would wait for it, and is cancelled when a drain begins."""
-    if _service(host).drain_state:
+def must_take_part(host: str, *, leaving: bool = False) -> None:
+    """Raises Conflict while a host drains: a move would wait for it, and is cancelled when a drain begins.
+
+    One that is being emptied may be left.
+    """
+    service = _service(host)
+    drains = not service.takes_requests if leaving else bool(service.drain_state)
+    if drains:
         raise Conflict(f"Host {host} is draining: no server moves from or to it until it takes work again.")
 
 
@@ -133,9 +138,11 @@ def give_back(run: Run) -> None:
 
 def must_go_on(run: Run) -> None:
     """While nothing has happened yet, a host that drains ends the move. Raises VirtError."""
-    for host in (run.params["source"], run.params.get("destination")):
-        if host and _service(host).drain_state:
-            raise VirtError(f"host {host} drains")
+    source, destination = run.params["source"], run.params.get("destination")
+    if not _service(source).takes_requests:
+        raise VirtError(f"host {source} drains")
+    if destination and _service(destination).drain_state:
+        raise VirtError(f"host {destination} drains")
 
 
 def zone_of(host: str) -> str:

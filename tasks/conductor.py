@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from cells.context import target_cell
 from cloud.celery import app
-from compute import dispatch
-from tasks import lifetime, steps, tracker
+from compute import dispatch, emptying
+from tasks import lifetime, steps, tracker, worker
 from tasks.tracker import Kind
 
 lifetime.attach()
@@ -17,3 +18,11 @@ tracker.attach(lambda task: Kind.REQUEST)
 def run_step(step_id: int, **newer_sender: Any) -> None:
     """Run one journaled step that needs no hypervisor."""
     steps.run(step_id)
+
+
+@app.task(name=dispatch.MIND_DEPARTURES)
+def mind_departures(host: str, **newer_sender: Any) -> None:
+    """Go on with the servers that leave a host, or come back. A message that is lost is made up for by the clock."""
+    if not tracker.tracker.refused():
+        with target_cell(worker.current().alias):
+            emptying.go_on(host)

@@ -102,8 +102,11 @@ def _facts(status: Status) -> dict[str, Any]:
 
 
 def _show_signal(mine: QuerySet[Service], status: Status) -> None:
-    """A signal is nobody's wish, and yet people want to know, and may give it more time. Written once."""
-    mine.filter(drain_wanted=False).exclude(drain_asked_at=status.since).update(
+    """A signal is nobody's wish, and yet people want to know, and may give it more time. Written once.
+
+    Not over the wish of somebody who has its servers moved: that goes on in its next life.
+    """
+    mine.filter(drain_wanted=False, drain_moves=0).exclude(drain_asked_at=status.since).update(
         drain_by=status.signal, drain_reason="", drain_deadline=status.deadline, drain_then_exit=True,
         drain_asked_at=status.since,
     )  # fmt: skip

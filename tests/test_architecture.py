@@ -29,7 +29,7 @@ MAY_WRITE_STATES = {
 }
 ROLES = {
     "host": {dispatch.RUN_STEP, dispatch.ANSWER_CALL, dispatch.MIND_WISHES},
-    "conductor": {dispatch.RUN_STEP},
+    "conductor": {dispatch.RUN_STEP, dispatch.MIND_DEPARTURES},
     "scheduler": {dispatch.SCHEDULE},
 }
 REGISTERED = """

@@ -63,7 +63,7 @@ class MigrateLive(ServerAction):
         moving.must_support(instance)
         if not moving.is_up(instance.host):
             raise BadRequest(f"Compute service of {instance.host} is unavailable at this time.")
-        moving.must_take_part(instance.host)
+        moving.must_take_part(instance.host, leaving=True)
         if host:
             moving.must_be_possible(instance, host)
         if version < (2, 34):  # before that its clients wait for the answer of the scheduler

@@ -88,7 +88,7 @@ class HostPage(look.JoinedPage):
         for row in rows:
             row.facts = gathered.answers.get(row.cell_id, {}).get(row.host)
             row.down = gathered.down.get(row.cell_id)
-        draining = [row for row in rows if (found := _service(row)) and found.drain_state == "draining"]
+        draining = [row for row in rows if (found := _service(row)) and _is_busy(found)]
         for row in rows:
             row.opened = row in draining and len(draining) <= OPENED
 
@@ -177,6 +177,10 @@ def _count(rows: QuerySet[Any]) -> dict[str, int]:
 
 def _service(row: Any) -> Service | None:
     return row.facts.service if row.facts else None
+
+
+def _is_busy(service: Service) -> bool:
+    return service.drain_state in ("emptying", "draining") or service.is_returning
 
 
 def _live(name: str, row: Any, value: Any) -> SafeString:

@@ -18,8 +18,9 @@ from django.utils.safestring import SafeString, mark_safe
 
 from cells import admin_look as look
 from cells.models import Cell, HostMapping
-from compute import draining
+from compute import departures, draining
 from compute.admin import signs, waits, wishes
+from compute.departures import UNDER_WAY, Line, Moves
 from compute.models import Service
 from compute.models.host import COMPUTE
 
@@ -27,6 +28,7 @@ HEADERS = (
     "Service", "Cell", "Wanted", "Seen", "Heartbeat", "Version", "In progress", "Waiting", "Deadline", "Reason",
 )  # fmt: skip
 OPERATION_HEADERS = ("Operation", "Server", "State", "Now on", "Since", "Waits for", "At most", "Blocker", "Request")
+MOVE_HEADERS = ("Server", "State", "From", "To", "Per cent", "Why", "Tries", "Request")
 PANEL = "admin/stillwater/service_panel.html"
 
 
@@ -37,6 +39,7 @@ class Known:
     service: Service
     operations: list[draining.Operation]
     waiting: int
+    moves: Moves
 
 
 def listing(request: HttpRequest, model_admin: Any) -> HttpResponse:
@@ -84,6 +87,7 @@ def panel(request: HttpRequest, cell: Cell, uuid: str, *, may_change: bool) -> d
     if known is None and down is None:
         raise Http404(f"There is no service {uuid} in cell {cell}.")
     service = known.service if known else None
+    moves = known.moves if known else Moves()
     operations = (known.operations if known else []) + (waits.placing(service) if service else [])
     return {
         "title": "Service",
@@ -97,10 +101,13 @@ def panel(request: HttpRequest, cell: Cell, uuid: str, *, may_change: bool) -> d
         "row": _row_of(known) if known and "row" in request.GET else [],
         "facts": _facts(service, known.waiting) if known and service else [],
         "live": service is not None and _is_changing(service),
+        "moves": moves,
+        "move_table": {"headers": MOVE_HEADERS, "rows": [_move(one) for one in (*moves.under_way, *moves.blocked)]},
         "table": {"headers": OPERATION_HEADERS, "rows": [_operation(one) for one in operations]},
         "may_change": may_change,
         "why_not": wishes.why_not(cell, service, down.reason if down else ""),
-        "drain_form": wishes.Drain(auto_id=f"drain-{uuid}-%s"),
+        "drain_form": wishes.drain_form(service, f"drain-{uuid}-%s"),
+        "return_form": wishes.Return(auto_id=f"return-{uuid}-%s"),
         "extend_form": wishes.Extend(auto_id=f"extend-{uuid}-%s"),
         "now": timezone.now(),
     }
@@ -131,12 +138,13 @@ def _services() -> list[Service]:
 
 
 def _read(uuid: str) -> Known | None:
-    """At most five questions, whatever is in progress."""
+    """At most eight questions, whatever is in progress."""
     service = Service.objects.filter(uuid=uuid).first()
     if service is None:
         return None
     waiting = draining.waiting(service.host) if service.binary == COMPUTE else 0
-    return Known(service, draining.operations(service), waiting)
+    moves = departures.read(service.host) if service.binary == COMPUTE else Moves()
+    return Known(service, draining.operations(service), waiting, moves)
 
 
 def _wish(request: HttpRequest, cell: Cell, uuid: str) -> str:
@@ -164,7 +172,9 @@ def _row(cell: Cell, service: Service, waiting: int) -> list[Any]:
 
 
 def _is_changing(service: Service) -> bool:
-    """A drain goes on, or was taken back and the process has not heard it yet."""
+    """A drain goes on, or was taken back and the process has not heard it yet, or servers come back."""
+    if service.is_returning:
+        return True
     settled = service.drain_wanted and service.drain_state == "drained"
     return bool(service.drain_state) and service.ended_at is None and not settled
 
@@ -185,6 +195,15 @@ def _facts(service: Service, waiting: int) -> list[tuple[str, Any]]:
         why = ": nobody has begun them, and they keep no drain up" if waiting else ""
         facts.append(("Requests that wait", f"{waiting or 'none'}{why}"))
     return facts
+
+
+def _move(one: Line) -> list[Any]:
+    percent = one.percent if one.state in UNDER_WAY else "-"
+    why = format_html("{} {}", look.label("!", look.WARN), one.why) if one.is_blocked else one.why or "-"
+    return [
+        signs.server_link(one.server_id), signs.state(one.state), one.at, one.to or "-", percent, why, one.tries,
+        signs.short(one.request_id) if one.request_id else "-",
+    ]  # fmt: skip
 
 
 def _operation(one: draining.Operation) -> list[Any]:

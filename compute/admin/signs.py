@@ -74,8 +74,11 @@ def wanted(service: Service | None) -> SafeString:
     """What the operator said of a service, and when."""
     if service is None:
         return look.label("-")
-    if service.drain_wanted:
+    if service.is_returning:
+        return look.label("servers back", look.BUSY, "◌", f"{service.drain_moves} at a time")
+    if service.drain_wanted or service.drain_state == "emptying":
         word = "drain, then exit" if service.drain_then_exit else "drain"
+        word = word if service.drain_wanted else f"empty, then {word}"
         drain = look.label(word, look.WARN, "▽", f"by {service.drain_by}: {service.drain_reason}")
         label = format_html("{} {}", drain, look.age(service.drain_asked_at))
         return format_html("{} {}", label, look.label("disabled", look.WARN, "‖")) if service.disabled else label

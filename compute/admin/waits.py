@@ -55,7 +55,7 @@ class Services:
             word = "ended" if service.ended_at else "down"
             sign = look.label(word, look.BAD, "▼", "It is seen to when the host is back.")
             return format_html("{} {}", sign, step.host)
-        if step.state == QUEUED and step.lane == dispatch.REQUESTS and service.drain_state:
+        if step.state == QUEUED and step.lane == dispatch.REQUESTS and not service.takes_requests:
             why = f": {service.drain_reason}" if service.drain_reason else ""
             sign = look.label(service.drain_state, look.WARN, "▽", service.drain_by)
             return format_html("{} {}{}", sign, step.host, why)

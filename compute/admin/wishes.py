@@ -6,13 +6,20 @@ from typing import Any
 
 from django import forms
 from django.http import QueryDict
-from unfold.widgets import UnfoldAdminDecimalFieldWidget, UnfoldAdminTextInputWidget, UnfoldBooleanWidget
+from unfold.widgets import (
+    UnfoldAdminDecimalFieldWidget,
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminTextInputWidget,
+    UnfoldBooleanWidget,
+)
 
 from cells import scatter
 from cells.context import target_cell
 from cells.models import Cell
 from compute import draining
+from compute.departures import AT_ONCE
 from compute.models import Service
+from compute.models.host import COMPUTE
 
 YEAR = 366 * 24 * 60  # minutes
 
@@ -24,15 +31,37 @@ def _minutes(label: str) -> forms.FloatField:
     )  # fmt: skip
 
 
+def _at_once(label: str, help_text: str, initial: int | None = None) -> forms.IntegerField:
+    return forms.IntegerField(
+        label=label, min_value=1, max_value=1000, required=False, initial=initial,
+        widget=UnfoldAdminIntegerFieldWidget, help_text=help_text,
+    )  # fmt: skip
+
+
 class Drain(forms.Form):
     """What a drain needs to know."""
 
     reason = forms.CharField(max_length=255, required=False, widget=UnfoldAdminTextInputWidget)
+    moves = _at_once("Servers that leave first, at a time", "Empty: they stay. Live where they run, else cold.")
     minutes = _minutes("Minutes it may take")
     exit = forms.BooleanField(
         label="End the process afterwards", required=False, widget=UnfoldBooleanWidget,
         help_text="Else it stays, drained, until it is undrained.",
     )  # fmt: skip
+
+
+def drain_form(service: Service | None, auto_id: str) -> Drain:
+    """Of a conductor or scheduler, which has no servers, without what only a host is asked."""
+    form = Drain(auto_id=auto_id)
+    if service is not None and service.binary != COMPUTE:
+        del form.fields["moves"]
+    return form
+
+
+class Return(forms.Form):
+    """How its servers come back."""
+
+    moves = _at_once("Servers that come back, at a time", "Those that left, and are still where they went.", AT_ONCE)
 
 
 class Extend(forms.Form):
@@ -45,7 +74,7 @@ def why_not(cell: Cell, service: Service | None, down: str) -> str:
     """Why the buttons are of no use now; "" when they are."""
     if service is None:
         return f"Cell {cell} does not answer ({down}): nothing can be asked of its services until it is back."
-    if not service.is_up and not service.drain_wanted:
+    if not service.is_up and not service.drain_wanted and not service.drain_moves:
         return f"{service} is down: there is nobody to drain."
     return ""
 
@@ -60,7 +89,7 @@ def carry_out(cell: Cell, service: Service, asked: QueryDict, by: str) -> tuple[
     verb = VERBS.get(asked.get("verb", ""))
     if verb is None:
         return "There is no such button.", False
-    if verb is not _undrain and not service.is_up:
+    if verb not in (_undrain, _return) and not service.is_up:
         return f"{service} is down: there is nobody to drain.", False
     try:
         with target_cell(cell):
@@ -74,8 +103,12 @@ def _drain(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
     if not form.is_valid():
         return _wrong(form), False
     reason, minutes, end = (form.cleaned_data[name] for name in ("reason", "minutes", "exit"))
-    draining.ask(service, by=by, reason=reason, seconds=_seconds(minutes), then_exit=end)
-    return f"drain ({_time(minutes)}{', then exit' if end else ''}): {reason or 'no reason given'}", True
+    moves = form.cleaned_data["moves"] or 0
+    if moves and service.binary != COMPUTE:
+        return f"{service} has no servers that could move.", False
+    draining.ask(service, by=by, reason=reason, seconds=_seconds(minutes), then_exit=end, moves=moves)
+    first = f"its servers leave first, {moves} at a time; " if moves else ""
+    return f"drain ({first}{_time(minutes)}{', then exit' if end else ''}): {reason or 'no reason given'}", True
 
 
 def _extend(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
@@ -93,6 +126,18 @@ def _undrain(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
     return "undrain: it takes work again", True
 
 
+def _return(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
+    form = Return(asked)
+    if not form.is_valid():
+        return _wrong(form), False
+    if service.binary != COMPUTE:
+        return f"{service} has no servers that could move.", False
+    moves = form.cleaned_data["moves"] or AT_ONCE
+    alone = [f"{line.server_id} (on {line.at})" for line in draining.undo(service, bring_back=moves)]
+    kept = f"; left alone, as somebody moved them: {', '.join(alone)}" if alone else ""
+    return f"undrain: it takes work again, and its servers come back, {moves} at a time{kept}", True
+
+
 def _wrong(form: forms.Form) -> str:
     return "; ".join(f"{name}: {' '.join(map(str, errors))}" for name, errors in form.errors.items())
 
@@ -105,4 +150,4 @@ def _time(minutes: float | None) -> str:
     return f"{minutes:g} min" if minutes else "as long as it takes"
 
 
-VERBS: dict[str, Any] = {"drain": _drain, "extend": _extend, "undrain": _undrain}
+VERBS: dict[str, Any] = {"drain": _drain, "extend": _extend, "undrain": _undrain, "return": _return}

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from cells.context import target_cell
-from cloud.errors import Conflict
-from compute import draining
+from cloud.errors import BadRequest, Conflict
+from compute import departures, draining
 from compute.api.wire import closed, moment
+from compute.departures import AT_ONCE, Line, Moves
 from compute.fleet import Placed
 from compute.models import Service
+from compute.models.host import COMPUTE
 
 KEY = "stillwater:drain"
+_PARALLEL = {"type": "integer", "minimum": 1, "maximum": 1000}  # servers on their way at a time
+_MOVES = closed({"parallel": _PARALLEL})
+MOST = 100  # blockers named
 _SECONDS = {"type": "number", "minimum": 0, "maximum": 366 * 86400}  # 0: as long as it takes
 SCHEMA = {
     **closed({
@@ -19,36 +26,50 @@ SCHEMA = {
         "timeout": _SECONDS,
         "exit": {"type": "boolean"},
         "extend": _SECONDS,
+        "migrate": _MOVES,  # its servers leave first
+        "return": _MOVES,  # take work again, and have them back
     }),
     "type": ["object", "null"],  # null: take work again
-    "dependentSchemas": {"extend": {"maxProperties": 1}},
+    "dependentSchemas": {"extend": {"maxProperties": 1}, "return": {"maxProperties": 1}},
 }  # fmt: skip
 
 
-def carry_out(one: Placed, wanted: dict[str, Any] | None, by: str) -> None:
-    """Drain, give more time, or take work again. Raises Conflict where that makes no sense."""
+def carry_out(one: Placed, wanted: dict[str, Any] | None, by: str) -> Placed:
+    """Drain, give more time, or take work again; the service after that. Raises Conflict where it makes no sense."""
     service = one.service
     if wanted is not None and not service.is_up:
         raise Conflict(f"Service {service} is down: there is nobody to drain.")
     if wanted is not None and "extend" in wanted and not service.drain_state:
         raise Conflict(f"Service {service} is not draining: there is no deadline to move.")
+    if wanted is not None and {"migrate", "return"} & set(wanted) and service.binary != COMPUTE:
+        raise BadRequest(f"Service {service} has no servers that could move.")
+    left_alone: Sequence[Line] = ()
     with target_cell(one.cell):
         if wanted is None:
             draining.undo(service)
+        elif "return" in wanted:
+            left_alone = draining.undo(service, bring_back=_parallel(wanted["return"]))
         elif "extend" in wanted:
             draining.extend(service, wanted["extend"])
         else:
             draining.ask(
                 service, by=by, reason=wanted.get("reason", ""), seconds=wanted.get("timeout"),
                 then_exit=wanted.get("exit", False),
+                moves=_parallel(wanted["migrate"]) if "migrate" in wanted else 0,
             )  # fmt: skip
+        moves = departures.read(service.host) if service.drain_moves else Moves()
+    return replace(one, moves=replace(moves, left_alone=tuple(left_alone)))
 
 
 def as_json(one: Placed) -> dict[str, Any]:
     """The key and its value; nothing for a service that takes new work, so its record is Nova's to the letter."""
     service = one.service
+    if service.is_returning:
+        left_alone = [{"server": line.server_id, "host": line.at} for line in one.moves.left_alone]
+        return {KEY: {"state": "returning", "return": _moves(one) | {"left_alone": left_alone}}}
     if not service.drain_state:
         return {}
+    moves = {"migrate": _moves(one)} if service.drain_moves else {}
     return {KEY: {
         "state": service.drain_state,
         "since": moment(service.draining_since or service.drain_asked_at),
@@ -59,6 +80,7 @@ def as_json(one: Placed) -> dict[str, Any]:
         "exit": service.drain_then_exit,
         "in_progress": service.in_progress,
         "waiting": one.waiting,
+        **moves,
     }}  # fmt: skip
 
 
@@ -70,3 +92,19 @@ def reason(service: Service) -> str | None:
     by = f" by {service.drain_by}" if service.drain_by else ""
     why = f": {service.drain_reason}" if service.drain_reason else ""
     return f"{service.drain_state} since {moment(since)}{by}{why}"[:255]
+
+
+def _parallel(moves: dict[str, Any]) -> int:
+    return int(moves.get("parallel", AT_ONCE))
+
+
+def _moves(one: Placed) -> dict[str, Any]:
+    """How far it is, and who is in the way."""
+    found = one.moves
+    return {
+        "parallel": one.service.drain_moves, "total": len(found.lines), "away": len(found.away),
+        "moving": [{"server": line.server_id, "from": line.at, "to": line.to or None, "progress": line.percent}
+                   for line in found.under_way],
+        "blocked": len(found.blocked),
+        "blockers": [{"server": line.server_id, "why": line.why} for line in found.blocked[:MOST]],
+    }  # fmt: skip

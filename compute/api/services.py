@@ -14,14 +14,14 @@ from rest_framework.response import Response
 from cells.context import target_cell
 from cells.models import HostMapping
 from cloud.errors import BadRequest, Conflict, NotFound
-from compute import fleet, schema
+from compute import fleet, gone, schema
 from compute.api import service_drain
 from compute.api.base import ComputeView
 from compute.api.wire import closed, moment, only
 from compute.errors import CellDown
 from compute.fleet import Placed
 from compute.microversion import Version
-from compute.models import ComputeNode, Instance, Service
+from compute.models import ComputeNode, Departure, Instance, Service
 from compute.models.host import COMPUTE
 
 _REASON = {"type": "string", "minLength": 1, "maxLength": 255}
@@ -74,7 +74,7 @@ class ServiceView(ComputeView):
         wanted = {} if set(body) == {service_drain.KEY} else _wanted(body, found.service.binary)
         if service_drain.KEY in body:
             by = f"api:{self.caller.user_name or self.caller.user_id}"
-            service_drain.carry_out(found, body[service_drain.KEY], by)
+            found = service_drain.carry_out(found, body[service_drain.KEY], by)
         if wanted:
             _change(found, wanted)
         return Response({"service": as_json(found, self.version)})
@@ -171,9 +171,14 @@ def _wanted(body: dict[str, Any], binary: str) -> dict[str, Any]:
 
 
 def _change(one: Placed, wanted: dict[str, Any]) -> None:
-    """Write only what was asked: the heartbeat writes the rest of the row."""
+    """Write only what was asked: the heartbeat writes the rest of the row. Raises BadRequest."""
     wanted = {**wanted, "updated_at": timezone.now()}
     with target_cell(one.cell):
+        if wanted.get("forced_down") is False and (owed := gone.owes(one.service.host)):
+            raise BadRequest(
+                f"Host {one.service.host} still has to remove what it has of {owed} servers that were evacuated or "
+                "deleted meanwhile. It does so when its nova-compute is started; then it can be forced up."
+            )
         Service.objects.filter(pk=one.service.pk).update(**wanted)
     for name, value in wanted.items():
         setattr(one.service, name, value)
@@ -188,6 +193,8 @@ def _remove(one: Placed) -> None:
                     if Instance.objects.filter(host=one.service.host, deleted=False).exists():
                         raise _hosts_servers()
                     ComputeNode.objects.filter(host=one.service.host).delete()
+                    gone.forget_host(one.service.host)
+                    Departure.objects.filter(host=one.service.host).delete()
                 Service.objects.filter(pk=one.service.pk).delete()
         except (ProtectedError, IntegrityError) as exc:  # a claim on one of its hypervisors
             raise _hosts_servers() from exc

@@ -61,10 +61,23 @@ class Service(CellModel):
         return timezone.now() - seen <= timedelta(seconds=settings.SERVICE_DOWN_TIME)
 
     @property
+    def takes_requests(self) -> bool:
+        """Whether it begins what is asked of its servers."""
+        return self.drain_state in ("", "emptying")
+
+    @property
+    def is_returning(self) -> bool:
+        """Whether it takes work again, and its servers are on their way back."""
+        return bool(self.drain_moves) and not self.drain_state
+
+    @property
     def drain_state(self) -> str:
-        """ "" while it takes new work, then "draining", then "drained". A wish it has not heard yet counts."""
+        """ "" while it takes new work, then "draining", then "drained". A wish it has not heard yet counts.
+
+        "emptying": its servers are to leave before it drains. It works for those it has, and takes no others.
+        """
         if self.draining_since is None and not self.drain_wanted:
-            return ""
+            return "emptying" if self.drain_moves and self.drain_asked_at is not None else ""
         return "drained" if self.drained_at is not None else "draining"
 
 

@@ -41,7 +41,10 @@ class Asked:
     no_wait: bool = False
     dry_run: bool = False
     force: bool = False
-    parallel: int = 1
+    parallel: int = 0  # 0: not said
+    migrate: bool = False  # its servers leave first
+    stay: bool = False  # they do not, whatever was asked before
+    bring_back: bool = False
 
     def places(self) -> list[Place]:
         """Where the named services are. Raises Refused for a name nobody knows."""

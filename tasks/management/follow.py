@@ -80,6 +80,9 @@ def drained(began: datetime) -> Goal:
         service, name = one.service, one.place.name
         if service is None:
             return None
+        if service.ended_at is not None and service.drain_state == "emptying":
+            return SILENT, (f"{name} is stopped, and its servers cannot leave. They go on when it is started: "
+                            f"manage.py host start {name}")  # fmt: skip
         if service.ended_at is not None:
             return _ended(name, service.in_progress)
         if not service.drain_wanted and service.drain_by == "":
@@ -97,7 +100,10 @@ def drained(began: datetime) -> Goal:
 
 
 def undrained(beats: dict[str, datetime | None]) -> Goal:
-    """It takes work, and has said so after `beats`: the heartbeats of those whose wish was taken back."""
+    """It takes work, and has said so after `beats`: the heartbeats of those whose wish was taken back.
+
+    Where its servers are to come back, they have.
+    """
 
     def goal(one: Look) -> tuple[int, str] | None:
         service, name = one.service, one.place.name
@@ -105,10 +111,10 @@ def undrained(beats: dict[str, datetime | None]) -> Goal:
             return None
         if service.ended_at is not None:
             return DONE, f"{name} is stopped; it takes work when it is started: manage.py host start {name}"
-        if service.drain_wanted:
+        if service.drain_wanted or service.drain_state == "emptying":
             return CANCELLED, f"{name} was asked to drain again meanwhile, by {service.drain_by}."
         if one.state == "up" and (name not in beats or service.last_seen_up != beats[name]):
-            return DONE, f"{name} takes work."
+            return _back(one, service)
         if service.draining_since is not None and service.drain_then_exit:
             return STILL, (
                 f"{name} was told to end ({service.drain_by}), which cannot be taken back. "
@@ -156,12 +162,20 @@ def started(lives: dict[str, str]) -> Goal:
     return goal
 
 
+def _back(one: Look, service: Service) -> tuple[int, str] | None:
+    """It takes work, and nobody is to come back any more."""
+    if service.drain_moves:
+        return None
+    return DONE, f"{one.place.name} takes work."
+
+
 def _stays(one: Look, service: Service) -> str:
     took = ""
     if service.drained_at and service.draining_since:
         took = f" after {(service.drained_at - service.draining_since).total_seconds():.1f} s"
     waits = f"; {one.waiting} requests wait for it" if one.waiting else ""
-    return f"{one.place.name} is drained{took}{waits}. It stays so until: manage.py host undrain {one.place.name}"
+    left = f"; {one.moves.sentence}" if one.moves.lines else ""
+    return f"{one.place.name} is drained{took}{left}{waits}. It stays so until: manage.py host undrain {one.place.name}"
 
 
 def _is_late(one: Look, service: Service, began: datetime) -> bool:

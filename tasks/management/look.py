@@ -15,7 +15,8 @@ from django.utils import timezone
 
 from cells import scatter
 from cells.models import CELL0, Cell, HostMapping
-from compute import draining
+from compute import departures, draining
+from compute.departures import Moves
 from compute.draining import Operation
 from compute.models import Service
 from compute.models.host import COMPUTE
@@ -49,12 +50,13 @@ class Look:
     service: Service | None = None
     operations: Sequence[Operation] = ()
     waiting: int = 0
+    moves: Moves = field(default_factory=Moves)  # of its servers, away and back
     down: str = ""  # why its cell does not answer
     at: datetime = field(default_factory=timezone.now)
 
     @property
     def state(self) -> str:
-        """One word: unknown, never seen, stopped, down, asked, draining, drained, up."""
+        """One word: unknown, never seen, stopped, down, asked, emptying, draining, drained, up."""
         if self.down:
             return "unknown"
         if self.service is None:
@@ -133,8 +135,10 @@ def _look_at(place: Place, *, closely: bool) -> Look:
     service = Service.objects.filter(binary=place.binary, host=place.name).first()
     if service is None or not closely:
         return Look(place, service)
-    waiting = draining.waiting(place.name) if place.binary == COMPUTE else 0
-    return Look(place, service, draining.operations(service), waiting)
+    if place.binary != COMPUTE:
+        return Look(place, service, draining.operations(service))
+    operations, waiting = draining.operations(service), draining.waiting(place.name)
+    return Look(place, service, operations, waiting, departures.read(place.name))
 
 
 def _by_env_file(process: Node) -> Place:
@@ -194,6 +198,7 @@ def facts(one: Look) -> dict[str, Any]:
         "in_progress": in_progress(one),
         "waiting": one.waiting,
         "operations": operations([one]),
+        "moves": moves(one),
     }  # fmt: skip
 
 
@@ -220,6 +225,22 @@ def operations(looks: Iterable[Look]) -> list[dict[str, Any]]:
         }
         for one in looks for op in one.operations
     ]  # fmt: skip
+
+
+def moves(one: Look) -> dict[str, Any] | None:
+    """Its servers on their way, away or back; None where none are to move."""
+    found = one.moves
+    if not found.lines:
+        return None
+    return {
+        "parallel": one.service.drain_moves if one.service else 0, "total": len(found.lines), "away": len(found.away),
+        "moving": len(found.under_way), "blocked": len(found.blocked), "coming": len(found.coming),
+        "servers": [
+            {"server": line.server_id, "state": line.state, "at": line.at, "to": line.to or None,
+             "per_cent": line.percent, "why": line.why or None, "tries": line.tries, "next_try": line.next_try}
+            for line in found.lines
+        ],
+    }  # fmt: skip
 
 
 def _drain(service: Service) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from compute import dispatch
 from compute.models import Service, Step
 from compute.models.host import COMPUTE, CONDUCTOR, SCHEDULER
 from tasks.management import look as looking
+from tasks.management import moves
 from tasks.management.asked import Asked, Refused
 from tasks.management.follow import DONE, SILENT
 from tasks.management.look import Look, Place, look
@@ -36,7 +37,7 @@ def status(asked: Asked, form: str, global_broker: str) -> int:
     else:
         found = [looking.facts(one) | {"queues": depths[one.place.name]} for one in looks]
         out.write(json.dumps({"hosts": found}, indent=2 if form == "json" else None, default=str))
-    return DONE if all(one.state in ("up", "asked", "draining", "drained") for one in looks) else SILENT
+    return DONE if all(one.state in ("up", "asked", "emptying", "draining", "drained") for one in looks) else SILENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,7 @@ def _wanted(service: Service | None) -> str | None:
     if service is None:
         return None
     words = (["disabled"] if service.disabled else []) + (["drained"] if service.drain_wanted else [])
+    words += ["emptied"] if service.drain_state == "emptying" else ["servers back"] if service.is_returning else []
     return ", ".join(words) or "work"
 
 
@@ -147,6 +149,7 @@ def _page(one: Look, depths: dict[str, int | None]) -> list[str]:
         rows = looking.operations([one])
         if rows:
             lines += [f"    {line}" for line in table_lines(OPERATIONS[1:], shown(rows))]
+        lines += moves.page(one)
     return lines
 
 
@@ -160,10 +163,14 @@ def _wish(service: Service) -> str:
     words = [f"disabled ({service.disabled_reason or 'no reason given'})" if service.disabled else "enabled"]
     if service.forced_down:
         words.append("forced down")
-    if service.drain_wanted:
+    if service.is_returning:
+        words.append(f"its servers back, {service.drain_moves} at a time")
+    if service.drain_wanted or service.drain_state == "emptying":
         why = f": {service.drain_reason}" if service.drain_reason else ""
         until = f", until {service.drain_deadline:%F %T}" if service.drain_deadline else ""
-        words.append(f"drained{' and ended' if service.drain_then_exit else ''} by {service.drain_by}{until}{why}")
+        first = "" if service.drain_wanted else f"emptied, {service.drain_moves} servers at a time, then "
+        end = " and ended" if service.drain_then_exit else ""
+        words.append(f"{first}drained{end} by {service.drain_by}{until}{why}")
     return ", ".join(words)
 
 

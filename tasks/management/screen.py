@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from cells.management.tables import table_lines
 from compute.models import Service
-from tasks.management import look
+from tasks.management import look, moves
 from tasks.management.look import Look
 
 FORMATS = ("table", "json", "jsonl")
@@ -94,7 +94,16 @@ class Lines(Screen):
             if self._said.get(one.place.name) != said:
                 self._said[one.place.name] = said
                 self._say(said)
+            self._moves(one)
         self._changes({key(row): row for row in look.operations(looks)})
+
+    def _moves(self, one: Look) -> None:
+        for line in one.moves.lines:
+            said = moves.said(line)
+            name = f"{one.place.name} {line.server_id}"
+            if said and self._said.get(name) != said:
+                self._say(f"{one.place.name}: {said}")
+            self._said[name] = said
 
     def _changes(self, now: dict[tuple[str, ...], dict[str, Any]]) -> None:
         for name, row in now.items():
@@ -133,7 +142,10 @@ class JsonLines(Json):
 
     def show(self, looks: Sequence[Look]) -> None:
         """What moves by itself, as ages do, is no change."""
-        now = [(summary(one), [key(row) for row in look.operations([one])]) for one in looks]
+        now = [
+            (summary(one), [key(row) for row in look.operations([one])], [moves.said(line) for line in one.moves.lines])
+            for one in looks
+        ]  # fmt: skip
         if now != self._last:
             self._last = now
             self._write(document(looks))
@@ -167,6 +179,8 @@ def page(looks: Sequence[Look]) -> list[str]:
     rows = look.operations(looks)
     if rows:
         lines += ["", *(f"  {line}" for line in table_lines(OPERATIONS, shown(rows)))]
+    for one in looks:
+        lines += moves.page(one)
     return lines
 
 
@@ -177,6 +191,8 @@ def summary(one: Look) -> str:
     words = [f"{one.place.name} {one.state}"]
     if one.state in ("asked", "draining", "drained", "stopped"):
         words.append(f"{look.in_progress(one)} in progress, {one.waiting} waiting")
+    if one.moves.lines:
+        words.append(one.moves.sentence)
     return ": ".join(words)
 
 

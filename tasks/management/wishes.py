@@ -1,16 +1,23 @@
-"""`host drain` and `host undrain`: a wish in the service record, and following it."""
+"""`host drain` and `host undrain`: a wish in the service record, and following it.
+
+With `--migrate` servers leave first, with `--return` they come back. Conductors see to that, whoever follows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from django.conf import settings
 from django.utils import timezone
 
 from cells import scatter
 from cells.models import Cell
-from compute import draining
+from compute import draining, forecast
+from compute.departures import AT_ONCE, Line
+from compute.forecast import Forecast
 from compute.models import Service
-from tasks.management.asked import Asked, who, worst
+from compute.models.host import COMPUTE
+from tasks.management.asked import Asked, Refused, who, worst
 from tasks.management.follow import DONE, SILENT, Goal, drained, follow, undrained
 from tasks.management.look import Look, Place, look
 from tasks.management.screen import End, span
@@ -20,7 +27,7 @@ ASK_SECONDS = 15.0  # a broker that is away takes its time before the row is eno
 
 def drain(asked: Asked) -> int:
     """Ask, then follow until each host is drained or has ended."""
-    looks = look(asked.places())
+    looks = look(_with_servers(asked) if asked.migrate else asked.places())
     if asked.dry_run:
         return _forecast(asked, looks)
     ends = {one.place.name: end for one in looks if (end := _ask(asked, one))}
@@ -34,10 +41,10 @@ def drain(asked: Asked) -> int:
 
 
 def undrain(asked: Asked) -> int:
-    """Take the wish back, and wait until each host takes work."""
-    looks = look(asked.places())
+    """Take the wish back, and wait until each host takes work, and has its servers if they are to come back."""
+    looks = look(_with_servers(asked) if asked.bring_back else asked.places())
     beats = {one.place.name: one.service.last_seen_up for one in looks if one.service and one.service.drain_wanted}
-    ends = {one.place.name: end for one in looks if (end := _undo(one))}
+    ends = {one.place.name: end for one in looks if (end := _undo(asked, one))}
     return _finish(asked, looks, ends, undrained(beats))
 
 
@@ -60,7 +67,7 @@ def _ask(asked: Asked, one: Look) -> End | None:
     if service is None:
         return _nobody(one)
     stopped = one.state == "stopped"
-    if stopped and asked.then_exit:
+    if stopped and asked.then_exit and not asked.migrate:
         return End(name, DONE, f"{name} is stopped already: nothing to drain.")
     if not _wanted_already(asked, service):
         failed = _write(one.place, service, lambda row: _wish(asked, row))
@@ -70,21 +77,34 @@ def _ask(asked: Asked, one: Look) -> End | None:
         ago = span((timezone.now() - service.drain_asked_at).total_seconds()) if service.drain_asked_at else "?"
         why = f" ({service.drain_reason})" if service.drain_reason else ""
         asked.screen.say(f"{service.drain_by} asked {name} to drain {ago} ago{why}; following.")
+    if stopped and asked.migrate:
+        return End(name, SILENT, f"{name} is stopped: its servers cannot leave. They do when it is started: "
+                   f"manage.py host start {name}")  # fmt: skip
     if stopped:
         return End(name, DONE, f"{name} is stopped: nothing to drain. When it is started it takes no work until: "
                    f"manage.py host undrain {name}")  # fmt: skip
     return None
 
 
-def _undo(one: Look) -> End | None:
-    if one.service is None:
+def _undo(asked: Asked, one: Look) -> End | None:
+    service = one.service
+    if service is None:
         return _nobody(one)
-    return _write(one.place, one.service, draining.undo) if one.service.drain_wanted else None
+    if not (service.drain_wanted or service.drain_moves or asked.bring_back):
+        return None
+    left_alone: list[Line] = []
+    at_once = (asked.parallel or AT_ONCE) if asked.bring_back else 0
+    failed = _write(one.place, service, lambda row: left_alone.extend(draining.undo(row, bring_back=at_once)))
+    for line in left_alone:
+        asked.screen.say(f"{one.place.name}: {line.server_id} is left alone: somebody moved it to {line.at}.")
+    return failed
 
 
 def _wanted_already(asked: Asked, service: Service) -> bool:
     """Whether this changes nothing: only what the command line says is compared."""
-    if not service.drain_wanted or (asked.then_exit and not service.drain_then_exit):
+    if not _goes_on(service) or (asked.then_exit and not service.drain_then_exit):
+        return False
+    if _moves(asked, service) != service.drain_moves:
         return False
     if asked.reason and asked.reason[:255] != service.drain_reason:
         return False
@@ -97,14 +117,37 @@ def _wanted_already(asked: Asked, service: Service) -> bool:
 
 def _wish(asked: Asked, service: Service) -> None:
     """What is not said stays as somebody wanted it before."""
-    deadline, seconds = service.drain_deadline if service.drain_wanted else None, asked.seconds
+    goes_on = _goes_on(service)
+    deadline, seconds = service.drain_deadline if goes_on else None, asked.seconds
     if seconds is None and deadline is not None:
         left = (deadline - timezone.now()).total_seconds()
         seconds = left if left > 0 else None  # one that is over would end it at once, if it is to exit now
     draining.ask(
         service, by=who(), reason=asked.reason or service.drain_reason, seconds=seconds,
-        then_exit=asked.then_exit or (service.drain_wanted and service.drain_then_exit),
+        then_exit=asked.then_exit or (goes_on and service.drain_then_exit), moves=_moves(asked, service),
     )  # fmt: skip
+
+
+def _goes_on(service: Service) -> bool:
+    """Somebody wants it drained already."""
+    return service.drain_wanted or service.drain_state == "emptying"
+
+
+def _moves(asked: Asked, service: Service) -> int:
+    """How many servers at a time leave first; 0: they stay."""
+    before = service.drain_moves if _goes_on(service) else 0
+    if asked.stay:
+        return 0
+    return asked.parallel or before or AT_ONCE if asked.migrate else before
+
+
+def _with_servers(asked: Asked) -> list[Place]:
+    """Raises Refused when one of them can have no servers."""
+    places = asked.places()
+    others = [place.name for place in places if place.binary != COMPUTE]
+    if others:
+        raise Refused(f"{', '.join(others)}: only compute hosts have servers that could move.")
+    return places
 
 
 def _write(place: Place, service: Service, write: Callable[[Service], None]) -> End | None:
@@ -130,6 +173,9 @@ def _unreached(place: Place, reason: str) -> End:
 def _forecast(asked: Asked, looks: Sequence[Look]) -> int:
     """What a drain would wait for; changes nothing."""
     ends = [End(one.place.name, DONE if one.service else SILENT, _would(one)) for one in looks]
+    if asked.migrate:
+        ends = [End(end.host, end.code, f"{_would_move(one)}\n{end.sentence}") if one.service else end
+                for one, end in zip(looks, ends, strict=True)]  # fmt: skip
     asked.screen.once(looks)
     asked.screen.end(looks, ends)
     return worst([end.code for end in ends])
@@ -151,3 +197,19 @@ def _would(one: Look) -> str:
     blockers = "".join(f"\n  ! {op.action} of {op.server_id}: {op.blocker}" for op in one.blockers)
     would = f"{name}: {len(operations)} operations would have to end, {until}"
     return f"{would}. {one.waiting} requests would wait.{blockers}"
+
+
+def _would_move(one: Look) -> str:
+    """Who would leave, who could not, and whether there is room."""
+
+    def work(_: Cell) -> Forecast:
+        return forecast.of_host(one.place.name)
+
+    if settings.ROLE == "host":
+        return f"{one.place.name}: what would move is to be seen where the global database is known."
+    gathered = scatter.gather([one.place.cell], work, timeout=ASK_SECONDS)
+    found = gathered.answers.get(one.place.cell.id)
+    if found is None:
+        return f"{one.place.name}: its cell does not answer."
+    lines = "".join(f"\n  ! {line.server_id}: {line.why}" for line in (*found.blocked, *found.homeless))
+    return f"{one.place.name}: {found.sentence}{lines}"

@@ -127,6 +127,6 @@ def test_a_page_costs_the_same_however_much_drains(browser, cells, page, monkeyp
     more([1])
     cost()
     before = cost()
-    assert max(number for alias, number in before.items() if alias.startswith("cell:")) <= 5
+    assert max(number for alias, number in before.items() if alias.startswith("cell:")) <= 6
     more(range(2, 12))
     assert cost() == before

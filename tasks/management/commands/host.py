@@ -25,7 +25,7 @@ from django.db import DatabaseError
 from cloud import env
 from tasks.management import lives, reports, screen, wishes
 from tasks.management.asked import Asked, Refused
-from tasks.management.follow import INTERRUPTED, SILENT, USAGE
+from tasks.management.follow import CANCELLED, INTERRUPTED, SILENT, USAGE
 from tasks.node import BadEnvFile
 
 CODES = " ".join(line.strip() for line in (__doc__ or "").split("\n\n", 1)[1].splitlines())
@@ -33,14 +33,17 @@ DOES: dict[str, tuple[str, Callable[[Asked], int] | None]] = {
     "start": ("start the process on this machine, and wait until it is up", lives.start),
     "stop": ("SIGTERM to the process on this machine, and follow its drain to the end", lives.stop),
     "restart": ("stop, start, wait until it is up; one host after the other", lives.restart),
-    "drain": ("take no new work and end what is begun; stay so until undrain", wishes.drain),
-    "undrain": ("take the drain back, and wait until it takes work", wishes.undrain),
+    "drain": ("take no new work and end what is begun, with --migrate when its servers have left; stay so until "
+              "undrain", wishes.drain),
+    "undrain": ("take the drain back, and wait until it takes work, with --return has its servers back",
+                wishes.undrain),
     "status": ("one page: wanted and seen, lanes, operations", None),
     "list": ("all hosts of all cells, a page at a time", None),
 }
 FOLLOWS = ("start", "stop", "restart", "drain", "undrain")
 SAID = (
-    "interval", "patience", "seconds", "reason", "then_exit", "no_wait", "dry_run", "force", "parallel",
+    "interval", "patience", "seconds", "reason", "then_exit", "no_wait", "dry_run", "force", "parallel", "migrate",
+    "stay", "bring_back",
 )  # fmt: skip
 GOES_ON = {
     "drain": "Interrupted. The drain goes on. Follow it: the same command; take it back: host undrain {names}",
@@ -87,6 +90,9 @@ class Command(BaseCommand):
             sys.exit(INTERRUPTED)
         except KeyboardInterrupt:
             names = " ".join(options.get("hosts") or ())
+            if options.get("migrate") and self._is_taken_back():
+                self._run(options | {"verb": "undrain"})
+                sys.exit(CANCELLED)
             self._end(INTERRUPTED, GOES_ON.get(options["verb"], "Interrupted.").format(names=names))
         if code:
             sys.exit(code)
@@ -105,6 +111,15 @@ class Command(BaseCommand):
         )  # fmt: skip
         does = DOES[verb][1]
         return does(asked) if does else reports.status(asked, form, settings.BROKER_URL)
+
+    def _is_taken_back(self) -> bool:
+        """Asks, where there is somebody to ask."""
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            return False
+        question = "Interrupted. Take the drain back? Servers on their way arrive, others stay. [y/N] "
+        self.stdout.write(question, ending="")
+        self.stdout.flush()
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     def _end(self, code: int, sentence: str) -> NoReturn:
         self.stderr.write(sentence)
@@ -137,6 +152,12 @@ def _add_words(verb: str, words: argparse.ArgumentParser) -> None:
         )  # fmt: skip
     if verb == "drain":
         _add_drain(words)
+    if verb == "undrain":
+        words.add_argument(
+            "--return", dest="bring_back", action="store_true",
+            help="Bring the servers back that a drain moved away, and that are still where it sent them.",
+        )  # fmt: skip
+        words.add_argument("--parallel", type=_count, default=0, help="So many of them at a time; default: 4.")
     if verb in ("stop", "restart"):
         words.add_argument(
             "--timeout", dest="seconds", type=_seconds,
@@ -153,6 +174,13 @@ def _add_drain(words: argparse.ArgumentParser) -> None:
         "--timeout", dest="seconds", type=_seconds, help="The time it has; 0 or not said: as long as it takes.",
     )  # fmt: skip
     words.add_argument("--exit", dest="then_exit", action="store_true", help="End the process when it is drained.")
+    moves = words.add_mutually_exclusive_group()
+    moves.add_argument(
+        "--migrate", action="store_true",
+        help="Its servers leave first: live where they run, cold where they are stopped. The time counts for both.",
+    )  # fmt: skip
+    moves.add_argument("--no-migrate", dest="stay", action="store_true", help="Those that have not left yet stay.")
+    words.add_argument("--parallel", type=_count, default=0, help="So many servers leave at a time; default: 4.")
     words.add_argument("--no-wait", action="store_true", help="Ask, and do not follow.")
     words.add_argument("--dry-run", action="store_true", help="Name what would have to end; change nothing.")
 

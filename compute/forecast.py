@@ -1,0 +1,76 @@
+"""What emptying a host would do: who would leave and how, who could not, and whether there is room. Changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compute import moving
+from compute.departures import Line, State
+from compute.emptying import ADVICE, COLD, LIVE
+from compute.errors import NoValidHost
+from compute.models import Instance
+from compute.scheduler import pick
+
+SIZES = {"vcpus": "cpu_ratio", "memory_mb": "ram_ratio", "disk_gb": "disk_ratio"}
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Of one host, as of now."""
+
+    live: int  # would move while they run
+    cold: int
+    busy: int  # in the middle of something: they would be waited for
+    blocked: tuple[Line, ...]
+    homeless: tuple[Line, ...]  # no host has room for them as it is
+    needs: dict[str, int]
+    free: dict[str, int]  # of all hosts that would take servers
+    hosts: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room: for all of them, and for each."""
+        return not self.homeless and all(self.needs[size] <= self.free[size] for size in SIZES)
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        blocked = f", {len(self.blocked)} are blocked" if self.blocked else ""
+        busy = f", {self.busy} are in the middle of something" if self.busy else ""
+        size = "{vcpus} CPUs, {memory_mb} MiB and {disk_gb} GiB"
+        room = f"{size.format(**self.needs)} needed, {size.format(**self.free)} free on {self.hosts} other hosts"
+        return (f"{self.live + self.cold} servers would move away ({self.live} live, {self.cold} cold){busy}{blocked}. "
+                f"{'There is room' if self.fits else 'There is NOT room for all'}: {room}.")  # fmt: skip
+
+
+def of_host(host: str) -> Forecast:
+    """Reads the global side, too, as the wishes of users are there."""
+    servers = list(Instance.objects.filter(host=host, deleted=False).order_by("pk"))
+    idle = [server for server in servers if server.task_state is None]
+    going = [server for server in idle if server.vm_state in LIVE | COLD]
+    stuck = [
+        Line(server.uuid, State.BLOCKED, host, why=ADVICE[server.vm_state])
+        for server in idle if server.vm_state in ADVICE
+    ]  # fmt: skip
+    hosts = {one.host: one for node in {server.node for server in going} for one in moving.candidates(node)}
+    takers = [one for one in hosts.values() if one.host != host and one.up and one.enabled and not one.draining]
+    live = sum(server.vm_state in LIVE for server in going)
+    return Forecast(
+        live, len(going) - live, len(servers) - len(going) - len(stuck), tuple(stuck),
+        tuple(line for server in going if (line := _homeless(server))),
+        {size: sum(getattr(server, size) for server in going) for size in SIZES},
+        {size: int(sum(_free(one, size) for one in takers)) for size in SIZES}, len(takers),
+    )  # fmt: skip
+
+
+def _homeless(server: Instance) -> Line | None:
+    try:
+        moving.possible(server, moving.wanted(server))
+    except NoValidHost as none:
+        return Line(server.uuid, State.BLOCKED, server.host, why=f"no room: {none}")
+    return None
+
+
+def _free(one: pick.HostState, size: str) -> float:
+    node = one.node
+    return float(getattr(node, size) * getattr(node, SIZES[size]) - getattr(node, f"{size}_used"))

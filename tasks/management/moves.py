@@ -1,0 +1,31 @@
+"""Servers that leave a host or come back, as `manage.py host` shows them."""
+
+from __future__ import annotations
+
+from cells.management.tables import table_lines
+from compute.departures import UNDER_WAY, Line, State
+from tasks.management.look import Look
+
+COLUMNS = ("server", "state", "from", "to", "per cent", "why")
+
+
+def page(one: Look) -> list[str]:
+    """How far it is, then who is on the way and who is in the way."""
+    if not one.moves.lines:
+        return []
+    rows = [
+        {"server": line.server_id, "state": line.state, "from": line.at, "to": line.to or "-",
+         "per cent": line.percent if line.state in UNDER_WAY else None, "why": line.why or None}
+        for line in (*one.moves.under_way, *one.moves.blocked)
+    ]  # fmt: skip
+    table = table_lines(COLUMNS, rows) if rows else []
+    return ["", f"  {one.place.name}: {one.moves.sentence}", *(f"  {line}" for line in table)]
+
+
+def said(line: Line) -> str:
+    """A line about a server, without anything that changes by itself; "" while it waits for its turn."""
+    if line.is_blocked:
+        return f"! {line.server_id} stays where it is: {line.why}"
+    if line.state in UNDER_WAY:
+        return f"{line.server_id} leaves {line.at}" + (f" for {line.to}" if line.to else "")
+    return f"{line.server_id} is at {line.to}" if line.state == State.AWAY else ""
