@@ -15,7 +15,8 @@ from django.db import DatabaseError, close_old_connections
 
 from cells.context import target_cell
 from cloud import log
-from compute import emptying, power, recovery, unconfirmed
+from compute import emptying, gone, power, reclaim, recovery, unconfirmed
+from compute.actions import delete
 from compute.scheduler import place, uncounted, unfilled
 from tasks import inventory, worker
 from tasks.tracker import Kind, tracker
@@ -65,13 +66,17 @@ def rounds_of(role: str) -> list[Periodic]:
             Periodic("relay", relay, lambda me: recovery.relay()),
             Periodic("strays", 15, _strays),
             Periodic("dead_conductors", 10, lambda me: recovery.recover_dead_conductors(me.name)),
+            Periodic("gone_hosts", relay, lambda me: delete.end_waiting()),
             Periodic("departures", relay, lambda me: emptying.go_round()),
         ]
+        if settings.RECLAIM_INSTANCE_INTERVAL > 0:
+            rounds.append(Periodic("reclaim", 15, lambda me: reclaim.reclaim()))
         if settings.RESIZE_CONFIRM_WINDOW:
             rounds.append(Periodic("confirm_window", relay, lambda me: unconfirmed.confirm()))
         return rounds
     return [
         Periodic("strays", 15, _strays),
+        Periodic("lost_guests", 15, lambda me: me.driver and gone.turn_off(me.host, me.driver)),
         Periodic("inventory", 60, inventory.report),
         Periodic("power_sync", 60, lambda me: me.driver and power.sync(me.host, me.driver)),
     ]
