@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from datetime import datetime
 from typing import Any
 
 from django.db import DatabaseError, close_old_connections
@@ -191,8 +192,8 @@ def _goes_to(run: Run, host: str) -> QuerySet[InstanceAction]:
     )
 
 
-def watching(run: Run, move: Move) -> Watch:
-    """Puts the progress on record, and reads there whether somebody wants it to stop."""
+def watching(run: Run, move: Move, *, deadline: datetime | None = None) -> Watch:
+    """Puts the progress on record, and reads there whether somebody wants it to stop; at the deadline it does."""
     looked = 0.0
 
     def watch(progress: Progress) -> Command:
@@ -201,12 +202,13 @@ def watching(run: Run, move: Move) -> Watch:
             return Command.GO_ON
         looked = time.monotonic()
         try:
-            return _look(run, move, progress)
+            command = _look(run, move, progress)
         except StateConflict:  # a delete or an operator took the server
             return Command.ABORT
         except DatabaseError:  # nobody can be asked, so it goes on
             close_old_connections()
             return Command.GO_ON
+        return Command.ABORT if deadline is not None and timezone.now() > deadline else command
 
     return watch
 
@@ -218,8 +220,6 @@ def _look(run: Run, move: Move, progress: Progress) -> Command:
     journal.change_params(run.action, progress=asdict(progress))
     journal.say(run.step, f"{percent} % of {total >> 20} MiB after {progress.seconds:.0f} s")
     if run.params.get("abort"):
-        return Command.ABORT
-    if run.step.deadline is not None and timezone.now() > run.step.deadline:
         return Command.ABORT
     return Command.END_NOW if run.params.get("force") else Command.GO_ON
 

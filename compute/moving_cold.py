@@ -57,20 +57,22 @@ class ColdMove(ServerAction):
         journal.change_params(run.action, arrival=dict(arrival))
 
     def leave(self, run: Run) -> None:
-        """Off, with grace, and over. Gone already is success."""
+        """Off, with grace, and over, however long its disk takes. Gone already is success."""
         guest, driver = run.instance.as_guest(), run.hypervisor
         seconds = grace.timeout_for(dict(guest.image.properties))
-        run.note(grace.shut_down(driver, guest.uuid, run.deadline(seconds)))
-        driver.hand_over(guest, run.params["arrival"], moving.watching(run, MOVE))
+        off = grace.shut_down(driver, guest.uuid, run.deadline(seconds))
+        went = driver.hand_over(guest, run.params["arrival"], moving.watching(run, MOVE))
+        run.note(f"{off}; {went}")
 
     def finish(self, run: Run) -> None:
         """In its new size, and on if it was on. One whose server was deleted on the way ends here."""
         if run.instance.deleted:
             run.hypervisor.destroy(run.instance.uuid)
             return
-        run.hypervisor.settle(run.instance.as_guest())
+        guest = resized(run.instance, run.params["new"]).as_guest()
+        run.hypervisor.settle(guest)
         if run.params["was"] == VmState.ACTIVE:
-            run.hypervisor.power_on(resized(run.instance, run.params["new"]).as_guest())
+            run.hypervisor.power_on(guest)
 
     def record_step(self, run: Run, power_state: PowerState | None) -> None:
         """The server belongs to its new host, and has its new size."""

@@ -108,8 +108,9 @@ class MigrateLive(ServerAction):
         """As long as it takes, with an eye on who wants it to stop. Gone already is success."""
         seconds = SECONDS_PER_GIB * max(2.0, run.instance.memory_mb / 1024)
         deadline = run.deadline(seconds)
+        watch = moving.watching(run, MOVE, deadline=deadline)
         try:
-            run.hypervisor.hand_over(run.instance.as_guest(), run.params["arrival"], moving.watching(run, MOVE))
+            run.hypervisor.hand_over(run.instance.as_guest(), run.params["arrival"], watch)
         except MigrationAborted:
             if timezone.now() > deadline and not run.params.get("abort"):
                 raise MigrationAborted(f"the migration was not over after {seconds:.0f} s") from None

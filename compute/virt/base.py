@@ -270,7 +270,10 @@ class Driver(ABC):
         raise NotSupported(f"a {type(self).__name__} host cannot hand a guest over")
 
     def settle(self, guest: Guest) -> None:
-        """The guest that came lives here from now on. Here already is success. Raises GuestNotFound."""
+        """The guest that came lives here from now on, and its disk has the size it says; a disk only grows.
+
+        Here already is success. Raises GuestNotFound.
+        """
         raise NotSupported(f"a {type(self).__name__} host cannot take a guest from another host")
 
     def take_back(self, guest: Guest) -> None:

@@ -28,7 +28,7 @@ from compute.virt.fake_effects import Effect
 from compute.virt.fake_state import COLUMNS, State
 
 LOOK_EVERY = 0.2  # seconds between two looks at what becomes of a migration
-MIB = 1 << 20
+MIB, GIB = 1 << 20, 1 << 30
 
 
 class Migration:
@@ -77,6 +77,8 @@ class Migration:
                 if not parcel.exists():
                     raise GuestNotFound(f"guest {guest.uuid} has not come to this host")
                 self._unpack(guest.uuid, parcel.read_text(), Effect.MIGRATED_IN)
+            grown = "UPDATE guests SET virtual_size = max(virtual_size, ?) WHERE uuid = ?"
+            self._state.run(grown, guest.disk_gb * GIB, guest.uuid)
             parcel.unlink(missing_ok=True)
             self._clock.wind()
 

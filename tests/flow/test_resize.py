@@ -105,6 +105,22 @@ def test_a_resized_server_waits_for_a_word_and_is_confirmed(api, admin, cloud, l
     assert (migration["old_instance_type_id"], migration["new_instance_type_id"]) == ("1", "2")
 
 
+def test_its_disk_grows_and_a_revert_brings_the_small_one_back(api, cloud, large):
+    server_id, source = asked(api, cloud)
+    cloud.work()
+    assert cloud.hosts[other(source)].driver._state.get(server_id).virtual_size == 2 << 30
+    assert act(api, server_id, {"revertResize": None}).status_code == 202
+    cloud.work()
+    assert cloud.hosts[source].driver._state.get(server_id).virtual_size == 1 << 30
+
+
+def test_the_copy_of_a_disk_has_more_time_than_the_guest_has_to_shut_down(api, cloud, large, settings):
+    settings.SHUTDOWN_TIMEOUT = 0
+    server_id, _ = asked(api, cloud)
+    cloud.work()
+    assert stories.states(cloud, server_id) == ("resized", None)
+
+
 def test_a_stopped_server_is_resized_and_stays_off(api, cloud, large):
     server_id, source = asked(api, cloud, ("stop",))
     cloud.work()

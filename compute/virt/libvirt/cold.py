@@ -118,11 +118,13 @@ def settle(files: GuestFiles, guest: Guest) -> None:
 
 def take_back(files: GuestFiles, host: str) -> None:
     """The disk is what it was before it was sent."""
+    kept = _kept(files, host)
     with translated():
         for name in (LEAVING, ARRIVING):
             (files.directory / name).unlink(missing_ok=True)
-        with suppress(FileNotFoundError):
-            _kept(files, host).replace(files.disk)
+        if kept.exists():
+            files.own(host)
+            kept.replace(files.disk)
 
 
 def forget(files: GuestFiles, host: str) -> None:
@@ -138,6 +140,7 @@ def _kept(files: GuestFiles, host: str) -> Path:
 
 def _flatten(disk: Path, target: Path, way: Way) -> None:
     """One file with everything the disk is based on. A QEMU that has the disk keeps qemu-img from reading it."""
+    way.look(0)
     with qemu_img.converting(disk, target) as ended:
         while not ended(LOOK_EVERY):
             with suppress(FileNotFoundError):
@@ -149,7 +152,7 @@ def _upload(file: Path, there: Destination, way: Way) -> None:
     size = file.stat().st_size
     with volumes.folder(there.connection, there.files.directory) as pool:
         with translated():
-            volume = _new_volume(pool, size, file.stat().st_mode & 0o777)
+            volume = _new_volume(pool, file.stat())
         _in_thread(lambda on: _pour(file, there.connection, volume, on), way)
         with translated():
             pool.refresh()
@@ -159,20 +162,20 @@ def _upload(file: Path, there: Destination, way: Way) -> None:
         raise VirtError(f"of the disk's {size} bytes {there_now[0]} arrived, for {there_now[1]} in use")
 
 
-def _new_volume(pool: libvirt.virStoragePool, size: int, mode: int) -> libvirt.virStorageVol:
+def _new_volume(pool: libvirt.virStoragePool, file: os.stat_result) -> libvirt.virStorageVol:
     """Empty, new, and whose the folder is: a stream that was cut off can only write to the one before."""
-    folder = ET.fromstring(pool.XMLDesc())  # noqa: S314 - libvirt's own
-    if int(folder.findtext("available", "0")) < size:
-        raise InsufficientResources(f"there is no room for the disk's {size} bytes at the destination")
+    folder, needed = ET.fromstring(pool.XMLDesc()), file.st_blocks * 512  # noqa: S314 - libvirt's own
+    if int(folder.findtext("available", "0")) < needed:
+        raise InsufficientResources(f"there is no room for the disk's {needed} bytes at the destination")
     with suppress(libvirt.libvirtError):
         pool.storageVolLookupByName(ARRIVING).delete()
     volume = ET.Element("volume", type="file")
-    for name, value in (("name", ARRIVING), ("capacity", str(size)), ("allocation", "0")):
+    for name, value in (("name", ARRIVING), ("capacity", str(file.st_size)), ("allocation", "0")):
         ET.SubElement(volume, name).text = value
     target = ET.SubElement(volume, "target")
     ET.SubElement(target, "format", type="raw")  # a file of bytes, as far as libvirt needs to know
     permissions = ET.SubElement(target, "permissions")
-    ET.SubElement(permissions, "mode").text = f"0{mode:o}"
+    ET.SubElement(permissions, "mode").text = f"0{file.st_mode & 0o777:o}"
     for name in ("owner", "group"):
         ET.SubElement(permissions, name).text = folder.findtext(f"target/permissions/{name}", "-1")
     return pool.createXML(ET.tostring(volume, encoding="unicode"))

@@ -142,8 +142,7 @@ class LibvirtDriver(Moving, rescue.Rescue, Driver):
             self._host.guest(uuid).remove()
         with suppress(GuestNotFound):
             files_of(self._guests, uuid).remove(self._id)
-            self._arriving.remove(uuid)
-            self._departed.remove(uuid)
+            self._forget_moves(uuid)
         self._bells.ring(uuid)
 
     def power_on(self, guest: Guest) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from compute.virt.base import Guest, GuestNotFound, PowerState, VirtError, Watch
-from compute.virt.libvirt import cold
+from compute.virt.libvirt import cold, volumes
 from compute.virt.libvirt.destination import Destination, has_come, opened, said_before, uuid_of
 from compute.virt.libvirt.errors import translated
 from compute.virt.libvirt.files import GuestFiles, Notes, files_of
@@ -72,6 +72,7 @@ class Moving:
             return
         with suppress(GuestNotFound):
             self._host.guest(uuid).remove()
+        volumes.let_go(self._host.connection, files.directory)
         files.remove(self._id)
         self._arriving.remove(uuid)
 
@@ -86,6 +87,7 @@ class Moving:
                 went = self._move(uuid, files, PowerState[note["was"]], there, watch)
             except VirtError as error:
                 if not error.retryable and not isinstance(error, GuestNotFound):
+                    cold.take_back(files, self._id)
                     self._departed.remove(uuid)  # it is here, and does what it did
                 raise
             if not there.shares_disks_with(self._id):
@@ -108,6 +110,7 @@ class Moving:
             files.own(self._id)
             if said is not None:
                 files.remember_console(said)
+        volumes.let_go(self._host.connection, files.directory)
         cold.settle(files, guest)
         self._define(guest, mark)
         self._arriving.remove(uuid)
@@ -136,6 +139,16 @@ class Moving:
         if "went" in self._departed.read(uuid):
             cold.forget(files, self._id)
             files.remove(self._id)
+        self._departed.remove(uuid)
+
+    def _forget_moves(self, uuid: str) -> None:
+        """It is neither on its way here nor gone from here."""
+        files = files_of(self._guests, uuid)
+        if self._arriving.read(uuid):
+            volumes.let_go(self._host.connection, files.directory)
+        if self._departed.read(uuid):
+            cold.forget(files, self._id)
+        self._arriving.remove(uuid)
         self._departed.remove(uuid)
 
     @abstractmethod

@@ -43,6 +43,14 @@ def folder(there: libvirt.virConnect, directory: Path) -> Iterator[libvirt.virSt
             pool.destroy()
 
 
+def let_go(here: libvirt.virConnect, directory: Path) -> None:
+    """No folder of this host stays a pool because another host died while it used it."""
+    with suppress(libvirt.libvirtError):
+        pool = _left_behind(here, directory)
+        if pool is not None:
+            pool.destroy()
+
+
 def _left_behind(there: libvirt.virConnect, directory: Path) -> libvirt.virStoragePool | None:
     """By somebody who died here."""
     try:

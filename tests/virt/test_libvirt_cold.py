@@ -1,0 +1,305 @@
+"""Disks of guests that are off, from one real libvirtd to another."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from compute.virt import load
+from compute.virt.base import (
+    Command,
+    Guest,
+    GuestNotFound,
+    HypervisorUnavailable,
+    MigrationAborted,
+    PowerState,
+    Progress,
+    VirtError,
+)
+from compute.virt.libvirt import cold, qemu_img
+from compute.virt.libvirt.destination import opened
+from compute.virt.libvirt.files import files_of
+from deploy.local.libvirtd import LibvirtHost
+from tests.virt.conftest import READY, Bench, wait_until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+ROOT = Path(__file__).parents[2]
+GIB, MIB = 1 << 30, 1 << 20
+FILLED = 200 * MIB
+
+
+@pytest.fixture(scope="module")
+def other_host() -> Iterator[LibvirtHost]:
+    """A second libvirtd."""
+    root = Path(tempfile.mkdtemp(prefix="sw-"))
+    host = LibvirtHost("virt-other", root, index=60 + os.getpid() % 40)
+    try:
+        yield host.start()
+    finally:
+        host.destroy_all()
+        host.stop()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def source(libvirt_bench: Bench) -> Bench:
+    """Where guests are."""
+    return libvirt_bench
+
+
+@pytest.fixture
+def destination(source: Bench, other_host: LibvirtHost) -> Iterator[Bench]:
+    """Where they go."""
+    driver = load("libvirt", uri=other_host.uri, state_dir=source.folder / "other", virt_type="qemu")
+    bench = Bench(driver, source.folder, source.image_file, other_host)
+    yield bench
+    for made in source.made:
+        driver.destroy(made)
+    driver.close()
+
+
+def off(bench: Bench) -> Guest:
+    """A guest that was up once, and is off."""
+    guest = bench.running()
+    bench.driver.power_off(guest.uuid)
+    return guest
+
+
+def go_on(_: Progress) -> Command:
+    return Command.GO_ON
+
+
+def disk_of(bench: Bench, guest: Guest) -> Path:
+    return files_of(bench.driver._guests, guest.uuid).disk
+
+
+def content(disk: Path) -> str:
+    """What the guest sees, as a checksum."""
+    raw = disk.with_name("raw")
+    subprocess.run(["qemu-img", "convert", "-U", "-O", "raw", str(disk), str(raw)], check=True, timeout=60)
+    with raw.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    raw.unlink()
+    return found
+
+
+def large(bench: Bench) -> Guest:
+    """One with something to copy: it takes a second or so."""
+    guest, size = off(bench), f"{FILLED // MIB}M"
+    disk = disk_of(bench, guest)
+    subprocess.run(["qemu-img", "resize", "-q", str(disk), "400M"], check=True, timeout=60)
+    subprocess.run(["qemu-io", "-c", f"write -q -P 7 1M {size}", str(disk)], check=True, timeout=60)
+    return guest
+
+
+def moved(source: Bench, destination: Bench, guest: Guest) -> None:
+    to = destination.driver.expect(guest)
+    source.driver.hand_over(guest, to, go_on)
+    destination.driver.settle(guest)
+
+
+def test_a_guest_that_is_off_comes_with_its_disk_and_its_console(source: Bench, destination: Bench):
+    guest = off(source)
+    before, said = content(disk_of(source, guest)), source.driver.console_output(guest.uuid)
+    moved(source, destination, guest)
+    assert (source.driver.guests(), destination.driver.guests()) == ({}, {guest.uuid: PowerState.SHUTDOWN})
+    assert content(disk_of(destination, guest)) == before
+    assert qemu_img.stands_alone(disk_of(destination, guest))
+    assert destination.driver.console_output(guest.uuid) == said
+    destination.driver.power_on(guest)
+    assert "boots=2" in destination.wait_console(guest.uuid, READY, times=2)
+
+
+def test_a_disk_that_stands_alone_goes_on(source: Bench, destination: Bench):
+    guest = off(source)
+    moved(source, destination, guest)
+    source.driver.forget(guest.uuid)
+    moved(destination, source, guest)
+    assert (source.driver.guests(), destination.driver.guests()) == ({guest.uuid: PowerState.SHUTDOWN}, {})
+    source.driver.power_on(guest)
+    assert "boots=2" in source.wait_console(guest.uuid, READY, times=2)
+
+
+def test_it_settles_in_its_new_size_and_goes_back_in_its_old_one(source: Bench, destination: Bench):
+    guest = off(source)
+    larger = replace(guest, vcpus=2, memory_mb=32, disk_gb=1)
+    to = destination.driver.expect(guest)
+    source.driver.hand_over(guest, to, go_on)
+    for _ in range(2):
+        destination.driver.settle(larger)
+    assert qemu_img.virtual_size(disk_of(destination, guest), "qcow2") == GIB
+    destination.driver.power_on(larger)
+    _, _, memory, vcpus, _ = destination.driver._guest(guest.uuid).domain.info()
+    assert (vcpus, memory) == (2, 32 << 10)
+    destination.wait_console(guest.uuid, READY, times=2)
+
+    destination.driver.power_off(guest.uuid)
+    source.driver.take_back(guest)
+    destination.driver.destroy(guest.uuid)
+    assert (source.driver.guests(), destination.driver.guests()) == ({guest.uuid: PowerState.SHUTDOWN}, {})
+    assert qemu_img.virtual_size_in_use(disk_of(source, guest)) < GIB
+    source.driver.power_on(guest)
+    assert "boots=2" in source.wait_console(guest.uuid, READY, times=2), "it has the disk it had then"
+
+
+def test_the_way_is_shown_and_can_be_ended(source: Bench, destination: Bench):
+    guest = large(source)
+    before = content(disk_of(source, guest))
+    seen: list[Progress] = []
+
+    def end_half_way(progress: Progress) -> Command:
+        seen.append(progress)
+        return Command.ABORT if progress.disk_left < progress.disk_total / 2 else Command.GO_ON
+
+    to = destination.driver.expect(guest)
+    with pytest.raises(MigrationAborted):
+        source.driver.hand_over(guest, to, end_half_way)
+    assert seen[-1].disk_total >= 2 * FILLED, "copied once here, and once over there"
+    assert sorted(seen, key=lambda progress: -progress.disk_left) == seen
+    source.driver.take_back(guest)
+    destination.driver.unexpect(guest.uuid)
+    assert (source.driver.guests(), destination.driver.guests()) == ({guest.uuid: PowerState.SHUTDOWN}, {})
+    assert content(disk_of(source, guest)) == before
+    is_tidy(source, destination, guest)
+
+
+def is_tidy(source: Bench, destination: Bench, guest: Guest) -> None:
+    """Nothing is left of the attempt on either host."""
+    files = disk_of(source, guest).parent.iterdir()
+    assert sorted(path.name for path in files) == ["console.log", "disk.qcow2", "owner"]
+    assert not disk_of(destination, guest).parent.exists()
+    assert destination.driver._host.connection.listAllStoragePools() == []
+
+
+DIES = """
+import os, signal, sys
+from compute.virt import load
+from compute.virt.base import Command, Guest, Image
+uri, state, part, guest, to = eval(sys.stdin.read())
+def watch(progress):
+    if progress.disk_left < progress.disk_total * part:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Command.GO_ON
+load("libvirt", uri=uri, state_dir=state, virt_type="qemu").hand_over(guest, to, watch)
+"""
+
+
+def killed(source: Bench, guest: Guest, to: Mapping[str, str], part: float) -> None:
+    """A worker at the source that hands the guest over, and is killed when less than so much is left to do."""
+    assert source.host is not None
+    said = repr((source.host.uri, str(source.folder / "state"), part, guest, dict(to)))
+    done = subprocess.run([sys.executable, "-c", DIES], input=said, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("part", [1.0, 0.75, 0.25], ids=["copied here", "half copied here", "half sent"])
+def test_a_source_killed_on_the_way_begins_again(part: float, source: Bench, destination: Bench):
+    guest = large(source)
+    before, to = content(disk_of(source, guest)), destination.driver.expect(guest)
+    killed(source, guest, to, part)
+    assert destination.driver.guests() == {}
+    with pytest.raises(GuestNotFound):
+        destination.driver.settle(guest)
+    source.driver.hand_over(guest, to, go_on)
+    destination.driver.settle(guest)
+    assert (source.driver.guests(), destination.driver.guests()) == ({}, {guest.uuid: PowerState.SHUTDOWN})
+    assert content(disk_of(destination, guest)) == before
+    assert not list(disk_of(source, guest).parent.glob("disk.leaving"))
+
+
+def test_a_source_killed_on_the_way_can_have_it_back(source: Bench, destination: Bench):
+    guest = large(source)
+    before, to = content(disk_of(source, guest)), destination.driver.expect(guest)
+    killed(source, guest, to, 0.25)
+    source.driver.take_back(guest)
+    destination.driver.unexpect(guest.uuid)
+    assert content(disk_of(source, guest)) == before
+    is_tidy(source, destination, guest)
+    source.driver.power_on(guest)
+    assert "boots=2" in source.wait_console(guest.uuid, READY, times=2)
+
+
+def test_a_disk_that_is_in_use_is_not_copied(source: Bench, destination: Bench):
+    guest = source.running()
+    to = destination.driver.expect(guest)
+    files = files_of(source.driver._guests, guest.uuid)
+    with opened(to, "own") as there, pytest.raises(VirtError, match="lock"):
+        cold.send(files, there, go_on)
+
+
+def test_a_destination_that_went_away_says_so_and_the_guest_is_here(source: Bench, destination: Bench):
+    guest = off(source)
+    to = dict(destination.driver.expect(guest)) | {"uri": "qemu+unix:///system?socket=/nowhere"}
+    with pytest.raises(HypervisorUnavailable):
+        source.driver.hand_over(guest, to, go_on)
+    source.driver.take_back(guest)
+    assert source.driver.guests() == {guest.uuid: PowerState.SHUTDOWN}
+
+
+# -- hosts that share the folder of their guests
+
+
+@pytest.fixture
+def shared(source: Bench, other_host: LibvirtHost, libvirt_host: LibvirtHost) -> Iterator[tuple[Bench, Bench]]:
+    """The same two hosts."""
+    folder = source.folder / "shared"
+    benches = []
+    for host in (libvirt_host, other_host):
+        state = source.folder / f"state-{host.name}"
+        driver = load("libvirt", uri=host.uri, state_dir=state, guests_dir=folder, virt_type="qemu")
+        benches.append(Bench(driver, source.folder, source.image_file, host))
+    yield benches[0], benches[1]
+    for bench in benches:
+        for made in benches[0].made:
+            bench.driver.destroy(made)
+        bench.driver.close()
+
+
+@pytest.mark.parametrize("word", ["confirmed", "reverted", "reverted, the destination first"])
+def test_on_shared_storage_the_old_disk_is_kept_for_a_revert(word: str, shared: tuple[Bench, Bench]):
+    source, destination = shared
+    guest = off(source)
+    larger = replace(guest, disk_gb=1)
+    to = destination.driver.expect(guest)
+    assert to["storage"] == "shared"
+    source.driver.hand_over(guest, to, go_on)
+    destination.driver.settle(larger)
+    destination.driver.power_on(larger)
+    assert "boots=2" in destination.wait_console(guest.uuid, READY, times=2)
+    destination.driver.power_off(guest.uuid)
+    if word == "confirmed":
+        source.driver.forget(guest.uuid)
+        home, boots = destination, 3
+    else:
+        back = [lambda: source.driver.take_back(guest), lambda: destination.driver.destroy(guest.uuid)]
+        for verb in back if word == "reverted" else reversed(back):
+            verb()
+        home, boots = source, 2
+    other = source if home is destination else destination
+    assert (home.driver.guests(), other.driver.guests()) == ({guest.uuid: PowerState.SHUTDOWN}, {})
+    home.driver.power_on(guest)
+    wait_until(lambda: f"boots={boots}" in home.driver.console_output(guest.uuid), f"{boots} boots")
+    assert {path.name for path in (source.folder / "shared").iterdir()} == {"images", guest.uuid}
+
+
+def test_on_shared_storage_a_copy_that_is_ended_leaves_the_disk(shared: tuple[Bench, Bench]):
+    source, destination = shared
+    guest = off(source)
+    to = destination.driver.expect(guest)
+    with pytest.raises(MigrationAborted):
+        source.driver.hand_over(guest, to, lambda _: Command.ABORT)
+    source.driver.take_back(guest)
+    destination.driver.unexpect(guest.uuid)
+    assert (source.driver.guests(), destination.driver.guests()) == ({guest.uuid: PowerState.SHUTDOWN}, {})
+    source.driver.power_on(guest)
+    assert "boots=2" in source.wait_console(guest.uuid, READY, times=2)
