@@ -8,7 +8,7 @@ from typing import Any
 
 from compute.virt.base import PowerState
 from tests.chaos.records import Action
-from tests.matrix.operations import OPERATIONS, PROCESS, End
+from tests.matrix.operations import HOST, OPERATIONS, End
 from tests.matrix.rows import DONE, TAKEN_BACK, Row, allowed
 
 OFF = {"powered off by guest": "powered off", "powered off by force": "powered off"}
@@ -44,7 +44,7 @@ def judge(row: Row, seen: Seen, unheld: str) -> tuple[str, list[str]]:
 
 def _end(end: End, seen: Seen) -> list[str]:
     """Its record and its guest."""
-    shown, host = seen.shown, PROCESS.get(end.at, "")
+    shown, host = seen.shown, HOST.get(end.at, "")
     found = (shown["status"], shown["OS-EXT-SRV-ATTR:host"] or "", shown["flavor"]["original_name"])
     meant = (end.status, host, end.flavor)
     wrong = [] if found == meant else [f"it is {found}, and not {meant}"]

@@ -9,8 +9,13 @@ from typing import Any
 from compute import actions
 from compute.stepspec import On, StepSpec
 
-SOURCE, DEST, CONDUCTOR = "source", "destination", "conductor"
-PROCESS = {SOURCE: "host1", DEST: "host3", CONDUCTOR: "conductor-cell1"}
+SOURCE, DEST, CONDUCTOR, BROKER = "source", "destination", "conductor", "broker"
+HOSTS, ALL = "hosts", "all"
+HOST = {SOURCE: "host1", DEST: "host3"}
+PROCESSES = {
+    SOURCE: ["host1"], DEST: ["host3"], CONDUCTOR: ["conductor-cell1"], BROKER: ["redis-cell1"],
+    HOSTS: ["host1", "host3"], ALL: ["host1", "host3", "conductor-cell1", "redis-cell1"],
+}  # fmt: skip
 SMALL, LARGE = "m1.nano", "m1.tiny"
 OFF, ON, OUT, IN, BACK = "powered off", "powered on", "migrated out", "migrated in", "taken back"
 AWAY = "destroyed"
@@ -52,9 +57,9 @@ class Operation:
         return [spec for spec in declared if spec.name not in self.unopened]
 
     def runs_on(self, step: str) -> str:
-        """Who runs a step of it: source, destination or conductor."""
+        """The process that runs a step of it."""
         on = next(spec.on for spec in self.steps if spec.name == step)
-        return self.home if on is On.HOST else on.value
+        return PROCESSES[self.home if on is On.HOST else on.value][0]
 
 
 TO_LARGE = {"resize": {"flavorRef": "1"}}

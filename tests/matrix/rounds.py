@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.live import books
 from tests.live.cloud import Cloud, eventually
 from tests.live.stage import Stage
 from tests.matrix.judge import Seen, judge
-from tests.matrix.operations import OPERATIONS, PROCESS
+from tests.matrix.operations import HOST, OPERATIONS, PROCESSES, SOURCE
 from tests.matrix.rows import TERM, Row
 
 SLOTS = {"STILLWATER_HOST_SLOTS": "100", "STILLWATER_CONDUCTOR_SLOTS": "60"}  # what is held has a thread each
@@ -47,7 +48,7 @@ class Rounds:
             self._hold(row, uuid)
         unheld = self._ask_and_wait(servers)
         who, how = next(iter(servers)).round
-        self._blow(PROCESS[who], how)
+        self._blow(PROCESSES[who], how)
         self._rest()
         found = self._look(servers, earlier)
         verdicts = {row: judge(row, seen, unheld.get(row, "")) for row, seen in found.items()}
@@ -60,7 +61,7 @@ class Rounds:
     def _ready(self, rows: list[Row]) -> dict[Row, str]:
         """A server for each, as its operation needs it."""
         images = {row.operation: self._image(row) for row in rows}
-        uuids = self._all(lambda row: self.stage.order(images[row.operation], PROCESS["source"], str(row)), rows)
+        uuids = self._all(lambda row: self.stage.order(images[row.operation], HOST[SOURCE], str(row)), rows)
         servers = dict(zip(rows, uuids, strict=True))
         self._until(servers.values(), "active")
         led = [row for row in rows if OPERATIONS[row.operation].lead_in]
@@ -93,17 +94,22 @@ class Rounds:
 
     # -- the blow
 
-    def _blow(self, name: str, how: str) -> None:
-        deaths = self.supervisor.deaths[name]
-        assert self.supervisor.harm(name, how, AWAY)
-        has_died = lambda: self.supervisor.deaths[name] > deaths  # noqa: E731
-        if how == TERM:
-            eventually(f"{name} drains", lambda: has_died() or self._drains(name), DEAD_SECONDS, 0.1)
-        else:
-            eventually(f"{name} is dead", has_died, DEAD_SECONDS, 0.05)
+    def _blow(self, names: list[str], how: str) -> None:
+        """End them. What is held goes on when all have died, or drain."""
+        deaths = dict(self.supervisor.deaths)
+
+        def dead(name: str) -> bool:
+            return self.supervisor.deaths[name] > deaths[name]
+
+        for name in names:
+            assert self.supervisor.harm(name, how, AWAY), f"{name} did not run"
+        for name in names:
+            stops = (lambda name: dead(name) or self._drains(name)) if how == TERM else dead
+            eventually(f"{name} stops", partial(stops, name), DEAD_SECONDS, 0.05)
         for file in self.holds.iterdir():
             file.unlink()
-        eventually(f"{name} has ended", has_died, DEAD_SECONDS, 0.1)
+        for name in names:
+            eventually(f"{name} has ended", partial(dead, name), DEAD_SECONDS, 0.1)
         eventually("everything runs", self.supervisor.all_up, DEAD_SECONDS, 0.2)
 
     def _drains(self, name: str) -> bool:

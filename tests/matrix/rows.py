@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.matrix.operations import CONDUCTOR, DEST, OPERATIONS, SOURCE
+from tests.matrix.operations import ALL, BROKER, DEST, HOSTS, OPERATIONS, PROCESSES, SOURCE
 
-TERM, KILL = "SIGTERM", "SIGKILL"
+TERM, KILL, WIPE = "SIGTERM", "SIGKILL", "wipe"  # wipe: a broker is killed, and has forgotten everything
 DONE, TAKEN_BACK = "done", "taken back"
-ANY = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """While a step of an operation goes on, somebody is ended.
+    """While a step of an operation goes on, one process is ended, or several at once.
 
     `worked`: the step's work is done and nothing is recorded; else it is claimed and nothing is done.
     """
@@ -48,14 +47,13 @@ class Rule:
     def is_about(self, row: Row) -> bool:
         """Whether it is this row's."""
         named = row.operation in self.operations and row.who in self.who
-        return named and row.how in (self.how, ANY) and row.step in self.steps
+        return named and row.how == self.how and row.step in self.steps
 
 
-EITHER = frozenset({DONE, TAKEN_BACK})
 RULES = (
-    Rule(("live-migrate",), (SOURCE, DEST), TERM, ("pick", "check_destination", "check_source"),
+    Rule(("live-migrate",), (SOURCE, DEST, HOSTS, ALL), TERM, ("pick", "check_destination", "check_source"),
          frozenset({TAKEN_BACK}), "nothing has happened yet, and a host of it drains"),
-    Rule(("resize", "migrate"), (DEST,), TERM, ("check_source", "pick"),
+    Rule(("resize", "migrate"), (DEST, HOSTS, ALL), TERM, ("check_source", "pick"),
          frozenset({TAKEN_BACK}), "the only host it could go to drains"),
 )  # fmt: skip
 
@@ -70,12 +68,13 @@ def allowed(row: Row) -> frozenset[str]:
 
 def every() -> list[Row]:
     """Round by round."""
-    return [row for who in (SOURCE, DEST, CONDUCTOR) for how in (TERM, KILL) for row in _of_round(who, how)]
+    rounds = [(who, how) for who in PROCESSES for how in (TERM, KILL)] + [(BROKER, WIPE)]
+    return [row for who, how in rounds for row in _of_round(who, how)]
 
 
 def _of_round(who: str, how: str) -> Iterator[Row]:
     for name, operation in OPERATIONS.items():
         for step in operation.steps:
             yield Row(name, who, how, step.name)
-            if how == KILL and operation.runs_on(step.name) == who:
+            if how == KILL and operation.runs_on(step.name) in PROCESSES[who]:
                 yield Row(name, who, how, step.name, worked=True)

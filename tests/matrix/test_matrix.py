@@ -1,7 +1,7 @@
-"""{each operation of two hosts} x {source, destination, conductor} x {SIGTERM, kill -9} x {each of its steps}.
+"""{operations of two hosts} x {source, destination, conductor, broker, all} x {SIGTERM, kill -9} x {each step}.
 
-`make matrix MATRIX="-k resize-destination-SIGKILL"` runs what it names. The rows of a round (who, how) share the blow,
-so one of them costs nearly what all do.
+`make test` runs the rounds of one process, `make matrix` all of them, or what MATRIX="-k resize-destination-SIGKILL"
+names. The rows of a round (who, how) share the blow, so one of them costs nearly what all do.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.matrix import rows
+from tests.matrix.operations import CONDUCTOR, DEST, SOURCE
 from tests.matrix.rounds import Rounds, opened
 from tests.matrix.rows import Row
 
-pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(600)]
+IN_MAKE_TEST = {SOURCE, DEST, CONDUCTOR}
 
 
 class Played:
@@ -46,7 +48,12 @@ def played(request: pytest.FixtureRequest) -> Iterator[Played]:
         print("", *said, sep="\n")
 
 
-@pytest.mark.parametrize("row", rows.every(), ids=str)
+def marked(row: Row) -> object:
+    """Those of one process are live, too."""
+    return pytest.param(row, id=str(row), marks=[pytest.mark.live] if row.who in IN_MAKE_TEST else [])
+
+
+@pytest.mark.parametrize("row", [marked(row) for row in rows.every()])
 def test_whoever_is_ended(row: Row, played: Played):
     _, wrong = played.verdict(row)
     assert not wrong, "; ".join(wrong)
