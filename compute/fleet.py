@@ -11,7 +11,7 @@ from django.db.models import Count, Q
 
 from cells import scatter
 from cells.models import Cell, HostMapping
-from compute import departures, draining
+from compute import aggregates, departures, draining
 from compute.departures import Moves
 from compute.models import ComputeNode, Instance, Service
 from compute.models.host import COMPUTE
@@ -28,11 +28,7 @@ class Placed:
     service: Service
     waiting: int = 0  # requests nobody has begun; counted only where something drains
     moves: Moves = field(default_factory=Moves)  # of its servers; read only where they leave, or come back
-
-    @property
-    def zone(self) -> str:
-        """Only hosts are in a zone an operator chose."""
-        return self.service.availability_zone if self.service.binary == COMPUTE else INTERNAL_ZONE
+    zone: str = INTERNAL_ZONE  # only hosts are in one an operator chose
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +72,8 @@ def services(host: str = "", binary: str = "") -> Seen[Placed]:
     Three more for each host whose servers leave or come back.
     """
 
+    known = aggregates.by_host()
+
     def read(cell: Cell) -> list[Placed]:
         wanted = Service.objects.order_by("id")
         if host:
@@ -86,8 +84,9 @@ def services(host: str = "", binary: str = "") -> Seen[Placed]:
         waiting = draining.waiting_by_host() if any(one.drain_state for one in found) else {}
         moves = {one.host: departures.read(one.host) for one in found if one.drain_moves and one.binary == COMPUTE}
         return [
-            Placed(cell, one, waiting.get(one.host, 0), moves.get(one.host, Moves()))
-            if one.binary == COMPUTE else Placed(cell, one)
+            Placed(
+                cell, one, waiting.get(one.host, 0), moves.get(one.host, Moves()), aggregates.zone_of(one, known)
+            ) if one.binary == COMPUTE else Placed(cell, one)
             for one in found
         ]  # fmt: skip
 

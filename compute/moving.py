@@ -24,8 +24,8 @@ from compute.models import ComputeNode, Instance, InstanceAction, Service, Step
 from compute.models.host import COMPUTE
 from compute.models.instance import new_uuid
 from compute.scheduler import pick
-from compute.state import Move
 from compute.scheduler import wanted as scheduler_wanted
+from compute.state import Move
 from compute.virt.base import MIGRATES, Command, Progress, VirtError, Watch
 
 LOOK_EVERY = 0.4  # seconds between two looks for an abort: each is a few small queries
@@ -144,11 +144,6 @@ def must_go_on(run: Run) -> None:
         raise VirtError(f"host {source} drains")
     if destination and _service(destination).drain_state:
         raise VirtError(f"host {destination} drains")
-
-
-def zone_of(host: str) -> str:
-    """The availability zone a host is in."""
-    return _service(host).availability_zone
 
 
 def arrived(run: Run, **also: Any) -> None:

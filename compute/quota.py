@@ -16,7 +16,7 @@ from django.db.models import Count, F, Q, Sum
 
 from cells.models import InstanceMapping, RequestSpec
 from cloud.errors import Forbidden, QuotaExceeded
-from compute.models import KeyPair, ProjectLock, Quota
+from compute.models import KeyPair, ProjectLock, Quota, ServerGroup
 
 RESOURCES = tuple(settings.QUOTA_DEFAULTS)
 
@@ -132,6 +132,14 @@ def check_keypairs(project_id: str, user_id: str) -> None:
     allowed = limits(project_id)["key_pairs"]
     if 0 <= allowed <= KeyPair.objects.filter(user_id=user_id).count():
         raise Forbidden("Quota exceeded, too many key pairs.")
+
+
+def check_server_groups(project_id: str) -> None:
+    """In the global transaction that makes one. Raises QuotaExceeded when the project has all it may have."""
+    _take_turn(project_id)
+    allowed = limits(project_id)["server_groups"]
+    if 0 <= allowed <= ServerGroup.objects.filter(project_id=project_id).count():
+        raise QuotaExceeded("Quota exceeded, too many server groups.")
 
 
 def set_limits(project_id: str, wanted: Mapping[str, int]) -> None:

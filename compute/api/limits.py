@@ -5,7 +5,7 @@ from __future__ import annotations
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from compute import quota
+from compute import groups, quota
 from compute.api import quota_sets
 from compute.api.base import ComputeView
 from compute.api.wire import only
@@ -48,6 +48,6 @@ def _used(project_id: str, version: Version) -> dict[str, int]:
         "totalInstancesUsed": used.instances,
         "totalCoresUsed": used.cores,
         "totalRAMUsed": used.ram,
-        "totalServerGroupsUsed": 0,
+        "totalServerGroupsUsed": groups.count(project_id),
     }
     return shown | ({"totalFloatingIpsUsed": 0, "totalSecurityGroupsUsed": 0} if version < (2, 36) else {})

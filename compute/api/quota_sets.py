@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cloud.errors import BadRequest
-from compute import quota, schema
+from compute import groups, quota, schema
 from compute.api.base import ComputeView
 from compute.api.wire import LARGEST, closed, only, whole
 from compute.microversion import Version
@@ -60,7 +60,7 @@ class QuotaSetDetailView(ComputeView):
         """With what is used. Nothing is reserved: a server counts from the moment it is accepted."""
         only(self, "user_id")
         self.check(f"{RULE}detail", project_id)
-        used = asdict(quota.usage(project_id))
+        used = {**asdict(quota.usage(project_id)), "server_groups": groups.count(project_id)}
         detail = {
             name: {"limit": limit, "in_use": used.get(name, 0), "reserved": 0}
             for name, limit in limits(project_id, self.version).items()

@@ -11,6 +11,7 @@ from compute.api import (
     limits,
     migrations,
     quota_sets,
+    server_groups,
     services,
 )
 from compute.api import availability_zones as zones
@@ -44,6 +45,9 @@ _VIEWS = {
     f"{_HYPERVISOR}/servers": hypervisors.HypervisorServersView,
     "os-aggregates": aggregates.AggregatesView,
     "os-aggregates/<str:aggregate_id>": aggregates.AggregateView,
+    "os-aggregates/<str:aggregate_id>/action": aggregates.AggregateActionView,
+    "os-server-groups": server_groups.ServerGroupsView,
+    "os-server-groups/<str:group_id>": server_groups.ServerGroupView,
     "os-availability-zone": zones.AvailabilityZonesView,
     "os-availability-zone/detail": zones.AvailabilityZonesDetailView,
 }

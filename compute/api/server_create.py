@@ -12,12 +12,12 @@ from cloud.caller import Caller
 from cloud.errors import BadRequest, Forbidden, NotFound
 from cloud.images import store, tickets
 from cloud.images.models import Image
-from compute import flavors, policy, quota, schema
+from compute import aggregates, flavors, groups, policy, quota, schema
 from compute.api import wire
 from compute.boot import Order
 from compute.errors import FlavorNotFound
 from compute.microversion import Version
-from compute.models import Flavor, Instance, KeyPair, Service
+from compute.models import Flavor, Instance, KeyPair, ServerGroup, Service
 from compute.models.host import COMPUTE
 
 _TEXT = {"type": "string"}
@@ -25,6 +25,11 @@ _HOSTNAME = {"type": "string", "minLength": 2, "maxLength": 63, "pattern": r"^[a
 _FQDN = {"type": "string", "minLength": 2, "maxLength": 255, "pattern": r"^[a-zA-Z0-9][a-zA-Z0-9-.]*[a-zA-Z0-9]\Z"}
 _TAG = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": r"^[^,/]*\Z"}
 _LIST = {"type": "array"}
+_SERVERS = {"oneOf": [schema.UUID, {"type": "array", "items": schema.UUID, "uniqueItems": True}]}
+_HINTS = {
+    "type": "object",
+    "properties": {"group": schema.UUID, "same_host": _SERVERS, "different_host": _SERVERS},
+}
 MOST_AT_ONCE = 1000
 _ALWAYS: dict[str, Any] = {
     "name": schema.NAME,
@@ -75,8 +80,8 @@ def schema_for(version: Version) -> dict[str, Any]:
         "type": "object",
         "properties": {
             "server": server,
-            "os:scheduler_hints": {"type": "object"},
-            "OS-SCH-HNT:scheduler_hints": {"type": "object"},
+            "os:scheduler_hints": _HINTS,
+            "OS-SCH-HNT:scheduler_hints": _HINTS,
         },
         "required": ["server"],
         "additionalProperties": False,
@@ -91,15 +96,17 @@ def order_of(body: dict[str, Any], caller: Caller, request_id: str) -> Order:
     image = _image(server, caller)
     _fits(image, flavor, caller)
     quota.check_metadata(caller.project_id, server.get("metadata") or {})
-    zone, host, node = _destination(server, caller)
+    zone, host, node, forced = _destination(server, caller)
     least, most = _counts(server)
     hints = body.get("os:scheduler_hints") or body.get("OS-SCH-HNT:scheduler_hints") or {}
+    if "group" in hints:
+        _check_group(hints["group"], caller)
     network = "user" if server.get("networks") == "auto" else "none"
     return Order(
         caller=caller, request_id=request_id, name=server["name"].strip(), flavor=flavor, image_id=image.id,
         image=_image_snapshot(image), image_ticket=tickets.issue(image.id, "read"), count=most, least=least,
         network=network, availability_zone=zone, host=host, hypervisor_hostname=node,
-        pinned_zone=zone, columns=_columns(server, caller), scheduler_hints=hints,
+        pinned_zone=zone, columns=_columns(server, caller), scheduler_hints=hints, forced=forced,
     )  # fmt: skip
 
 
@@ -190,34 +197,45 @@ def _image_snapshot(image: Image) -> dict[str, Any]:
     }
 
 
-def _destination(server: dict[str, Any], caller: Caller) -> tuple[str, str, str]:
-    """(zone, host, node) as asked. Raises BadRequest, Forbidden."""
+def _destination(server: dict[str, Any], caller: Caller) -> tuple[str, str, str, bool]:
+    """(zone, host, node, whether they are forced) as asked. Raises BadRequest, Forbidden."""
     zone, _, rest = (server.get("availability_zone") or "").partition(":")
     host, _, node = rest.partition(":")
-    if host or node:
+    forced = bool(host or node)
+    if forced:
         policy.check(caller, "os_compute_api:servers:create:forced_host")
     asked_host, asked_node = server.get("host", ""), server.get("hypervisor_hostname", "")
     if asked_host or asked_node:
         policy.check(caller, "compute:servers:create:requested_destination")
-        if host or node:
+        if forced:
             raise BadRequest("An availability zone with a host and a requested host exclude each other.")
         host, node = asked_host, asked_node
         if host and not HostMapping.objects.filter(host=host).exists():
             raise BadRequest(f"Compute host {host} could not be found.")
     if zone:
         _check_zone(zone)
-    return zone, host, node
+    return zone, host, node, forced
 
 
 def _check_zone(zone: str) -> None:
     """A zone nobody is in is refused, unless a cell that is down may know better."""
 
+    known = aggregates.by_host()
+
     def zones(_: Cell) -> set[str]:
-        return set(Service.objects.filter(binary=COMPUTE).values_list("availability_zone", flat=True))
+        hosts = Service.objects.filter(binary=COMPUTE).only("host", "availability_zone")
+        return {aggregates.zone_of(host, known) for host in hosts}
 
     found = scatter.gather(Cell.objects.exclude(pk=CELL0), zones)
     if not found.down and not any(zone in known for known in found.values()):
         raise BadRequest("The requested availability zone is not available")
+
+
+def _check_group(uuid: str, caller: Caller) -> None:
+    """Raises BadRequest unless it is one of the project's."""
+    found = ServerGroup.objects.filter(uuid=uuid)
+    if not (found if caller.is_admin else found.filter(project_id=caller.project_id)).exists():
+        raise groups.unknown(uuid)
 
 
 def _counts(server: dict[str, Any]) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import orjson
 
 from cells.models import InstanceMapping, RequestSpec
 from cloud.caller import Caller
-from compute import policy, state
+from compute import groups, policy, state
 from compute.api.base import bookmark, links
 from compute.microversion import Version
 from compute.models import Service
@@ -131,7 +131,7 @@ def unknown(mapping: InstanceMapping, spec: RequestSpec | None, kind: str, versi
         "OS-EXT-STS:power_state": 0,
     }
     if version >= (2, 71):
-        server["server_groups"] = []
+        server["server_groups"] = groups.ids_of(server_id)
     return server
 
 
@@ -185,7 +185,7 @@ def _add_newer(server: dict[str, Any], row: ServerRow, view: View, *, detail_lis
     if minor >= 63:
         server["trusted_image_certificates"] = None
     if minor >= 71 and not detail_list:
-        server["server_groups"] = []
+        server["server_groups"] = groups.ids_of(row.uuid)
     if minor >= 73:
         server["locked_reason"] = row.locked_reason
     if minor >= 90:

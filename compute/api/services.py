@@ -21,7 +21,7 @@ from compute.api.wire import closed, moment, only
 from compute.errors import CellDown
 from compute.fleet import Placed
 from compute.microversion import Version
-from compute.models import ComputeNode, Departure, Instance, Service
+from compute.models import AggregateHost, ComputeNode, Departure, Instance, Service
 from compute.models.host import COMPUTE
 
 _REASON = {"type": "string", "minLength": 1, "maxLength": 255}
@@ -80,12 +80,13 @@ class ServiceView(ComputeView):
         return Response({"service": as_json(found, self.version)})
 
     def delete(self, request: Request, service_id: str) -> Response:
-        """Forget a service; of a compute host also its hypervisors and its place in a cell."""
+        """Forget a service; of a compute host also its hypervisors, its place in a cell, and in aggregates."""
         self.check("os_compute_api:os-services:delete")
         found = _by_id(service_id, self.version)
         _remove(found)
         if found.service.binary == COMPUTE:
             HostMapping.objects.filter(host=found.service.host, cell=found.cell).delete()
+            AggregateHost.objects.filter(host=found.service.host).delete()
         return Response(status=204)
 
 

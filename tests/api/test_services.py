@@ -210,7 +210,7 @@ def test_fifty_hosts_cost_as_many_queries_as_two(admin, cells, queries):
     many = queries(lambda: listed(admin.get("/os-services")))
 
     assert few == many
-    assert few <= 4
+    assert few <= 5  # aggregates, once
 
 
 def zones(answer):

@@ -1,0 +1,108 @@
+"""os-server-groups: servers that are to be together, or apart."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from django.db import transaction
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from cloud.errors import BadRequest, NotFound
+from compute import groups, quota, schema
+from compute.api import paging
+from compute.api.base import ComputeView
+from compute.api.wire import closed, only, whole
+from compute.microversion import Version
+from compute.models import ServerGroup
+
+RULE = "os_compute_api:os-server-groups:"
+
+
+class ServerGroupsView(ComputeView):
+    """GET and POST /os-server-groups."""
+
+    def get(self, request: Request) -> Response:
+        """The project's, oldest first; those of all projects for an admin."""
+        only(self, "all_projects", "limit", "offset")
+        self.check(f"{RULE}index")
+        found = ServerGroup.objects.order_by("pk")
+        if "all_projects" in request.query_params:
+            self.check(f"{RULE}index:all_projects")
+        else:
+            found = found.filter(project_id=self.caller.project_id)
+        first = whole("offset", schema.check_query("offset", request.query_params.get("offset", "0"), _NUMBER))
+        page = list(found[first : first + paging.limit_of(request)])
+        return Response({"server_groups": _as_json(page, self.version)})
+
+    def post(self, request: Request) -> Response:
+        """One policy. Several servers per host are a rule of anti-affinity alone."""
+        self.check(f"{RULE}create")
+        order = schema.check(request.data, _creation(self.version))["server_group"]
+        policy = order["policy"] if "policy" in order else order["policies"][0]
+        rules = {name: whole(name, value, 1) for name, value in order.get("rules", {}).items()}
+        if rules and policy != groups.ANTI_AFFINITY:
+            raise BadRequest("Only anti-affinity policy supports rules.")
+        owner = {"project_id": self.caller.project_id, "user_id": self.caller.user_id}
+        with transaction.atomic(using="default"):
+            quota.check_server_groups(self.caller.project_id)
+            made = ServerGroup.objects.create(name=order["name"], policy=policy, rules=rules, **owner)
+        return Response({"server_group": _as_json([made], self.version)[0]})
+
+
+class ServerGroupView(ComputeView):
+    """GET and DELETE /os-server-groups/{id}."""
+
+    def get(self, request: Request, group_id: str) -> Response:
+        """With the members nobody has asked to delete."""
+        self.check(f"{RULE}show")
+        return Response({"server_group": _as_json([self._group(group_id)], self.version)[0]})
+
+    def delete(self, request: Request, group_id: str) -> Response:
+        """Its servers stay, and are bound to nothing any more."""
+        self.check(f"{RULE}delete")
+        self._group(group_id).delete()
+        return Response(status=204)
+
+    def _group(self, group_id: str) -> ServerGroup:
+        """Of the caller's project; of any for an admin. Raises NotFound."""
+        found = ServerGroup.objects.filter(uuid=group_id)
+        group = (found if self.caller.is_admin else found.filter(project_id=self.caller.project_id)).first()
+        if group is None:
+            raise NotFound(f"Instance group {group_id} could not be found.")
+        return group
+
+
+_NUMBER = {"type": "string", "pattern": "^[0-9]+$"}
+_RULES = closed({"max_server_per_host": schema.POSITIVE})
+
+
+def _creation(version: Version) -> dict[str, Any]:
+    if version >= (2, 64):
+        policy = {"type": "string", "enum": list(groups.POLICIES)}
+        group = closed({"name": schema.NAME, "policy": policy, "rules": _RULES}, ["name", "policy"])
+    else:
+        known = groups.POLICIES if version >= (2, 15) else groups.POLICIES[:2]
+        one = {"type": "array", "items": {"enum": list(known)}, "minItems": 1, "maxItems": 1}
+        group = closed({"name": schema.NAME, "policies": one}, ["name", "policies"])
+    return closed({"server_group": group}, ["server_group"])
+
+
+def _as_json(page: list[ServerGroup], version: Version) -> list[dict[str, Any]]:
+    """All of a page with one query for their members."""
+    members = defaultdict(list)
+    for group_id, server_id in groups.living(page).values_list("group_id", "server_id"):
+        members[group_id].append(server_id)
+    return [_one(group, members[group.pk], version) for group in page]
+
+
+def _one(group: ServerGroup, members: list[str], version: Version) -> dict[str, Any]:
+    shown: dict[str, Any] = {"id": group.uuid, "name": group.name, "members": members}
+    if version >= (2, 64):
+        shown |= {"policy": group.policy, "rules": group.rules}
+    else:
+        shown |= {"policies": [group.policy], "metadata": {}}
+    if version >= (2, 13):
+        shown |= {"project_id": group.project_id, "user_id": group.user_id}
+    return shown
