@@ -1,0 +1,73 @@
+"""Boot another disk, so that somebody can repair the server's own, which is there as the second one."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from typing import Any
+
+from cloud.images import tickets
+from compute import choices, imagefile, off_meanwhile
+from compute.lifecycle import OPS, Answer, Asked, Run, ServerAction, StepSpec
+from compute.models import Instance
+from compute.schema import UUID
+from compute.state import Move, TaskState, VmState
+from compute.virt.base import Image
+
+LETTERS = string.ascii_letters + string.digits
+PASSWORD_LENGTH = 12
+
+
+class Rescue(ServerAction):
+    """Active, stopped or ERROR -> rescued. When the rescue disk does not boot it is as it was."""
+
+    key = name = "rescue"
+    policy = "os_compute_api:os-rescue"
+    body = {
+        "type": ["object", "null"],
+        "properties": {"adminPass": {"type": "string"}, "rescue_image_ref": UUID},
+        "additionalProperties": False,
+    }
+    move = Move(frozenset({VmState.ACTIVE, VmState.STOPPED, VmState.ERROR}), TaskState.RESCUING, VmState.RESCUED)
+    steps = (
+        StepSpec("power_off", "compute_rescue_power_off", undo="power_on_again"),
+        StepSpec("rescue", "compute_rescue_instance", lane=OPS, undo="unrescue"),
+    )
+
+    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+        """The image to boot: the one that is named, or the server's own."""
+        image_id, facts = instance.image_id, instance.image
+        named = (asked.body or {}).get("rescue_image_ref")
+        if named:
+            unusable = f"Requested rescue image '{named}' is not supported"
+            chosen = choices.image(named, asked.caller, missing=unusable)
+            image_id, facts = chosen.id, choices.image_facts(chosen)
+        return {"image_id": image_id, "image": facts, "image_ticket": tickets.issue(image_id, "read")}
+
+    def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
+        """The password is made or repeated here, and kept nowhere: no guest is told it."""
+        made = "".join(secrets.choice(LETTERS) for _ in range(PASSWORD_LENGTH))
+        return Answer(200, {"adminPass": (asked.body or {}).get("adminPass") or made})
+
+    def power_off(self, run: Run) -> None:
+        """With grace."""
+        off_meanwhile.turn_off(run)
+
+    def rescue(self, run: Run) -> None:
+        """In rescue already is success."""
+        params, facts = run.params, run.params["image"]
+        image = Image(
+            params["image_id"], facts.get("disk_format", "raw"), facts.get("size") or 0, facts.get("checksum") or "",
+            facts.get("virtual_size") or 0, facts.get("properties", {}),
+        )  # fmt: skip
+        fetch = imagefile.source(image.id, params["image_ticket"])
+        run.hypervisor.rescue(run.instance.as_guest(), image, fetch)
+
+    def unrescue(self, run: Run) -> None:
+        """Its own disk is the first again."""
+        if not run.instance.deleted:
+            run.hypervisor.unrescue(run.instance.as_guest())
+
+    def power_on_again(self, run: Run) -> None:
+        """It did not get into rescue."""
+        off_meanwhile.turn_on_again(run)

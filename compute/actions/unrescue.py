@@ -1,0 +1,39 @@
+"""The server is repaired: it boots its own disk again."""
+
+from __future__ import annotations
+
+from compute import off_meanwhile
+from compute.lifecycle import OPS, Run, ServerAction, StepSpec
+from compute.state import Move, TaskState, VmState
+from compute.virt.base import GuestNotFound, VirtError
+
+
+class Unrescue(ServerAction):
+    """Rescued -> active."""
+
+    key = name = "unrescue"
+    policy = "os_compute_api:os-unrescue"
+    move = Move(frozenset({VmState.RESCUED}), TaskState.UNRESCUING, VmState.ACTIVE)
+    steps = (
+        StepSpec("power_off", "compute_unrescue_power_off", undo="power_on_again"),
+        StepSpec("unrescue", "compute_unrescue_instance", lane=OPS),
+    )
+
+    def power_off(self, run: Run) -> None:
+        """With grace: what it wrote to its own disk is there to stay."""
+        off_meanwhile.turn_off(run)
+
+    def unrescue(self, run: Run) -> None:
+        """Out of rescue, and on. One that is out and cannot be powered on is repaired less well than was thought."""
+        guest = run.instance.as_guest()
+        run.hypervisor.unrescue(guest)
+        try:
+            run.hypervisor.power_on(guest)
+        except VirtError as error:
+            if error.retryable or isinstance(error, GuestNotFound):
+                raise
+            run.note(f"it is out of rescue, and could not be powered on: {error}")  # its power state will say so
+
+    def power_on_again(self, run: Run) -> None:
+        """In rescue, as before."""
+        off_meanwhile.turn_on_again(run)

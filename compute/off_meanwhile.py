@@ -1,0 +1,26 @@
+"""A server that an action turns off on its way, with grace, and on again when it does not get there."""
+
+from __future__ import annotations
+
+from compute import grace, journal
+from compute.lifecycle import Run
+from compute.state import TaskState
+from compute.virt.base import PowerState
+
+LEAVING = frozenset({TaskState.DELETING, TaskState.SOFT_DELETING})
+
+
+def turn_off(run: Run) -> None:
+    """Off when this returns; whether it was on is in the params from before that."""
+    driver, uuid = run.hypervisor, run.instance.uuid
+    if "was_on" not in run.params:
+        journal.change_params(run.action, was_on=driver.power_state(uuid) is PowerState.RUNNING)
+    seconds = grace.timeout_for(run.instance.image.get("properties", {}))
+    run.note(grace.shut_down(driver, uuid, run.deadline(seconds)))
+
+
+def turn_on_again(run: Run) -> None:
+    """Only what was on, and that nobody is deleting."""
+    wanted = run.params.get("was_on") and not run.instance.deleted
+    if wanted and run.instance.task_state not in LEAVING:
+        run.hypervisor.power_on(run.instance.as_guest())
