@@ -17,6 +17,7 @@ from compute.virt.base import Driver, GuestEvent, PowerState, VirtError
 
 logger = log.get(__name__)
 OFF = {PowerState.SHUTDOWN, PowerState.CRASHED}
+RESUMED = {VmState.ACTIVE, VmState.RESCUED}  # started again after their host booted; one in rescue, in rescue
 
 # (vm_state on record, what the hypervisor says) -> vm_state to record. What is not listed stays.
 FOLLOW: dict[tuple[str, PowerState], VmState] = {
@@ -60,7 +61,7 @@ def sync(host: str, driver: Driver, *, resume: bool = False) -> int:
         if _is_known(instance, power_state):
             continue
         differing += 1
-        if resume and instance.vm_state == VmState.ACTIVE and power_state in OFF:
+        if resume and instance.vm_state in RESUMED and power_state in OFF:
             _resume(instance, driver)
         else:
             _record(instance, power_state, "found by the power sync")
