@@ -49,6 +49,7 @@ class Answer:
     status: int = 202
     body: Any = None
     headers: dict[str, str] = field(default_factory=dict)
+    server: dict[str, Any] | None = None  # the body is the server, as it will be with these columns
 
 
 @dataclass(slots=True)
@@ -96,6 +97,7 @@ class ServerAction:
     clean_up: ClassVar[StepSpec | None] = None  # makes good what a failed or cancelled action began
     elsewhere: ClassVar[StepSpec | None] = None  # looks for another host
     needs_host: ClassVar[bool] = True
+    builds: ClassVar[bool] = False  # makes the guest, so there need not have been one
     minds_lock: ClassVar[bool] = True
 
     # -- API side
@@ -166,7 +168,7 @@ class ServerAction:
 
     def _must_have_run(self, instance: Instance) -> None:
         """What was never built cannot be rebooted, started or copied, whatever its state says."""
-        if self.needs_host and instance.launched_at is None:
+        if self.needs_host and not self.builds and instance.launched_at is None:
             name = self.called or self.name or self.key
             raise Conflict(f"Instance {instance.uuid} is in an invalid state for '{name}'")
 

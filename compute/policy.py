@@ -46,6 +46,7 @@ RULES: dict[str, Rule] = {
         "os-suspend-server:suspend": M, "os-suspend-server:resume": M,
         "os-lock-server:lock": M, "os-lock-server:unlock": M,
         "os-lock-server:unlock:unlock_override": A,
+        "servers:rebuild": M, "os-evacuate": A,
         "servers:resize": M, "servers:confirm_resize": M, "servers:revert_resize": M,
         "os-migrate-server:migrate": MG, "os-migrate-server:migrate:host": A,
         "os-migrate-server:migrate_live": MG, "os-migrate-server:migrate_live:host": A,

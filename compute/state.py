@@ -82,7 +82,8 @@ REBOOT_WAITS = frozenset(
 class Move:
     """One legal trip: from a stable state, through `busy`, to `done`; `failed` where it breaks.
 
-    `done` or `failed` of None leave vm_state as it was. `over` names the task states it may preempt.
+    `done` or `failed` of None leave vm_state as it was. `over` names the task states it may preempt; `then` is
+    what the server goes on with, when a request waits for it.
     """
 
     start: frozenset[VmState]
@@ -90,6 +91,7 @@ class Move:
     done: VmState | None = None
     failed: VmState | None = None
     over: frozenset[TaskState] = frozenset()
+    then: TaskState | None = None
 
 
 # status shown by the API: vm_state -> {task_state or None: status} (nova.md 5.8)
@@ -145,7 +147,7 @@ def begin(instance: Instance, move: Move) -> None:
 
 def finish(instance: Instance, move: Move, power_state: PowerState | None = None, **also: Any) -> None:
     """Busy -> done, unless a delete or an operator moved the server meanwhile (StateConflict)."""
-    changes: dict[str, Any] = {"task_state": None, "progress": 0, **also}
+    changes: dict[str, Any] = {"task_state": move.then, "progress": 0, **also}
     if move.done is not None:
         changes["vm_state"] = move.done
     if power_state is not None:
@@ -156,7 +158,7 @@ def finish(instance: Instance, move: Move, power_state: PowerState | None = None
 def abandon(instance: Instance, move: Move, fault: dict[str, Any] | None,
             power_state: PowerState | None = None) -> None:  # fmt: skip
     """Busy -> idle after a failure, with the reason. Raises StateConflict when preempted."""
-    changes: dict[str, Any] = {"task_state": None, "progress": 0}
+    changes: dict[str, Any] = {"task_state": move.then, "progress": 0}
     if fault is not None:
         changes["fault"] = fault
     if move.failed is not None:

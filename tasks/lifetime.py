@@ -17,7 +17,7 @@ from django.db import DatabaseError, close_old_connections
 from cells.context import target_cell
 from cells.models import Cell
 from cloud import env, log, metrics, supervisor
-from compute import dispatch, handover, power, recovery
+from compute import dispatch, gone, handover, power, recovery
 from compute.scheduler import place
 from compute.virt.base import GuestEvent, VirtError
 from tasks import drain, heartbeat, hostboot, inventory, lanes, periodic, worker
@@ -101,6 +101,8 @@ def _look_after_the_past(me: worker.Worker, listening: drain.Drain) -> None:
         return
     with target_cell(me.alias):
         inventory.report(me)
+        if me.driver is not None:
+            gone.turn_off(me.host, me.driver)
         wanted = heartbeat.read_wish(me).wanted
         heartbeat.start(listening.status, listening.obey)  # not before the inventory: a host that is up can be picked
         lane = dispatch.OPS if wanted else ""

@@ -9,7 +9,8 @@ from rest_framework.response import Response
 
 from cloud.errors import BadRequest
 from compute import actions, lookup, schema
-from compute.api.base import ComputeView
+from compute.api import server_view
+from compute.api.base import ComputeView, link
 from compute.errors import ServerLocked, ServerNotReady
 from compute.lifecycle import Asked, ServerAction
 from compute.models import Instance
@@ -26,6 +27,9 @@ class ServerActionView(ComputeView):
             _refuse(action, instance, self.caller.is_admin)
             asked = Asked(self.caller, self.request_id, value, self.version)
             answer = action.submit(instance, asked)
+            if answer.server is not None:
+                shown = server_view.future(instance, answer.server, self.version, self.caller)
+                answer.body, answer.headers = {"server": shown}, {"Location": link(f"/servers/{server_id}")}
         return Response(answer.body, status=answer.status, headers=answer.headers)
 
     def _parse(self, body: Any) -> tuple[ServerAction, Any]:

@@ -61,8 +61,8 @@ _SINCE: list[tuple[Version, dict[str, Any]]] = [
     ((2, 63), {"trusted_image_certificates": {"type": ["array", "null"], "maxItems": 50, "items": _TEXT}}),
     ((2, 74), {"host": {"type": "string", "minLength": 1, "maxLength": 255},
                "hypervisor_hostname": {"type": "string", "minLength": 1, "maxLength": 255}}),
-    ((2, 90), {"hostname": _HOSTNAME}),
-    ((2, 94), {"hostname": _FQDN}),
+    ((2, 90), {"hostname": schema.HOSTNAME}),
+    ((2, 94), {"hostname": schema.FQDN}),
 ]  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def order_of(body: dict[str, Any], caller: Caller, request_id: str) -> Order:
     network = "user" if server.get("networks") == "auto" else "none"
     return Order(
         caller=caller, request_id=request_id, name=server["name"].strip(), flavor=flavor, image_id=image.id,
-        image=_image_snapshot(image), image_ticket=tickets.issue(image.id, "read"), count=most, least=least,
+        image=choices.image_facts(image), image_ticket=tickets.issue(image.id, "read"), count=most, least=least,
         network=network, availability_zone=zone, host=host, hypervisor_hostname=node,
         pinned_zone=zone, columns=_columns(server, caller), scheduler_hints=hints, forced=forced,
     )  # fmt: skip
@@ -158,43 +158,14 @@ def _image(server: dict[str, Any], caller: Caller) -> Image:
         if "imageRef" in server or not server.get("block_device_mapping_v2"):
             raise BadRequest("Missing imageRef attribute")
         image_id = server["block_device_mapping_v2"][0]["uuid"]
-    schema.check({"imageRef": image_id}, {"properties": {"imageRef": schema.UUID}})
-    try:
-        image = store.visible_to(caller, image_id)
-    except NotFound as exc:
-        raise BadRequest("Can not find requested image") from exc
-    if image.status != "active":
-        raise BadRequest(f"Image {image_id} is not active.")
-    return image
+    return choices.image(image_id, caller)
 
 
 def _fits(image: Image, flavor: Flavor, caller: Caller) -> None:
-    if flavor.memory_mb < image.min_ram:
-        raise BadRequest("Flavor's memory is too small for requested image.")
-    if not flavor.disk_gb:
-        rule = "os_compute_api:servers:create:zero_disk_flavor"
-        if not policy.allows(caller, rule):
-            raise Forbidden("Only volume-backed servers are allowed for flavors with zero disk.")
-        return
-    if flavor.disk_gb < image.min_disk or flavor.disk_gb << 30 < (image.virtual_size or image.size or 0):
-        raise BadRequest(
-            f"Flavor's disk is too small for requested image. Flavor disk is {flavor.disk_gb << 30} bytes, "
-            f"image is {image.virtual_size or image.size} bytes."
-        )
-
-
-def _image_snapshot(image: Image) -> dict[str, Any]:
-    """What the host needs to know of the image, kept in the server's row."""
-    return {
-        "name": image.name,
-        "disk_format": image.disk_format,
-        "size": image.size,
-        "virtual_size": image.virtual_size,
-        "checksum": image.checksum,
-        "min_ram": image.min_ram,
-        "min_disk": image.min_disk,
-        "properties": {key: str(value) for key, value in image.properties.items()},
-    }
+    rule = "os_compute_api:servers:create:zero_disk_flavor"
+    if not flavor.disk_gb and not policy.allows(caller, rule):
+        raise Forbidden("Only volume-backed servers are allowed for flavors with zero disk.")
+    choices.must_fit(image, flavor.memory_mb, flavor.disk_gb)
 
 
 def _destination(server: dict[str, Any], caller: Caller) -> tuple[str, str, str, bool]:
@@ -256,12 +227,12 @@ def _columns(server: dict[str, Any], caller: Caller) -> dict[str, Any]:
         "disk_config": server.get("OS-DCF:diskConfig", "MANUAL"),
         "access_ip_v4": server.get("accessIPv4", ""),
         "access_ip_v6": server.get("accessIPv6", ""),
-        "user_data": _user_data(server.get("user_data") or ""),
+        "user_data": choices.user_data(server.get("user_data") or ""),
     }
     if "hostname" in server:
         columns["hostname"] = server["hostname"]
     if server.get("key_name"):
-        columns |= _key(server["key_name"], caller)
+        columns |= choices.key(server["key_name"], caller)
     return columns
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -14,7 +15,8 @@ from cloud.caller import Caller
 from compute import groups, policy, state
 from compute.api.base import bookmark, links
 from compute.microversion import Version
-from compute.models import Service
+from compute.models import Instance, Service
+from compute.models.host import COMPUTE
 from compute.server_rows import ServerRow
 
 _SHOWS_PROGRESS = {"ACTIVE", "BUILD", "REBUILD", "RESIZE", "VERIFY_RESIZE", "MIGRATING"}
@@ -103,6 +105,24 @@ def full(row: ServerRow, view: View, *, detail_list: bool = False) -> dict[str, 
     return server
 
 
+def current(instance: Instance, version: Version, caller: Caller) -> dict[str, Any]:
+    """The row as it is now, as text."""
+    rows = Instance.objects.using(instance._state.db).filter(pk=instance.pk)
+    row = server_rows.read(rows)[0]
+    return full(row, View.of(version, caller, _services_of(row, rows.db, caller)))
+
+
+def future(instance: Instance, columns: Mapping[str, Any], version: Version, caller: Caller) -> dict[str, Any]:
+    """As a rebuild answers it: the server with what is going to be in some of its columns."""
+    for name, value in columns.items():
+        setattr(instance, name, value)
+    row = server_rows.of(instance)
+    server = full(row, View.of(version, caller, _services_of(row, str(instance._state.db), caller)))
+    if version < (2, 75):
+        server = as_changed(server)
+    return server | ({"user_data": row.user_data or None} if version >= (2, 57) else {})
+
+
 def as_changed(server: dict[str, Any]) -> dict[str, Any]:
     """What PUT answered before 2.75: the server without what came as extensions."""
     return {
@@ -152,6 +172,14 @@ def host_status(service: Service | None, host: str) -> str:
     if service.disabled:
         return "MAINTENANCE"
     return "UP" if service.is_up else "UNKNOWN"
+
+
+def _services_of(row: ServerRow, database: str, caller: Caller) -> dict[str, Service]:
+    """Of its host, for those who may know how that is."""
+    if not row.host or not policy.allows(caller, "os_compute_api:servers:show:host_status"):
+        return {}
+    found = Service.objects.using(database).filter(binary=COMPUTE, host=row.host)
+    return {service.host: service for service in found}
 
 
 def _add_attributes(server: dict[str, Any], row: ServerRow, version: Version) -> None:

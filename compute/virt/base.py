@@ -174,8 +174,15 @@ class Driver(ABC):
         """
 
     @abstractmethod
-    def destroy(self, uuid: str) -> None:
-        """Off, undefined, disks and saved memory gone. Unknown is success."""
+    def destroy(self, uuid: str, *, disk: bool = True) -> None:
+        """Off, undefined, saved memory gone, and its disks unless `disk` is false. Unknown is success.
+
+        Disks in a folder that hosts share stay while the guest lives on another one.
+        """
+
+    def shares_disk(self, uuid: str) -> bool:
+        """Whether the disk of a guest that lives on another host is here, too: they share the folder it is in."""
+        return False
 
     @abstractmethod
     def power_on(self, guest: Guest) -> None:

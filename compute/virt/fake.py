@@ -89,7 +89,7 @@ class FakeDriver(Migration, Rescue, Driver):
         with self._call("power_state", uuid):
             return self._power(uuid)
 
-    def spawn(self, guest: Guest, fetch: ImageSource) -> None:
+    def spawn(self, guest: Guest, fetch: ImageSource, *, on: bool = True) -> None:
         with self._call("spawn", guest.uuid, guest):
             if self._power(guest.uuid) in ALIVE:
                 return
@@ -97,9 +97,12 @@ class FakeDriver(Migration, Rescue, Driver):
             wanted = guest.disk_gb * GIB
             if wanted and wanted < size:
                 raise ImageUnusable(f"image {guest.image.id} needs {size} bytes, the disk has {wanted}")
-            self._boot(guest, Effect.SPAWNED, virtual_size=wanted or size)
+            if on:
+                self._boot(guest, Effect.SPAWNED, virtual_size=wanted or size)
+            else:
+                self._build(guest, wanted or size)
 
-    def destroy(self, uuid: str) -> None:
+    def destroy(self, uuid: str, *, disk: bool = True) -> None:
         with self._call("destroy", uuid):
             self._forget_moves(uuid)
             self._state.forget(uuid)
@@ -270,6 +273,13 @@ class FakeDriver(Migration, Rescue, Driver):
             said = f"STILLWATER BOOT image={image} boots={record.boots}\nSTILLWATER READY\n"
             self._state.write_console(guest.uuid, said)
         self._tell(GuestEvent(guest.uuid, PowerState.RUNNING, "started"))
+
+    def _build(self, guest: Guest, virtual_size: int) -> None:
+        """There, and off."""
+        with self._state.alone():
+            properties = dict(guest.image.properties)
+            self._state.save(Record(guest.uuid, guest.name, PowerState.SHUTDOWN, virtual_size, properties=properties))
+            self._state.happened(guest.uuid, Effect.BUILT)
 
     def _tell(self, event: GuestEvent) -> None:
         for watcher in list(self._watchers):

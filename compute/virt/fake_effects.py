@@ -12,6 +12,7 @@ class Effect(StrEnum):
     """One kind of change to a guest."""
 
     SPAWNED = "spawned"
+    BUILT = "built, off"
     POWERED_ON = "powered on"
     OFF_BY_GUEST = "powered off by guest"
     OFF_BY_FORCE = "powered off by force"

@@ -81,7 +81,7 @@ OFF_ROAD: dict[tuple[str, str], tuple[Callable[[Any, Cloud], str], Callable[[Clo
     ("Delete", "count_again"): (count_again, counted),
 }
 # have matrices of their own: test_migrate_live.py, test_resize.py and their neighbours
-ELSEWHERE = {"MigrateLive", "Resize", "Migrate", "ConfirmResize", "RevertResize"}
+ELSEWHERE = {"MigrateLive", "Resize", "Migrate", "ConfirmResize", "RevertResize", "Rebuild", "Evacuate", "ForgetGuest"}
 OF_RESIZED = {("Delete", "forget_source")}  # test_resize.py, too
 
 

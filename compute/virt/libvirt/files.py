@@ -55,6 +55,11 @@ class GuestFiles:
         if self.owner() != host:
             _write(self.directory / "owner", f"{host}\n")
 
+    def disown(self, host: str) -> None:
+        """The guest does not live at this host any more, and its files are there for another one."""
+        if self.owner() == host:
+            (self.directory / "owner").unlink(missing_ok=True)
+
     def console_tail(self) -> str:
         """The end of the serial console, from the first whole line on."""
         now = _tail(self.console)

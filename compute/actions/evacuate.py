@@ -1,0 +1,164 @@
+"""Build a server anew on another host, because its own is gone."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from django.utils import timezone
+
+from cloud.errors import BadRequest, Conflict, NotFound
+from cloud.images import tickets
+from compute import actions, claims, gone, imagefile, journal, moving, rebuilding, schema, state
+from compute.errors import StateConflict
+from compute.lifecycle import OPS, Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
+from compute.microversion import Version
+from compute.models import Instance, Service, Step
+from compute.models.host import COMPUTE
+from compute.state import Move, TaskState, VmState
+from compute.virt.base import PowerState
+
+HOST = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[a-zA-Z0-9-._]*\Z"}
+STAY_OFF_SINCE = (2, 95)
+NOT_FROM = (TaskState.DELETING, TaskState.SOFT_DELETING)
+
+
+class Evacuate(ServerAction):
+    """Active, stopped or in error -> active or stopped, elsewhere. Refused while the old host may run the guest.
+
+    What the old host has of it is removed when that host is back: the action ForgetGuest.
+    """
+
+    key = name = "evacuate"
+    policy = "os_compute_api:os-evacuate"
+    minds_lock = False
+    builds = True
+    steps = (
+        StepSpec("pick", "rebuild_server", On.CONDUCTOR, undo="give_back"),
+        StepSpec("build", "compute_rebuild_instance", On.DEST, OPS, undo="tear_down", no_return=True),
+    )
+
+    # -- API side
+
+    def schema(self, version: Version) -> dict[str, Any]:
+        """onSharedStorage until 2.13, force from 2.29 to 2.67."""
+        fields: dict[str, Any] = {"host": HOST, "adminPass": {"type": "string"}}
+        if version < (2, 14):
+            fields["onSharedStorage"] = schema.BOOLEAN
+        if (2, 29) <= version < (2, 68):
+            fields["force"] = schema.BOOLEAN
+        required = ["onSharedStorage"] if version < (2, 14) else []
+        return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
+
+    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+        """Whether its host is surely off, and what can be said of a named one. Raises BadRequest, Conflict."""
+        host = asked.body.get("host", "")
+        forced = schema.is_true(asked.body.get("force", False))
+        if asked.microversion >= (2, 29) and forced and not host:
+            raise BadRequest("Can't force to a non-provided destination")
+        must_be_gone(instance.host)
+        if host:
+            _must_do(instance, host)
+        on = asked.microversion < STAY_OFF_SINCE and instance.vm_state != VmState.STOPPED
+        return {
+            **moving.begun_at(instance), "host": host, "forced": bool(host) and forced, "on": on,
+            "image_ticket": tickets.issue(instance.image_id, "read"),
+        }  # fmt: skip
+
+    def move_for(self, params: dict[str, Any]) -> Move:
+        """Off if it was, or since 2.95; then what was asked of it before goes on, if that still waits."""
+        waits = Step.objects.filter(pk=params.get("follows"), state=Step.State.QUEUED).exists()
+        return rebuilding.move(on=params["on"], then=TaskState(params["task"]) if waits else None)
+
+    def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
+        """Over whatever cannot go on because a host is gone. Raises StateConflict."""
+        follows = gone.let_go(instance)
+        task = TaskState(instance.task_state) if instance.task_state else None
+        params |= {"task": task, "follows": follows.pk if follows is not None else None}
+        over = frozenset({task} - {None, *NOT_FROM})
+        state.begin(instance, Move(rebuilding.FROM, TaskState.REBUILDING, over=over))
+
+    def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
+        """Before 2.14 its clients look for a password; there is none."""
+        return Answer(200, {"adminPass": ""} if asked.microversion < (2, 14) else None)
+
+    # -- there
+
+    def pick(self, run: Run) -> None:
+        """Another host, and room on it."""
+        forced = run.params["forced"]
+        moving.claim(run, moving.wanted(run.instance, run.params["host"], forced=forced), forced=forced)
+
+    def build(self, run: Run) -> None:
+        """From its disk where hosts share it, else from its image. What an earlier stay left here goes first."""
+        instance, driver = run.instance, run.hypervisor
+        if "kept" not in run.params:
+            kept = driver.shares_disk(instance.uuid)
+            if not kept:
+                driver.destroy(instance.uuid)
+            journal.change_params(run.action, kept=kept)
+        fetch = imagefile.source(instance.image_id, run.params["image_ticket"])
+        driver.spawn(instance.as_guest(), fetch, on=run.params["on"])
+        run.note("with the disk it had" if run.params["kept"] else "from its image")
+
+    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+        """It belongs to its new host; the old one owes its removal. One that was deleted meanwhile is at neither."""
+        if run.step.name != "build":
+            return
+        moving.arrived(run)
+        if run.instance.deleted:
+            gone.leave(run.instance, run.params["destination"])
+            claims.release(run.instance.uuid)
+            return
+        claims.release(run.instance.uuid, run.params["source_node"])
+        actions.follow(run.instance, run.params["source"])
+        gone.leave(run.instance, run.params["source"], run.action)
+
+    def complete(self, run: Run, power_state: PowerState | None) -> None:
+        """Whoever took the server meanwhile has it where it is now."""
+        with suppress(StateConflict):
+            move = self.move_for(run.params)
+            state.finish(run.instance, move, power_state, launched_at=timezone.now(), fault=None)
+
+    # -- taking it back
+
+    def tear_down(self, run: Run) -> None:
+        """Nothing of it is here; a disk that hosts share stays."""
+        if "kept" in run.params and run.instance.host != run.params["destination"]:
+            run.hypervisor.destroy(run.instance.uuid, disk=not run.params["kept"])
+
+    def give_back(self, run: Run) -> None:
+        """The room claimed at the destination."""
+        moving.give_back(run)
+
+    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+        """As it was, on the host that is gone, with a fault: it can be evacuated again."""
+        if not rebuilding.was_taken(run):
+            state.abandon(run.instance, self.move_for(run.params), fault_of(error), power_state)
+
+
+def must_be_gone(host: str) -> None:
+    """Raises BadRequest, Conflict unless somebody said that a host is off, and it is silent."""
+    service = Service.objects.filter(binary=COMPUTE, host=host).first()
+    if service is None or gone.is_gone(service):
+        return
+    if service.is_up:
+        raise BadRequest(f"Compute service of {host} is still in use.")
+    if service.forced_down:
+        raise Conflict(
+            f"Host {host} was forced down, and reports again: its guests may run. Turn the machine off, then say "
+            f"again that it is down."
+        )
+    raise Conflict(
+        f"Compute service of {host} is down, but nobody has confirmed that its guests are off. Turn the machine off, "
+        f"then: openstack compute service set --down {host} {COMPUTE}"
+    )
+
+
+def _must_do(instance: Instance, host: str) -> None:
+    """Raises NotFound, BadRequest, Conflict."""
+    if not Service.objects.filter(binary=COMPUTE, host=host).exists():
+        raise NotFound(f"Compute host {host} not found.")
+    if host == instance.host:
+        raise BadRequest("The target host can't be the same one.")
+    moving.must_be_possible(instance, host)

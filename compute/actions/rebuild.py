@@ -1,0 +1,157 @@
+"""Build a server anew where it is, from its own image or another one. What was on its disk is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils import timezone
+
+from cells.models import RequestSpec
+from cloud.errors import BadRequest, Conflict
+from cloud.images import tickets
+from compute import choices, claims, grace, imagefile, quota, rebuilding, schema, state
+from compute.lifecycle import OPS, Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
+from compute.microversion import Version
+from compute.models import ComputeNode, Instance
+from compute.schema import METADATA, NAME
+from compute.state import Move, TaskState, VmState
+from compute.virt.base import PowerState
+
+TEXT = {"type": "string"}
+ALWAYS: dict[str, Any] = {
+    "name": NAME,
+    "imageRef": schema.UUID,
+    "adminPass": TEXT,
+    "metadata": METADATA,
+    "preserve_ephemeral": schema.BOOLEAN,
+    "OS-DCF:diskConfig": {"type": "string", "enum": ["AUTO", "MANUAL"]},
+    "accessIPv4": schema.IPV4,
+    "accessIPv6": schema.IPV6,
+}
+SINCE: list[tuple[Version, dict[str, Any]]] = [
+    ((2, 19), {"description": {"type": ["string", "null"], "maxLength": 255}}),
+    ((2, 54), {"key_name": {"type": ["string", "null"], "minLength": 1, "maxLength": 255}}),
+    ((2, 57), {"user_data": {"type": ["string", "null"], "maxLength": 65535}}),
+    ((2, 63), {"trusted_image_certificates": {"type": ["array", "null"], "maxItems": 50, "items": TEXT}}),
+    ((2, 90), {"hostname": schema.HOSTNAME}),
+    ((2, 94), {"hostname": schema.FQDN}),
+]
+# in the body -> column of the server
+PLAIN = {
+    "name": "display_name", "description": "description", "metadata": "metadata", "hostname": "hostname",
+    "OS-DCF:diskConfig": "disk_config", "accessIPv4": "access_ip_v4", "accessIPv6": "access_ip_v6",
+}  # fmt: skip
+
+
+class Rebuild(ServerAction):
+    """Active or in error -> active; stopped -> stopped. The guest is asked to shut down first."""
+
+    key = name = "rebuild"
+    policy = "os_compute_api:servers:rebuild"
+    builds = True
+    move = Move(rebuilding.FROM, TaskState.REBUILDING, VmState.ACTIVE, failed=VmState.ERROR)
+    steps = (
+        StepSpec("note_image", "rebuild_server", On.CONDUCTOR, undo="note_image_again"),
+        StepSpec("power_off", "compute_stop_instance"),
+        StepSpec("tear_down", "compute_detach_instance", lane=OPS),
+        StepSpec("build", "compute_rebuild_instance", lane=OPS),
+    )
+
+    # -- API side
+
+    def schema(self, version: Version) -> dict[str, Any]:
+        """By microversion, and closed."""
+        fields = dict(ALWAYS)
+        for since, added in SINCE:
+            if version >= since:
+                fields |= added
+        if version <= (2, 56):
+            fields["personality"] = {"type": "array"}
+        return {"type": "object", "properties": fields, "required": ["imageRef"], "additionalProperties": False}
+
+    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+        """The image, and what the server's row will be. Raises BadRequest, Forbidden."""
+        body = asked.body
+        _refuse_what_we_cannot(body)
+        image = choices.image(body["imageRef"], asked.caller, missing="Cannot find image for rebuild")
+        choices.must_fit(image, instance.memory_mb, instance.disk_gb)
+        quota.check_metadata(instance.project_id, body.get("metadata") or {})
+        new = {PLAIN[name]: value for name, value in body.items() if name in PLAIN}
+        if "user_data" in body:
+            new["user_data"] = choices.user_data(body["user_data"] or "")
+        if "key_name" in body:
+            name = body["key_name"]
+            new |= choices.key(name, asked.caller) if name else {"key_name": None, "key_data": ""}
+        new |= {"image_id": image.id, "image": choices.image_facts(image)}
+        return {"was": instance.vm_state, "new": new, "image_ticket": tickets.issue(image.id, "read")}
+
+    def move_for(self, params: dict[str, Any]) -> Move:
+        """A stopped server stays so."""
+        return rebuilding.move(on=params["was"] != VmState.STOPPED, failed=VmState.ERROR)
+
+    def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
+        """One that was never built holds nothing of its host. Raises Conflict when there is no room any more."""
+        super().begin(instance, asked, params)
+        node = ComputeNode.objects.filter(hypervisor_hostname=instance.node).first()
+        size = (instance.vcpus, instance.memory_mb, instance.disk_gb)
+        if node is None or not claims.claim(instance.uuid, node, *size):
+            raise Conflict(f"Host {instance.host} has no room for instance {instance.uuid}.")
+
+    def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
+        """The server, as it will be."""
+        return Answer(202, server=params["new"])
+
+    # -- there
+
+    def note_image(self, run: Run) -> None:
+        """On a conductor, which may touch the global side: what is shown of it while its cell is down."""
+        RequestSpec.objects.filter(pk=run.instance.uuid).update(image_id=run.params["new"]["image_id"])
+
+    def note_image_again(self, run: Run) -> None:
+        """The image it has, however far the rebuild came."""
+        RequestSpec.objects.filter(pk=run.instance.uuid).update(image_id=run.instance.image_id)
+
+    def power_off(self, run: Run) -> None:
+        """With grace. No guest at all is success."""
+        seconds = grace.timeout_for(run.instance.image.get("properties", {}))
+        run.note(grace.shut_down(run.hypervisor, run.instance.uuid, run.deadline(seconds)))
+
+    def tear_down(self, run: Run) -> None:
+        """The old disk is no more."""
+        run.hypervisor.destroy(run.instance.uuid)
+
+    def build(self, run: Run) -> None:
+        """Built already is success."""
+        fetch = imagefile.source(run.instance.image_id, run.params["image_ticket"])
+        on = self.move_for(run.params).done == VmState.ACTIVE
+        run.hypervisor.spawn(run.instance.as_guest(), fetch, on=on)
+
+    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+        """With its old disk the server loses what it was."""
+        if run.step.name == "tear_down":
+            state.during(run.instance, self.move_for(run.params), **run.params["new"])
+
+    def complete(self, run: Run, power_state: PowerState | None) -> None:
+        """With its launch time, and no fault any more."""
+        also: dict[str, Any] = {"launched_at": timezone.now(), "fault": None}
+        state.finish(run.instance, self.move_for(run.params), power_state, **also)
+
+    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+        """ERROR, unless its disk was not touched: then it is what it was."""
+        if rebuilding.was_taken(run):
+            return
+        touched = run.action.steps.filter(name="tear_down", attempts__gt=0).exists()
+        move = rebuilding.move(on=True, failed=VmState.ERROR if touched else None)
+        state.abandon(run.instance, move, fault_of(error), power_state)
+        if run.instance.launched_at is None:
+            claims.release(run.instance.uuid)
+
+
+def _refuse_what_we_cannot(body: dict[str, Any]) -> None:
+    """Never take what would silently not happen."""
+    if body.get("personality"):
+        raise BadRequest("File injection is not offered by this cloud.")
+    if body.get("trusted_image_certificates"):
+        raise BadRequest("Image signature certificate validation is not offered by this cloud.")
+    if schema.is_true(body.get("preserve_ephemeral", False)):
+        raise BadRequest("This cloud has no ephemeral disks to preserve.")
