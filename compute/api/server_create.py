@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Any
 
 from cells import scatter
 from cells.models import CELL0, Cell, HostMapping
 from cloud.caller import Caller
-from cloud.errors import BadRequest, Forbidden, NotFound
-from cloud.images import store, tickets
+from cloud.errors import BadRequest, Forbidden
+from cloud.images import tickets
 from cloud.images.models import Image
-from compute import aggregates, flavors, groups, policy, quota, schema
+from compute import aggregates, choices, flavors, groups, policy, quota, schema
 from compute.api import wire
 from compute.boot import Order
 from compute.errors import FlavorNotFound
 from compute.microversion import Version
-from compute.models import Flavor, Instance, KeyPair, ServerGroup, Service
+from compute.models import Flavor, Instance, ServerGroup, Service
 from compute.models.host import COMPUTE
 
 _TEXT = {"type": "string"}
-_HOSTNAME = {"type": "string", "minLength": 2, "maxLength": 63, "pattern": r"^[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9]\Z"}
-_FQDN = {"type": "string", "minLength": 2, "maxLength": 255, "pattern": r"^[a-zA-Z0-9][a-zA-Z0-9-.]*[a-zA-Z0-9]\Z"}
 _TAG = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": r"^[^,/]*\Z"}
 _LIST = {"type": "array"}
 _SERVERS = {"oneOf": [schema.UUID, {"type": "array", "items": schema.UUID, "uniqueItems": True}]}
@@ -234,18 +230,3 @@ def _columns(server: dict[str, Any], caller: Caller) -> dict[str, Any]:
     if server.get("key_name"):
         columns |= choices.key(server["key_name"], caller)
     return columns
-
-
-def _user_data(text: str) -> str:
-    try:
-        base64.b64decode("".join(text.split()), validate=True)  # many tools wrap their lines
-    except (binascii.Error, ValueError) as exc:
-        raise BadRequest("Userdata content must be base64 encoded.") from exc
-    return text
-
-
-def _key(name: str, caller: Caller) -> dict[str, str]:
-    key = KeyPair.objects.filter(user_id=caller.user_id, name=name).first()
-    if key is None:
-        raise BadRequest("Invalid key_name provided.")
-    return {"key_name": key.name, "key_data": key.public_key}

@@ -12,7 +12,7 @@ import orjson
 
 from cells.models import InstanceMapping, RequestSpec
 from cloud.caller import Caller
-from compute import groups, policy, state
+from compute import groups, policy, server_rows, state
 from compute.api.base import bookmark, links
 from compute.microversion import Version
 from compute.models import Instance, Service
