@@ -136,14 +136,23 @@ class LibvirtDriver(Moving, rescue.Rescue, Driver):
         if on:
             built.start()
 
-    def destroy(self, uuid: str) -> None:
-        """On its way here, or gone from here, it is forgotten as well."""
+    def destroy(self, uuid: str, *, disk: bool = True) -> None:
+        """On its way here, or gone from here, it is forgotten as well. A disk that stays is nobody's."""
         with suppress(GuestNotFound):
             self._host.guest(uuid).remove()
         with suppress(GuestNotFound):
-            files_of(self._guests, uuid).remove(self._id)
+            files = files_of(self._guests, uuid)
+            if disk:
+                files.remove(self._id)
+            else:
+                files.disown(self._id)
             self._forget_moves(uuid)
         self._bells.ring(uuid)
+
+    def shares_disk(self, uuid: str) -> bool:
+        files = files_of(self._guests, uuid)
+        with translated():
+            return files.disk.exists() and files.owner() != self._id
 
     def power_on(self, guest: Guest) -> None:
         state = self.power_state(guest.uuid)
