@@ -1,4 +1,4 @@
-"""Migrations as the API shows them: a view of the journal, for there is no other record of them."""
+"""Migrations as the API shows them."""
 
 from __future__ import annotations
 
@@ -7,34 +7,10 @@ from typing import Any
 from compute.api.base import links
 from compute.api.wire import moment
 from compute.microversion import Version
-from compute.models import InstanceAction, Step
+from compute.migration_log import IN_PROGRESS, LIVE, TYPES, status
+from compute.models import InstanceAction
 
-LIVE = "MigrateLive"
-TYPES = {LIVE: "live-migration", "Resize": "resize", "Migrate": "migration"}
 _MEASURES = ("memory", "disk")
-# step that is open -> migration.status
-_ON_THE_WAY = {
-    "pick": "accepted", "check_destination": "queued", "check_source": "queued", "expect": "preparing",
-    "migrate": "running", "arrive": "post-migrating", "clean_up_source": "post-migrating",
-}  # fmt: skip
-_COLD = {"accepted": "pre-migrating", "queued": "pre-migrating", "preparing": "pre-migrating", "running": "migrating"}
-IN_PROGRESS = frozenset({"accepted", "queued", "preparing", "running", "post-migrating"})
-MAY_FORCE = frozenset({"running"})
-MAY_ABORT = frozenset({"running"})
-MAY_ABORT_QUEUED = frozenset({"accepted", "queued", "preparing", "running"})  # since 2.65
-
-
-def status(row: InstanceAction) -> str:
-    """One of Nova's words. Reads the row's steps, so fetch them with it."""
-    steps = sorted(row.steps.all(), key=lambda step: step.pk)
-    if row.fault is not None or row.message:
-        return _unsuccessful(row, steps)
-    if row.finished_at is not None:
-        return "completed" if row.key == LIVE else str(row.params.get("ended", "finished"))
-    found = _ON_THE_WAY.get(steps[-1].name, "accepted") if steps else "accepted"
-    if found == "running" and steps[-1].state == Step.State.QUEUED:
-        found = "preparing"
-    return found if row.key == LIVE else _COLD.get(found, found)
 
 
 def as_json(row: InstanceAction, version: Version, *, show_hosts: bool) -> dict[str, Any]:
@@ -79,11 +55,3 @@ def of_all(row: InstanceAction, version: Version, *, show_hosts: bool) -> dict[s
         if row.key == LIVE and shown["status"] in IN_PROGRESS:
             shown["links"] = links(f"/servers/{row.server_id}/migrations/{row.pk}")
     return shown
-
-
-def _unsuccessful(row: InstanceAction, steps: list[Step]) -> str:
-    """cancelled by somebody, failed before anything had happened (error), or after (failed)."""
-    states = {step.name: step.state for step in steps}
-    if row.params.get("abort") or Step.State.CANCELLED in states.values():
-        return "cancelled"
-    return "failed" if "expect" in states else "error"

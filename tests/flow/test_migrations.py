@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
 from django.db import connections
+from django.db.backends.utils import CursorWrapper
 from django.utils import timezone
 
+from cells import health
 from cells.context import target_cell
-from compute.models import Step
+from compute import migration_log
+from compute.models import InstanceAction, Step
 from tests.conftest import OTHER_PROJECT, client
 from tests.flow import stories, two_hosts
 from tests.flow.stories import act, message
@@ -256,3 +262,149 @@ def test_migrations_are_found_by_what_they_were_and_shown_in_pages(admin, cloud)
     assert every(admin, f"?limit=2&marker={newest['uuid']}") == [back, there]
     assert admin.get("/os-migrations?marker=nowhere", version=LATEST).status_code == 400
     assert abort(admin, first, there).status_code == 409
+
+
+# -- what went on, over all cells
+
+
+def logged(cloud, cell, count, *, key="MigrateLive", seconds=0, **columns):
+    """Migrations that ended, one a second up to `seconds` ago; their uuids, the oldest first."""
+    now, made = timezone.now(), []
+    with target_cell(cloud.cells[cell]):
+        for number in range(count):
+            when = now - timedelta(seconds=seconds + count - number)
+            row = {"server_id": str(uuid4()), "params": {}, "finished_at": when, "started_at": when} | columns
+            row["params"] = {"uuid": str(uuid4()), "source": "h1", "destination": "h2"} | row["params"]
+            fixed = {"action": "m", "request_id": "r", "user_id": "u1", "project_id": "p1", "updated_at": when}
+            made.append(InstanceAction.objects.create(**(fixed | {"key": key} | row)).params["uuid"])
+    return made
+
+
+def walk(api, limit, query=""):
+    """All pages, following the links; uuids in the order they came."""
+    seen, path = [], f"/os-migrations?limit={limit}{query}"
+    while path:
+        answer = api.get(path, version=LATEST).json()
+        seen.append([one["uuid"] for one in answer["migrations"]])
+        more = answer.get("migrations_links")
+        path = f"/os-migrations?{more[0]['href'].partition('?')[2]}" if more else ""
+    return seen
+
+
+def test_pages_go_through_all_cells_and_miss_nothing(admin, cloud):
+    old, new = logged(cloud, "cell1", 5, seconds=3), logged(cloud, "cell2", 7)
+    pages = walk(admin, 4)
+    assert [len(page) for page in pages] == [4, 4, 4, 0]
+    found = [uuid for page in pages for uuid in page]
+    assert sorted(found) == sorted(old + new)
+    created = [one["created_at"] for one in every(admin, "?limit=1000")]
+    assert created == sorted(created, reverse=True)
+    assert [one["uuid"] for one in every(admin, "?limit=1000")] == found
+    assert every(admin, "?limit=0") == []
+
+
+def test_what_was_recorded_in_another_order_than_asked_for_is_in_no_page_twice_and_in_one(admin, cloud):
+    """Parallel requests: the row that came first may say a later time."""
+    made, now = [], timezone.now()
+    for cell, seconds in (("cell1", 10), ("cell2", 9), ("cell2", 11), ("cell1", 8), ("cell2", 7.5), ("cell1", 8.5)):
+        made += logged(cloud, cell, 1, started_at=now - timedelta(seconds=seconds))
+    for limit in range(1, 7):
+        found = [uuid for page in walk(admin, limit) for uuid in page]
+        assert set(found) == set(made), limit
+        assert len(found) == len(made), limit
+
+
+def test_before_there_were_pages_all_came_at_once(admin, cloud, settings):
+    settings.MAX_LIMIT = 2
+    logged(cloud, "cell1", 5)
+    assert len(every(admin, version="2.58")) == 5
+    assert len(every(admin)) == 2
+
+
+def test_many_migrations_cost_as_many_queries_as_few(admin, cloud, monkeypatch):
+    asked, really = Counter(), CursorWrapper.execute
+
+    def counted(cursor, *args):
+        asked[cursor.db.alias] += 1
+        return really(cursor, *args)
+
+    monkeypatch.setattr(CursorWrapper, "execute", counted)
+
+    def cost(query):
+        asked.clear()
+        every(admin, query)
+        return dict(asked)
+
+    marker = logged(cloud, "cell1", 3)[-1]
+    queries = ("", "?limit=2", f"?limit=2&marker={marker}", "?status=completed&host=h2")
+    few = [cost(query) for query in queries]
+    for cell in ("cell1", "cell2"):
+        logged(cloud, cell, 40, seconds=60)
+    assert [cost(query) for query in queries] == few
+    assert max(number for alias, number in few[2].items() if alias.startswith("cell:")) <= 6
+
+
+@pytest.mark.parametrize(("query", "wanted"), [
+    ("instance_uuid=s1", {0}), ("source_compute=a", {0, 1}), ("host=b", {0, 1}), ("host=nowhere", set()),
+    ("status=completed", {0}), ("status=confirmed", {1}), ("status=done", {2}), ("status=error", {3}),
+    ("migration_type=resize", {1}), ("migration_type=evacuation", {2, 3}), ("migration_type=nonsense", set()),
+    ("hidden=false", {0, 1, 2, 3}), ("hidden=true", set()), ("user_id=u2", {1}), ("project_id=p2", {1}),
+    ("changes-since=2026-01-02T00:00:00", {0}), ("changes-before=2026-01-02T00:00:00", {1, 2, 3}),
+    ("status=completed&host=a&limit=1", {0}),
+])  # fmt: skip
+def test_filters(query, wanted, admin, cloud):
+    long_ago = datetime(2026, 1, 1, tzinfo=UTC)
+    made = [
+        *logged(cloud, "cell1", 1, server_id="s1", params={"source": "a", "destination": "b"}),
+        *logged(cloud, "cell2", 1, key="Resize", params={"source": "a", "destination": "b", "ended": "confirmed"},
+                user_id="u2", project_id="p2", updated_at=long_ago),
+        *logged(cloud, "cell2", 1, key="Evacuate", updated_at=long_ago),
+        *logged(cloud, "cell1", 1, key="Evacuate", message="Error", updated_at=long_ago),
+    ]  # fmt: skip
+    assert {made.index(one["uuid"]) for one in every(admin, f"?{query}")} == wanted
+
+
+@pytest.mark.parametrize(("query", "version", "status"), [
+    ("nonsense=1", "2.58", 200), ("nonsense=1", "2.59", 400), ("changes-before=2026-01-01", "2.65", 400),
+    ("user_id=u1", "2.79", 400), ("changes-since=never", "2.59", 400), ("limit=-1", "2.59", 400),
+    ("changes-since=2026-02-01&changes-before=2026-01-01", "2.66", 400),
+])  # fmt: skip
+def test_parameters_of_a_microversion(query, version, status, admin, cloud):
+    assert admin.get(f"/os-migrations?{query}", version=version).status_code == status
+
+
+def test_a_cell_that_is_down_is_left_out_and_its_markers_are_not_known_now(admin, cloud):
+    here, there = logged(cloud, "cell1", 1), logged(cloud, "cell2", 1)
+    health.seen_down(cloud.cells["cell2"].id, "cut off")
+    assert [one["uuid"] for one in every(admin)] == here
+    answer = admin.get(f"/os-migrations?marker={there[0]}", version=LATEST)
+    assert answer.status_code == 503
+    assert every(admin, f"?marker={here[0]}") == []
+
+
+def test_a_cold_migration_shows_what_it_is_doing_until_the_users_word(admin, cloud):
+    server_id = booted(admin, cloud)
+    assert act(admin, server_id, {"migrate": None}).status_code == 202
+    seen = {}
+    for name in ("check_source", "pick", "expect", "leave", "finish"):
+        until(cloud, name)
+        seen[name] = every(admin)[0]["status"]
+    assert seen == {
+        "check_source": "pre-migrating", "pick": "pre-migrating", "expect": "pre-migrating", "leave": "migrating",
+        "finish": "post-migrating",
+    }  # fmt: skip
+    cloud.work()
+    [shown] = every(admin, "?migration_type=migration")
+    assert (shown["status"], shown["source_compute"], shown["dest_compute"]) == ("finished", "host1", "host3")
+    assert act(admin, server_id, {"confirmResize": None}).status_code == 204
+    cloud.work()
+    assert [one["status"] for one in every(admin)] == ["confirmed"]
+
+
+def test_every_status_is_one_the_admin_page_can_ask_for(admin, cloud):
+    server_id = asked(admin, cloud)
+    for name in ("pick", "check_destination", "check_source", "expect", "migrate", "arrive", "clean_up_source"):
+        until(cloud, name)
+        assert every(admin)[0]["status"] in migration_log.STATUSES
+    cloud.work()
+    assert every(admin, "?status=completed")[0]["instance_uuid"] == server_id
