@@ -24,7 +24,7 @@ from compute.models import Allocation, ComputeNode, ServerGroup, ServerGroupMemb
 AFFINITY, ANTI_AFFINITY = "affinity", "anti-affinity"
 SOFT_AFFINITY, SOFT_ANTI_AFFINITY = "soft-affinity", "soft-anti-affinity"
 POLICIES = (ANTI_AFFINITY, AFFINITY, SOFT_ANTI_AFFINITY, SOFT_AFFINITY)
-_LIVING = Q(queued_for_delete=False) | Q(queued_for_delete__isnull=True)
+LIVING = Q(queued_for_delete=False) | Q(queued_for_delete__isnull=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def ids_of(server_id: str) -> list[str]:
 
 def living(groups: Sequence[ServerGroup]) -> QuerySet[ServerGroupMember]:
     """Their members nobody has asked to delete, oldest first. No cell is asked, so none can be down."""
-    alive = InstanceMapping.objects.filter(_LIVING, pk=OuterRef("server_id"))
+    alive = InstanceMapping.objects.filter(LIVING, pk=OuterRef("server_id"))
     return ServerGroupMember.objects.filter(Exists(alive), group__in=groups).order_by("pk")
 
 

@@ -60,6 +60,7 @@ def rounds_of(role: str) -> list[Periodic]:
             Periodic("relay_build_requests", relay, lambda me: place.relay()),
             Periodic("uncounted", settings.RESEND_AFTER, lambda me: uncounted.count_again()),
             Periodic("unfilled", settings.RESEND_AFTER, lambda me: unfilled.discard()),
+            Periodic("ungrouped", 60, lambda me: ungrouped.forget()),
         ]
     if role == "conductor":
         rounds = [

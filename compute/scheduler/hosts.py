@@ -11,7 +11,7 @@ from django.db.models import Count
 
 from compute import aggregates
 from compute.aggregates import ByHost
-from compute.models import Allocation, ComputeNode, HostNeed, Service
+from compute.models import Allocation, ComputeNode, Service, Step
 from compute.models.host import COMPUTE
 from compute.scheduler.wanted import Wanted
 
@@ -29,7 +29,7 @@ class HostState:
     cell_id: str = ""
     aggregates: Sequence[Mapping[str, Any]] = ()  # the metadata of each it is in
     neighbours: frozenset[str] = frozenset()  # those of the wanted server that hold room here
-    operations: int = 0  # that go on and need it
+    operations: int = 0  # steps that run here, or are about to
 
     @property
     def free_cpus(self) -> float:
@@ -54,7 +54,7 @@ def read(cell_id: str = "", wanted: Wanted | None = None, known: ByHost | None =
     """
     known = aggregates.by_host() if known is None else known
     services = {s.host: s for s in Service.objects.filter(binary=COMPUTE)}
-    operations = dict(HostNeed.objects.values_list("host").annotate(Count("pk")).order_by())
+    operations = _operations()
     there = _where(wanted.neighbours) if wanted is not None and wanted.neighbours else {}
     return [
         HostState(
@@ -66,6 +66,12 @@ def read(cell_id: str = "", wanted: Wanted | None = None, known: ByHost | None =
         for node in ComputeNode.objects.all()
         if (service := services.get(node.host)) is not None
     ]  # fmt: skip
+
+
+def _operations() -> dict[str, int]:
+    """By way of the actions that are open, which are few and have an index of their own."""
+    going_on = Step.objects.filter(action__finished_at__isnull=True, state__in=(Step.State.QUEUED, Step.State.RUNNING))
+    return dict(going_on.exclude(host="").values_list("host").annotate(Count("pk")).order_by())
 
 
 def _where(server_ids: frozenset[str]) -> dict[int, set[str]]:
