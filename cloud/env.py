@@ -139,6 +139,7 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_SHUTDOWN_RETRY_INTERVAL", int, 10, "Seconds between signals to a guest that shuts down."),
         V("STILLWATER_RESIZE_CONFIRM_WINDOW", int, 0, "Seconds after which a resize or cold migration confirms itself; 0 = never."),
         V("STILLWATER_RECLAIM_INSTANCE_INTERVAL", int, 0, "Seconds a deleted server is kept, off, and can be restored; 0 = not at all. The same for API and conductors (Nova: reclaim_instance_interval)."),
+        V("STILLWATER_SHELVED_OFFLOAD_TIME", int, 0, "Seconds a shelved server stays on its host; 0 = offloaded at once, -1 = never. The same for API and conductors (Nova: shelved_offload_time)."),
         V("STILLWATER_MAX_ATTEMPTS", int, 3, "Hosts a boot tries before it fails."),
         V("STILLWATER_RAM_WEIGHT_MULTIPLIER", float, 1.0, "How much free memory speaks for a host; below 0: against it, so that hosts fill up one by one."),
         V("STILLWATER_CPU_WEIGHT_MULTIPLIER", float, 1.0, "How much free CPUs speak for a host."),

@@ -150,11 +150,16 @@ class ServerAction:
             instance, name=self.name, key=type(self).__name__, request_id=asked.request_id,
             user_id=asked.caller.user_id, project_id=asked.caller.project_id, params=params,
         )  # fmt: skip
-        if self.steps:
-            open_step(action, self.steps[0], instance)
+        first = self.first_step(params)
+        if first is not None:
+            open_step(action, first, instance)
         else:
             journal.close_action(action, outcome="done")
         return action
+
+    def first_step(self, params: dict[str, Any]) -> StepSpec | None:
+        """Where it begins; None when all is done with its record."""
+        return self.steps[0] if self.steps else None
 
     def refusal(self, instance: Instance, conflict: StateConflict, params: dict[str, Any]) -> str:
         """Nova's words for a server that is in the wrong state."""

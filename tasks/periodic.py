@@ -15,7 +15,7 @@ from django.db import DatabaseError, close_old_connections
 
 from cells.context import target_cell
 from cloud import log
-from compute import emptying, gone, power, reclaim, recovery, unconfirmed
+from compute import emptying, gone, power, reclaim, recovery, shelving, unconfirmed
 from compute.actions import delete
 from compute.scheduler import place, uncounted, unfilled
 from tasks import inventory, worker
@@ -72,6 +72,8 @@ def rounds_of(role: str) -> list[Periodic]:
         ]
         if settings.RECLAIM_INSTANCE_INTERVAL > 0:
             rounds.append(Periodic("reclaim", 15, lambda me: reclaim.reclaim()))
+        if settings.SHELVED_OFFLOAD_TIME >= 0:
+            rounds.append(Periodic("shelved", 15, lambda me: shelving.offload_due()))
         if settings.RESIZE_CONFIRM_WINDOW:
             rounds.append(Periodic("confirm_window", relay, lambda me: unconfirmed.confirm()))
         return rounds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -100,6 +101,19 @@ def delete(image: Image) -> None:
         raise errors.NotFound(f"Image {image.pk} could not be found.")
     path(image.pk).unlink(missing_ok=True)
     logger.info("image.deleted", image=image.pk)
+
+
+def active(image_id: str) -> Image | None:
+    """An image that has its content, whoever may see it; None when there is none."""
+    return Image.objects.filter(pk=image_id, status=Status.ACTIVE).first()
+
+
+def remove(image_id: str) -> None:
+    """Forget an image whatever became of it, and its file. Gone already is success; a protected one stays."""
+    image = Image.objects.filter(pk=image_id).first()
+    if image is not None:
+        with suppress(errors.Forbidden, errors.NotFound):
+            delete(image)
 
 
 def path(image_id: str) -> Path:

@@ -8,7 +8,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from cells.context import current_alias
-from compute import claims, deleting, gone, journal, state
+from compute import claims, deleting, gone, journal, shelving, state
 from compute.errors import StateConflict
 from compute.lifecycle import Asked, Run, StepSpec
 from compute.models import Instance, InstanceAction, Step
@@ -61,9 +61,10 @@ class Delete(deleting.Ending):
 
 
 def bury(instance: Instance) -> None:
-    """Record and claims, in one transaction of the caller."""
+    """Record, claims and what is on the shelf, in one transaction of the caller."""
     state.bury(instance)
     claims.release(instance.uuid)
+    shelving.leave_image(instance)
 
 
 def end_waiting() -> int:

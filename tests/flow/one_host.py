@@ -7,7 +7,7 @@ from typing import Any
 from cells.context import target_cell
 from compute.models import Service
 from tests.byhand import Cloud
-from tests.flow import stories
+from tests.flow import stories, two_hosts
 from tests.flow.stories import act, message
 
 MOMENTS = ["before", "inside", "after the work"]
@@ -38,11 +38,11 @@ def power(cloud: Cloud, server_id: str) -> str:
 
 
 def is_busy(api: Any, server_id: str, body: dict[str, Any], task: str) -> None:
-    """A second action is a conflict, with Nova's text."""
-    for other, name in ((body, next(iter(body))), ({"createImage": {"name": "x"}}, "createImage")):
-        answer = act(api, server_id, other)
-        text = f"Cannot '{name}' instance {server_id} while it is in task_state {task}"
-        assert (answer.status_code, message(answer)) == (409, text)
+    """A second action is a conflict, the same one with Nova's text."""
+    again = act(api, server_id, body)
+    text = f"Cannot '{next(iter(body))}' instance {server_id} while it is in task_state {task}"
+    assert (again.status_code, message(again)) == (409, text)
+    assert act(api, server_id, {"createImage": {"name": "x"}}).status_code == 409
 
 
 def is_deleted(cloud: Cloud, server_id: str) -> None:
@@ -50,6 +50,18 @@ def is_deleted(cloud: Cloud, server_id: str) -> None:
     assert cloud.row(server_id).deleted
     assert not [name for name, host in cloud.hosts.items() if server_id in host.driver.guests()]
     stories.settled(cloud)
+
+
+def preempted(api: Any, cloud: Cloud, server_id: str, step: Any, when: str) -> None:
+    """The server is deleted when its step has come so far; then whoever ran that comes back."""
+    if when != "before":
+        step = two_hosts.claim(cloud, step)
+        if when == "after the work":
+            two_hosts.work(cloud, step)
+    assert api.delete(f"/servers/{server_id}").status_code == 204
+    two_hosts.restart(cloud, step)
+    cloud.work()
+    is_deleted(cloud, server_id)
 
 
 def tried_out(cloud: Cloud) -> None:

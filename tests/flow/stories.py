@@ -120,7 +120,7 @@ def settled(cloud: Cloud) -> None:
             assert not InstanceAction.objects.filter(finished_at__isnull=True).exists()
             living = Instance.objects.filter(deleted=False)
             assert not living.filter(task_state__isnull=False).exists()
-            placed = living.exclude(launched_at=None)
+            placed = living.exclude(launched_at=None).exclude(vm_state="shelved_offloaded")
             here = set(placed.values_list("uuid", flat=True))
             assert set(Allocation.objects.values_list("server_id", flat=True)) == here
             launched |= here

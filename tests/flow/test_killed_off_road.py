@@ -86,6 +86,8 @@ OF_RESIZED = {("Delete", "forget_source")}  # test_resize.py, too
 
 
 ELSEWHERE |= {"CreateBackup", "SoftDelete", "Restore"}  # test_create_backup.py, test_soft_delete.py, test_restore.py
+# test_rescue.py and its neighbours
+ELSEWHERE |= {"Rescue", "Unrescue", "Shelve", "ShelveOffload", "Unshelve", "DropShelvedImage"}
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

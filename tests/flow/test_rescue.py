@@ -214,15 +214,7 @@ def test_an_image_that_is_gone_by_then_leaves_the_server_as_it_was(api, cloud, o
 def test_a_delete_during_each_step_leaves_nothing(name, when, api, cloud):
     server_id = booted(api, cloud)
     act(api, server_id, RESCUE)
-    step = two_hosts.until(cloud, name)
-    if when != "before":
-        step = two_hosts.claim(cloud, step)
-        if when == "after the work":
-            two_hosts.work(cloud, step)
-    assert api.delete(f"/servers/{server_id}").status_code == 204
-    two_hosts.restart(cloud, step)
-    cloud.work()
-    one_host.is_deleted(cloud, server_id)
+    one_host.preempted(api, cloud, server_id, two_hosts.until(cloud, name), when)
 
 
 def test_a_rescued_server_can_be_deleted(api, cloud):

@@ -97,15 +97,7 @@ def test_one_whose_own_disk_does_not_boot_is_out_of_rescue_and_off(api, cloud, r
 @pytest.mark.parametrize("name", STEPS)
 def test_a_delete_during_each_step_leaves_nothing(name, when, api, cloud, rescued):
     act(api, rescued, UNRESCUE)
-    step = two_hosts.until(cloud, name)
-    if when != "before":
-        step = two_hosts.claim(cloud, step)
-        if when == "after the work":
-            two_hosts.work(cloud, step)
-    assert api.delete(f"/servers/{rescued}").status_code == 204
-    two_hosts.restart(cloud, step)
-    cloud.work()
-    one_host.is_deleted(cloud, rescued)
+    one_host.preempted(api, cloud, rescued, two_hosts.until(cloud, name), when)
 
 
 def test_a_guest_in_rescue_that_goes_off_is_still_rescued_and_can_leave(api, cloud, rescued):

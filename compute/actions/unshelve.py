@@ -1,0 +1,178 @@
+"""Take a server from the shelf: on again where it is, or built anew from its image on a host that is picked now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from django.utils import timezone
+
+from cells.models import RequestSpec
+from cloud.errors import BadRequest, Conflict
+from cloud.images import tickets
+from compute import imagefile, journal, moving, policy, shelving, state
+from compute.errors import StateConflict
+from compute.lifecycle import OPS, Asked, On, Run, ServerAction, StepSpec
+from compute.microversion import Version
+from compute.models import ComputeNode, Instance
+from compute.scheduler import pick
+from compute.schema import NAME
+from compute.state import Move, TaskState, VmState
+from compute.virt.base import PowerState
+
+FROM = frozenset({VmState.SHELVED, VmState.SHELVED_OFFLOADED})
+OFF_THE_SHELF: dict[str, Any] = {"shelved_image_id": "", "shelved_at": None}
+
+
+class Unshelve(ServerAction):
+    """Shelved, on a host or on none -> active. When no host takes it, it stays where it is."""
+
+    key = name = "unshelve"
+    policy = "os_compute_api:os-shelve:unshelve"
+    needs_host = False
+    steps = (
+        StepSpec("power_on", "compute_start_instance"),  # of one that has a host; the others begin with the next
+        StepSpec("pick", "schedule_instances", On.CONDUCTOR, undo="give_back"),
+        StepSpec("build", "compute_unshelve_instance", On.DEST, OPS, undo="go_away", no_return=True),
+        StepSpec("drop_image", "conductor_drop_shelved_image", On.CONDUCTOR, OPS),
+    )
+
+    # -- what is asked
+
+    def schema(self, version: Version) -> dict[str, Any]:
+        """A zone can be named since 2.77, a host since 2.91; before that the value was not looked at."""
+        if version < (2, 77):
+            return {}
+        asked: dict[str, Any] = {"type": ["object", "null"], "additionalProperties": False}
+        if version < (2, 91):
+            return asked | {"properties": {"availability_zone": NAME}, "required": ["availability_zone"]}
+        zone = {"type": ["string", "null"]}
+        return asked | {"properties": {"availability_zone": zone, "host": {"type": "string"}}}
+
+    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+        """Where to, and from which image. Raises BadRequest, Conflict, Forbidden with Nova's texts."""
+        named = asked.body if asked.microversion >= (2, 77) and isinstance(asked.body, dict) else {}
+        was = instance.vm_state
+        pinned = instance.pinned_availability_zone
+        params = {"was": was, "image_id": instance.shelved_image_id, "zone_before": pinned, "uuid": instance.uuid}
+        if was not in FROM:
+            return params
+        if named and was == VmState.SHELVED:
+            raise Conflict(
+                f'Specifying an availability zone or a host when unshelving server "{instance.uuid}" with status '
+                f'"{was}" is not supported. The server status must be SHELVED_OFFLOADED.'
+            )
+        return params if was == VmState.SHELVED else params | _destination(named, pinned, asked) | _image(instance)
+
+    def move_for(self, params: dict[str, Any]) -> Move:
+        """From the very state the params were made for."""
+        start = frozenset({VmState(params["was"])}) & FROM or FROM
+        return Move(start, TaskState.UNSHELVING, VmState.ACTIVE)
+
+    def first_step(self, params: dict[str, Any]) -> StepSpec:
+        """Where the server is, or where it will be."""
+        return self.steps[0] if params["was"] == VmState.SHELVED else self.steps[1]
+
+    # -- from its own host
+
+    def power_on(self, run: Run) -> None:
+        """Running is success."""
+        run.hypervisor.power_on(run.instance.as_guest())
+
+    # -- from no host
+
+    def pick(self, run: Run) -> None:
+        """A host, and room on it; the zone it is pinned to from now on."""
+        params = run.params
+        moving.claim(run, moving.wanted(run.instance, params["host"], zone=params["pinned"]))
+        RequestSpec.objects.filter(pk=run.instance.uuid).update(availability_zone=params["pinned"])
+        run.note(f"to {run.params['destination']}")
+
+    def build(self, run: Run) -> None:
+        """Built already is success. Its disk is its shelved image, which nobody else has."""
+        guest, facts = run.instance.as_guest(), run.params["image"]
+        image = replace(guest.image, id=run.params["image_id"], sole=True, **facts)
+        fetch = imagefile.source(image.id, run.params["image_ticket"])
+        run.hypervisor.spawn(replace(guest, image=image), fetch)
+
+    def go_away(self, run: Run) -> None:
+        """It does not come to live there."""
+        moving.end_at(run, run.params["destination"])
+
+    def give_back(self, run: Run) -> None:
+        """The room claimed, and the zone."""
+        moving.give_back(run)
+        spec = RequestSpec.objects.filter(pk=run.instance.uuid)
+        spec.update(availability_zone=run.params["zone_before"])
+
+    # -- and then
+
+    def drop_image(self, run: Run) -> None:
+        """On a conductor: its disk is on its host now."""
+        shelving.drop_image(run.params["image_id"])
+
+    def must_run(self, name: str) -> bool:
+        """An image nobody needs goes, whatever becomes of the server."""
+        return name == "drop_image" or super().must_run(name)
+
+    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+        """With its guest it is active, and free for the next request. Raises StateConflict."""
+        move, params = self.move_for(run.params), run.params
+        if run.step.name == "power_on":
+            state.finish(run.instance, move, power_state, **OFF_THE_SHELF)
+        elif run.step.name == "build":
+            self._arrive(run, move, power_state)
+        elif run.step.name == "go_away":
+            moving.give_back(run)
+            journal.close_action(run.action, outcome=f"it was taken, and left {params['destination']}", failed=True)
+
+    def next_step(self, done: str, run: Run) -> StepSpec | None:
+        """A guest whose server was taken while it was built goes away again."""
+        if done == "power_on":
+            return self.find("drop_image")
+        if done == "build" and run.instance.host != run.params["destination"]:
+            return self.find("go_away")
+        return super().next_step(done, run)
+
+    def complete(self, run: Run, power_state: PowerState | None) -> None:
+        """All is recorded."""
+
+    @staticmethod
+    def _arrive(run: Run, move: Move, power_state: PowerState | None) -> None:
+        params = run.params
+        where = {
+            "host": params["destination"], "node": params["destination_node"],
+            "availability_zone": params.get("zone", ""), "pinned_availability_zone": params["pinned"],
+        }  # fmt: skip
+        try:
+            state.finish(run.instance, move, power_state, launched_at=timezone.now(), **where, **OFF_THE_SHELF)
+        except StateConflict:
+            run.note("the server was taken while it was built")
+
+
+def _destination(named: dict[str, Any], pinned: str, asked: Asked) -> dict[str, Any]:
+    """The host, and the zone it stays pinned to: the one that is named; none when it is taken back."""
+    host, zone = "", pinned
+    known = {one.host: one for one in pick.read_hosts()}
+    if "availability_zone" in named:
+        zone = named["availability_zone"] or ""
+        if zone and zone not in {one.zone for one in known.values() if one.up and one.enabled}:
+            raise BadRequest("The requested availability zone is not available")
+    if asked.microversion >= (2, 91):
+        host = named.get("host") or ""
+    if host:
+        policy.check(asked.caller, "os_compute_api:os-shelve:unshelve_to_host")
+        if not ComputeNode.objects.filter(host=host).exists():
+            raise BadRequest(f"Compute host {host} could not be found.")
+        if zone and known[host].zone != zone:
+            raise Conflict(f'Host "{host}" is not in the availability zone "{zone}".')
+    # of no host, so that every host of the cell will do
+    return {"host": host, "pinned": zone, "source": "", "source_node": ""}
+
+
+def _image(instance: Instance) -> dict[str, Any]:
+    image_id = instance.shelved_image_id
+    facts = shelving.facts_of(image_id)
+    if facts is None:
+        raise Conflict(f"Image {image_id}, the disk of shelved instance {instance.uuid}, could not be found.")
+    return {"image": facts, "image_ticket": tickets.issue(image_id, "read")}
