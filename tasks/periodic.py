@@ -17,7 +17,7 @@ from cells.context import target_cell
 from cloud import log
 from compute import emptying, gone, power, reclaim, recovery, shelving, unconfirmed
 from compute.actions import delete
-from compute.scheduler import place, uncounted, unfilled
+from compute.scheduler import place, uncounted, unfilled, ungrouped
 from tasks import inventory, worker
 from tasks.tracker import Kind, tracker
 

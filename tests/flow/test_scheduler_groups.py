@@ -9,7 +9,6 @@ from cells.context import target_cell
 from compute.models import ComputeNode, ServerGroup, ServerGroupMember
 from compute.scheduler import ungrouped
 from tests.flow.stories import act, settled, states
-from tests.flow.two_hosts import LIVE
 
 NONE = "No valid host was found. No host passed the filter for: {}."
 
