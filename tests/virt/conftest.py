@@ -10,9 +10,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -37,11 +38,25 @@ def images() -> Path:
 @pytest.fixture(scope="session")
 def libvirt_host() -> Iterator[LibvirtHost]:
     """One private libvirtd for the whole run; its ports are its own."""
+    with started("virt-tests", index=20 + os.getpid() % 40) as host:
+        yield host
+
+
+@pytest.fixture(scope="session")
+def other_libvirt_host() -> Iterator[LibvirtHost]:
+    """Another one, for guests that move."""
+    with started("other", index=60 + os.getpid() % 40) as host:
+        yield host
+
+
+@contextmanager
+def started(name: str, index: int) -> Iterator[LibvirtHost]:
+    """A libvirtd in a folder of its own; nothing of it is left."""
     missing = [tool for tool in ("libvirtd", "virsh", "qemu-img") if not shutil.which(tool)]
     assert not missing, f"{missing} not installed; use -m 'not live' without a hypervisor"
     # not tmp_path: a socket's path has to be short
     root = Path(tempfile.mkdtemp(prefix="sw-"))
-    host = LibvirtHost("virt-tests", root, index=20 + os.getpid() % 40)
+    host = LibvirtHost(name, root, index=index)
     try:
         yield host.start()
     finally:
@@ -159,3 +174,72 @@ def libvirt_bench(tmp_path: Path, images: Path, libvirt_host: LibvirtHost) -> It
 def bench(request: pytest.FixtureRequest) -> Bench:
     """Every test that asks for this runs on both drivers."""
     return request.getfixturevalue(f"{request.param}_bench")
+
+
+@dataclass
+class Pair:
+    """Two hosts; guests are made on `a`."""
+
+    a: Bench
+    b: Bench
+
+    @property
+    def is_real(self) -> bool:
+        return self.a.is_real
+
+    def places(self) -> tuple[dict[str, PowerState], dict[str, PowerState]]:
+        """Where every guest is."""
+        return self.a.driver.guests(), self.b.driver.guests()
+
+
+@contextmanager
+def libvirt_pair(
+    folder: Path, image: Path, hosts: tuple[LibvirtHost, LibvirtHost], *, shared: bool = False, **options: Any
+) -> Iterator[Pair]:
+    """Two drivers. `shared`: they have the folder of their guests in common."""
+    benches = []
+    for host in hosts:
+        host.start()  # a test before may have killed it
+        options |= {"guests_dir": folder / "shared"} if shared else {}
+        driver = load("libvirt", uri=host.uri, state_dir=folder / host.name, virt_type="qemu", **options)
+        benches.append(Bench(driver, folder, image, host))
+        driver.watch(benches[-1].heard)
+    pair = Pair(*benches)
+    try:
+        yield pair
+    finally:
+        for bench in benches:
+            for made in pair.a.made:
+                bench.driver.destroy(made)
+            bench.driver.close()
+
+
+@pytest.fixture
+def fake_pair(tmp_path: Path, images: Path) -> Iterator[Pair]:
+    benches = [Bench(load("fake", state=tmp_path / f"{n}.sqlite3"), tmp_path, images / "micro.img") for n in "ab"]
+    for bench in benches:
+        bench.driver.watch(bench.heard)
+    yield Pair(*benches)
+    for bench in benches:
+        bench.driver.close()
+
+
+@pytest.fixture
+def hosts(libvirt_host: LibvirtHost, other_libvirt_host: LibvirtHost) -> tuple[LibvirtHost, LibvirtHost]:
+    """Two private libvirtds."""
+    return libvirt_host, other_libvirt_host
+
+
+@pytest.fixture(params=["fake", *(pytest.param(f"{how} disk", marks=pytest.mark.live) for how in ("copied", "shared"))])
+def pair(request: pytest.FixtureRequest, tmp_path: Path, images: Path) -> Iterator[Pair]:
+    """Every test that asks for this runs on both drivers, with real disks in either place.
+
+    A real guest of micro-dirty.img takes for ever: it changes its memory faster than it is sent.
+    """
+    if request.param == "fake":
+        yield request.getfixturevalue("fake_pair")
+        return
+    two = request.getfixturevalue("hosts")
+    shared = request.param == "shared disk"
+    with libvirt_pair(tmp_path, images / "micro.img", two, shared=shared, migration_bandwidth=1) as found:
+        yield found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic
 
@@ -183,6 +183,14 @@ class LibvirtGuest:
         flags = libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED
         with translated():
             return self.domain.jobStats(flags | (libvirt.VIR_DOMAIN_JOB_STATS_KEEP_COMPLETED if keep else 0))
+
+    def when_a_job_ends(self, tell: Callable[[Mapping[str, object]], None]) -> None:
+        """Its figures, from libvirt's event thread, for as long as this connection is open."""
+        event = libvirt.VIR_DOMAIN_EVENT_ID_JOB_COMPLETED
+        with translated():
+            self.domain.connect().domainEventRegisterAny(
+                self.domain, event, lambda _, __, figures, ___: tell(figures), None
+            )
 
     def start_post_copy(self) -> None:
         """A guest that is being migrated runs on there, and fetches the rest of its memory as it goes."""

@@ -7,10 +7,11 @@ guest is; that can be asked again at any time, of both hosts, and has one answer
 from __future__ import annotations
 
 import enum
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 
 import libvirt
@@ -30,12 +31,14 @@ from compute.virt.libvirt.bounded import bounded
 from compute.virt.libvirt.destination import OPEN_SECONDS, Destination
 from compute.virt.libvirt.errors import translated
 from compute.virt.libvirt.files import GuestFiles
-from compute.virt.libvirt.guest import OFF, LibvirtGuest
+from compute.virt.libvirt.guest import OFF, POLL_SECONDS, LibvirtGuest
 from compute.virt.libvirt.host import Host
 
 LOOK_EVERY = 0.4  # seconds between two looks at what becomes of it
 ATTEMPTS = 4
+FIGURES_SECONDS = 2.0
 MIB = 1 << 20
+POST_COPY = re.compile("post-?copy", re.IGNORECASE)
 PEER_TO_PEER = (
     libvirt.VIR_MIGRATE_LIVE
     | libvirt.VIR_MIGRATE_PEER2PEER
@@ -64,7 +67,11 @@ class Live:
     shared: bool
     was_running: bool
     bandwidth: int = 0  # MiB/s; 0: as fast as it goes
-    post_copy: bool = True
+    post_copy: bool = field(init=False)
+    _figures: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.post_copy = self.was_running  # one that is paused fetches nothing
 
     def migrate(self, watch: Watch) -> str:
         """Until the guest is there; how it went, for people. Raises MigrationAborted, GuestInvalidState."""
@@ -122,7 +129,7 @@ class Live:
 
         threading.Thread(target=call, name="libvirt-migrate", daemon=True).start()
         aborted = self._look_on(watch, done.wait)
-        if failures and self.post_copy and "postcopy" in str(failures[0]).lower():
+        if failures and self.post_copy and POST_COPY.search(str(failures[0])):
             self.post_copy = False  # not every kernel lets every user have it
             return None
         return MigrationAborted("the migration was aborted") if aborted else next(iter(failures), None)
@@ -138,10 +145,16 @@ class Live:
             except GuestNotFound:
                 return True
 
-        return MigrationAborted("the migration was aborted") if self._look_on(watch, is_over) else None
+        opened = bounded(OPEN_SECONDS, "open", self.host.another)
+        with closing(opened) as connection, suppress(GuestNotFound), translated():  # it may leave just now
+            LibvirtGuest(connection.lookupByUUIDString(self.uuid)).when_a_job_ends(self._remember)
+            if self._look_on(watch, is_over):
+                return MigrationAborted("the migration was aborted")
+        return None
 
     def _ask(self, guest: LibvirtGuest) -> None:
         there, flags = self.there, PEER_TO_PEER
+        guest.when_a_job_ends(self._remember)
         params: dict[str, object] = {
             libvirt.VIR_MIGRATE_PARAM_DEST_XML: there.xml_of(guest.definition(now=True)),
             libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: there.xml_of(guest.definition()),
@@ -158,6 +171,9 @@ class Live:
         if self.post_copy:
             flags |= libvirt.VIR_MIGRATE_POSTCOPY
         guest.domain.migrateToURI3(there.to["uri"], params, flags)
+
+    def _remember(self, figures: Mapping[str, object]) -> None:
+        self._figures = figures
 
     def _look_on(self, watch: Watch, is_over: Callable[[float], bool]) -> bool:
         """Report, and do as one is told, until it is over; whether it was to be aborted."""
@@ -186,13 +202,20 @@ class Live:
             guest.pause()
 
     def _how_it_went(self) -> str:
-        with suppress(VirtError):
-            stats = self.there.guest(self.uuid).finished_job(keep=True)
-            seconds = float(str(stats["time_elapsed"])) / 1000
-            sent = int(str(stats.get("data_processed", 0)))
-            paused = stats.get("downtime", "?")
-            return f"the guest moved in {seconds:.1f} s: {sent / MIB:.1f} MiB sent, paused for {paused} ms"
-        return "the guest moved"
+        """The daemon here says it once, to who asked for the move; the one there for long, but not after post-copy."""
+        pause, deadline = threading.Event(), monotonic() + FIGURES_SECONDS
+        while "time_elapsed" not in (said := self._figures or self._figures_there()):
+            if monotonic() > deadline:
+                return "the guest moved"
+            pause.wait(POLL_SECONDS)
+        seconds, sent, paused = (int(str(said.get(name, 0))) for name in ("time_elapsed", "data_processed", "downtime"))
+        return f"the guest moved in {seconds / 1000:.1f} s: {sent / MIB:.1f} MiB sent, paused for {paused} ms"
+
+    def _figures_there(self) -> Mapping[str, object]:
+        try:
+            return self.there.guest(self.uuid).finished_job(keep=True)
+        except VirtError:
+            return {}
 
 
 def call_off(host: Host, uuid: str) -> PowerState:
@@ -214,9 +237,8 @@ def go_on(guest: LibvirtGuest, *, running: bool) -> None:
         guest.unpause()
 
 
-def progress_of(stats: object, seconds: float) -> Progress:
+def progress_of(said: Mapping[str, object], seconds: float) -> Progress:
     """libvirt's numbers as ours."""
-    said = stats if isinstance(stats, dict) else {}
     names = ("memory_total", "memory_remaining", "disk_total", "disk_remaining")
-    memory, memory_left, disk, disk_left = (int(said.get(name, 0)) for name in names)
+    memory, memory_left, disk, disk_left = (int(str(said.get(name, 0))) for name in names)
     return Progress(memory, memory_left, disk, disk_left, seconds)

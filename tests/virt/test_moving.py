@@ -1,0 +1,183 @@
+"""A running guest goes from host to host: one suite, on the fake driver and between two real libvirtd."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from compute.virt.base import (
+    Command,
+    Guest,
+    GuestInvalidState,
+    GuestNotFound,
+    MigrationAborted,
+    PowerState,
+    Progress,
+    VirtError,
+)
+from tests.virt.conftest import READY, Pair, wait_until
+
+
+def go_on(_: Progress) -> Command:
+    return Command.GO_ON
+
+
+def answer(command: Command) -> Callable[[Progress], Command]:
+    """Once its memory is on its way: a real disk goes first."""
+    return lambda progress: command if progress.memory_total else Command.GO_ON
+
+
+def endless(pair: Pair) -> Guest:
+    """A running guest that does not come to an end of its memory."""
+    if pair.is_real:
+        return pair.a.running(pair.a.use(pair.a.image_file.with_name("micro-dirty.img")))
+    pair.a.driver.orders.delay("hand_over", 60)
+    return pair.a.running()
+
+
+def moved(pair: Pair, guest: Guest) -> None:
+    """From a to b, to the end."""
+    pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), go_on)
+    pair.b.driver.settle(guest)
+    pair.a.driver.forget(guest.uuid)
+
+
+def test_a_guest_goes_over_as_it_is(pair: Pair):
+    guest, seen = pair.a.running(), []
+
+    def watch(progress: Progress) -> Command:
+        seen.append(progress)
+        return Command.GO_ON
+
+    if not pair.is_real:
+        pair.a.driver.orders.delay("hand_over", 0.5)
+    went = pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), watch)
+    assert pair.places() == ({}, {})
+    assert (pair.a.power(guest), pair.b.power(guest)) == (PowerState.NOSTATE, PowerState.NOSTATE)
+    pair.b.driver.settle(guest)
+    pair.a.driver.forget(guest.uuid)
+
+    assert pair.places() == ({}, {guest.uuid: PowerState.RUNNING})
+    assert re.match(r"the guest moved in \d+\.\d s: \d+\.\d MiB sent, paused for \d+ ms", went)
+    assert seen[-1].seconds > 0
+    assert "boots=1" in pair.b.wait_console(guest.uuid, READY)
+    pair.b.driver.signal_shutdown(guest.uuid)
+    assert pair.b.driver.wait_until_off(guest.uuid, 20)
+    pair.b.driver.power_on(guest)
+    said = pair.b.wait_console(guest.uuid, READY, times=2)
+    assert [line.split()[-1] for line in said.splitlines() if "boots=" in line] == ["boots=1", "boots=2"]  # one disk
+
+
+def test_a_paused_guest_arrives_paused(pair: Pair):
+    guest = pair.a.running()
+    pair.a.driver.pause(guest.uuid)
+    moved(pair, guest)
+    assert pair.places() == ({}, {guest.uuid: PowerState.PAUSED})
+    pair.b.driver.unpause(guest.uuid)
+    assert pair.b.power(guest) is PowerState.RUNNING
+
+
+def test_nobody_hears_that_a_guest_that_moves_is_off(pair: Pair):
+    guest = pair.a.running()
+    moved(pair, guest)
+    pair.b.driver.pause(guest.uuid)  # the next thing that is heard
+    pair.b.wait_event(guest.uuid, PowerState.PAUSED)
+    assert {event.power_state for event in pair.a.events} <= {PowerState.RUNNING}
+    assert {event.power_state for event in pair.b.events} <= {PowerState.RUNNING, PowerState.PAUSED}
+
+
+def test_everything_may_be_asked_for_twice(pair: Pair):
+    guest = pair.a.running()
+    to = [pair.b.driver.expect(guest), pair.b.driver.expect(guest)][1]
+    assert len({pair.a.driver.hand_over(guest, to, go_on) for _ in range(2)}) >= 1
+    for _ in range(2):
+        pair.b.driver.settle(guest)
+        pair.b.driver.unexpect(guest.uuid)  # it has settled, so it stays
+        pair.a.driver.forget(guest.uuid)
+    assert pair.places() == ({}, {guest.uuid: PowerState.RUNNING})
+    assert pair.b.driver.console_output(guest.uuid).count(READY) == 1
+
+
+def test_a_guest_comes_back_to_a_host_that_has_not_cleaned_up(pair: Pair):
+    guest = pair.a.running()
+    for here, there in ((pair.a, pair.b), (pair.b, pair.a)):
+        here.driver.hand_over(guest, there.driver.expect(guest), go_on)
+        there.driver.settle(guest)
+    pair.b.driver.forget(guest.uuid)
+    assert pair.places() == ({guest.uuid: PowerState.RUNNING}, {})
+    assert pair.a.driver.console_output(guest.uuid).count(READY) == 1
+
+
+def test_an_aborted_guest_stays_and_a_hurried_one_arrives(pair: Pair):
+    guest = endless(pair)
+    to = pair.b.driver.expect(guest)
+    with pytest.raises(MigrationAborted):
+        pair.a.driver.hand_over(guest, to, answer(Command.ABORT))
+    assert pair.places() == ({guest.uuid: PowerState.RUNNING}, {})
+    pair.a.driver.take_back(guest)
+    pair.b.driver.unexpect(guest.uuid)
+
+    pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), answer(Command.END_NOW))
+    pair.b.driver.settle(guest)
+    pair.a.driver.forget(guest.uuid)
+    assert pair.places() == ({}, {guest.uuid: PowerState.RUNNING})
+    assert pair.b.driver.console_output(guest.uuid).count(READY) == 1
+
+
+def test_a_guest_that_goes_off_by_itself_is_off_where_it_was(pair: Pair):
+    guest = endless(pair)
+
+    def watch(progress: Progress) -> Command:
+        if pair.is_real and progress.memory_total:
+            for pid in pair.a.host.qemu_pids():  # a button is not heard now; so QEMU ends when its guest is off
+                os.kill(pid, signal.SIGTERM)
+        elif not pair.is_real:
+            pair.a.driver.power_off_from_inside(guest.uuid)
+            return Command.END_NOW
+        return Command.GO_ON
+
+    with pytest.raises(GuestInvalidState):
+        pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), watch)
+    pair.a.driver.take_back(guest)
+    pair.b.driver.unexpect(guest.uuid)
+    assert pair.places() == ({guest.uuid: PowerState.SHUTDOWN}, {})
+
+
+def test_a_guest_is_taken_back_before_it_has_settled(pair: Pair):
+    guest = pair.a.running()
+    pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), go_on)
+    for _ in range(2):
+        pair.a.driver.take_back(guest)
+        pair.b.driver.unexpect(guest.uuid)
+    assert pair.places() == ({guest.uuid: PowerState.RUNNING}, {})
+    with pytest.raises(GuestNotFound):
+        pair.b.driver.settle(guest)
+    assert READY in pair.a.wait_console(guest.uuid, READY)
+
+
+def test_a_guest_that_lives_here_is_neither_expected_nor_forgotten(pair: Pair):
+    guest = pair.a.running()
+    with pytest.raises(VirtError, match="is on this host already"):
+        pair.a.driver.expect(guest)
+    pair.a.driver.forget(guest.uuid)
+    pair.a.driver.unexpect(guest.uuid)
+    assert pair.a.driver.guests() == {guest.uuid: PowerState.RUNNING}
+
+
+def test_a_destroyed_guest_leaves_nothing_to_take_back(pair: Pair):
+    guest = pair.a.running()
+    pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), go_on)
+    pair.a.driver.destroy(guest.uuid)
+    pair.b.driver.destroy(guest.uuid)
+    with pytest.raises(GuestNotFound):
+        pair.a.driver.take_back(guest)
+    with pytest.raises(GuestNotFound):
+        pair.b.driver.settle(guest)
+    assert pair.places() == ({}, {})
+    if pair.is_real:
+        wait_until(lambda: not pair.a.host.qemu_pids() and not pair.b.host.qemu_pids(), "no QEMU is left")
+        assert not list(pair.a.folder.glob(f"**/*{guest.uuid}*"))
