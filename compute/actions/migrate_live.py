@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -68,7 +69,9 @@ class MigrateLive(ServerAction):
             moving.must_be_possible(instance, host)
         if version < (2, 34):  # before that its clients wait for the answer of the scheduler
             self._must_find_a_host(instance, host, forced=forced)
-        return {**moving.begun_at(instance), "host": host, "forced": forced}
+        block = asked.body["block_migration"]
+        copies = None if block == "auto" else schema.is_true(block)
+        return {**moving.begun_at(instance), "host": host, "forced": forced, "copies_disk": copies}
 
     def _must_find_a_host(self, instance: Instance, host: str, *, forced: bool) -> None:
         try:
@@ -100,6 +103,7 @@ class MigrateLive(ServerAction):
         """The destination makes ready, and says where it is to be found."""
         _must_be_wanted(run)
         arrival = run.hypervisor.expect(run.instance.as_guest())
+        _must_be_as_asked(run.params.get("copies_disk"), arrival)
         journal.change_params(run.action, arrival=dict(arrival))
 
     # -- the move
@@ -109,13 +113,15 @@ class MigrateLive(ServerAction):
         seconds = SECONDS_PER_GIB * max(2.0, run.instance.memory_mb / 1024)
         deadline = run.deadline(seconds)
         watch = moving.watching(run, MOVE, deadline=deadline)
+        if run.hypervisor.power_state(run.instance.uuid) in (PowerState.SHUTDOWN, PowerState.CRASHED):
+            raise MigrationAborted("the guest does not run any more")
         try:
-            run.hypervisor.hand_over(run.instance.as_guest(), run.params["arrival"], watch)
+            went = run.hypervisor.hand_over(run.instance.as_guest(), run.params["arrival"], watch)
         except MigrationAborted:
             if timezone.now() > deadline and not run.params.get("abort"):
                 raise MigrationAborted(f"the migration was not over after {seconds:.0f} s") from None
             raise
-        run.note(f"the guest has left {run.params['source']}")
+        run.note(went)
 
     def arrive(self, run: Run) -> None:
         """The guest lives here now; one whose server was deleted on the way ends here."""
@@ -192,3 +198,18 @@ def _must_be_wanted(run: Run) -> None:
     """Raises MigrationAborted when somebody called it off."""
     if run.params.get("abort"):
         raise MigrationAborted("the migration was aborted")
+
+
+def _must_be_as_asked(copies_disk: bool | None, arrival: Mapping[str, str]) -> None:
+    """Whether hosts share storage is found out; who said something else is told so, in Nova's words."""
+    storage = arrival.get("storage")
+    if storage == "shared" and copies_disk:
+        why = "not on local storage: Block migration can not be used with shared storage."
+    elif storage == "own" and copies_disk is False:
+        why = (
+            "not on shared storage: Shared storage live-migration requires either shared storage or boot-from-volume "
+            "with no local disks."
+        )
+    else:
+        return
+    raise MigrationAborted(f"{arrival['directory']} is {why}")
