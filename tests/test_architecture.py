@@ -124,16 +124,22 @@ def test_each_file_of_actions_is_one_action_and_has_its_stories(name):
     assert (ROOT / f"tests/flow/test_{name}.py").is_file()
 
 
+# opened by other actions, for what they leave behind
+NOBODY_ASKS_FOR = {"ForgetGuest", "DropShelvedImage"}
+
+
 @pytest.mark.parametrize("action", actions.every().values(), ids=list(actions.every()))
 def test_each_action_declares_what_the_rest_is_made_of(action):
-    assert action.policy in policy.RULES
+    nobodys = type(action).__name__ in NOBODY_ASKS_FOR
+    assert nobodys or action.policy in policy.RULES
     assert action.name
     assert action.__class__.__doc__
     for spec in action.all_steps():
         assert callable(getattr(action, spec.name)), f"{spec.name} is declared and not there"
         assert action.find(spec.name) == spec
     assert len({spec.name for spec in action.all_steps()}) == len(action.all_steps())
-    assert action.move is not None or not action.steps or action.move_for({"hard": True}) is not None
+    moves = action.move is not None or not action.steps or action.move_for({"hard": True}) is not None
+    assert nobodys or moves
 
 
 def test_every_policy_rule_is_used_and_every_rule_used_exists():

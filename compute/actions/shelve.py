@@ -45,7 +45,7 @@ class Shelve(shelving.Offloads):
 
     def move_for(self, params: dict[str, Any]) -> Move:
         """By what the operator wants of shelved servers."""
-        return OFFLOAD if params["offload"] else KEEP
+        return OFFLOAD if params.get("offload") else KEEP
 
     def register(self, run: Run) -> None:
         """Here and not in the API: whoever dies before it has left nothing."""

@@ -66,8 +66,8 @@ class Unshelve(ServerAction):
 
     def move_for(self, params: dict[str, Any]) -> Move:
         """From the very state the params were made for."""
-        start = frozenset({VmState(params["was"])}) & FROM or FROM
-        return Move(start, TaskState.UNSHELVING, VmState.ACTIVE)
+        was = params.get("was")
+        return Move(frozenset({VmState(was)}) if was in FROM else FROM, TaskState.UNSHELVING, VmState.ACTIVE)
 
     def first_step(self, params: dict[str, Any]) -> StepSpec:
         """Where the server is, or where it will be."""
