@@ -45,6 +45,8 @@ def page(found: dict[str, Any]) -> str:
         parts.append(_boots(found["boots"]))
     if "drain" in found:
         parts.append(_drain(found["drain"]))
+    if "emptying" in found:
+        parts.append(_emptying(found["emptying"]))
     return "\n".join(parts)
 
 
@@ -89,4 +91,21 @@ def _drain(row: dict[str, Any]) -> str:
         f"| {row['in_all_s']:.1f} s | **{row['stayed_s']:.2f} s** | {row['accepted']} | {row['done_once']} "
         f"| {row['done_twice']} | {row['lost']} |\n\n"
         f"SIGTERM to exit of processes with nothing to do (medians): {idle}.\n"
+    )
+
+
+def _emptying(row: dict[str, Any]) -> str:
+    return (
+        "## Emptying a host\n\n"
+        f"{row['servers']} servers leave one fake host for three others, live, {row['parallel']} at a time, and then\n"
+        f"it drains; every guest is on its way for {row['travel_s']:g} s, by order. From the request until the last\n"
+        "one has left, all bookkeeping included. The first floor is the travel alone, divided by how many go at a\n"
+        "time. The second is what the moves took, steps and messages included, divided by the same: above it is\n"
+        "only the time in which a place was free and nobody had taken it. Afterwards each server is in one place,\n"
+        "and what is claimed of each host is the sum of what its servers have.\n\n"
+        "| servers | left | floor: travel | ratio | mean move | ratio to the moves | most at once | lost | where |\n"
+        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
+        f"| {row['servers']} | {row['left_s']:.1f} s | {row['floor_s']:.1f} s | **{row['ratio']:.2f}** "
+        f"| {row['mean_move_s']:.2f} s | {row['ratio_to_moves']:.2f} | {row['most_at_once']} | {row['lost']} "
+        f"| {' + '.join(str(n) for n in row['at_others'])} |\n"
     )

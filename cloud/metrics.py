@@ -82,14 +82,19 @@ HEARTBEAT_AGE = _gauge(
     "heartbeat_age_seconds", "Since a service's last heartbeat; not of one that ended in order.", *_SERVICE
 )
 SERVICE_STATE = _gauge(
-    "service_state", "1 for the state a service is in: up, draining, drained, ended, down.", *_SERVICE, "state"
-)
+    "service_state", "1 for the state a service is in: up, emptying, draining, drained, ended, down.",
+    *_SERVICE, "state",
+)  # fmt: skip
 SERVICE_OPERATIONS = _gauge(
     "service_operations", "Operations that need this process, as of its last heartbeat.", *_SERVICE
 )
 SERVICE_DRAIN_SECONDS = _gauge(
     "service_drain_seconds", "How long the drain has lasted, or took if the process stayed.", *_SERVICE
 )
+DEPARTURES = _gauge(
+    "departures", "Servers that leave a host, or come back: waiting, moving, away, blocked, return_waiting, returning.",
+    "cell", "host", "state",
+)  # fmt: skip
 SERVERS = _gauge("servers", "Servers that are not deleted, by vm_state.", "cell", "vm_state")
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -88,21 +88,27 @@ class Moves:
 
 def read(host: str) -> Moves:
     """How far the moves from, or back to, a host are. One query; three where something is on the list."""
-    rows = list(Departure.objects.filter(host=host).order_by("pk"))
+    return read_all([host]).get(host, Moves())
+
+
+def read_all(hosts: Collection[str]) -> dict[str, Moves]:
+    """As `read`, for all of them with as many queries."""
+    rows = list(Departure.objects.filter(host__in=hosts).order_by("pk")) if hosts else []
     if not rows:
-        return Moves()
+        return {}
     living = Instance.objects.filter(uuid__in=[row.server_id for row in rows], deleted=False)
     servers = {uuid: (at, progress) for uuid, at, progress in living.values_list("uuid", "host", "progress")}
     asked = [row.request_id for row in rows if row.state in UNDER_WAY]
     moves = InstanceAction.objects.filter(request_id__in=asked).values_list("request_id", "params__destination")
     going = dict(moves)
-    lines = []
+    lines: dict[str, list[Line]] = {}
     for row in rows:
         at, percent = servers.get(row.server_id, ("", 0))
         to = (going.get(row.request_id) or "") if row.state in UNDER_WAY else row.moved_to
         moving = percent if row.state in UNDER_WAY else 0
-        lines.append(Line(row.server_id, row.state, at, to, moving, row.why, row.tries, row.not_before, row.request_id))
-    return Moves(tuple(lines))
+        line = Line(row.server_id, row.state, at, to, moving, row.why, row.tries, row.not_before, row.request_id)
+        lines.setdefault(row.host, []).append(line)
+    return {host: Moves(tuple(of_host)) for host, of_host in lines.items()}
 
 
 def counts() -> dict[str, dict[str, int]]:

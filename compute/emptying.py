@@ -60,7 +60,7 @@ def go_on(host: str) -> None:
         departures.list_servers(host)
         if not _drain(host) and service.is_up:
             _begin_all(host, IDLE, State.MOVING)
-    elif service.is_returning and not _is_back(host) and service.is_up:
+    elif service.is_returning and not _is_back(host) and service.is_up and not service.drain_state:
         _begin_all(host, (State.RETURN_WAITING,), State.RETURNING)
 
 
@@ -120,7 +120,8 @@ def _begin(one: Departure, going: State) -> bool:
     """Its turn and its move, in one transaction; False when as many as may be are under way."""
     with transaction.atomic(using=current_alias()):
         service = Service.objects.select_for_update().get(binary=COMPUTE, host=one.host)
-        wanted = service.drain_state == "emptying" if going == State.MOVING else service.is_returning
+        leaving, coming = service.drain_state == "emptying", service.is_returning and not service.drain_state
+        wanted = leaving if going == State.MOVING else coming
         moving_now = Departure.objects.filter(host=one.host, state__in=UNDER_WAY).count()
         if not wanted or moving_now >= service.drain_moves:
             return False
@@ -205,8 +206,15 @@ def _is_ours(server: Instance) -> bool:
 
 
 def _confirm(one: Departure, server: Instance, action: InstanceAction) -> None:
-    """Nobody asked for a change that could please or not: the word is ours. A user's own word goes first."""
+    """Nobody asked for a change that could please or not: the word is ours. A user's own word goes first.
+
+    The host it left has to take requests for that. One that drains at its deadline has the word when it is back.
+    """
     if server.task_state is not None or (one.not_before is not None and one.not_before > timezone.now()):
+        return
+    left = _service(str(action.params["source"]))
+    if left is None or not left.takes_requests:
+        _write(one, why=f"it has moved, and is confirmed when host {action.params['source']} takes work")
         return
     request_id = f"req-{uuid4()}"
     caller = Caller(action.user_id, project_id=action.project_id, roles=ADMIN)

@@ -69,7 +69,7 @@ def number(uuid: str) -> int:
 def services(host: str = "", binary: str = "") -> Seen[Placed]:
     """Services of every cell, cell0 included; one query per cell, two where something drains.
 
-    Three more for each host whose servers leave or come back.
+    Three more where servers leave or come back.
     """
 
     known = aggregates.by_host()
@@ -82,7 +82,7 @@ def services(host: str = "", binary: str = "") -> Seen[Placed]:
             wanted = wanted.filter(binary=binary)
         found = list(wanted)
         waiting = draining.waiting_by_host() if any(one.drain_state for one in found) else {}
-        moves = {one.host: departures.read(one.host) for one in found if one.drain_moves and one.binary == COMPUTE}
+        moves = departures.read_all([one.host for one in found if one.drain_moves])
         return [
             Placed(
                 cell, one, waiting.get(one.host, 0), moves.get(one.host, Moves()), aggregates.zone_of(one, known)

@@ -1,4 +1,4 @@
-"""What the cells say of themselves when somebody scrapes: three queries a cell, one look at each broker."""
+"""What the cells say of themselves when somebody scrapes: four queries a cell, one look at each broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from cells import brokers, scatter
 from cells.models import BuildRequest, Cell, HostMapping
 from cloud import log, metrics
-from compute import dispatch, journal
+from compute import departures, dispatch, journal
 from compute.models import Instance, Service, Step
 from compute.models.host import COMPUTE
 
@@ -40,6 +40,7 @@ class Read:
     operations: list[tuple[str, str, str, int, datetime]]  # action, lane, state, how many, since when
     services: list[Service]
     servers: list[tuple[str, int]]
+    departures: dict[str, dict[str, int]]  # how many, by host and state
 
 
 class Fleet(Collector):
@@ -70,6 +71,10 @@ def _lines() -> Lines:
         if read is not None:
             lines += [*_operations(cell.name, read.operations), *_services(cell.name, read.services)]
             lines += [(metrics.SERVERS, (cell.name, state), count) for state, count in read.servers]
+            lines += [
+                (metrics.DEPARTURES, (cell.name, host, state), count)
+                for host, states in read.departures.items() for state, count in states.items()
+            ]  # fmt: skip
     return lines + _depths(brokers_of)
 
 
@@ -88,7 +93,8 @@ def _read(_: Cell) -> Read:
         count=Count("action", distinct=True), since=Min("action__started_at")
     )
     living = Instance.objects.filter(deleted=False).values_list("vm_state").annotate(count=Count("id"))
-    return Read(list(grouped.order_by()), list(Service.objects.order_by("id")), list(living.order_by()))
+    services = list(Service.objects.order_by("id"))
+    return Read(list(grouped.order_by()), services, list(living.order_by()), departures.counts())
 
 
 def _operations(cell: str, found: Iterable[tuple[str, str, str, int, datetime]]) -> Lines:

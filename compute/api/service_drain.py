@@ -64,7 +64,7 @@ def carry_out(one: Placed, wanted: dict[str, Any] | None, by: str) -> Placed:
 def as_json(one: Placed) -> dict[str, Any]:
     """The key and its value; nothing for a service that takes new work, so its record is Nova's to the letter."""
     service = one.service
-    if service.is_returning:
+    if service.is_returning and not service.drain_state:
         left_alone = [{"server": line.server_id, "host": line.at} for line in one.moves.left_alone]
         return {KEY: {"state": "returning", "return": _moves(one) | {"left_alone": left_alone}}}
     if not service.drain_state:

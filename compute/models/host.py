@@ -67,8 +67,8 @@ class Service(CellModel):
 
     @property
     def is_returning(self) -> bool:
-        """Whether it takes work again, and its servers are on their way back."""
-        return bool(self.drain_moves) and not self.drain_state
+        """Whether it is to have its servers back, as nobody wants it to drain any more."""
+        return bool(self.drain_moves) and not self.drain_wanted and self.drain_asked_at is None
 
     @property
     def drain_state(self) -> str:

@@ -329,6 +329,57 @@ def test_at_its_deadline_the_host_drains_with_who_is_left(ward):
     assert (ward.state(), list(ward.blockers())) == ("draining", [server_id])
 
 
+def test_a_cold_move_cut_short_by_a_drain_is_confirmed_when_its_source_takes_work(ward):
+    (server_id,) = ward.boot()
+    ward.do(server_id, {"os-stop": None})
+    ward.ask({"migrate": {}})
+    ward.round()
+    ward.cloud.work()
+    ward.ask({})  # the servers are to stay after all, and this one has gone
+    ward.work()
+    assert stories.states(ward.cloud, server_id) == ("resized", None)
+    assert "is confirmed when host host1 takes work" in ward.moves().under_way[0].why
+    ward.ask(None)
+    ward.work()
+    assert stories.states(ward.cloud, server_id) == ("stopped", None)
+    assert [line.state for line in ward.moves().lines] == [State.AWAY]
+    ward.is_sound(server_id)
+
+
+def test_a_user_may_take_a_cold_move_back_and_it_is_tried_again(ward):
+    (server_id,) = ward.boot()
+    ward.do(server_id, {"os-stop": None})
+    ward.ask({"migrate": {}})
+    ward.round()
+    ward.cloud.work()
+    ward.do(server_id, {"revertResize": None})
+    assert ward.host_of(server_id) == "host1"
+    ward.again()
+    ward.again()
+    assert (ward.host_of(server_id) != "host1", ward.state()) == (True, "draining")
+    last = [action.action for action in ward.cloud.history(server_id)][-3:]
+    assert last == ["revertResize", "migrate", "confirmResize"]
+    ward.is_sound(server_id)
+
+
+def test_a_host_that_ends_while_its_servers_return_gets_them_in_its_next_life(ward):
+    (server_id,) = ward.boot()
+    ward.ask({"migrate": {}})
+    ward.work()
+    ward.ask({"return": {}})
+    ward.round()
+    with target_cell(ward.cloud.cells["cell1"]):
+        Service.objects.filter(host="host1").update(draining_since=timezone.now())  # SIGTERM
+    ward.work()
+    (line,) = ward.moves().lines
+    assert (line.state, ward.host_of(server_id) == "host1") == (State.RETURN_WAITING, False)
+    with target_cell(ward.cloud.cells["cell1"]):
+        Service.objects.filter(host="host1").update(draining_since=None)
+    ward.again()
+    assert (ward.host_of(server_id), ward.moves().lines) == ("host1", ())
+    ward.is_sound(server_id)
+
+
 def test_two_conductors_never_move_more_than_wanted(ward):
     ward.boot(4)
     ward.ask({"migrate": {"parallel": 2}})

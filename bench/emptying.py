@@ -1,0 +1,54 @@
+"""Emptying a host: how long its servers take to leave it, beside how long they would with nothing but their travel."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tests.live import books, crossings
+from tests.live.cloud import Cloud, eventually
+from tests.live.stage import Stage
+
+TRAVEL = 1.0  # seconds each guest is on its way, by order
+PARALLEL = 4
+SOURCE, OTHERS = "host1", ("host3", "host5", "host7")
+KEY = "stillwater:drain"
+LATEST = 900  # seconds
+
+
+def run(servers: int) -> dict[str, Any]:
+    """One cell of four hosts, all servers on one of them, so many on their way at a time. Times in seconds."""
+    cloud = Cloud("fake", hosts_per_cell=4)
+    try:
+        cloud.up()
+        for other in ("host2", "host4", "host6", "host8", "conductor-cell2"):  # another cell, which has no part in it
+            cloud.manage("host", "stop", other)
+        stage = Stage(cloud)
+        ids = stage.boot(servers, SOURCE, stage.image(hand_over_delay=f"{TRAVEL:g}"))
+        return _empty(stage, ids)
+    finally:
+        cloud.up()
+        cloud.end()
+
+
+def _empty(stage: Stage, ids: list[str]) -> dict[str, Any]:
+    cloud, asked = stage.cloud, time.time()
+    wanted = {KEY: {"migrate": {"parallel": PARALLEL}}}
+    answer = stage.call("PUT", f"/os-services/{stage.service(SOURCE)['id']}", wanted)
+    assert answer.status_code == 200, answer.text
+    eventually("it is drained", lambda: stage.service(SOURCE).get(KEY, {}).get("state") == "drained", LATEST, 0.5)
+    drained = time.time()
+    books.settled(cloud)
+    living = books.check(cloud)  # each in one place, and what hosts have claimed is the sum of what servers have
+    moves = crossings.of(cloud)
+    took = sum(ended - begun for _, begun, ended in moves)
+    last = max(ended for _, _, ended in moves)
+    floor = len(ids) * TRAVEL / PARALLEL
+    homes = [row.host for row in living if row.uuid in ids]
+    return {
+        "servers": len(ids), "parallel": PARALLEL, "travel_s": TRAVEL, "lost": len(ids) - len(homes),
+        "at_source": homes.count(SOURCE), "at_others": [homes.count(other) for other in OTHERS],
+        "moves": len(moves), "most_at_once": crossings.most_at_once(moves), "mean_move_s": round(took / len(moves), 2),
+        "left_s": round(last - asked, 1), "drained_s": round(drained - asked, 1), "floor_s": round(floor, 1),
+        "ratio": round((last - asked) / floor, 2), "ratio_to_moves": round((last - asked) / (took / PARALLEL), 2),
+    }  # fmt: skip
