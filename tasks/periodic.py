@@ -73,7 +73,7 @@ def rounds_of(role: str) -> list[Periodic]:
         if settings.RECLAIM_INSTANCE_INTERVAL > 0:
             rounds.append(Periodic("reclaim", 15, lambda me: reclaim.reclaim()))
         if settings.SHELVED_OFFLOAD_TIME >= 0:
-            rounds.append(Periodic("shelved", 15, lambda me: shelving.offload_due()))
+            rounds.append(Periodic("shelved", 60, lambda me: shelving.offload_due()))
         if settings.RESIZE_CONFIRM_WINDOW:
             rounds.append(Periodic("confirm_window", relay, lambda me: unconfirmed.confirm()))
         return rounds

@@ -71,7 +71,8 @@ def check(cloud: Cloud) -> list[Row]:
         assert row.vm_state != "error" or row.fault, f"{row.name} is in ERROR and nobody says why"
     twice = [uuid for uuid, count in Counter(row.uuid for row in living).items() if count > 1]
     assert not twice, f"in two cells: {twice}"
-    expected = {(row.host, row.uuid) for row in living if row.vm_state not in ("error", "building")}
+    nowhere = ("error", "building", "shelved_offloaded")
+    expected = {(row.host, row.uuid) for row in living if row.vm_state not in nowhere}
     on_hosts = {(host, uuid) for host in cloud.state.hosts for uuid in guests(cloud, host)}
     assert on_hosts == expected, f"on hosts: {on_hosts - expected}, on record: {expected - on_hosts}"
     placed, claimed = {uuid for _, uuid in expected}, claims(cloud)
