@@ -67,6 +67,11 @@ class Moves:
         return [line for line in self.lines if line.is_blocked]
 
     @property
+    def staying(self) -> list[Line]:
+        """Those that are to leave, and have not begun to."""
+        return self.of(*IDLE)
+
+    @property
     def coming(self) -> list[Line]:
         """Those that are to come back, and have not yet."""
         return self.of(*COMING)
@@ -76,14 +81,13 @@ class Moves:
         """How far it is; "" where nothing is moved."""
         if not self.lines:
             return ""
-        blocked, moving = len(self.blocked), len(self.under_way)
         if self.coming:
-            waiting = len(self.of(State.RETURN_WAITING)) - blocked
-            far = f"{len(self.coming)} servers are to come back"
+            far = f"{len(self.coming)} still to come back"
         else:
-            waiting = len(self.of(State.WAITING))
             far = f"{len(self.away)} of {len(self.lines)} servers moved away"
-        return f"{far}, {moving} on their way, {waiting} waiting, {blocked} blocked"
+        waiting = [line for line in self.of(State.WAITING, State.RETURN_WAITING) if not line.is_blocked]
+        counted = {"on their way": self.under_way, "waiting": waiting, "blocked": self.blocked}
+        return ", ".join([far, *(f"{len(found)} {word}" for word, found in counted.items() if found)])
 
 
 def read(host: str) -> Moves:

@@ -35,8 +35,8 @@ class Forecast:
     @property
     def sentence(self) -> str:
         """For people."""
-        blocked = f", {len(self.blocked)} are blocked" if self.blocked else ""
-        busy = f", {self.busy} are in the middle of something" if self.busy else ""
+        blocked = f", {len(self.blocked)} blocked" if self.blocked else ""
+        busy = f", {self.busy} in the middle of something" if self.busy else ""
         size = "{vcpus} CPUs, {memory_mb} MiB and {disk_gb} GiB"
         room = f"{size.format(**self.needs)} needed, {size.format(**self.free)} free on {self.hosts} other hosts"
         return (f"{self.live + self.cold} servers would move away ({self.live} live, {self.cold} cold){busy}{blocked}. "

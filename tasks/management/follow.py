@@ -83,6 +83,10 @@ def drained(began: datetime) -> Goal:
         if service.ended_at is not None and service.drain_state == "emptying":
             return SILENT, (f"{name} is stopped, and its servers cannot leave. They go on when it is started: "
                             f"manage.py host start {name}")  # fmt: skip
+        over = service.ended_at is not None or (one.state == "drained" and not service.drain_then_exit)
+        if over and one.moves.staying:
+            return STILL, (f"{name} is {one.state}, and {len(one.moves.staying)} of its servers are still there, as "
+                           f"the time was over: {one.moves.sentence}.")  # fmt: skip
         if service.ended_at is not None:
             return _ended(name, service.in_progress)
         if not service.drain_wanted and service.drain_by == "":
@@ -91,8 +95,9 @@ def drained(began: datetime) -> Goal:
             return DONE, _stays(one, service)
         if _is_late(one, service, began):
             return STILL, (
-                f"{name} still drains at its deadline, {len(one.operations)} operations need it. The drain goes on. "
-                f"Follow it: manage.py host drain {name}; take it back: manage.py host undrain {name}"
+                f"{name} still drains at its deadline, {len(one.operations)} operations need it{_far(one)}. "
+                f"The drain goes on. Follow it: manage.py host drain {name}; "
+                f"take it back: manage.py host undrain {name}"
             )
         return None
 
@@ -109,6 +114,8 @@ def undrained(beats: dict[str, datetime | None]) -> Goal:
         service, name = one.service, one.place.name
         if service is None:
             return None
+        if service.ended_at is not None and service.is_returning:
+            return SILENT, f"{name} is stopped; its servers come back when it is started: manage.py host start {name}"
         if service.ended_at is not None:
             return DONE, f"{name} is stopped; it takes work when it is started: manage.py host start {name}"
         if service.drain_wanted or service.drain_state == "emptying":
@@ -151,13 +158,14 @@ def started(lives: dict[str, str]) -> Goal:
 
     def goal(one: Look) -> tuple[int, str] | None:
         name, service = one.place.name, one.service
-        if service is None or service.incarnation == lives.get(name, "") or not service.is_up:
+        if service is None or service.incarnation == lives.get(name, "") or not service.beats:
             return None
         pid = f"pid {one.place.pid}"
         if service.drain_wanted:
             return DONE, (f"{name} is up ({pid}), and drained as {service.drain_by} wants it. "
                           f"To have it take work: manage.py host undrain {name}")  # fmt: skip
-        return DONE, f"{name} is up ({pid})."
+        forced = ", and forced down all the same: it gets no servers until that is taken back" * service.forced_down
+        return DONE, f"{name} is up ({pid}){forced}."
 
     return goal
 
@@ -171,11 +179,16 @@ def _back(one: Look, service: Service) -> tuple[int, str] | None:
 
 def _stays(one: Look, service: Service) -> str:
     took = ""
-    if service.drained_at and service.draining_since:
-        took = f" after {(service.drained_at - service.draining_since).total_seconds():.1f} s"
+    since = service.drain_asked_at if service.drain_moves else service.draining_since
+    if service.drained_at and since:
+        took = f" after {(service.drained_at - since).total_seconds():.1f} s"
     waits = f"; {one.waiting} requests wait for it" if one.waiting else ""
-    left = f"; {one.moves.sentence}" if one.moves.lines else ""
-    return f"{one.place.name} is drained{took}{left}{waits}. It stays so until: manage.py host undrain {one.place.name}"
+    name = one.place.name
+    return f"{name} is drained{took}{_far(one)}{waits}. It stays so until: manage.py host undrain {name}"
+
+
+def _far(one: Look) -> str:
+    return f"; {one.moves.sentence}" if one.moves.lines else ""
 
 
 def _is_late(one: Look, service: Service, began: datetime) -> bool:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from cells.management.tables import table_lines
 from compute.departures import UNDER_WAY, Line, State
+from tasks.management import look
 from tasks.management.look import Look
 
 COLUMNS = ("server", "state", "from", "to", "per cent", "why")
@@ -22,10 +26,17 @@ def page(one: Look) -> list[str]:
     return ["", f"  {one.place.name}: {one.moves.sentence}", *(f"  {line}" for line in table)]
 
 
+def operations(looks: Sequence[Look]) -> list[dict[str, Any]]:
+    """What is in progress beside them, a row each: while a host works on, its moves are shown as moves only."""
+    ours = {line.request_id for one in looks if one.service and one.service.takes_requests
+            for line in one.moves.under_way}  # fmt: skip
+    return [row for row in look.operations(looks) if row["request_id"] not in ours]
+
+
 def said(line: Line) -> str:
     """A line about a server, without anything that changes by itself; "" while it waits for its turn."""
     if line.is_blocked:
         return f"! {line.server_id} stays where it is: {line.why}"
-    if line.state in UNDER_WAY:
+    if line.state in UNDER_WAY and line.at != line.to:
         return f"{line.server_id} leaves {line.at}" + (f" for {line.to}" if line.to else "")
-    return f"{line.server_id} is at {line.to}" if line.state == State.AWAY else ""
+    return f"{line.server_id} is at {line.to}" if line.state in (*UNDER_WAY, State.AWAY) else ""

@@ -146,7 +146,7 @@ def _page(one: Look, depths: dict[str, int | None]) -> list[str]:
         if place.binary == COMPUTE:
             lines.append(f"  waiting      {one.waiting} requests nobody has begun")
         lines.append(f"  in progress  {looking.in_progress(one)}")
-        rows = looking.operations([one])
+        rows = moves.operations([one])
         if rows:
             lines += [f"    {line}" for line in table_lines(OPERATIONS[1:], shown(rows))]
         lines += moves.page(one)

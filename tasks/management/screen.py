@@ -95,7 +95,7 @@ class Lines(Screen):
                 self._said[one.place.name] = said
                 self._say(said)
             self._moves(one)
-        self._changes({key(row): row for row in look.operations(looks)})
+        self._changes({key(row): row for row in moves.operations(looks)})
 
     def _moves(self, one: Look) -> None:
         for line in one.moves.lines:
@@ -176,7 +176,7 @@ def document(looks: Sequence[Look], ends: Sequence[End] = ()) -> dict[str, Any]:
 def page(looks: Sequence[Look]) -> list[str]:
     """The table of hosts, and that of everything in progress there."""
     lines = table_lines(HOSTS, [_row(one) for one in looks])
-    rows = look.operations(looks)
+    rows = moves.operations(looks)
     if rows:
         lines += ["", *(f"  {line}" for line in table_lines(OPERATIONS, shown(rows)))]
     for one in looks:

@@ -174,7 +174,7 @@ def _forecast(asked: Asked, looks: Sequence[Look]) -> int:
     """What a drain would wait for; changes nothing."""
     ends = [End(one.place.name, DONE if one.service else SILENT, _would(one)) for one in looks]
     if asked.migrate:
-        ends = [End(end.host, end.code, f"{_would_move(one)}\n{end.sentence}") if one.service else end
+        ends = [End(end.host, end.code, f"{_would_move(one)}\nThen: {end.sentence}") if one.service else end
                 for one, end in zip(looks, ends, strict=True)]  # fmt: skip
     asked.screen.once(looks)
     asked.screen.end(looks, ends)

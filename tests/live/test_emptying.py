@@ -105,6 +105,20 @@ def test_a_host_that_is_killed_and_comes_back_is_emptied_and_ends(stage):
     books.check(cloud)
 
 
+def test_at_its_deadline_a_host_drains_and_says_who_is_still_there(stage):
+    (blocker,) = stage.boot(1, "host1", name="emptying")
+    assert stage.ask(blocker, {"suspend": None}) == 202
+    stage.wait(blocker, "SUSPENDED")
+    late = host(stage.cloud, "drain", "host1", "--migrate", "--timeout", "2")
+    assert (late.returncode, "0 of 1 servers moved away, 1 blocked" in late.stdout) == (2, True), late.stdout
+    again = host(stage.cloud, "drain", "host1")
+    assert (again.returncode, "1 of its servers are still there" in again.stdout) == (2, True), again.stdout
+    stay = host(stage.cloud, "drain", "host1", "--no-migrate", "--timeout", "0")
+    assert (stay.returncode, "host1 is drained" in stay.stdout) == (0, True), stay.stdout
+    refused = host(stage.cloud, "drain", "conductor-cell1", "--migrate")
+    assert (refused.returncode, "only compute hosts have servers" in refused.stderr) == (1, True)
+
+
 def test_ctrl_c_asks_and_takes_the_drain_back(stage):
     cloud = stage.cloud
     (blocker,) = stage.boot(1, "host1", name="emptying")
