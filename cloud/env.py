@@ -113,7 +113,7 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_GUESTS_DIR", Path, None, "Folder of guests' disks; default: in STILLWATER_HOST_STATE. Hosts that share it, at the same path, need not copy disks to move servers."),
         V("STILLWATER_LIBVIRT_MIGRATION_URI", str, "", "This host's libvirt daemon as other hosts reach it, e.g. qemu+tls://host1/system; default: STILLWATER_LIBVIRT_URI."),
         V("STILLWATER_MIGRATION_ADDRESS", str, "", "Where this host takes memory and disks of servers that come to it; default: as its libvirt is set up."),
-        V("STILLWATER_MIGRATION_BANDWIDTH", int, 0, "MiB/s a server may be moved from this host with while it runs; 0 = as fast as it goes."),
+        V("STILLWATER_MIGRATION_BANDWIDTH", int, 0, "MiB/s of each server that leaves this host, its memory and its disk; 0 = as fast as it goes."),
         V("STILLWATER_HOST_SLOTS", int, 8, "Steps a host runs at the same time."),
         V("STILLWATER_CONDUCTOR_SLOTS", int, 4, "Steps a conductor runs at the same time."),
         V("STILLWATER_FAKE_ORDERS", str, "", "Delays and failures the fake driver is ordered to have."),

@@ -59,6 +59,8 @@ class ColdMove(ServerAction):
     def leave(self, run: Run) -> None:
         """Off, with grace, and over, however long its disk takes. Gone already is success."""
         guest, driver = run.instance.as_guest(), run.hypervisor
+        if driver.power_state(guest.uuid) == PowerState.RUNNING:
+            driver.reach(guest.uuid, run.params["arrival"])
         seconds = grace.timeout_for(dict(guest.image.properties))
         off = grace.shut_down(driver, guest.uuid, run.deadline(seconds))
         went = driver.hand_over(guest, run.params["arrival"], moving.watching(run, MOVE))

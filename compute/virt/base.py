@@ -268,6 +268,13 @@ class Driver(ABC):
         """It does not come: nothing of it is left here. A guest that has settled stays."""
         raise NotSupported(f"a {type(self).__name__} host expects no guest")
 
+    def reach(self, uuid: str, to: Mapping[str, str]) -> None:
+        """Look whether the host that expects a guest can be reached from here, before the guest is disturbed.
+
+        Raises VirtError.
+        """
+        raise NotSupported(f"a {type(self).__name__} host cannot hand a guest over")
+
     def hand_over(self, guest: Guest, to: Mapping[str, str], watch: Watch) -> str:
         """Give the guest, as it is now, to the host that expects it; running if it runs. How it went, for people.
 

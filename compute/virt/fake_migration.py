@@ -16,6 +16,7 @@ from compute.virt.base import (
     Guest,
     GuestInvalidState,
     GuestNotFound,
+    HypervisorUnavailable,
     MigrationAborted,
     PowerState,
     Progress,
@@ -48,6 +49,11 @@ class Migration:
     def unexpect(self, uuid: str) -> None:
         with self._call("unexpect", uuid):
             self._parcel(self._inbox, uuid).unlink(missing_ok=True)
+
+    def reach(self, uuid: str, to: Mapping[str, str]) -> None:
+        with self._call("reach", uuid):
+            if not Path(to["inbox"]).is_dir():
+                raise HypervisorUnavailable(f"there is no {to['inbox']}")
 
     def hand_over(self, guest: Guest, to: Mapping[str, str], watch: Watch) -> str:
         """The file is there before the guest has left, so a guest is never nowhere."""
@@ -114,7 +120,7 @@ class Migration:
             if command is Command.ABORT:
                 raise MigrationAborted("the migration was aborted")
             if left == 0 or command is Command.END_NOW:
-                return
+                return f"the guest moved in {gone:.1f} s: {total / MIB:.1f} MiB sent, paused for 0 ms"
             self._call.pause(min(LOOK_EVERY, seconds - gone))
 
     @property

@@ -10,7 +10,7 @@ from compute.virt import base
 from compute.virt.base import VirtError
 
 VERBS = (frozenset(base.Driver.__abstractmethods__) - {"watch", "close"}) | {
-    "expect", "unexpect", "hand_over", "settle", "take_back", "forget",
+    "expect", "unexpect", "reach", "hand_over", "settle", "take_back", "forget",
 }  # fmt: skip
 ALWAYS = -1
 _KINDS: list[type[VirtError]] = [VirtError, *VirtError.__subclasses__()]

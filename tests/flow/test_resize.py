@@ -10,7 +10,7 @@ from cells.context import target_cell
 from cells.models import RequestSpec
 from compute import actions
 from compute.models import Flavor, Quota, Service
-from compute.virt.base import MigrationAborted, PowerState, VirtError
+from compute.virt.base import HypervisorUnavailable, MigrationAborted, PowerState, VirtError
 from compute.virt.fake_effects import Effect
 from tests.conftest import PROJECT
 from tests.flow import stories, two_hosts
@@ -178,6 +178,27 @@ def test_a_destination_that_fails_leaves_the_server_as_it_was(verb, api, cloud, 
     assert stories.states(cloud, server_id) == ("active", None)
     is_as_before(cloud, server_id, source)
     assert stories.last_action(api, server_id)["message"] == "Error"
+
+
+def test_a_guest_is_not_turned_off_for_a_destination_that_cannot_be_reached(api, cloud, large):
+    server_id, source = asked(api, cloud)
+    cloud.hosts[source].driver.orders.fail("reach", error=VirtError)
+    cloud.work()
+    assert stories.states(cloud, server_id) == ("active", None)
+    is_as_before(cloud, server_id, source)
+    assert [one.effect for one in cloud.hosts[source].driver.effects(server_id)] == [Effect.SPAWNED]
+
+
+def test_a_destination_that_is_away_for_a_moment_costs_the_guest_nothing(api, cloud, large):
+    server_id, source = asked(api, cloud)
+    cloud.hosts[source].driver.orders.fail("reach", error=HypervisorUnavailable)
+    cloud.work()
+    assert cloud.hosts[source].driver.power_state(server_id) == PowerState.RUNNING
+    stories.later(cloud)
+    cloud.work()
+    confirm(api, server_id)
+    cloud.work()
+    is_large(cloud, server_id, other(source))
 
 
 def test_no_room_anywhere_is_said_and_counts_nothing(api, cloud, large):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from compute.virt.base import (
 from compute.virt.libvirt import cold, qemu_img
 from compute.virt.libvirt.destination import opened
 from compute.virt.libvirt.files import files_of
+from compute.virt.libvirt.moving import Road
 from deploy.local.libvirtd import LibvirtHost
 from tests.virt.conftest import READY, Bench, wait_until
 
@@ -229,6 +231,16 @@ def test_a_source_killed_on_the_way_can_have_it_back(source: Bench, destination:
     assert "boots=2" in source.wait_console(guest.uuid, READY, times=2)
 
 
+def test_a_host_that_may_send_so_much_a_second_sends_no_more(source: Bench, destination: Bench):
+    guest = large(source)
+    to, begun = destination.driver.expect(guest), time.monotonic()
+    source.driver._road = Road(bandwidth=FILLED // MIB // 4)
+    source.driver.reach(guest.uuid, to)
+    source.driver.hand_over(guest, to, go_on)
+    assert time.monotonic() - begun >= 4
+    destination.driver.settle(guest)
+
+
 def test_a_disk_that_is_in_use_is_not_copied(source: Bench, destination: Bench):
     guest = source.running()
     to = destination.driver.expect(guest)
@@ -240,8 +252,9 @@ def test_a_disk_that_is_in_use_is_not_copied(source: Bench, destination: Bench):
 def test_a_destination_that_went_away_says_so_and_the_guest_is_here(source: Bench, destination: Bench):
     guest = off(source)
     to = dict(destination.driver.expect(guest)) | {"uri": "qemu+unix:///system?socket=/nowhere"}
-    with pytest.raises(HypervisorUnavailable):
-        source.driver.hand_over(guest, to, go_on)
+    for ask in (lambda: source.driver.reach(guest.uuid, to), lambda: source.driver.hand_over(guest, to, go_on)):
+        with pytest.raises(HypervisorUnavailable):
+            ask()
     source.driver.take_back(guest)
     assert source.driver.guests() == {guest.uuid: PowerState.SHUTDOWN}
 

@@ -76,6 +76,10 @@ class Moving:
         files.remove(self._id)
         self._arriving.remove(uuid)
 
+    def reach(self, uuid: str, to: Mapping[str, str]) -> None:
+        with opened(to, uuid_of(self._host.connection)) as there:
+            volumes.must_be_known(there.connection)
+
     def hand_over(self, guest: Guest, to: Mapping[str, str], watch: Watch) -> str:
         """Killed at any moment and asked again, it finds out where the guest is, and goes on from there."""
         uuid, files = guest.uuid, files_of(self._guests, guest.uuid)
@@ -177,6 +181,6 @@ class Moving:
             if shared:
                 cold.leave_copy(files, self._id, watch)
             else:
-                cold.send(files, there, watch)
+                cold.send(files, there, watch, self._road.bandwidth)
             there.define(definition)
         return "the guest's disk was copied"

@@ -25,6 +25,12 @@ def create_disk(there: libvirt.virConnect, file: Path, size: int) -> None:
         pool.createXML(ET.tostring(volume, encoding="unicode"))
 
 
+def must_be_known(there: libvirt.virConnect) -> None:
+    """Raises NotSupported when a host's libvirt has no storage driver."""
+    with translated():
+        there.numOfStoragePools()
+
+
 @contextmanager
 def folder(there: libvirt.virConnect, directory: Path) -> Iterator[libvirt.virStoragePool]:
     """A folder of another host as a storage pool, for as long as that takes; libvirt allows one pool a folder."""
