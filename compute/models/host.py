@@ -54,8 +54,13 @@ class Service(CellModel):
 
     @property
     def is_up(self) -> bool:
-        """A heartbeat not older than SERVICE_DOWN_TIME, and neither forced down nor ended in good order."""
-        if self.forced_down or self.ended_at is not None:
+        """Whether it is there to work, as far as anybody knows: it beats, and nobody has forced it down."""
+        return self.beats and not self.forced_down
+
+    @property
+    def beats(self) -> bool:
+        """A heartbeat not older than SERVICE_DOWN_TIME, and no goodbye since."""
+        if self.ended_at is not None:
             return False
         seen = self.last_seen_up or self.created_at
         return timezone.now() - seen <= timedelta(seconds=settings.SERVICE_DOWN_TIME)

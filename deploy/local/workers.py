@@ -66,7 +66,8 @@ def wait_until_ready(state: State, started: list[Node], since: float) -> None:
 
 
 def _beat_within(row: dict[str, Any], seconds: float) -> bool:
-    return row["state"] == "up" and row["age"] is not None and row["age"] < seconds
+    there = row["state"] == "up" or row["forced_down"]  # an operator's word does not keep a worker from starting
+    return there and row["age"] is not None and row["age"] < seconds
 
 
 def services(state: State) -> list[dict[str, Any]]:
