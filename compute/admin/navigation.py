@@ -12,9 +12,12 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
     ("Compute", (
         ("Servers", "dns", "admin:cells_instancemapping_changelist", "cells.view_instancemapping"),
         ("In progress", "pending_actions", "admin:actions_in_progress", "cells.view_instancemapping"),
+        ("Migrations", "swap_horiz", "admin:migrations", "cells.view_instancemapping"),
         ("To be placed", "hourglass_empty", "admin:cells_buildrequest_changelist", "cells.view_buildrequest"),
         ("Hosts", "host", "admin:cells_hostmapping_changelist", "cells.view_hostmapping"),
         ("Services", "memory", "admin:services", "cells.view_hostmapping"),
+        ("Aggregates", "dataset", "admin:compute_aggregate_changelist", "compute.view_aggregate"),
+        ("Server groups", "workspaces", "admin:compute_servergroup_changelist", "compute.view_servergroup"),
         ("Cells", "hub", "admin:cells_cell_changelist", "cells.view_cell"),
     )),
     ("Offers", (

@@ -8,11 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from django.forms import Form
+from django.utils import timezone
+
 from cells import admin_look as look
 from cells import scatter
 from cells.models import Cell, InstanceMapping
-from compute import state
-from compute.admin import signs
+from cloud.caller import Caller
+from compute import legal, state
+from compute.admin import asks, signs
 from compute.models import Instance, InstanceAction, Step
 
 ACTIONS = 50  # newest first
@@ -28,11 +32,22 @@ class Past:
     took: str
 
 
-def context(mapping: InstanceMapping) -> dict[str, Any]:
-    """What the template needs; three questions to the server's cell."""
+@dataclass(slots=True)
+class Button:
+    """An action of the server: what it is for, its form, or why it cannot be had now."""
+
+    key: str
+    name: str
+    meaning: str
+    why_not: str
+    form: Form | None
+
+
+def context(mapping: InstanceMapping, who: Caller | None = None) -> dict[str, Any]:
+    """What the template needs: some questions to the server's cell; buttons for who may press them."""
     cell = mapping.cell
-    found = look.ask([cell], lambda _: _read(mapping.server_id)) if cell else scatter.Gathered({}, {})
-    instance, history = found.answers.get(cell.pk, (None, [])) if cell else (None, [])
+    found = look.ask([cell], lambda _: _read(mapping.server_id, who)) if cell else scatter.Gathered({}, {})
+    instance, history, choices = found.answers.get(cell.pk, (None, [], [])) if cell else (None, [], [])
     down = found.down.get(cell.pk) if cell else None
     return {
         "title": f"Server {mapping.server_id}",
@@ -45,12 +60,29 @@ def context(mapping: InstanceMapping) -> dict[str, Any]:
         "fault": instance.fault if instance else None,
         "history": history,
         "limit": ACTIONS,
+        "buttons": _buttons(mapping, choices),
+        "busy": bool(instance and instance.task_state),
+        "now": timezone.now(),
     }
 
 
-def _read(server_id: str) -> tuple[Instance | None, list[Past]]:
+def _buttons(mapping: InstanceMapping, choices: list[legal.Choice]) -> list[Button]:
+    """Those that can be pressed first."""
+    lists = asks.Lists(mapping)
+    made = [
+        Button(
+            choice.key, choice.key.removeprefix("os-"), (type(choice.action).__doc__ or "").partition("\n")[0],
+            choice.why_not, None if choice.why_not else asks.form_of(choice.action, lists),
+        )
+        for choice in choices
+    ]  # fmt: skip
+    return sorted(made, key=lambda button: bool(button.why_not))
+
+
+def _read(server_id: str, who: Caller | None) -> tuple[Instance | None, list[Past], list[legal.Choice]]:
     """In the targeted cell."""
     instance = Instance.objects.filter(uuid=server_id).defer(*SECRETS).first()
+    choices = legal.choices(instance, who) if instance is not None and who is not None else []
     actions = list(
         InstanceAction.objects.filter(server_id=server_id).defer("params").order_by("-started_at")[:ACTIONS]
     )
@@ -59,7 +91,7 @@ def _read(server_id: str) -> tuple[Instance | None, list[Past]]:
         steps.setdefault(step.action_id, []).append(step)
     return instance, [
         Past(action, [_step(step) for step in steps.get(action.pk, ())], _took(action)) for action in actions
-    ]
+    ], choices
 
 
 def _step(step: Step) -> dict[str, Any]:
@@ -109,5 +141,11 @@ def _columns(instance: Instance) -> list[tuple[str, Any]]:
         ("Locked", f"{instance.locked_by}: {instance.locked_reason or '-'}" if instance.locked_by else "no"),
         ("Launched", f"{instance.launched_at:%F %T}" if instance.launched_at else "never"),
         ("Changed", f"{look.age(instance.updated_at)} ago"),
-        ("Deleted", f"{instance.deleted_at:%F %T}" if instance.deleted_at else "no"),
+        ("Deleted", _deleted(instance)),
     ]  # fmt: skip
+
+
+def _deleted(instance: Instance) -> str:
+    if instance.deleted_at is None and instance.soft_deleted_at is not None:
+        return f"softly, {look.age(instance.soft_deleted_at)} ago: it can be restored"
+    return f"{instance.deleted_at:%F %T}" if instance.deleted_at else "no"

@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 from cells import admin_look as look
 from cells.models import Cell, InstanceMapping
 from compute import state
-from compute.admin import one_server, progress, signs
+from compute.admin import asks, migrations, one_server, progress, signs
 from compute.models import Instance
 
 LISTED = (
@@ -79,7 +79,10 @@ class ServerPage(look.JoinedPage):
 
     def get_custom_urls(self) -> tuple[Any, ...]:
         """Actions are a cell's records, which have no pages of their own: theirs hangs here."""
-        return (("in-progress/", "actions_in_progress", progress.view),)
+        return (
+            ("in-progress/", "actions_in_progress", progress.view),
+            ("migrations/", "migrations", migrations.view),
+        )
 
     def join(self, rows: list[Any]) -> None:
         """One question per cell, whatever the number of servers."""
@@ -121,13 +124,18 @@ class ServerPage(look.JoinedPage):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """One server, all that is known, nothing to change."""
-        if not self.has_view_permission(request):
+        """One server, all that is known; a pressed button asks for an action as the API does."""
+        may_ask = asks.may_ask(request)
+        if not self.has_view_permission(request) or (request.method == "POST" and not may_ask):
             raise PermissionDenied
         mapping = InstanceMapping.objects.select_related("cell").filter(pk=object_id).first()
         if mapping is None:
             raise Http404(f"There is no server {object_id}.")
-        context = self.admin_site.each_context(request) | one_server.context(mapping)
+        if request.method == "POST":
+            messages.info(request, asks.carry_out(request, mapping))
+            return HttpResponseRedirect(request.path)
+        who = asks.caller(request, mapping) if may_ask else None
+        context = self.admin_site.each_context(request) | one_server.context(mapping, who)
         return TemplateResponse(request, "admin/stillwater/server.html", context | {"opts": self.opts})
 
     @admin.display(description="Server", ordering="server_id")

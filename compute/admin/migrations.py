@@ -1,0 +1,186 @@
+"""The page of migrations: where servers go, how far they are, and the words that can be said to them."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.middleware.csrf import get_token
+from django.template.loader import render_to_string
+from django.template.response import TemplateResponse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from cells import admin_look as look
+from cells.models import Cell, InstanceMapping
+from cloud.errors import ApiError
+from compute import actions, legal, lookup, microversion, migration_log, migration_words
+from compute.admin import asks, signs
+from compute.lifecycle import Asked
+from compute.migration_log import LIVE, MAY_ABORT_QUEUED, MAY_FORCE, STATUSES, TYPES
+from compute.models import Instance, InstanceAction, Step
+
+PER_PAGE = 50
+HEADERS = (
+    "Server", "Kind", "Status", "From", "To", "How far", "Step", "Asked for", "Took", "Who", "Cell", "",
+)  # fmt: skip
+WORDS = ("confirmResize", "revertResize")  # what a resized server waits for
+FINISHED = "finished"
+GOING = frozenset({"accepted", "queued", "preparing", "running", "pre-migrating", "migrating", "post-migrating"})
+COLOURS = {
+    "completed": (look.GOOD, "✓"), "confirmed": (look.GOOD, "✓"), "reverted": (look.GREY, "↩"),
+    "done": (look.GOOD, "✓"), FINISHED: (look.WARN, "⇄"), "cancelled": (look.GREY, "×"),
+    "failed": (look.BAD, "✖"), "error": (look.BAD, "✖"),
+}  # fmt: skip
+
+
+def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
+    """All cells, the newest first; POST carries a word to one of them."""
+    if not model_admin.has_view_permission(request):
+        raise PermissionDenied
+    may_ask = asks.may_ask(request)
+    if request.method == "POST":
+        if not may_ask:
+            raise PermissionDenied
+        messages.info(request, _say(request))
+        return HttpResponseRedirect(request.get_full_path())
+    wanted = {name: request.GET.get(name, "") for name in ("status", "kind", "host")}
+    try:
+        found = migration_log.page(
+            _where(wanted), PER_PAGE, request.GET.get("after", ""), keys=_keys(wanted["kind"]), with_steps=True
+        )
+    except ApiError as refusal:  # the page it begins after is of a cell that went away, say
+        messages.warning(request, refusal.message)
+        return HttpResponseRedirect(request.path)
+    context = model_admin.admin_site.each_context(request) | _context(request, found, wanted, may_ask=may_ask)
+    return TemplateResponse(request, "admin/stillwater/migrations.html", context)
+
+
+def _context(request: HttpRequest, found: migration_log.Page, wanted: dict[str, str], *,
+             may_ask: bool) -> dict[str, Any]:  # fmt: skip
+    cells = {cell.pk: cell for cell in Cell.objects.all()}
+    servers = _waiting(found) if may_ask else {}
+    rows = [_row(request, cell, row, servers.get(row.server_id), may_ask=may_ask) for cell, row in found.rows]
+    full = len(found.rows) == PER_PAGE
+    last = str(found.rows[-1][1].params.get("uuid", "")) if full else ""
+    asked = {name: value for name, value in wanted.items() if value}
+    return {
+        "title": "Migrations",
+        "table": {"headers": HEADERS, "rows": rows},
+        "wanted": wanted,
+        "statuses": STATUSES,
+        "kinds": sorted(TYPES.values()),
+        "older": urlencode(asked | {"after": last}) if last else "",
+        "newest": urlencode(asked) if request.GET.get("after") else None,
+        "down": [(cells[pk].name, down.reason, look.down_for(pk) or "a moment") for pk, down in found.down.items()],
+        "live": any(migration_log.status(row) in GOING for _, row in found.rows),
+        "now": timezone.now(),
+    }
+
+
+def _where(wanted: dict[str, str]) -> Q:
+    where = Q(status=wanted["status"]) if wanted["status"] else Q()
+    host = wanted["host"].strip()
+    return where & (Q(params__source=host) | Q(params__destination=host)) if host else where
+
+
+def _keys(kind: str) -> list[str]:
+    return [key for key, shown in TYPES.items() if kind in ("", shown)]
+
+
+def _waiting(found: migration_log.Page) -> dict[str, Instance]:
+    """The servers of moves that may wait for a word; one question per cell."""
+    ids: dict[str, list[str]] = {}
+    for cell, row in found.rows:
+        if migration_log.status(row) == FINISHED:
+            ids.setdefault(cell.pk, []).append(row.server_id)
+    cells = {cell.pk: cell for cell, _ in found.rows if cell.pk in ids}
+    read = look.ask(cells.values(), lambda cell: list(Instance.objects.filter(uuid__in=ids[cell.pk])))
+    return {instance.uuid: instance for rows in read.answers.values() for instance in rows}
+
+
+def _row(request: HttpRequest, cell: Cell, row: InstanceAction, server: Instance | None, *, may_ask: bool) -> list[Any]:
+    status, params = migration_log.status(row), row.params
+    step = max(row.steps.all(), key=lambda one: one.pk, default=None)
+    ended = row.finished_at or timezone.now()
+    return [
+        signs.server_link(row.server_id), TYPES[row.key], _status(status, row), params.get("source", "-"),
+        params.get("destination") or params.get("host") or "-", _how_far(row), _step(step),
+        f"{look.age(row.started_at)} ago", look.seconds((ended - row.started_at).total_seconds()),
+        signs.short(row.user_id or "-"), cell.name,
+        _buttons(request, row, server, status) if may_ask else "",
+    ]  # fmt: skip
+
+
+def _status(word: str, row: InstanceAction) -> SafeString:
+    colour, sign = COLOURS.get(word, (look.BUSY, "◌"))
+    why = row.outcome or ((row.fault or {}).get("message", ""))
+    return look.label(word, colour, sign, why)
+
+
+def _step(step: Step | None) -> Any:
+    if step is None:
+        return "-"
+    where = f" on {step.host}" if step.host else ""
+    return format_html('<span title="{}">{}{}, {}</span>', step.details, step.name, where, step.state)
+
+
+def _how_far(row: InstanceAction) -> Any:
+    """What is known of memory and disk together; shape and words."""
+    known = row.params.get("progress")
+    total = sum(known.get(f"{what}_total", 0) for what in ("memory", "disk")) if known else 0
+    if not known or not total:
+        return "-"
+    left = known.get("memory_left", 0) + known.get("disk_left", 0)
+    parts = [
+        f"{what} {(known.get(f'{what}_total', 0) - known.get(f'{what}_left', 0)) >> 20} of "
+        f"{known.get(f'{what}_total', 0) >> 20} MiB"
+        for what in ("memory", "disk") if known.get(f"{what}_total")
+    ]  # fmt: skip
+    return format_html(
+        '<progress max="100" value="{0}" title="{1}">{0} %</progress> <span class="whitespace-nowrap">{0} %</span>',
+        100 * (total - left) // total, ", ".join(parts),
+    )  # fmt: skip
+
+
+def _buttons(request: HttpRequest, row: InstanceAction, server: Instance | None, status: str) -> SafeString | str:
+    """Only what can be said now; a word to a resized server greyed, with the reason, where it cannot."""
+    verbs: list[tuple[str, str, str]] = []
+    if row.key == LIVE and status in MAY_ABORT_QUEUED:
+        verbs.append(("abort", "Abort", ""))
+    if row.key == LIVE and status in MAY_FORCE:
+        verbs.append(("force", "Force complete", ""))
+    if status == FINISHED and server is not None:
+        who = asks.caller(request, InstanceMapping(server_id=server.uuid, project_id=server.project_id))
+        for key in WORDS:
+            action = actions.keyed(key, microversion.MAXIMUM)
+            if action is not None:
+                verbs.append((key, key.removesuffix("Resize").capitalize(), legal.why_not(action, server, who)))
+    context = {"verbs": verbs, "row": row, "csrf": get_token(request), "path": request.get_full_path()}
+    return render_to_string("admin/stillwater/migration_buttons.html", context) if verbs else ""
+
+
+def _say(request: HttpRequest) -> str:
+    """What became of a pressed button, in words."""
+    verb, server_id = request.POST.get("verb", ""), request.POST.get("server", "")
+    mapping = InstanceMapping.objects.select_related("cell").filter(pk=server_id).first()
+    if mapping is None:
+        return "There is no such server."
+    if verb in WORDS:
+        return asks.carry_out(request, mapping)
+    tell = {"abort": migration_words.abort, "force": migration_words.force}.get(verb)
+    if tell is None:
+        return "There is no such button."
+    who = asks.caller(request, mapping)
+    try:
+        with lookup.server(server_id, who) as instance:
+            tell(instance, request.POST.get("migration", ""), Asked(who, str(getattr(request, "request_id", ""))))
+    except ApiError as refusal:
+        return f"It was refused: {refusal.message}"
+    asks.trace(request, mapping, f"{verb} of migration {request.POST.get('migration', '')}")
+    return f"The migration was told: {verb}."

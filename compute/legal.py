@@ -1,0 +1,102 @@
+"""What may be asked of a server now, and why the rest may not: worked out from what each action declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cloud.caller import Caller
+from cloud.errors import ApiError
+from compute import actions, asking, microversion, moving, policy
+from compute.actions import evacuate
+from compute.lifecycle import ServerAction
+from compute.models import Instance
+from compute.state import Move
+
+READS = frozenset({"os-getConsoleOutput"})  # these change nothing
+OVER_ANY_TASK = frozenset({"evacuate"})  # what goes on there cannot go on
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An action, and why it is not to be had now; "" = it is."""
+
+    action: ServerAction
+    why_not: str
+
+    @property
+    def key(self) -> str:
+        """As the API has it."""
+        return self.action.key
+
+
+def choices(instance: Instance, caller: Caller) -> list[Choice]:
+    """Every action that can be asked for by a key, by its name. Reads the targeted cell for moves."""
+    every = (actions.keyed(action.key, microversion.MAXIMUM) for action in actions.every().values())
+    known = {action.key: action for action in every if action is not None and action.key not in READS}
+    return [Choice(known[key], why_not(known[key], instance, caller)) for key in sorted(known, key=_by_name)]
+
+
+def why_not(action: ServerAction, instance: Instance, caller: Caller) -> str:
+    """Why the server cannot have an action now, in words; "" when it can. What depends on the body is not known yet."""
+    if not policy.allows(caller, action.policy, instance.project_id):
+        return f"it needs the role of {policy.RULES[action.policy].value}"
+    if instance.deleted:
+        return "the server is deleted"
+    if asking.is_locked(action, instance, caller):
+        return f"the server is locked by {'an admin' if instance.locked_by == 'admin' else 'its owner'}"
+    if action.needs_host and not instance.host:
+        return "the server is on no host"
+    if action.needs_host and not action.builds and instance.launched_at is None:
+        return "the server was never built"
+    return _state(action, instance) or _obstacle(action, instance)
+
+
+def _state(action: ServerAction, instance: Instance) -> str:
+    """A server may begin one of its moves, or none."""
+    moves = _moves(action, instance)
+    fits = [move for move in moves if instance.vm_state in move.start]
+    if moves and not fits:
+        wanted = sorted({start.replace("_", " ") for move in moves for start in move.start})
+        return f"the server is {instance.vm_state}, and this needs {' or '.join(wanted)}"
+    task = instance.task_state
+    if task is None or not fits or action.key in OVER_ANY_TASK or any(task in move.over for move in fits):
+        return ""
+    return f"the server is busy: {task}"
+
+
+def _moves(action: ServerAction, instance: Instance) -> list[Move]:
+    """Of whatever kind may be asked for."""
+    asked: list[dict[str, Any]] = [{"was": instance.vm_state, "on": True, "hard": hard} for hard in (False, True)]
+    return [move for params in asked if (move := action.move_for(params)) is not None]
+
+
+def _obstacle(action: ServerAction, instance: Instance) -> str:
+    """What is in the way elsewhere: the same look as the action's own, in its own words."""
+    try:
+        for look in OBSTACLES.get(action.key, ()):
+            look(instance)
+    except ApiError as refusal:
+        return refusal.message
+    return ""
+
+
+def _must_leave(instance: Instance) -> None:
+    moving.must_take_part(instance.host, leaving=True)
+
+
+def _must_be_gone(instance: Instance) -> None:
+    evacuate.must_be_gone(instance.host)
+
+
+def _by_name(key: str) -> str:
+    return key.removeprefix("os-").lower()
+
+
+OBSTACLES: dict[str, tuple[Callable[[Instance], None], ...]] = {
+    "migrate": (moving.must_support,),
+    "resize": (moving.must_support,),
+    "os-migrateLive": (moving.must_support, _must_leave),
+    "evacuate": (_must_be_gone,),
+}

@@ -1,0 +1,200 @@
+"""The page of migrations: all cells, the newest first, how far they are, and what can be said to them."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db.backends.utils import CursorWrapper
+
+from cells import health
+from cells.context import target_cell
+from compute import journal
+from compute.admin import migrations
+from compute.models import InstanceAction
+from tests.admin.conftest import EVIL, staff
+from tests.admin.test_pages import text
+from tests.flow import stories, two_hosts
+from tests.flow.stories import act, states
+from tests.flow.test_migrations import logged, on_its_way
+from tests.flow.two_hosts import LIVE, booted, homes, until
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+PAGE = "/admin/cells/instancemapping/migrations/"
+
+
+def rows(page):
+    """Rows of the table, as words."""
+    found = []
+    for row in page.split("<tr")[2:]:
+        cells = re.findall(r"<td.*?</td>", row, re.DOTALL)
+        plain = [re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", cell))).strip() for cell in cells]
+        found.append(plain)
+    return found
+
+
+def buttons(page):
+    tags = [tag for tag in re.findall(r"<button[^>]*>", page) if 'name="verb"' in tag]
+    return [re.search(r'value="([^"]+)"', tag)[1] for tag in tags]
+
+
+def press(browser, cloud, server_id, verb):
+    row = two_hosts.action_of(cloud, server_id)
+    fields = {"verb": verb, "server": server_id, "migration": str(row.pk)}
+    return html.unescape(browser.post(PAGE, fields, follow=True).content.decode())
+
+
+def test_it_is_in_the_menu_and_empty_at_first(browser, cells):
+    page = text(browser, PAGE)
+    assert "None." in page
+    assert f'href="{PAGE}"' in text(browser, "/admin/")
+
+
+def test_a_live_migration_on_its_way(browser, admin, cloud):
+    server_id = booted(admin, cloud)
+    act(admin, server_id, LIVE)
+    [waits] = rows(text(browser, PAGE))
+    assert waits[1:5] == ["live-migration", "◌ accepted", "host1", "-"]
+    assert buttons(text(browser, PAGE)) == ["abort"]
+    with on_its_way(cloud, server_id):
+        page = text(browser, PAGE)
+        [row] = rows(page)
+        assert row[1:5] == ["live-migration", "◌ running", "host1", "host3"]
+        assert re.fullmatch(r"\d+ % \d+ %", row[5])
+        assert re.search(r'<progress max="100" value="\d+" title="memory \d+ of 512 MiB', page)
+        assert row[6] == "migrate on host1, running"
+        assert buttons(page) == ["abort", "force"]
+        assert "every 2s" in page
+        assert "The migration was told: abort." in press(browser, cloud, server_id, "abort")
+    cloud.work()
+    page = text(browser, PAGE)
+    assert rows(page)[0][2] == "× cancelled"
+    assert not buttons(page)
+    assert "every 10s" in page
+    assert homes(cloud, server_id) == ["host1"]
+    assert stories.last_action(admin, server_id)["action"] == "live_migration_cancel"
+    assert "abort of migration" in LogEntry.objects.get().change_message
+
+
+def test_one_that_runs_is_made_to_end(browser, admin, cloud):
+    server_id = booted(admin, cloud)
+    act(admin, server_id, LIVE)
+    with on_its_way(cloud, server_id):
+        assert "The migration was told: force." in press(browser, cloud, server_id, "force")
+    cloud.work()
+    assert rows(text(browser, PAGE))[0][2] == "✓ completed"
+    assert homes(cloud, server_id) == ["host3"]
+
+
+@pytest.mark.parametrize(("verb", "status", "home"), [
+    ("confirmResize", "✓ confirmed", "host3"), ("revertResize", "↩ reverted", "host1"),
+])  # fmt: skip
+def test_a_resized_server_waits_for_a_word(verb, status, home, browser, admin, cloud):
+    server_id = booted(admin, cloud)
+    act(admin, server_id, {"migrate": None})
+    cloud.work()
+    page = text(browser, PAGE)
+    assert rows(page)[0][1:5] == ["migration", "⇄ finished", "host1", "host3"]
+    assert buttons(page) == ["confirmResize", "revertResize"]
+    assert f"{verb} was accepted." in press(browser, cloud, server_id, verb)
+    busy = text(browser, PAGE)
+    assert not buttons(busy)
+    assert busy.count("the server is busy: resize_") == 2
+    cloud.work()
+    assert rows(text(browser, PAGE))[0][2] == status
+    assert homes(cloud, server_id) == [home]
+    assert states(cloud, server_id) == ("active", None)
+
+
+def test_what_cannot_be_said_any_more_is_refused_in_words(browser, admin, cloud):
+    server_id = booted(admin, cloud)
+    act(admin, server_id, LIVE)
+    cloud.work()
+    said = press(browser, cloud, server_id, "abort")
+    assert f"It was refused: Cannot 'abort live migration' instance {server_id}" in said
+    assert "There is no such button." in press(browser, cloud, server_id, "os-stop")
+    assert states(cloud, server_id) == ("active", None)
+    gone = browser.post(PAGE, {"verb": "abort", "server": "nobody"}, follow=True).content.decode()
+    assert "There is no such server." in gone
+
+
+def test_filters_and_pages(browser, cloud, monkeypatch):
+    monkeypatch.setattr(migrations, "PER_PAGE", 3)
+    logged(cloud, "cell1", 4, seconds=10, params={"source": "a"})
+    logged(cloud, "cell2", 3, key="Resize")
+    first = text(browser, PAGE)
+    older = html.unescape(re.search(r'href="\?([^"]+)">older', first)[1])
+    second = text(browser, f"{PAGE}?{older}")
+    assert [row[1] for row in rows(first)] == ["resize"] * 3
+    assert [row[1] for row in rows(second)] == ["live-migration"] * 3
+    assert "‹ newest" in second
+    assert len(rows(text(browser, PAGE, host="a"))) == 3
+    assert len(rows(text(browser, PAGE, status="finished"))) == 3
+    assert not rows(text(browser, PAGE, status="running"))
+    assert not rows(text(browser, PAGE, kind="evacuation"))
+    narrowed = text(browser, PAGE, kind="live-migration")
+    assert "kind=live-migration&amp;after=" in narrowed
+    lost = browser.get(f"{PAGE}?after=nowhere", follow=True)
+    assert "marker [nowhere] not found" in lost.content.decode()
+
+
+def test_a_cell_that_is_down_is_named(browser, cloud):
+    logged(cloud, "cell1", 1)
+    logged(cloud, "cell2", 1)
+    health.seen_down(cloud.cells["cell2"].id, "cut off")
+    page = text(browser, PAGE)
+    assert "Cell cell2 does not answer (cut off" in page
+    assert len(rows(page)) == 1
+
+
+def test_who_may_only_look_has_no_buttons_and_cannot_do_without(admin, cloud):
+    server_id = booted(admin, cloud)
+    act(admin, server_id, LIVE)
+    ron = staff("ron", "view_instancemapping")
+    assert not buttons(text(ron, PAGE))
+    row = two_hosts.action_of(cloud, server_id)
+    fields = {"verb": "abort", "server": server_id, "migration": str(row.pk)}
+    assert ron.post(PAGE, fields).status_code == 403
+    assert "abort" not in InstanceAction.objects.using(row._state.db).get(pk=row.pk).params
+    assert staff("bob").get(PAGE).status_code == 403
+
+
+def test_nothing_secret_and_nothing_a_user_wrote_is_run(browser, admin, cloud):
+    server_id = booted(admin, cloud)
+    act(admin, server_id, LIVE)
+    until(cloud, "migrate")
+    row = two_hosts.action_of(cloud, server_id)
+    with target_cell(cloud.cells["cell1"]):
+        journal.change_params(row, image_ticket="TOP-SECRET", host=EVIL, arrival={"key": "TOP-SECRET"}, source=EVIL)
+    page = text(browser, PAGE)
+    assert "TOP-SECRET" not in page
+    assert EVIL not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_many_migrations_cost_as_many_queries_as_few(browser, cloud, monkeypatch):
+    asked, really = Counter(), CursorWrapper.execute
+
+    def counted(cursor, *args):
+        asked[cursor.db.alias] += 1
+        return really(cursor, *args)
+
+    monkeypatch.setattr(CursorWrapper, "execute", counted)
+
+    def cost():
+        asked.clear()
+        text(browser, PAGE)
+        return dict(asked)
+
+    for cell in ("cell1", "cell2"):
+        logged(cloud, cell, 1)
+        logged(cloud, cell, 1, key="Resize")
+    cost()
+    few = cost()
+    for cell in ("cell1", "cell2"):
+        logged(cloud, cell, 15, seconds=60)
+        logged(cloud, cell, 15, seconds=60, key="Resize")
+    assert cost() == few
