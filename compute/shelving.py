@@ -43,15 +43,20 @@ class Offloads(ServerAction):
     def record_step(self, run: Run, power_state: PowerState | None) -> None:
         """It is nowhere, whoever took it meanwhile, and its room is free."""
         if run.step.name == "offload":
-            where = {"host": "", "node": "", "power_state": PowerState.NOSTATE}
-            state.moved(run.instance, vm_state=VmState.SHELVED_OFFLOADED, **where)
-            claims.release(run.instance.uuid)
+            leave_host(run.instance)
 
     def complete(self, run: Run, power_state: PowerState | None) -> None:
         """Free for the next request."""
         move = self.move_for(run.params)
         if move is not None:
             state.finish(run.instance, move, None if run.step.name == "offload" else power_state)
+
+
+def leave_host(instance: Instance) -> None:
+    """Its record has no host any more. In the transaction that says why."""
+    where = {"host": "", "node": "", "power_state": PowerState.NOSTATE}
+    state.moved(instance, vm_state=VmState.SHELVED_OFFLOADED, **where)
+    claims.release(instance.uuid)
 
 
 def is_offloading(run: Run) -> bool:

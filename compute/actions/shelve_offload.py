@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from compute import shelving
-from compute.lifecycle import StepSpec
+from typing import Any
+
+from compute import gone, journal, shelving, state
+from compute.lifecycle import Asked, StepSpec
+from compute.models import Instance, InstanceAction
 from compute.state import Move, TaskState, VmState
 
 
@@ -14,3 +17,19 @@ class ShelveOffload(shelving.Offloads):
     policy = "os_compute_api:os-shelve:shelve_offload"
     move = Move(frozenset({VmState.SHELVED}), TaskState.SHELVING_OFFLOADING, VmState.SHELVED_OFFLOADED)
     steps = (StepSpec("offload", "compute_shelve_offload_instance", no_return=True),)
+
+    def record(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> InstanceAction:
+        """Journal it; or do it here, when its host is gone: nothing is needed of it, for there is the image."""
+        host = instance.host
+        if host not in gone.hosts():
+            return super().record(instance, asked, params)
+        action = journal.open_action(
+            instance, name=self.name, key="ShelveOffload", request_id=asked.request_id,
+            user_id=asked.caller.user_id, project_id=asked.caller.project_id, params=params,
+        )  # fmt: skip
+        shelving.leave_host(instance)
+        state.finish(instance, self.move)
+        gone.leave(instance, host)
+        then = f"{host}, which is gone, removes what it has when it is back"
+        journal.close_action(action, outcome=f"offloaded; {then}")
+        return action

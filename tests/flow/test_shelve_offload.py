@@ -14,6 +14,7 @@ from compute.virt.base import VirtError
 from tests.flow import one_host, stories, two_hosts
 from tests.flow.one_host import MOMENTS, booted, done
 from tests.flow.stories import act, message
+from tests.flow.test_evacuate import back, gone_host, work
 from tests.flow.test_shelve import SHELVE, images, is_kept, is_offloaded
 
 OFFLOAD = {"shelveOffload": None}
@@ -108,3 +109,22 @@ def test_where_they_are_to_stay_the_clock_leaves_them_alone(cloud, shelved):
     with target_cell(cloud.cells["cell1"]):
         assert shelving.offload_due() == 0
     is_kept(cloud, shelved)
+
+
+def test_one_whose_host_is_gone_needs_nothing_of_it(api, admin, cloud, shelved):
+    """The image is complete, so it can come back elsewhere at once; its old host removes what it has."""
+    host = cloud.row(shelved).host
+    gone_host(admin, cloud, host)
+    assert act(admin, shelved, OFFLOAD).status_code == 202
+    assert stories.states(cloud, shelved) == ("shelved_offloaded", None)
+    assert not two_hosts.claimed(cloud, shelved)
+    assert act(api, shelved, {"unshelve": None}).status_code == 202
+    work(cloud, host)
+    new = cloud.row(shelved).host
+    assert stories.states(cloud, shelved) == ("active", None)
+    assert new != host
+
+    back(cloud, host)
+    cloud.work()
+    assert two_hosts.homes(cloud, shelved) == [new]
+    stories.settled(cloud)
