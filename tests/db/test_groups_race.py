@@ -194,3 +194,20 @@ def test_members_that_come_and_go_are_never_on_two_hosts(cloud, group):
     assert split == []
     assert sum(came) > 0
     add_up(cloud)
+
+
+@pytest.mark.parametrize("policy", ["anti-affinity", "affinity"])
+def test_a_member_that_joined_after_the_look_is_seen_by_the_claim(policy, cloud, group):
+    made, host1, host2 = group(policy), cloud.hosts["host1"], cloud.hosts["host2"]
+    early, late = members(made, 1)[0], "late"
+    seen = groups.of_server(early)
+    ServerGroupMember.objects.create(group=made, server_id=late)
+    assert claim(host1, late, made)
+
+    wrong = host1 if policy == "anti-affinity" else host2
+    assert not groups.take_home(seen, early, host2.name, lambda _: True) or policy == "anti-affinity"
+    with target_cell(wrong.cell) as alias:
+        node = ComputeNode.objects.get(host=wrong.name)
+        with transaction.atomic(using=alias):
+            assert not claims.claim(early, node, 1, 512, 1, seen)
+    add_up(cloud)

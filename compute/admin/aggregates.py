@@ -1,0 +1,77 @@
+"""Admin pages of what the scheduler goes by: aggregates of hosts, and groups of servers. The API changes them."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
+
+from cells.admin_look import ReadOnlyPage
+from compute import groups
+from compute.admin import signs
+from compute.aggregates import ZONE
+from compute.models import Aggregate, ServerGroup
+
+
+@admin.register(Aggregate)
+class AggregatePage(ReadOnlyPage):
+    """Hosts that have something in common."""
+
+    list_display = ("name", "zone", "hosts_in_it", "says")
+    fields = ("name", "uuid", "zone", "hosts_in_it", "says", "created_at", "updated_at")
+    readonly_fields = fields
+    search_fields = ("name", "hosts__host")
+    ordering = ("name",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Aggregate]:
+        """With its hosts, in one more query for a whole page."""
+        return super().get_queryset(request).prefetch_related("hosts")
+
+    @admin.display(description="Availability zone")
+    def zone(self, aggregate: Aggregate) -> str:
+        """Its hosts are in it."""
+        return str(aggregate.metadata.get(ZONE, "-"))
+
+    @admin.display(description="Hosts")
+    def hosts_in_it(self, aggregate: Aggregate) -> str:
+        """By name."""
+        return ", ".join(sorted(one.host for one in aggregate.hosts.all())) or "-"
+
+    @admin.display(description="Metadata")
+    def says(self, aggregate: Aggregate) -> str:
+        """What flavors and projects are matched with."""
+        return ", ".join(f"{key}={value}" for key, value in sorted(aggregate.metadata.items()) if key != ZONE) or "-"
+
+
+@admin.register(ServerGroup)
+class ServerGroupPage(ReadOnlyPage):
+    """Servers that are to be together, or apart."""
+
+    list_display = ("name", "policy", "project_id", "size", "home", "created_at")
+    fields = ("name", "uuid", "policy", "rules", "project_id", "user_id", "home", "members_of_it", "created_at")
+    readonly_fields = fields
+    search_fields = ("name", "uuid", "project_id", "members__server_id")
+    list_filter = ("policy",)
+    ordering = ("name", "pk")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ServerGroup]:
+        """With the number of its members."""
+        return super().get_queryset(request).annotate(known_members=Count("members"))
+
+    @admin.display(description="Members")
+    def size(self, group: ServerGroup) -> int:
+        """Also those that are just being deleted."""
+        return int(getattr(group, "known_members", 0))
+
+    @admin.display(description="At home on")
+    def home(self, group: ServerGroup) -> str:
+        """Of affinity: where its servers go; a home nobody is at any more binds nobody."""
+        return group.host or "-"
+
+    @admin.display(description="Members")
+    def members_of_it(self, group: ServerGroup) -> SafeString | str:
+        """Each a link to its page."""
+        found = groups.living([group]).values_list("server_id", flat=True)
+        return format_html_join(" ", "{}", ((signs.server_link(one),) for one in found)) or "-"
