@@ -40,18 +40,24 @@ def guest(pair_cloud: Cloud, sdk: Any) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def large(pair_cloud: Cloud, sdk: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A guest whose disk takes its time."""
+def image(sdk: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """For guests whose disks take their time."""
     file = tmp_path_factory.mktemp("cold") / "large.img"
     file.write_bytes(MICRO.read_bytes() + os.urandom(FILLED))
     kind = {"disk_format": "raw", "container_format": "bare"}
     image = sdk.image.create_image("cold-large", filename=str(file), validate_checksum=False, **kind)
     file.unlink()
-    words = ("--flavor", "m1.nano", "--image", image.id, "--nic", "none", "--wait", "cold-large")
+    yield image.id
+    sdk.image.delete_image(image.id)
+
+
+@pytest.fixture(scope="module")
+def large(pair_cloud: Cloud, sdk: Any, image: str) -> Iterator[str]:
+    """A guest with such a disk."""
+    words = ("--flavor", "m1.nano", "--image", image, "--nic", "none", "--wait", "cold-large")
     uuid = pair_cloud.openstack("server", "create", *words, admin=True)["id"]
     yield uuid
     delete(pair_cloud, sdk, uuid)
-    sdk.image.delete_image(image.id)
 
 
 def delete(cloud: Cloud, sdk: Any, uuid: str) -> None:
@@ -120,15 +126,15 @@ def size_of(file: Path) -> int:
 
 def test_a_migrated_guest_is_elsewhere_with_its_disk_and_confirmed(pair_cloud, sdk, guest):
     source = row_of(pair_cloud, guest).host
-    comes_up(sdk, guest, 1)
+    before = eventually("it is up", lambda: boots(sdk, guest), 60)
     pair_cloud.do("server", "migrate", "--wait", guest, admin=True)
 
     (listed,) = pair_cloud.openstack("server", "list", "--name", "^cold$")
     assert listed["Status"] == "VERIFY_RESIZE"
     is_at(pair_cloud, guest, other(pair_cloud, source), "resized")
     assert room_of(pair_cloud, guest) == {source, other(pair_cloud, source)}
-    comes_up(sdk, guest, 2)
-    assert "boots=1" in sdk.compute.get_server_console_output(guest)["output"], "its console came along"
+    comes_up(sdk, guest, before + 1)
+    assert f"boots={before}" in sdk.compute.get_server_console_output(guest)["output"], "its console came along"
 
     pair_cloud.do("server", "migrate", "confirm", guest, admin=True)
     is_at(pair_cloud, guest, other(pair_cloud, source))
@@ -190,6 +196,12 @@ def test_with_no_other_host_it_runs_on_and_the_fault_says_why(pair_cloud, sdk, g
     assert boots(sdk, guest) == before, "it was never off"
 
 
+def is_being_sent(cloud: Cloud, destination: str, uuid: str) -> None:
+    """Wait for the moment."""
+    arriving = folder(cloud, destination, uuid) / "disk.arriving"
+    eventually("its disk is being sent", arriving.exists, 60, 0.01)
+
+
 def attempts_of(cloud: Cloud, uuid: str, step: str) -> int:
     """How often the newest of its steps of that name was begun."""
     newest = f"SELECT max(id), attempts FROM compute_step WHERE server_id = '{uuid}' AND name = '{step}' GROUP BY id"
@@ -217,8 +229,7 @@ def test_whoever_is_killed_while_the_disk_is_sent_it_is_in_one_place(
     source = row_of(pair_cloud, large).host
     destination, before = other(pair_cloud, source), boots(sdk, large)
     sdk.compute.migrate_server(large)
-    arriving = folder(pair_cloud, destination, large) / "disk.arriving"
-    eventually("its disk is being sent", arriving.exists, 60, 0.01)
+    is_being_sent(pair_cloud, destination, large)
     kill(pair_cloud, source if at_source else destination)
 
     eventually("it waits for a word", lambda: row_of(pair_cloud, large).vm_state == "resized", 90)
@@ -229,3 +240,38 @@ def test_whoever_is_killed_while_the_disk_is_sent_it_is_in_one_place(
     is_at(pair_cloud, large, destination)
     assert not folder(pair_cloud, source, large).exists()
     assert "stillwater" not in pair_cloud.virsh(destination, "pool-list", "--all")
+
+
+def test_a_guest_deleted_while_its_disk_is_sent_is_nowhere(pair_cloud, sdk, image):
+    words = ("--flavor", "m1.nano", "--image", image, "--nic", "none", "--wait", "cold-deleted")
+    uuid = pair_cloud.openstack("server", "create", *words, admin=True)["id"]
+    destination = other(pair_cloud, row_of(pair_cloud, uuid).host)
+    sdk.compute.migrate_server(uuid)
+    is_being_sent(pair_cloud, destination, uuid)
+    delete(pair_cloud, sdk, uuid)
+    books.check(pair_cloud)
+    for host in pair_cloud.state.hosts:
+        assert "stillwater" not in pair_cloud.virsh(host, "pool-list", "--all")
+
+
+def test_nobody_says_a_word_and_it_is_confirmed_all_the_same(pair_cloud, sdk, guest):
+    source = row_of(pair_cloud, guest).host
+    conductor = f"conductor-{pair_cloud.state.hosts[source]}"
+    restart_with(pair_cloud, conductor, window=3)
+    try:
+        sdk.compute.migrate_server(guest)
+        eventually("it waits for a word", lambda: row_of(pair_cloud, guest).vm_state == "resized", 60, 0.1)
+        eventually("it is confirmed", lambda: row_of(pair_cloud, guest).vm_state == "active", 60)
+        is_at(pair_cloud, guest, other(pair_cloud, source))
+        assert not folder(pair_cloud, source, guest).exists()
+        newest = next(iter(sdk.compute.server_actions(guest)))
+        assert (newest.action, newest.user_id) == ("confirmResize", "")
+    finally:
+        restart_with(pair_cloud, conductor, window=0)
+
+
+def restart_with(cloud: Cloud, conductor: str, window: int) -> None:
+    """A conductor that waits so long for a word."""
+    cloud.settings |= {"STILLWATER_RESIZE_CONFIRM_WINDOW": str(window)}
+    cloud.kill(conductor, signal.SIGTERM)
+    cloud.up()
