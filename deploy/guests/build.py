@@ -4,7 +4,8 @@
     micro.img          512 bytes; ready in 0.2 s; wants 16 MB; obeys the power button
     micro-slow.img     ready after 5 s, off 3 s after the power button
     micro-deaf.img     never obeys the power button
-    micro-dirty.img    keeps changing its memory
+    micro-dirty.img    keeps changing its memory, and counts aloud
+    micro-ticks.img    only counts aloud
 
 No root, no loop mount, nothing installed; what is up to date is left alone.
 """

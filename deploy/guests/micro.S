@@ -6,6 +6,7 @@
 #   seconds it obeys: prints "STILLWATER POWERBTN", waits shutdown_delay, goes to S5.
 #   dirty=1: touches 2 MiB of pages 18 times a second, so a live migration limited to
 #   1 MiB/s never converges (abort, force-complete and post-copy can be tested)
+#   ticks=1: prints "STILLWATER TICK <n>" about once a second (proves that it was not booted again)
 # Parameter block (patched by micro.py) follows the marker SWPARAMS.
     .code16
     .globl _start
@@ -60,8 +61,18 @@ _start:
     cmp $0x300000, %eax
     jb 11b
     sti
-12:
-    mov %bp, %dx
+12: cmpb $0, ticks
+    je 13f
+    testb $15, 0x46c            # once in 0.9 seconds
+    jnz 13f
+    incw 0x8002                 # 0 at every boot
+    mov $msg_tick, %si
+    call say
+    mov 0x8002, %ax
+    call putdec
+    mov $msg_nl, %si
+    call puts
+13: mov %bp, %dx
     in %dx, %ax
     test $0x0100, %ax
     jz 4b
@@ -163,6 +174,7 @@ prefix:    .asciz "STILLWATER"
 msg_boot:  .asciz " BOOT image="
 msg_boots: .asciz " boots="
 msg_ready: .asciz " READY\r\n"
+msg_tick:  .asciz " TICK "
 msg_btn:   .asciz " POWERBTN\r\n"
 msg_down:  .ascii " DOWN"
 msg_nl:    .asciz "\r\n"
@@ -175,6 +187,7 @@ delay:       .byte 0
 ready_after: .byte 0
 ignore:      .byte 0
 dirty:       .byte 0
+ticks:       .byte 0
 image:     .fill 16, 1, 0
     .org 510
     .word 0xaa55

@@ -21,13 +21,15 @@ class Micro:
     ready_after: int = 0  # presses before that are lost
     ignore_acpi: bool = False
     dirty: bool = False  # rewrites 2 MiB of memory 18 times a second
+    ticks: bool = False  # counts aloud, about once a second
 
 
 FAMILY = (
     Micro("micro"),
     Micro("micro-slow", shutdown_delay=3, ready_after=5),
     Micro("micro-deaf", ignore_acpi=True),
-    Micro("micro-dirty", dirty=True),
+    Micro("micro-dirty", dirty=True, ticks=True),
+    Micro("micro-ticks", ticks=True),
 )
 
 
@@ -42,8 +44,8 @@ def build(target: Path, guest: Micro) -> None:
         run("ld", *link, "-o", sector, objects)
         code = bytearray(sector.read_bytes())
     at = code.index(b"SWPARAMS") + 8
-    code[at : at + 4] = bytes(
-        [guest.shutdown_delay, guest.ready_after, guest.ignore_acpi, guest.dirty]
+    code[at : at + 5] = bytes(
+        [guest.shutdown_delay, guest.ready_after, guest.ignore_acpi, guest.dirty, guest.ticks]
     )
-    code[at + 4 : at + 20] = guest.name.encode()[:15].ljust(16, b"\0")
+    code[at + 5 : at + 21] = guest.name.encode()[:15].ljust(16, b"\0")
     target.write_bytes(bytes(code).ljust(DISK_BYTES, b"\0"))
