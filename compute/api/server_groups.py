@@ -62,7 +62,10 @@ class ServerGroupView(ComputeView):
     def delete(self, request: Request, group_id: str) -> Response:
         """Its servers stay, and are bound to nothing any more."""
         self.check(f"{RULE}delete")
-        self._group(group_id).delete()
+        with transaction.atomic(using="default"):
+            # the lock makes a boot into it wait, which then finds no group
+            ServerGroup.objects.select_for_update(of=("self",)).filter(uuid=group_id).first()
+            self._group(group_id).delete()
         return Response(status=204)
 
     def _group(self, group_id: str) -> ServerGroup:

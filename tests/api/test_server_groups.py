@@ -197,3 +197,24 @@ def test_what_is_used_of_the_quota_is_shown(admin, api):
     made(api)
     detail = admin.get(f"/os-quota-sets/{PROJECT}/detail").json()["quota_set"]
     assert detail["server_groups"] == {"limit": 10, "in_use": 1, "reserved": 0}
+
+
+# -- races
+
+
+def test_boots_into_a_group_that_is_being_deleted_get_in_or_are_refused(api, cloud):
+    for _ in range(4):
+        group = made(api, name="g", policy="soft-affinity")
+
+        def work(number, group=group):
+            if number == 2:
+                return api.delete(f"/os-server-groups/{group}").status_code
+            return boot(api, cloud, group, f"s{number}").status_code
+
+        answers = at_once(5, work)
+        assert set(answers) <= {202, 204, 400}, answers
+        assert not ServerGroupMember.objects.exists()
+        cloud.work()
+        for server in api.get("/servers").json()["servers"]:
+            api.delete(f"/servers/{server['id']}")
+        cloud.work()
