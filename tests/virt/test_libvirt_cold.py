@@ -259,6 +259,32 @@ def test_a_destination_that_went_away_says_so_and_the_guest_is_here(source: Benc
     assert source.driver.guests() == {guest.uuid: PowerState.SHUTDOWN}
 
 
+def test_a_destination_that_hangs_while_the_disk_is_sent_is_given_up_and_asked_again(source: Bench, destination: Bench):
+    guest = large(source)
+    to, hung = destination.driver.expect(guest), []
+    assert destination.host is not None
+    daemon = destination.host.pid()
+    assert daemon is not None
+
+    def hang(progress: Progress) -> Command:
+        if progress.disk_left < progress.disk_total / 3 and not hung:
+            hung.append(time.monotonic())
+            os.kill(daemon, signal.SIGSTOP)
+        return Command.GO_ON
+
+    source.driver._road = Road(bandwidth=FILLED // MIB // 4)
+    try:
+        with pytest.raises(HypervisorUnavailable):
+            source.driver.hand_over(guest, to, hang)
+        assert time.monotonic() - hung[0] < 60
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+    source.driver._road = Road()
+    source.driver.hand_over(guest, to, go_on)
+    destination.driver.settle(guest)
+    assert (source.driver.guests(), destination.driver.guests()) == ({}, {guest.uuid: PowerState.SHUTDOWN})
+
+
 # -- hosts that share the folder of their guests
 
 
