@@ -24,6 +24,8 @@ STATUS: dict[str, tuple[str, str]] = {
     "SUSPENDED": (look.WARN, "‖"),
     "RESCUE": (look.WARN, "✚"),
     "VERIFY_RESIZE": (look.BUSY, "⇄"),
+    "SHELVED": (look.GREY, "▤"),
+    "SHELVED_OFFLOADED": (look.GREY, "▢"),
     "ERROR": (look.BAD, "✖"),
     "DELETED": (look.GREY, "×"),
     "UNKNOWN": (look.GREY, "?"),
