@@ -11,7 +11,7 @@ from datetime import datetime
 
 from django.db.models import Count
 
-from compute.models import Departure, Instance, InstanceAction
+from compute.models import Departure, HostNeed, Instance, InstanceAction
 
 State = Departure.State
 IDLE = (State.WAITING, State.BLOCKED)  # to go, and nothing has begun
@@ -140,9 +140,12 @@ def list_servers(host: str) -> None:
 
 
 def is_empty(host: str) -> bool:
-    """Whether no server lives there, and nobody of the list is on the way or to go."""
+    """Whether no server lives there or is about to, and nobody of the list is on the way or to go."""
     lives = Instance.objects.filter(host=host, deleted=False).exists()
-    return not lives and not Departure.objects.filter(host=host).exclude(state=State.AWAY).exists()
+    listed = Departure.objects.filter(host=host).exclude(state=State.AWAY).exists()
+    # A move to it that is past its checks goes on, and its server has to leave again.
+    needed = HostNeed.objects.filter(host=host, action__finished_at__isnull=True).exists()
+    return not (lives or listed or needed)
 
 
 def call_off(host: str) -> None:

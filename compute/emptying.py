@@ -110,8 +110,8 @@ def _has_room(one: Departure, server: Instance, going: State) -> bool:
     """Whether some host would take it now: without, nothing happens to the server at all."""
     try:
         moving.possible(server, moving.wanted(server, _goal(one, going)))
-    except NoValidHost as none:
-        _try_again(one, f"no room: {none}")
+    except (ApiError, NoValidHost) as none:
+        _try_again(one, str(none))
         return False
     return True
 

@@ -380,6 +380,34 @@ def test_a_host_that_ends_while_its_servers_return_gets_them_in_its_next_life(wa
     ward.is_sound(server_id)
 
 
+def test_two_hosts_emptied_at_once_send_nobody_to_each_other(ward):
+    servers = ward.boot(2) + ward.boot(2, host="host3")
+    for host in ("host1", "host3"):
+        ward.ask({"migrate": {"parallel": 1}}, host)
+    ward.work()
+    assert {ward.host_of(one) for one in servers} == {"host4"}
+    assert (ward.state("host1"), ward.state("host3")) == ("draining", "draining")
+    ward.is_sound(*servers)
+
+
+@pytest.mark.parametrize("step", ["check_destination", "check_source", "expect", "migrate"])
+def test_a_destination_that_is_to_be_emptied_meanwhile_is_left_again_or_never_reached(ward, step):
+    (server_id,) = ward.boot()
+    with target_cell(ward.cloud.cells["cell1"]):
+        Service.objects.filter(host="host4").update(disabled=True)
+    ward.ask({"migrate": {}})
+    ward.round()
+    two_hosts.until(ward.cloud, step)  # on its way to host3
+    with target_cell(ward.cloud.cells["cell1"]):
+        Service.objects.filter(host="host4").update(disabled=False)
+    ward.ask({"migrate": {}}, "host3")
+    for _ in range(3):
+        ward.again()
+    assert ward.host_of(server_id) == "host4"
+    assert (ward.state("host1"), ward.state("host3")) == ("draining", "draining")
+    ward.is_sound(server_id)
+
+
 def test_two_conductors_never_move_more_than_wanted(ward):
     ward.boot(4)
     ward.ask({"migrate": {"parallel": 2}})
