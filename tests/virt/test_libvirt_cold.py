@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -16,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from compute.virt import load
 from compute.virt.base import (
     Command,
     Guest,
@@ -32,42 +29,32 @@ from compute.virt.libvirt.destination import opened
 from compute.virt.libvirt.files import files_of
 from compute.virt.libvirt.moving import Road
 from deploy.local.libvirtd import LibvirtHost
-from tests.virt.conftest import READY, Bench, wait_until
+from tests.virt.conftest import READY, Bench, Pair, libvirt_pair, wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+Hosts = tuple[LibvirtHost, LibvirtHost]
 ROOT = Path(__file__).parents[2]
 GIB, MIB = 1 << 30, 1 << 20
 FILLED = 200 * MIB
 
 
-@pytest.fixture(scope="module")
-def other_host() -> Iterator[LibvirtHost]:
-    """A second libvirtd."""
-    root = Path(tempfile.mkdtemp(prefix="sw-"))
-    host = LibvirtHost("virt-other", root, index=60 + os.getpid() % 40)
-    try:
-        yield host.start()
-    finally:
-        host.destroy_all()
-        host.stop()
-        shutil.rmtree(root, ignore_errors=True)
+@pytest.fixture
+def pair(tmp_path: Path, images: Path, hosts: Hosts) -> Iterator[Pair]:
+    """Hosts that have nothing in common."""
+    with libvirt_pair(tmp_path, images / "micro.img", hosts) as found:
+        yield found
 
 
 @pytest.fixture
-def source(libvirt_bench: Bench) -> Bench:
+def source(pair: Pair) -> Bench:
     """Where guests are."""
-    return libvirt_bench
+    return pair.a
 
 
 @pytest.fixture
-def destination(source: Bench, other_host: LibvirtHost) -> Iterator[Bench]:
+def destination(pair: Pair) -> Bench:
     """Where they go."""
-    driver = load("libvirt", uri=other_host.uri, state_dir=source.folder / "other", virt_type="qemu")
-    bench = Bench(driver, source.folder, source.image_file, other_host)
-    yield bench
-    for made in source.made:
-        driver.destroy(made)
-    driver.close()
+    return pair.b
 
 
 def off(bench: Bench) -> Guest:
@@ -199,7 +186,7 @@ load("libvirt", uri=uri, state_dir=state, virt_type="qemu").hand_over(guest, to,
 def killed(source: Bench, guest: Guest, to: Mapping[str, str], part: float) -> None:
     """A worker at the source that hands the guest over, and is killed when less than so much is left to do."""
     assert source.host is not None
-    said = repr((source.host.uri, str(source.folder / "state"), part, guest, dict(to)))
+    said = repr((source.host.uri, str(source.driver._state), part, guest, dict(to)))
     done = subprocess.run([sys.executable, "-c", DIES], input=said, text=True, timeout=60, cwd=ROOT)
     assert done.returncode == -signal.SIGKILL
 
@@ -289,19 +276,10 @@ def test_a_destination_that_hangs_while_the_disk_is_sent_is_given_up_and_asked_a
 
 
 @pytest.fixture
-def shared(source: Bench, other_host: LibvirtHost, libvirt_host: LibvirtHost) -> Iterator[tuple[Bench, Bench]]:
+def shared(tmp_path: Path, images: Path, hosts: Hosts) -> Iterator[tuple[Bench, Bench]]:
     """The same two hosts."""
-    folder = source.folder / "shared"
-    benches = []
-    for host in (libvirt_host, other_host):
-        state = source.folder / f"state-{host.name}"
-        driver = load("libvirt", uri=host.uri, state_dir=state, guests_dir=folder, virt_type="qemu")
-        benches.append(Bench(driver, source.folder, source.image_file, host))
-    yield benches[0], benches[1]
-    for bench in benches:
-        for made in benches[0].made:
-            bench.driver.destroy(made)
-        bench.driver.close()
+    with libvirt_pair(tmp_path, images / "micro.img", hosts, shared=True) as found:
+        yield found.a, found.b
 
 
 @pytest.mark.parametrize("word", ["confirmed", "reverted", "reverted, the destination first"])
@@ -328,7 +306,7 @@ def test_on_shared_storage_the_old_disk_is_kept_for_a_revert(word: str, shared: 
     assert (home.driver.guests(), other.driver.guests()) == ({guest.uuid: PowerState.SHUTDOWN}, {})
     home.driver.power_on(guest)
     wait_until(lambda: f"boots={boots}" in home.driver.console_output(guest.uuid), f"{boots} boots")
-    assert {path.name for path in (source.folder / "shared").iterdir()} == {"images", guest.uuid}
+    assert {path.name for path in source.driver._guests.iterdir()} == {"images", guest.uuid}
 
 
 def test_on_shared_storage_a_copy_that_is_ended_leaves_the_disk(shared: tuple[Bench, Bench]):
