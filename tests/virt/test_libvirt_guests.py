@@ -217,6 +217,35 @@ def test_a_guest_in_rescue_has_its_own_disk_as_the_second_however_it_is_started(
     assert not list(bench.folder.rglob("rescue.qcow2"))
 
 
+@pytest.mark.parametrize("then", ["again", "back"])
+def test_a_rescue_that_died_with_half_a_disk_is_carried_out_or_taken_back(then, libvirt_bench: Bench):
+    bench = libvirt_bench
+    guest = bench.running()
+    bench.driver.power_off(guest.uuid)
+    own = next(bench.folder.rglob("disk.qcow2"))
+    for name in ("rescue.part", "rescue.qcow2"):
+        own.with_name(name).write_bytes(b"half")
+    if then == "again":
+        bench.driver.rescue(guest, bench.use(bench.image_file), bench.fetch)
+        assert disks_of(bench, guest) == ["vda rescue.qcow2", "vdb disk.qcow2"]
+    else:
+        bench.driver.unrescue(guest)
+        bench.driver.power_on(guest)
+        assert disks_of(bench, guest) == ["vda disk.qcow2"]
+    bench.wait_console(guest.uuid, READY, times=2)
+
+
+def test_a_guest_that_was_in_rescue_and_is_built_anew_boots_its_own_disk(libvirt_bench: Bench):
+    """As after an evacuation from a host that shared its disks."""
+    bench = libvirt_bench
+    guest = bench.running()
+    bench.driver.rescue(guest, bench.use(bench.image_file), bench.fetch)
+    bench.driver.power_off(guest.uuid)
+    bench.driver.spawn(guest, bench.fetch)
+    assert disks_of(bench, guest) == ["vda disk.qcow2"]
+    bench.wait_console(guest.uuid, READY, times=2)
+
+
 def test_the_disk_of_a_sole_image_stands_alone(libvirt_bench: Bench, tmp_path):
     bench = libvirt_bench
     guest = bench.running()

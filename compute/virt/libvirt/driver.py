@@ -131,6 +131,7 @@ class LibvirtDriver(Moving, rescue.Rescue, Driver):
         self._host.connection  # noqa: B018 - no use in fetching gigabytes for an absent hypervisor
         with translated():
             files.own(self._id)
+            rescue.leave(files)
             disk.provide(files.disk, guest, self._images, fetch)
         built = self._define(guest)
         if on:
