@@ -128,3 +128,12 @@ def test_one_whose_host_is_gone_needs_nothing_of_it(api, admin, cloud, shelved):
     cloud.work()
     assert two_hosts.homes(cloud, shelved) == [new]
     stories.settled(cloud)
+
+
+def test_one_that_is_deleted_softly_and_restored_is_as_it_was(api, cloud, shelved, settings):
+    settings.RECLAIM_INSTANCE_INTERVAL = 3600
+    assert api.delete(f"/servers/{shelved}").status_code == 204
+    cloud.work()
+    assert stories.states(cloud, shelved) == ("soft-delete", None)
+    done(api, cloud, shelved, {"restore": None})
+    is_kept(cloud, shelved)

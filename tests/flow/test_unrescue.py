@@ -123,6 +123,15 @@ def test_an_operator_leads_out_of_rescue_with_a_reset_and_a_hard_reboot(api, adm
     is_as_before(cloud, rescued)
 
 
+def test_one_that_is_deleted_softly_and_restored_is_as_it_was(api, cloud, rescued, settings):
+    settings.RECLAIM_INSTANCE_INTERVAL = 3600
+    assert api.delete(f"/servers/{rescued}").status_code == 204
+    cloud.work()
+    assert stories.states(cloud, rescued) == ("soft-delete", None)
+    done(api, cloud, rescued, {"restore": None})
+    is_rescued(cloud, rescued)
+
+
 def _sync(cloud, server_id, resume=False):
     host = cloud.host_of(server_id)
     with target_cell(host.cell):
