@@ -1,12 +1,13 @@
 """Whoever else wants something of a server while two hosts carry it about: a delete, a request, a drain, its guest.
 
-One table for all operations of two hosts; every step of each, found where the action declares it.
+One table for all operations of two hosts, and for those that build a server anew; every step of each, found where the
+action declares it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,15 +15,18 @@ import pytest
 from cells.context import target_cell
 from cells.models import InstanceMapping
 from cloud import killpoints
-from compute import actions
+from cloud.images.models import Image
+from compute import actions, power
 from compute.lifecycle import REQUESTS
-from compute.models import Flavor, Service
+from compute.models import Flavor, Service, Step
 from compute.stepspec import On
 from compute.virt.base import PowerState, VirtError
 from tests.byhand import Cloud
 from tests.flow import stories, two_hosts
 from tests.flow.stories import act, message, states
-from tests.flow.two_hosts import claimed, homes, needed, until
+from tests.flow.test_evacuate import back, gone_host, work
+from tests.flow.test_evacuate import until as until_of_those_that_work
+from tests.flow.two_hosts import claimed, homes, needed
 
 Bodies = tuple[dict[str, Any], ...]
 TO_LARGE = {"resize": {"flavorRef": "2"}}
@@ -38,7 +42,8 @@ class Operation:
     busy: str
     end: str  # vm_state when it is done
     before: Bodies = ()
-    unopened: frozenset[str] = field(default=frozenset())  # steps that open only when somebody takes the server
+    unopened: frozenset[str] = frozenset()  # steps that do not open here
+    gone: bool = False  # its host is, and comes back in the end
 
     @property
     def steps(self) -> list[str]:
@@ -53,14 +58,22 @@ OPERATIONS = {
     "migrate": Operation("Migrate", {"migrate": None}, "resize_prep", "resized", unopened=FORGET),
     "confirm": Operation("ConfirmResize", {"confirmResize": None}, "resize_confirming", "active", (TO_LARGE,)),
     "revert": Operation("RevertResize", {"revertResize": None}, "resize_reverting", "active", (TO_LARGE,)),
-}
+    "rebuild": Operation("Rebuild", {"rebuild": {}}, "rebuilding", "active"),
+    "rescue": Operation("Rescue", {"rescue": None}, "rescuing", "rescued"),
+    "unrescue": Operation("Unrescue", {"unrescue": None}, "unrescuing", "active", ({"rescue": None},)),
+    "shelve": Operation("Shelve", {"shelve": None}, "shelving", "shelved_offloaded"),
+    "unshelve": Operation("Unshelve", {"unshelve": None}, "unshelving", "active", ({"shelve": None},),
+                          unopened=frozenset({"power_on"})),
+    "evacuate": Operation("Evacuate", {"evacuate": {}}, "rebuilding", "stopped", gone=True),
+}  # fmt: skip
 STEPS = [(name, step) for name, operation in OPERATIONS.items() for step in operation.steps]
 every_step = pytest.mark.parametrize(("name", "step"), STEPS, ids=[".".join(pair) for pair in STEPS])
 # what may be asked of a server whatever goes on with it
 ANY_TIME = {"lock", "unlock", "os-resetState", "os-getConsoleOutput", "forceDelete", "reboot"}
+HOSTS = ("host1", "host3")
 BODIES: dict[str, Any] = {
     "resize": {"flavorRef": "3"}, "createImage": {"name": "i"}, "os-migrateLive": two_hosts.LIVE["os-migrateLive"],
-    "createBackup": {"name": "b", "backup_type": "daily", "rotation": 1},
+    "createBackup": {"name": "b", "backup_type": "daily", "rotation": 1}, "rebuild": {}, "evacuate": {},
 }  # fmt: skip
 
 
@@ -89,38 +102,68 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], An
 
 def asked(admin: Any, cloud: Cloud, name: str) -> str:
     """A server of which the operation was just asked."""
+    operation = OPERATIONS[name]
     server_id = cloud.boot(admin)
-    for body in OPERATIONS[name].before:
-        assert act(admin, server_id, body).status_code == 202
+    for body in operation.before:
+        assert send(admin, cloud, server_id, body).status_code < 300
         cloud.work()
-    answer = act(admin, server_id, OPERATIONS[name].body)
-    assert answer.status_code in (202, 204), answer.content
+    if operation.gone:
+        gone_host(admin, cloud, cloud.row(server_id).host)
+    answer = send(admin, cloud, server_id, operation.body)
+    assert answer.status_code < 300, answer.content
     return server_id
+
+
+def send(admin: Any, cloud: Cloud, server_id: str, body: dict[str, Any]) -> Any:
+    """An action, with the image a rebuild has to name."""
+    return act(admin, server_id, {"rebuild": {"imageRef": cloud.image.id}} if "rebuild" in body else body)
+
+
+def to_the_end(cloud: Cloud, name: str) -> None:
+    """Everything there is to do. A host that was gone comes back when the others have done their part."""
+    lost = away(cloud) if OPERATIONS[name].gone else ()
+    work(cloud, *lost)
+    for host in lost:
+        back(cloud, host)
+    cloud.work()
+
+
+def away(cloud: Cloud) -> list[str]:
+    """Hosts that are gone."""
+    with target_cell(cloud.cells["cell1"]):
+        return list(Service.objects.filter(forced_down=True).values_list("host", flat=True))
+
+
+def until(cloud: Cloud, name: str) -> Step:
+    """Go on until a step waits, and not further."""
+    return until_of_those_that_work(cloud, name, "nobody", *away(cloud))
 
 
 def in_one_place(cloud: Cloud, server_id: str) -> None:
     """Its one guest is where its record says; nothing is open, needed or claimed beyond that."""
     stories.settled(cloud)
     row = cloud.row(server_id)
-    assert homes(cloud, server_id) == [row.host]
+    assert homes(cloud, server_id) == ([row.host] if row.host else [])
     assert needed(cloud) == set()
-    assert claimed(cloud, server_id) == (
-        {"host1", "host3"} if row.vm_state == "resized" or "resize" in (row.task_state or "") else {row.host}
-    )
-    kept = {name for name, host in cloud.hosts.items() if host.driver._departed(server_id)}
-    assert kept == (claimed(cloud, server_id) - {row.host})
+    assert claimed(cloud, server_id) == ({*HOSTS} if row.vm_state == "resized" else {row.host} - {""})
+    assert kept(cloud, server_id) == (claimed(cloud, server_id) - {row.host})
     assert not [file for host in cloud.hosts.values() for file in host.driver._inbox.iterdir()]
 
 
+def kept(cloud: Cloud, server_id: str) -> set[str]:
+    """Hosts that could have it back."""
+    return {name for name, host in cloud.hosts.items() if host.driver._departed(server_id)}
+
+
 def is_gone(cloud: Cloud, server_id: str) -> None:
-    """Nothing of it is anywhere."""
+    """Nothing of it is anywhere, neither on hosts nor among the images."""
     assert cloud.row(server_id).deleted
     stories.settled(cloud)
     assert (claimed(cloud, server_id), needed(cloud), homes(cloud, server_id)) == (set(), set(), [])
     assert InstanceMapping.objects.get(pk=server_id).queued_for_delete is True
-    for host in cloud.hosts.values():
-        assert host.driver._departed(server_id) == ""
-        assert not list(host.driver._inbox.iterdir())
+    assert kept(cloud, server_id) == set()
+    assert not [file for host in cloud.hosts.values() for file in host.driver._inbox.iterdir()]
+    assert set(Image.objects.exclude(status="deleted").values_list("id", flat=True)) == {cloud.image.id}
 
 
 # -- a delete
@@ -132,7 +175,7 @@ def test_a_delete_in_the_middle_leaves_nothing_anywhere(name, step, moment, admi
     server_id = asked(admin, two, name)
     answers = []
     meanwhile(f"step.{moment}:{step}", lambda: answers.append(admin.delete(f"/servers/{server_id}").status_code))
-    two.work()
+    to_the_end(two, name)
     assert answers == [204]
     is_gone(two, server_id)
 
@@ -146,13 +189,17 @@ def test_any_other_request_is_a_conflict_and_changes_nothing(name, admin, two):
     seen, was = len(two.history(server_id)), two.row(server_id)
     truths = [f"task_state {OPERATIONS[name].busy}", f"vm_state {was.vm_state}"]
     for key in sorted({action.key for action in actions.every().values()} - ANY_TIME - {""}):
-        answer = act(admin, server_id, {key: BODIES.get(key)})
+        answer = send(admin, two, server_id, {key: BODIES.get(key)})
         action = actions.keyed(key, (2, 96))
+        if answer.status_code == 400:  # what is wrong with its host is said first
+            assert (key in ("evacuate", "os-migrateLive"), message(answer)[:18]) == (True, "Compute service of")
+            continue
         cannot = f"Cannot '{action.called or action.name}' instance {server_id} while it is in"
         assert answer.status_code == 409, (key, answer.content)
-        assert message(answer) in [f"{cannot} {truth}" for truth in truths]
+        texts = [f"{cannot} {truth}" for truth in truths]
+        assert message(answer) in [*texts, *([] if was.host else [f"Instance {server_id} is not ready"])]
     assert len(two.history(server_id)) == seen
-    two.work()
+    to_the_end(two, name)
     assert states(two, server_id) == (OPERATIONS[name].end, None)
     in_one_place(two, server_id)
 
@@ -165,10 +212,10 @@ def test_the_same_request_again_at_any_step_is_a_conflict_until_it_is_over(name,
     if row.task_state is None:  # the server is free, only its old host is not
         assert row.vm_state == OPERATIONS[name].end
         return
-    answer = act(admin, server_id, OPERATIONS[name].body)
+    answer = send(admin, two, server_id, OPERATIONS[name].body)
     assert answer.status_code == 409, answer.content
     assert message(answer).endswith(f"while it is in task_state {OPERATIONS[name].busy}")
-    two.work()
+    to_the_end(two, name)
     assert states(two, server_id) == (OPERATIONS[name].end, None)
     in_one_place(two, server_id)
 
@@ -212,7 +259,9 @@ def test_of_many_words_at_once_one_is_heard(admin, two):
 
 
 NOT_BEGUN = {("live-migrate", step) for step in ("pick", "check_destination", "check_source")}
-NOWHERE_TO_GO = {(name, step) for name in ("resize", "migrate") for step in ("check_source", "pick")}
+NOWHERE_TO_GO = {(name, step) for name in ("resize", "migrate") for step in ("check_source", "pick")} | {
+    ("evacuate", "pick"), ("unshelve", "pick"),
+}  # fmt: skip
 
 
 @every_step
@@ -221,11 +270,11 @@ def test_both_hosts_drain(name, step, admin, two):
     server_id = asked(admin, two, name)
     was = two.row(server_id)
     waits = until(two, step)
-    for host in ("host1", "host3"):
+    for host in HOSTS:
         two_hosts.drain(two, host)
     if waits.host and waits.lane == REQUESTS:
         two_hosts.call_off(two, waits)
-    two.work()
+    to_the_end(two, name)
     if (name, step) in NOT_BEGUN | NOWHERE_TO_GO:
         assert states(two, server_id) == (was.vm_state, None)
         assert two.row(server_id).host == was.host
@@ -239,11 +288,12 @@ def test_both_hosts_drain(name, step, admin, two):
 # -- a destination that refuses late
 
 
+REFUSALS = {"expect": ["expect"], "finish": ["settle", "power_on"], "arrive": ["settle"], "build": ["spawn"]}
 LATE = [
     (name, spec.name, verb)
     for name, operation in OPERATIONS.items()
     for spec in actions.named(operation.key).steps
-    for verb in {"expect": ["expect"], "finish": ["settle", "power_on"], "arrive": ["settle"]}.get(spec.name, [])
+    for verb in REFUSALS.get(spec.name, [])
     if spec.on is On.DEST
 ]
 
@@ -251,19 +301,20 @@ LATE = [
 @pytest.mark.parametrize(("name", "step", "verb"), LATE, ids=[".".join(late) for late in LATE])
 def test_a_destination_that_refuses_late_leaves_one_guest_and_says_why(name, step, verb, admin, two):
     server_id = asked(admin, two, name)
-    source = two.row(server_id).host
-    dest = "host3" if source == "host1" else "host1"
-    two.hosts[dest].driver.orders.fail(verb, times=99, error=VirtError)
-    two.work()
+    was = two.row(server_id)
+    dest = next(host for host in HOSTS if host != was.host)
+    for host in {*HOSTS} - {was.host}:
+        two.hosts[host].driver.orders.fail(verb, times=99, error=VirtError)
+    to_the_end(two, name)
     row = two.row(server_id)
-    assert two.history(server_id)[-1].message == "Error"
+    failed = [action for action in two.history(server_id) if action.key == OPERATIONS[name].key][-1]
+    assert failed.message == "Error"
     assert "failed to order" in row.fault["message"]
     if (name, step) == ("live-migrate", "arrive"):  # it had left for good: nobody can say where its memory is
         assert (row.vm_state, row.host, claimed(two, server_id)) == ("error", dest, {dest})
         return
-    assert (row.vm_state, row.host) == ("active", source)
+    assert (row.vm_state, row.host) == (was.vm_state, was.host)
     in_one_place(two, server_id)
-    stories.true_to_the_guest(two, server_id)
 
 
 # -- its guest
@@ -275,8 +326,12 @@ def test_a_guest_that_powers_itself_off_meanwhile_is_in_one_place(name, step, ad
     until(two, step)
     for host in homes(two, server_id):
         two.hosts[host].driver.power_off_from_inside(server_id)
-    two.work()
+    to_the_end(two, name)
     in_one_place(two, server_id)
     row = two.row(server_id)
-    assert two.hosts[row.host].driver.power_state(server_id) in (PowerState.RUNNING, PowerState.SHUTDOWN)
+    if row.host:
+        with target_cell(two.cells["cell1"]):
+            power.sync(row.host, two.hosts[row.host].driver)  # as a host does all the time
+    row = two.row(server_id)
     assert row.vm_state in (OPERATIONS[name].end, "stopped", "active")
+    assert row.power_state == (two.hosts[row.host].driver.power_state(server_id) if row.host else PowerState.NOSTATE)

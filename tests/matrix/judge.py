@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from compute.virt.base import PowerState
 from tests.chaos.records import Action
-from tests.matrix.operations import HOST, OPERATIONS, End
+from tests.matrix.operations import BUILT_OFF, COPIED, HOST, OPERATIONS, End
 from tests.matrix.rows import DONE, TAKEN_BACK, Row, allowed
 
+HARMLESS = {COPIED, BUILT_OFF}  # to read a disk once more, or to build again what nobody has turned on yet
 OFF = {"powered off by guest": "powered off", "powered off by force": "powered off"}
 
 
@@ -19,7 +19,7 @@ class Seen:
     """What all books say of one row's server."""
 
     shown: dict[str, Any]
-    action: Action
+    actions: list[Action]
     effects: list[str]
     guests: dict[str, int]
     leaks: list[str]
@@ -27,10 +27,10 @@ class Seen:
 
 def judge(row: Row, seen: Seen, unheld: str) -> tuple[str, list[str]]:
     """Its outcome, and what is wrong."""
-    operation, action = OPERATIONS[row.operation], seen.action
-    wrong = [unheld] if unheld else []
-    if action.key != operation.key:
-        return "", [*wrong, f"its last action is {action.name}"]
+    operation, wrong = OPERATIONS[row.operation], [unheld] if unheld else []
+    action = next((action for action in reversed(seen.actions) if action.key == operation.key), None)
+    if action is None:
+        return "", [*wrong, "it is not on record"]
     if action.finished is None or not seen.shown or seen.shown["OS-EXT-STS:task_state"]:
         at = [f"{step.name} on {step.host or 'a conductor'} is {step.state}: {step.details}" for step in action.steps]
         return "stuck", [*wrong, *at, *seen.leaks]
@@ -48,13 +48,14 @@ def _end(end: End, seen: Seen) -> list[str]:
     found = (shown["status"], shown["OS-EXT-SRV-ATTR:host"] or "", shown["flavor"]["original_name"])
     meant = (end.status, host, end.flavor)
     wrong = [] if found == meant else [f"it is {found}, and not {meant}"]
-    guests = {host: int(PowerState.RUNNING)} if host else {}
+    guests = {host: int(end.power)} if host else {}
     return wrong + ([] if seen.guests == guests else [f"guests: {seen.guests}, and not {guests}"])
 
 
 def _effects(end: End, outcome: str, effects: list[str]) -> list[str]:
     """Done: just what belongs to it. Taken back: nothing twice."""
     plain = [OFF.get(effect, effect) for effect in effects]
+    plain = [one for one, before in zip(plain, ["", *plain], strict=False) if one != before or one not in HARMLESS]
     if outcome == DONE:
         return [] if plain == list(end.effects) else [f"hypervisors did {plain}, and not {list(end.effects)}"]
     return [f"{effect} {times} times" for effect, times in Counter(plain).items() if times > 1]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from compute import actions
 from compute.stepspec import On, StepSpec
+from compute.virt.base import PowerState
 
 SOURCE, DEST, CONDUCTOR, BROKER = "source", "destination", "conductor", "broker"
 HOSTS, ALL = "hosts", "all"
@@ -18,7 +20,16 @@ PROCESSES = {
 }  # fmt: skip
 SMALL, LARGE = "m1.nano", "m1.tiny"
 OFF, ON, OUT, IN, BACK = "powered off", "powered on", "migrated out", "migrated in", "taken back"
-AWAY = "destroyed"
+AWAY, BUILT, BUILT_OFF, COPIED = "destroyed", "spawned", "built, off", "snapshot taken"
+IMAGE = "the image it was booted from"  # in a body: its id
+
+
+class Scene(StrEnum):
+    """What the source does meanwhile, besides being ended."""
+
+    WELL = "it works"
+    GONE = "it is gone, and comes back after the operation"
+    RETURNS = "it is gone, and comes back when the operation is done: the rows are what it does then"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,29 +40,35 @@ class End:
     at: str
     flavor: str = SMALL
     effects: tuple[str, ...] = ()
+    power: PowerState = PowerState.RUNNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One operation. `lead_in`: what is asked before, and the status it leads to.
+    """One operation. `lead_in`: what is asked before; `ready` is the vm_state it leads to.
 
-    `undone`: it is to fail, and the rows are the steps that take it back.
+    `undone`: it is to fail, and the rows are the steps that take it back. `then`: the rows are the steps of what
+    follows it, an action of another class.
     """
 
     key: str  # the action's class
     body: dict[str, Any]
     done: End
     taken_back: End
-    lead_in: tuple[tuple[dict[str, Any], str], ...] = ()
+    lead_in: dict[str, Any] = field(default_factory=dict)
+    ready: str = "active"
     orders: Mapping[str, str] = field(default_factory=dict)  # of the image, to the fake driver
     home: str = SOURCE  # where the server is when it is asked for
-    unopened: frozenset[str] = frozenset()  # steps that only open when somebody takes the server
+    spared: frozenset[str] = frozenset()  # who has nothing to do with it
+    unopened: frozenset[str] = frozenset()  # steps that do not open here
     undone: bool = False
+    then: str = ""
+    scene: Scene = Scene.WELL
 
     @property
     def steps(self) -> list[StepSpec]:
-        """Those it goes through, in their order."""
-        declared = actions.every()[self.key].steps
+        """Those of its rows, in their order."""
+        declared = actions.every()[self.then or self.key].steps
         if self.undone:
             return [spec.undone_by for spec in reversed(declared) if spec.undone_by is not None]
         return [spec for spec in declared if spec.name not in self.unopened]
@@ -65,39 +82,72 @@ class Operation:
 TO_LARGE = {"resize": {"flavorRef": "1"}}
 LIVE = {"os-migrateLive": {"host": None, "block_migration": "auto"}}
 AS_BEFORE, WAITS = End("ACTIVE", SOURCE), End("VERIFY_RESIZE", DEST, LARGE)
+ON_THE_SHELF = End("SHELVED_OFFLOADED", "", effects=(OFF, COPIED, AWAY))
 MOVED = (OFF, OUT, IN, ON)
-RESIZED = ((TO_LARGE, "VERIFY_RESIZE"),)
+ONLY_IF_TAKEN = frozenset({"forget_source"})
+ONE_HOST, NO_SOURCE = frozenset({DEST, HOSTS}), frozenset({SOURCE, HOSTS})
 
 OPERATIONS = {
     "live-migrate": Operation(
         key="MigrateLive", body=LIVE, done=End("ACTIVE", DEST, effects=(OUT, IN)), taken_back=AS_BEFORE,
     ),
-    "resize": Operation(
-        key="Resize", body=TO_LARGE, done=End("VERIFY_RESIZE", DEST, LARGE, MOVED), taken_back=AS_BEFORE,
-        unopened=frozenset({"forget_source"}),
-    ),
-    "migrate": Operation(
-        key="Migrate", body={"migrate": None}, done=End("VERIFY_RESIZE", DEST, SMALL, MOVED), taken_back=AS_BEFORE,
-        unopened=frozenset({"forget_source"}),
-    ),
-    "confirm": Operation(
-        key="ConfirmResize", body={"confirmResize": None}, done=End("ACTIVE", DEST, LARGE), taken_back=WAITS,
-        lead_in=RESIZED, home=DEST,
-    ),
-    "revert": Operation(
-        key="RevertResize", body={"revertResize": None}, taken_back=WAITS, lead_in=RESIZED, home=DEST,
-        done=End("ACTIVE", SOURCE, SMALL, (OFF, BACK, ON, AWAY)),
-    ),
     "live-migrate-fails": Operation(
         key="MigrateLive", body=LIVE, done=End("ACTIVE", DEST), taken_back=AS_BEFORE, undone=True,
         orders={"hand_over_fail": "always"},
     ),
+    "resize": Operation(
+        key="Resize", body=TO_LARGE, done=End("VERIFY_RESIZE", DEST, LARGE, MOVED), taken_back=AS_BEFORE,
+        unopened=ONLY_IF_TAKEN,
+    ),
     "resize-fails": Operation(
-        key="Resize", body=TO_LARGE, done=WAITS, taken_back=AS_BEFORE, undone=True,
-        orders={"settle_fail": "always"},
+        key="Resize", body=TO_LARGE, done=WAITS, taken_back=AS_BEFORE, undone=True, orders={"settle_fail": "always"},
+    ),
+    "migrate": Operation(
+        key="Migrate", body={"migrate": None}, done=End("VERIFY_RESIZE", DEST, SMALL, MOVED), taken_back=AS_BEFORE,
+        unopened=ONLY_IF_TAKEN,
+    ),
+    "confirm": Operation(
+        key="ConfirmResize", body={"confirmResize": None}, done=End("ACTIVE", DEST, LARGE), taken_back=WAITS,
+        lead_in=TO_LARGE, ready="resized", home=DEST,
+    ),
+    "revert": Operation(
+        key="RevertResize", body={"revertResize": None}, taken_back=WAITS, lead_in=TO_LARGE, ready="resized", home=DEST,
+        done=End("ACTIVE", SOURCE, SMALL, (OFF, BACK, ON, AWAY)),
     ),
     "revert-fails": Operation(
-        key="RevertResize", body={"revertResize": None}, done=AS_BEFORE, taken_back=WAITS, lead_in=RESIZED, home=DEST,
-        undone=True, orders={"take_back_fail": "always"},
+        key="RevertResize", body={"revertResize": None}, done=AS_BEFORE, taken_back=WAITS, lead_in=TO_LARGE,
+        ready="resized", home=DEST, undone=True, orders={"take_back_fail": "always"},
+    ),
+    "rebuild": Operation(
+        key="Rebuild", body={"rebuild": {"imageRef": IMAGE}}, done=End("ACTIVE", SOURCE, effects=(OFF, AWAY, BUILT)),
+        taken_back=AS_BEFORE, spared=ONE_HOST,
+    ),
+    "rescue": Operation(
+        key="Rescue", body={"rescue": None}, done=End("RESCUE", SOURCE, effects=(OFF, "rescued")),
+        taken_back=AS_BEFORE, spared=ONE_HOST,
+    ),
+    "unrescue": Operation(
+        key="Unrescue", body={"unrescue": None}, done=End("ACTIVE", SOURCE, effects=(OFF, "unrescued", ON)),
+        taken_back=End("RESCUE", SOURCE), lead_in={"rescue": None}, ready="rescued", spared=ONE_HOST,
+    ),
+    "shelve": Operation(
+        key="Shelve", body={"shelve": None}, done=ON_THE_SHELF, taken_back=AS_BEFORE, spared=ONE_HOST,
+    ),
+    "shelve-fails": Operation(
+        key="Shelve", body={"shelve": None}, done=ON_THE_SHELF, taken_back=AS_BEFORE, spared=ONE_HOST, undone=True,
+        orders={"snapshot_fail": "always"},
+    ),
+    "unshelve": Operation(
+        key="Unshelve", body={"unshelve": {"host": HOST[DEST]}}, done=End("ACTIVE", DEST, effects=(BUILT,)),
+        taken_back=ON_THE_SHELF, lead_in={"shelve": None}, ready="shelved_offloaded", home="",
+        unopened=frozenset({"power_on"}), spared=NO_SOURCE,
+    ),
+    "evacuate": Operation(
+        key="Evacuate", body={"evacuate": {}}, taken_back=AS_BEFORE, spared=NO_SOURCE, scene=Scene.GONE,
+        done=End("SHUTOFF", DEST, effects=(BUILT_OFF, OFF, AWAY), power=PowerState.SHUTDOWN),
+    ),
+    "evacuated-from": Operation(
+        key="Evacuate", body={"evacuate": {}}, taken_back=AS_BEFORE, then="ForgetGuest", scene=Scene.RETURNS,
+        done=End("SHUTOFF", DEST, effects=(BUILT_OFF, OFF, AWAY), power=PowerState.SHUTDOWN),
     ),
 }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.matrix.operations import ALL, BROKER, DEST, HOSTS, OPERATIONS, PROCESSES, SOURCE
+from tests.matrix.operations import ALL, BROKER, DEST, HOSTS, OPERATIONS, PROCESSES, SOURCE, Scene
 
 TERM, KILL, WIPE = "SIGTERM", "SIGKILL", "wipe"  # wipe: a broker is killed, and has forgotten everything
 DONE, TAKEN_BACK = "done", "taken back"
@@ -28,9 +28,9 @@ class Row:
         return f"{self.operation}-{self.who}-{self.how}-{self.step}{'-worked' if self.worked else ''}"
 
     @property
-    def round(self) -> tuple[str, str]:
+    def round(self) -> tuple[str, str, Scene]:
         """Rows of one round share the blow."""
-        return self.who, self.how
+        return self.who, self.how, OPERATIONS[self.operation].scene
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,8 @@ RULES = (
          frozenset({TAKEN_BACK}), "nothing has happened yet, and a host of it drains"),
     Rule(("resize", "migrate"), (DEST, HOSTS, ALL), TERM, ("check_source", "pick"),
          frozenset({TAKEN_BACK}), "the only host it could go to drains"),
+    Rule(("evacuate", "unshelve"), (DEST, HOSTS, ALL), TERM, ("pick",),
+         frozenset({TAKEN_BACK}), "the only host it could go to drains"),
 )  # fmt: skip
 
 
@@ -74,6 +76,8 @@ def every() -> list[Row]:
 
 def _of_round(who: str, how: str) -> Iterator[Row]:
     for name, operation in OPERATIONS.items():
+        if who in operation.spared:
+            continue
         for step in operation.steps:
             yield Row(name, who, how, step.name)
             if how == KILL and operation.runs_on(step.name) in PROCESSES[who]:

@@ -30,7 +30,12 @@ class Played:
     def verdict(self, row: Row) -> tuple[str, list[str]]:
         """How it ended, and what is wrong."""
         if row not in self.verdicts:
-            self.verdicts |= self.rounds.play(other for other in self.selected if other.round == row.round)
+            mine = [other for other in self.selected if other.round == row.round]
+            try:
+                self.verdicts |= self.rounds.play(mine)
+            except AssertionError as broken:
+                self.rounds.release()
+                self.verdicts |= {other: ("", [f"its round broke: {broken}"]) for other in mine}
         return self.verdicts[row]
 
 
