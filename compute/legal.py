@@ -78,7 +78,7 @@ def _obstacle(action: ServerAction, instance: Instance) -> str:
         for look in OBSTACLES.get(action.key, ()):
             look(instance)
     except ApiError as refusal:
-        return refusal.message
+        return refusal.message.rstrip(".")
     return ""
 
 

@@ -115,7 +115,9 @@ def _after(cell: Cell, place: Place | None) -> Q:
 def _place(uuid: str, cells: dict[str, Cell]) -> Place:
     def look(cell: Cell) -> Place | None:
         pk = _all().filter(params__uuid=uuid).values_list("pk", flat=True).first()
-        return pk and Place(cell.pk, pk, _all().filter(pk__gte=pk).aggregate(age=Min("started_at"))["age"])
+        if pk is None:
+            return None
+        return Place(cell.pk, pk, _all().filter(pk__gte=pk).aggregate(age=Min("started_at"))["age"])
 
     gathered = scatter.gather(cells.values(), look)
     for place in gathered.answers.values():

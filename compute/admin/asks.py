@@ -97,7 +97,7 @@ def _words(spec: Mapping[str, Any]) -> Choices | None:
     if "auto" in words:  # of something that can be left to the hosts
         return [("auto", "as the hosts need it"), ("true", "yes"), ("false", "no")]
     once = {word.lower(): word for word in reversed(words)}
-    return [(word, word.lower()) for word in sorted(once.values())] or None
+    return [(word, word.lower()) for word in sorted(once.values(), reverse=True)] or None  # soft before hard
 
 
 def _may_be_null(spec: Mapping[str, Any]) -> bool:

@@ -37,8 +37,8 @@ class ServerMigrationsView(ComputeView):
         with lookup.server(server_id, self.caller) as instance:
             self.check(RULE, instance.project_id)
             show = self.allows(f"{RULE}:host")
-            live = Q(server_id=instance.uuid, key=LIVE, finished_at__isnull=True)
-            found = migration_log.migrations(live).filter(status__in=IN_PROGRESS).order_by("-pk")
+            live = Q(server_id=instance.uuid, key=LIVE, finished_at__isnull=True, status__in=IN_PROGRESS)
+            found = migration_log.migrations(live).order_by("-pk")
             shown = [migration_view.of_server(row, self.version, show_hosts=show) for row in found]
         return Response({"migrations": shown})
 

@@ -106,7 +106,7 @@ def test_a_reason_is_said_in_words(admin, cloud, page):
     why = reasons(page(server_id))
     assert why["start"] == "the server is active, and this needs stopped"
     assert why["restore"] == "the server is active, and this needs soft-delete"
-    assert why["evacuate"] == "Compute service of host1 is still in use."
+    assert why["evacuate"] == "Compute service of host1 is still in use"
     act(admin, server_id, {"pause": None})
     why = reasons(page(server_id))
     assert why["stop"] == "the server is busy: pausing"

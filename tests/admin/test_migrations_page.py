@@ -64,7 +64,7 @@ def test_a_live_migration_on_its_way(browser, admin, cloud):
         [row] = rows(page)
         assert row[1:5] == ["live-migration", "◌ running", "host1", "host3"]
         assert re.fullmatch(r"\d+ % \d+ %", row[5])
-        assert re.search(r'<progress max="100" value="\d+" title="memory \d+ of 512 MiB', page)
+        assert re.search(r'title="memory \d+ of 512 MiB"><progress max="100" value="\d+"', page)
         assert row[6] == "migrate on host1, running"
         assert buttons(page) == ["abort", "force"]
         assert "every 2s" in page
