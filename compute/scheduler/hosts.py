@@ -11,7 +11,7 @@ from django.db.models import Count
 
 from compute import aggregates
 from compute.aggregates import ByHost
-from compute.models import Allocation, ComputeNode, Service, Step
+from compute.models import Allocation, ComputeNode, InstanceAction, Service, Step
 from compute.models.host import COMPUTE
 from compute.scheduler.wanted import Wanted
 
@@ -70,7 +70,8 @@ def read(cell_id: str = "", wanted: Wanted | None = None, known: ByHost | None =
 
 def _operations() -> dict[str, int]:
     """By way of the actions that are open, which are few and have an index of their own."""
-    going_on = Step.objects.filter(action__finished_at__isnull=True, state__in=(Step.State.QUEUED, Step.State.RUNNING))
+    begun = InstanceAction.objects.filter(finished_at__isnull=True)
+    going_on = Step.objects.filter(action__in=begun, state__in=(Step.State.QUEUED, Step.State.RUNNING))
     return dict(going_on.exclude(host="").values_list("host").annotate(Count("pk")).order_by())
 
 

@@ -6,9 +6,11 @@ import pytest
 
 from cells import health
 from cells.context import target_cell
+from cells.models import BuildRequest
 from compute.models import ComputeNode, ServerGroup, ServerGroupMember
-from compute.scheduler import ungrouped
-from tests.flow.stories import act, settled, states
+from compute.scheduler import place, ungrouped
+from tests.flow.stories import Killed, act, settled, states
+from tests.flow.two_hosts import LIVE, killed, until
 
 NONE = "No valid host was found. No host passed the filter for: {}."
 
@@ -216,3 +218,46 @@ def test_members_whose_servers_are_gone_are_forgotten(cloud, group, boot, admin)
     health.seen_up(cell.id)
     assert ungrouped.forget() == 1
     assert list(ServerGroupMember.objects.values_list("server_id", flat=True)) == [here]
+
+
+# -- whoever picks may die
+
+
+@pytest.mark.parametrize("when", ["before", "inside", "after the work"])
+@pytest.mark.parametrize("policy", ["affinity", "anti-affinity"])
+def test_a_conductor_that_dies_while_it_picks_leaves_one_claim_and_one_home(policy, when, cloud, group, boot, admin):
+    made = group(policy)
+    first = boot(made, "a", host="host1")
+    assert act(admin, first, LIVE).status_code == 202
+    killed(cloud, until(cloud, "pick"), when)
+    cloud.work()
+    assert host(cloud, first) in {"host3", "host4"}
+    second = host(cloud, boot(made, "b"))
+    assert (second == host(cloud, first)) is (policy == "affinity")
+    settled(cloud)
+
+
+def _die(*_):
+    raise Killed
+
+
+@pytest.mark.parametrize("policy", ["affinity", "anti-affinity"])
+def test_a_scheduler_that_dies_before_it_commits_binds_nobody(policy, cloud, group, boot, admin, monkeypatch):
+    made = group(policy)
+    hints = {"os:scheduler_hints": {"group": made}}
+    body = cloud.body("a", host="host1") | hints
+    server_id = admin.send("post", "/servers", body).json()["server"]["id"]
+    with monkeypatch.context() as patch:
+        patch.setattr(place.create, "record", _die)  # room is claimed, and nothing is committed
+        with pytest.raises(Killed):
+            place.place(server_id)
+    assert set(cloud.used().values()) == {(0, 0)}
+    second = host(cloud, boot(made, "b", host="host2"))
+    assert second == "host2"
+    BuildRequest.objects.filter(pk=server_id).update(lease_until=None)
+    cloud.work()
+    if policy == "affinity":
+        assert fault(admin, server_id) == NONE.format("server group affinity")  # it asked for host1
+    else:
+        assert host(cloud, server_id) == "host1"
+    settled(cloud)
