@@ -10,6 +10,7 @@ from cells.models import BuildRequest
 from compute.models import ComputeNode, ServerGroup, ServerGroupMember
 from compute.scheduler import place, ungrouped
 from tests.flow.stories import Killed, act, settled, states
+from tests.flow.test_evacuate import evacuate, gone_host, work
 from tests.flow.two_hosts import LIVE, killed, until
 
 NONE = "No valid host was found. No host passed the filter for: {}."
@@ -184,6 +185,40 @@ def test_a_move_that_fails_leaves_the_home_where_the_server_is(cloud, group, boo
     assert move(admin, cloud, first, "host3") == "host1"
     assert hosts(cloud, [first, boot(together, "b")]) == ["host1", "host1"]
     settled(cloud)
+
+
+# -- moves of every kind
+
+
+def test_an_evacuated_server_stays_apart_from_the_others_and_takes_its_home_along(cloud, group, boot, admin):
+    apart, together = group("anti-affinity"), group("affinity")
+    lone, first = boot(apart, "a", host="host1"), boot(together, "b", host="host1")
+    boot(apart, "c", host="host3")
+    with target_cell(cloud.cells["cell1"]):
+        ComputeNode.objects.filter(host="host3").update(memory_mb=1 << 20)
+    gone_host(admin, cloud)
+    for server_id in (lone, first):
+        assert evacuate(admin, server_id).status_code == 200
+    work(cloud, "host1")
+    assert hosts(cloud, [lone, first]) == ["host4", "host3"]
+    assert ServerGroup.objects.get(uuid=together).host == "host3"
+    assert host(cloud, boot(together, "d")) == "host3"
+
+
+@pytest.mark.parametrize("policy", ["anti-affinity", "affinity"])
+def test_a_server_comes_off_the_shelf_where_its_group_lets_it(policy, cloud, group, boot, admin):
+    made = group(policy)
+    first = boot(made, "a", host="host1")
+    assert act(admin, first, {"shelve": None}).status_code == 202
+    cloud.work()
+    assert states(cloud, first) == ("shelved_offloaded", None)
+    second = boot(made, "b", host="host3")  # nobody holds anything of the group now
+    assert host(cloud, second) == "host3"
+    with target_cell(cloud.cells["cell1"]):
+        ComputeNode.objects.filter(host__in=["host1", "host3"]).update(memory_mb=1 << 20)
+    assert act(admin, first, {"unshelve": None}).status_code == 202
+    cloud.work()
+    assert host(cloud, first) == ("host3" if policy == "affinity" else "host1")
 
 
 # -- soft ones
