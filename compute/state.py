@@ -179,12 +179,6 @@ def moved(instance: Instance, **where: Any) -> None:
         _swap(instance, Q(), **where)
 
 
-def preempt(instance: Instance, busy: TaskState) -> None:
-    """Any living state, busy or not -> busy: what a delete does. StateConflict when it is so already."""
-    free = Q(task_state__isnull=True) | ~Q(task_state=busy)
-    _swap(instance, Q(vm_state__in=LIVING) & free, task_state=busy)
-
-
 def reset(instance: Instance, vm_state: VmState) -> None:
     """What an operator says, whatever it was."""
     _swap(instance, Q(vm_state__in=LIVING), vm_state=vm_state, task_state=None)

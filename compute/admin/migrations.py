@@ -143,8 +143,8 @@ def _how_far(row: InstanceAction) -> Any:
         for what in ("memory", "disk") if known.get(f"{what}_total")
     ]  # fmt: skip
     return format_html(
-        '<span class="whitespace-nowrap" title="{1}"><progress max="100" value="{0}" style="width: 6rem">{0} %</progress>'
-        " {0} %</span>",
+        '<span class="whitespace-nowrap" title="{1}"><progress max="100" value="{0}" style="width: 6rem">'
+        "{0} %</progress> {0} %</span>",
         100 * (total - left) // total, ", ".join(parts),
     )  # fmt: skip
 

@@ -28,8 +28,6 @@ STATUS: dict[str, tuple[str, str]] = {
     "REVERT_RESIZE": (look.BUSY, "⇄"),
     "VERIFY_RESIZE": (look.WARN, "⇄"),
     "REBUILD": (look.BUSY, "↻"),
-    "SHELVED": (look.GREY, "▤"),
-    "SHELVED_OFFLOADED": (look.GREY, "▤"),
     "SOFT_DELETED": (look.GREY, "×"),
     "SHELVED": (look.GREY, "▤"),
     "SHELVED_OFFLOADED": (look.GREY, "▢"),
