@@ -63,8 +63,11 @@ _start:
     sti
 12: cmpb $0, ticks
     je 13f
-    testb $15, 0x46c            # once in 0.9 seconds
-    jnz 13f
+    mov 0x46c, %ax
+    shr $4, %ax                 # another one every 0.9 seconds
+    cmp 0x8004, %ax
+    je 13f
+    mov %ax, 0x8004
     incw 0x8002                 # 0 at every boot
     mov $msg_tick, %si
     call say
