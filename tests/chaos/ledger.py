@@ -12,32 +12,15 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 
-from compute.virt.base import PowerState
 from deploy.local.state import CELLS
+from tests.chaos.effects import BUILT, DOES, EFFECT_ELSEWHERE, MAY, NOTHING_TO_DO, POWER
 from tests.chaos.records import Action, Effect, Records, Server, of_host
 from tests.chaos.story import Asked
 from tests.live.cloud import Cloud
 
 KINDS = ("lost", "double", "stuck", "leaked")
-OFF = {"powered off by guest", "powered off by force"}
-# what a driver does for an action, exactly once; and what it may do besides
-DOES = {
-    "create": {"spawned"}, "delete": {"destroyed"}, "start": {"powered on"}, "stop": OFF,
-    "reboot": {"rebooted"}, "pause": {"paused"}, "unpause": {"unpaused"}, "suspend": {"suspended"},
-    "resume": {"resumed"}, "createImage": set(), "live-migration": {"migrated in"},
-    "migrate": {"migrated in"}, "resize": {"migrated in"}, "confirmResize": set(), "revertResize": {"taken back"},
-}  # fmt: skip
-MOVES = OFF | {"powered on", "migrated out", "taken back", "destroyed"}
-MAY = {
-    "create": {"destroyed"}, "reboot": OFF, "createImage": {"snapshot taken"},
-    "live-migration": {"migrated out", "taken back"}, "migrate": MOVES, "resize": MOVES,
-    "revertResize": MOVES - {"migrated out", "taken back"},
-}  # fmt: skip
-NOTHING_TO_DO = "was off already"
+SHELVED = {"shelved", "shelved_offloaded"}
 WAITS = {"resized", "error"}  # of one in ERROR a delete takes it
-EFFECT_ELSEWHERE = {"createImage", "confirmResize"}  # an image; what is kept of a server, see `leaks`
-POWER = {"active": PowerState.RUNNING, "paused": PowerState.PAUSED, "suspended": PowerState.SUSPENDED,
-         "stopped": PowerState.SHUTDOWN}  # fmt: skip
 SLACK = 0.05
 
 
@@ -64,7 +47,17 @@ def judge(records: Records, asked: list[Asked], prefix: str) -> list[Finding]:
         for name, states in records.images.items()
         if name.startswith(f"{prefix}-image") and states != ["active"]
     ]
-    return findings
+    return findings + _shelf(records, prefix)
+
+
+def _shelf(records: Records, prefix: str) -> list[Finding]:
+    """A shelved server has its image, and no other has one there."""
+    shelved = {f"{row.name}-shelved" for row in _living(records) if row.vm_state in SHELVED}
+    there = {name for name, states in records.images.items() if states == ["active"]}
+    ours = {name for name in records.images if name.startswith(f"{prefix}-") and name.endswith("-shelved")}
+    found = [Finding("leaked", "", f"image {name} of no shelved server") for name in sorted(ours - shelved)]
+    mine = {name for name in shelved if name.startswith(f"{prefix}-")}
+    return found + [Finding("lost", "", f"image {name} of a shelved server") for name in sorted(mine - there)]
 
 
 def leaks(cloud: Cloud, records: Records) -> list[Finding]:
@@ -197,8 +190,10 @@ def _account(actions: list[Action], effects: list[Effect]) -> list[Finding]:
         action.did.clear()
     for effect in effects:
         asked = [action for action in actions if action.key and _covers(action, effect)]
-        # the first that has done nothing yet; of several the one that must, before those that may
-        asked.sort(key=lambda action: (bool(_main(action)), effect.verb not in DOES[action.name]))
+        # one that was at it there; the first that has done nothing yet; the one that must, before those that may
+        asked.sort(
+            key=lambda action: (not _at_it(action, effect), bool(_main(action)), effect.verb not in DOES[action.name])
+        )
         owner = asked[0] if asked else None
         if owner is None:
             found.append(Finding("double", effect.server, f"{effect.verb} on {effect.host}, which nobody asked for"))
@@ -217,6 +212,12 @@ def _covers(action: Action, effect: Effect) -> bool:
     return action.started - SLACK <= effect.at <= end
 
 
+def _at_it(action: Action, effect: Effect) -> bool:
+    """Whether a step of it may have run there then."""
+    steps = [step for step in action.steps if step.host == effect.host and step.attempts]
+    return any((step.queued or 0.0) - SLACK <= effect.at <= (step.finished or effect.at) + SLACK for step in steps)
+
+
 def _main(action: Action) -> list[Effect]:
     return [effect for effect in action.did if effect.verb in DOES[action.name]]
 
@@ -233,7 +234,8 @@ def _action(action: Action, records: Records) -> list[Finding]:
     ]
     if action.name not in DOES or not action.key:
         return found
-    times = len(_main(action))
+    main = _main(action)
+    times = len(main) if {effect.verb for effect in main} != {BUILT} else 1
     if times > 1:
         found.append(Finding("double", action.server, f"{name} had {times} effects"))
     if action.message == "Error" and not action.outcome:

@@ -14,19 +14,20 @@ from tests.chaos import run
 from tests.chaos.ledger import Finding
 from tests.chaos.place import DIES, Place
 from tests.chaos.report import Verdict
-from tests.chaos.story import BODIES, Client, Story
+from tests.chaos.story import BODIES, NAMED, Client, Story
 from tests.chaos.supervisor import Supervisor
 from tests.live.cloud import eventually
 
 HIT_SECONDS, IDLE_SECONDS, REST_SECONDS = 40, 45, 90
 ROLES = {"API": "api", "scheduler": "scheduler", "host": "host", "conductor": "conductor"}
 # what leads to where a verb is legal
-BEFORE = {"unpause": "pause", "resume": "suspend", "start": "stop", "confirm": "resize", "revert": "resize"}
+BEFORE = {"unpause": "pause", "resume": "suspend", "start": "stop", "confirm": "resize", "revert": "resize",
+          "unrescue": "rescue", "unshelve": "shelve"}  # fmt: skip
 DEADLY = {
     "spawn": "", "destroy": "delete", "power_on": "start", "power_off": "stop", "reboot_hard": "hard reboot",
     "pause": "pause", "unpause": "unpause", "suspend": "suspend", "resume": "resume", "snapshot": "createImage",
     "signal_shutdown": "soft reboot", "expect": "live-migrate", "hand_over": "live-migrate", "settle": "live-migrate",
-    "take_back": "revert",
+    "take_back": "revert", "rescue": "rescue", "unrescue": "unrescue",
 }  # fmt: skip
 # wish -> each step and the kind of process that runs it
 STEPS = {
@@ -50,7 +51,7 @@ def names() -> list[str]:
     for point, text in POINTS.items():
         roles = [ROLES[role] for role in text.split(":")[0].split(", ")]
         found += [f"{point}@{role}" for role in roles]
-    found += [f"step.worked@host/{wish}" for wish in (*BODIES, "createImage", "resize", "delete")]
+    found += [f"step.worked@host/{wish}" for wish in (*BODIES, *NAMED, "resize", "rebuild", "delete")]
     for point, steps_of in (("step.worked", STEPS), ("undo.worked", UNDOS)):
         found += [f"{point}:{step}@{role}/{wish}" for wish, steps in steps_of.items() for step, role in steps.items()]
     return found + [f"{verb}.die" for verb in DIES]

@@ -93,7 +93,7 @@ def read(cloud: Cloud) -> Records:
     for cell in ("cell0", *CELLS):
         for server in _servers(cloud, cell):
             servers[server.uuid].append(server)
-        for action in _actions(cloud, cell):
+        for action in actions_of(cloud, cell):
             actions[action.server].append(action)
     effects: dict[str, list[Effect]] = defaultdict(list)
     guests = {}
@@ -125,7 +125,8 @@ def _servers(cloud: Cloud, cell: str) -> list[Server]:
     ]
 
 
-def _actions(cloud: Cloud, cell: str) -> list[Action]:
+def actions_of(cloud: Cloud, cell: str) -> list[Action]:
+    """Every action of a cell with its steps, oldest first."""
     columns = "id, server_id, action, key, request_id, started_at, finished_at, message, outcome, params ->> 'was'"
     found = {}
     for row in cloud.ask(cell, f"SELECT {columns} FROM compute_instanceaction ORDER BY started_at, id"):

@@ -23,15 +23,22 @@ BODIES: dict[str, dict[str, Any]] = {
     "pause": {"pause": None}, "unpause": {"unpause": None}, "suspend": {"suspend": None},
     "resume": {"resume": None}, "live-migrate": {"os-migrateLive": {"host": None, "block_migration": "auto"}},
     "migrate": {"migrate": None}, "confirm": {"confirmResize": None}, "revert": {"revertResize": None},
+    "rescue": {"rescue": None}, "unrescue": {"unrescue": None}, "shelve": {"shelve": None},
+    "unshelve": {"unshelve": None},
 }  # fmt: skip
+NAMED = ("createImage", "createBackup")  # images they make have a name of their own
 LEGAL = {
-    "ACTIVE": ["stop", "soft reboot", "hard reboot", "pause", "suspend", "createImage", "live-migrate",
-               "live-migrate", "migrate", "resize", "resize", "delete"],
-    "SHUTOFF": ["start", "start", "start", "hard reboot", "createImage", "migrate", "resize", "delete"],
+    "ACTIVE": ["stop", "soft reboot", "hard reboot", "pause", "suspend", "createImage", "createBackup", "live-migrate",
+               "live-migrate", "migrate", "resize", "resize", "rebuild", "rescue", "shelve", "delete"],
+    "SHUTOFF": ["start", "start", "start", "hard reboot", "createImage", "migrate", "resize", "rebuild", "rescue",
+                "shelve", "delete"],
     "VERIFY_RESIZE": ["confirm", "confirm", "revert", "revert", "revert", "delete"],
     "PAUSED": ["unpause", "unpause", "unpause", "hard reboot", "createImage", "live-migrate"],
     "SUSPENDED": ["resume", "resume", "resume", "hard reboot", "createImage"],
-    "ERROR": ["hard reboot", "delete"],
+    "RESCUE": ["unrescue", "unrescue", "unrescue", "delete"],
+    "SHELVED": ["unshelve"],
+    "SHELVED_OFFLOADED": ["unshelve", "unshelve", "unshelve", "delete"],
+    "ERROR": ["hard reboot", "rebuild", "delete"],
 }  # fmt: skip
 AT_ANY_TIME = ["delete", "hard reboot"]  # also while the server is busy, now and then
 ADMIN = {"live-migrate", "migrate"}  # who may ask for it
@@ -133,7 +140,7 @@ class Client:
             if one.accepted:
                 self.servers.remove(server_id)
             return one
-        name = f"{self.story.prefix}-image-{uuid4()}" if verb == "createImage" else ""
+        name = f"{self.story.prefix}-image-{uuid4()}" if verb in NAMED else ""
         return self._ask("POST", server_id, verb, name, self._body(verb, name))[0]
 
     def look(self, server_id: str) -> tuple[str, str | None] | None:
@@ -162,6 +169,10 @@ class Client:
     def _body(self, verb: str, name: str) -> dict[str, Any]:
         if verb == "createImage":
             return {verb: {"name": name}}
+        if verb == "createBackup":
+            return {verb: {"name": name, "backup_type": "daily", "rotation": 1}}
+        if verb == "rebuild":
+            return {verb: {"imageRef": self.story.place.images["quick"]}}
         if verb == "resize":  # to the flavor it has is refused
             return {verb: {"flavorRef": self.dice.choice(OTHERS)}}
         return BODIES[verb]

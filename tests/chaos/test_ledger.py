@@ -183,3 +183,28 @@ def test_a_server_deleted_on_its_way_is_destroyed_by_its_delete(resized, asked):
     resized.effects[UUID][-2:] = [_effect(25.0, "destroyed")]
     resized.servers[UUID][0].deleted, resized.guests["host2"] = True, {}
     assert judge(resized, asked, "s1") == []
+
+
+def test_what_a_delete_destroys_is_not_taken_for_the_work_of_a_shelve_it_cut_off(books, asked):
+    """Found by `make chaos`: both may destroy a guest, and the shelve was asked for first."""
+    [server] = books.servers[UUID]
+    server.vm_state, server.deleted, server.host = "deleted", True, "host1"
+    books.guests["host1"] = {}
+    asked += [Asked("req-3", "shelve", UUID, "", 20.0, 202), Asked("req-4", "delete", UUID, "", 21.0, 204)]
+    shelve = Action("cell1", 3, UUID, "shelve", "Shelve", "req-3", 20.0, 30.0, "Error", "the server was deleted")
+    shelve.steps = [Step(3, 3, "power_off", "host1", "cancelled", 0, 20.0, None, 21.0, "")]
+    delete = Action("cell1", 4, UUID, "delete", "Delete", "req-4", 21.0, 25.0, None, "done")
+    delete.steps = [Step(4, 4, "terminate", "host1", "done", 1, 21.0, 23.0, 25.0, "")]
+    books.actions[UUID] += [shelve, delete]
+    books.effects[UUID].append(_effect(24.0, "destroyed"))
+    assert _kinds(books, asked) == set()
+
+
+def test_a_shelved_server_without_its_image_is_lost(books, asked):
+    [server] = books.servers[UUID]
+    server.vm_state, server.host = "shelved_offloaded", ""
+    books.guests["host1"] = {}
+    books.images = {"s1-b-shelved": ["active"]}
+    assert {finding.words for finding in judge(books, asked, "s1")} == {
+        "image s1-a-shelved of a shelved server", "image s1-b-shelved of no shelved server",
+    }  # fmt: skip

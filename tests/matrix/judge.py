@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.chaos.records import Action
-from tests.matrix.operations import BUILT_OFF, COPIED, HOST, OPERATIONS, End
+from tests.matrix.operations import BUILT_OFF, COPIED, HOST, ON, OPERATIONS, End
 from tests.matrix.rows import DONE, TAKEN_BACK, Row, allowed
 
 HARMLESS = {COPIED, BUILT_OFF}  # to read a disk once more, or to build again what nobody has turned on yet
@@ -16,13 +16,14 @@ OFF = {"powered off by guest": "powered off", "powered off by force": "powered o
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What all books say of one row's server."""
+    """What all books say of one row's server. `effects`: None where nobody wrote them down; then `boots`."""
 
     shown: dict[str, Any]
     actions: list[Action]
-    effects: list[str]
+    effects: list[str] | None
     guests: dict[str, int]
     leaks: list[str]
+    boots: int = 0
 
 
 def judge(row: Row, seen: Seen, unheld: str) -> tuple[str, list[str]]:
@@ -38,7 +39,7 @@ def judge(row: Row, seen: Seen, unheld: str) -> tuple[str, list[str]]:
     end = operation.done if outcome == DONE else operation.taken_back
     wrong += [] if outcome in allowed(row) else [f"it is {outcome} ({action.outcome})"]
     wrong += ["it failed without a word"] if outcome == TAKEN_BACK and not action.outcome else []
-    wrong += _end(end, seen) + _effects(end, outcome, seen.effects) + seen.leaks
+    wrong += _end(end, seen) + _effects(end, outcome, seen) + seen.leaks
     return outcome, wrong
 
 
@@ -52,9 +53,13 @@ def _end(end: End, seen: Seen) -> list[str]:
     return wrong + ([] if seen.guests == guests else [f"guests: {seen.guests}, and not {guests}"])
 
 
-def _effects(end: End, outcome: str, effects: list[str]) -> list[str]:
+def _effects(end: End, outcome: str, seen: Seen) -> list[str]:
     """Done: just what belongs to it. Taken back: nothing twice."""
-    plain = [OFF.get(effect, effect) for effect in effects]
+    if seen.effects is None:
+        wanted = end.effects.count(ON)
+        fine = outcome != DONE or seen.boots == wanted
+        return [] if fine else [f"its guest booted {seen.boots} times, and not {wanted}"]
+    plain = [OFF.get(effect, effect) for effect in seen.effects]
     plain = [one for one, before in zip(plain, ["", *plain], strict=False) if one != before or one not in HARMLESS]
     if outcome == DONE:
         return [] if plain == list(end.effects) else [f"hypervisors did {plain}, and not {list(end.effects)}"]

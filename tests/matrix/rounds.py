@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from cloud.killpoints import HELD
 from tests.chaos import ledger, records
@@ -36,6 +36,8 @@ Say = Callable[[str], None]
 class Rounds:
     """The cloud of the matrix."""
 
+    driver: ClassVar[str] = "fake"
+
     def __init__(self, cloud: Cloud, supervisor: Supervisor, say: Say) -> None:
         self.cloud, self.stage, self.supervisor, self.say = cloud, Stage(cloud), supervisor, say
         self.holds = Path(cloud.settings["STILLWATER_HOLD_AT"])
@@ -45,7 +47,7 @@ class Rounds:
         began = time.monotonic()
         servers = self._ready(list(rows))
         who, how, scene = next(iter(servers)).round
-        earlier = {row: len(self.stage.effects(uuid)) for row, uuid in servers.items()}
+        earlier = {row: self._earlier(uuid) for row, uuid in servers.items()}
         if scene != Scene.WELL:
             self._lose_source()
         for row, uuid in servers.items():
@@ -166,6 +168,10 @@ class Rounds:
         except AssertionError as stuck:
             self.say(f"{stuck}: {unfinished()}")
 
+    def _earlier(self, uuid: str) -> int:
+        """How much was done to a guest so far."""
+        return len(self.stage.effects(uuid))
+
     def _look(self, servers: dict[Row, str], earlier: dict[Row, int]) -> dict[Row, Seen]:
         found = records.read(self.cloud)
         leaks = ledger.leaks(self.cloud, found)
@@ -183,9 +189,13 @@ class Rounds:
         """Delete them; what is left of them then is a leak, too."""
         self._all(lambda row: self.stage.call("DELETE", f"/servers/{servers[row]}"), list(servers))
         self._rest()
-        left = ledger.leaks(self.cloud, records.read(self.cloud))
+        left = self._left()
         for row, uuid in servers.items():
-            verdicts[row][1].extend(f"when it was deleted: {leak.words}" for leak in left if leak.server in (uuid, ""))
+            verdicts[row][1].extend(f"when it was deleted: {what}" for server, what in left if server in (uuid, ""))
+
+    def _left(self) -> list[tuple[str, str]]:
+        """What is left of servers that are deleted; "" for nobody knows whom."""
+        return [(leak.server, leak.words) for leak in ledger.leaks(self.cloud, records.read(self.cloud))]
 
     def _until(self, uuids: Iterable[str], vm_state: str) -> None:
         wanted = set(uuids)
@@ -203,9 +213,9 @@ class Rounds:
 
 
 @contextmanager
-def opened(say: Say) -> Iterator[Rounds]:
+def opened(say: Say, kind: type[Rounds] = Rounds) -> Iterator[Rounds]:
     """Two hosts in a cell, so that a server has one place to go to; down and gone in the end."""
-    cloud = Cloud("fake", hosts_per_cell=2, **SLOTS)
+    cloud = Cloud(kind.driver, hosts_per_cell=2, **SLOTS)
     holds = cloud.directory / "holds"
     cloud.settings["STILLWATER_HOLD_AT"] = str(holds)
     place = Place(cloud, None)
@@ -213,7 +223,7 @@ def opened(say: Say) -> Iterator[Rounds]:
         cloud.up()
         holds.mkdir()
         with Supervisor(place, say).watching() as supervisor:
-            yield Rounds(cloud, supervisor, say)
+            yield kind(cloud, supervisor, say)
     finally:
         if cloud.state.exists:
             cloud.down()

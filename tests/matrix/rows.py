@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tests.matrix.operations import ALL, BROKER, DEST, HOSTS, OPERATIONS, PROCESSES, SOURCE, Scene
@@ -71,11 +71,13 @@ def allowed(row: Row) -> frozenset[str]:
 def every() -> list[Row]:
     """Round by round."""
     rounds = [(who, how) for who in PROCESSES for how in (TERM, KILL)] + [(BROKER, WIPE)]
-    return [row for who, how in rounds for row in _of_round(who, how)]
+    return [row for who, how in rounds for row in of_round(who, how, OPERATIONS)]
 
 
-def _of_round(who: str, how: str) -> Iterator[Row]:
-    for name, operation in OPERATIONS.items():
+def of_round(who: str, how: str, names: Iterable[str]) -> Iterator[Row]:
+    """What there is of some operations while one is ended so."""
+    for name in names:
+        operation = OPERATIONS[name]
         if who in operation.spared:
             continue
         for step in operation.steps:
