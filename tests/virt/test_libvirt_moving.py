@@ -335,5 +335,5 @@ def test_other_guests_are_served_while_many_move(tmp_path, images, hosts: Hosts)
         end.set()
         for thread in threads:
             thread.join(30)
-        assert slowest < 1.5
+        assert slowest < 3  # one that is held up waits for the moves to end
         assert pair.places() == (dict.fromkeys((guest.uuid for guest in guests), PowerState.RUNNING), {})
