@@ -66,9 +66,8 @@ class Evacuate(ServerAction):
         }  # fmt: skip
 
     def move_for(self, params: dict[str, Any]) -> Move:
-        """Off if it was, or since 2.95; then what was asked of it before goes on, if that still waits."""
-        waits = Step.objects.filter(pk=params.get("follows"), state=Step.State.QUEUED).exists()
-        return rebuilding.move(on=params["on"], then=TaskState(params["task"]) if waits else None)
+        """Off if it was, or since 2.95."""
+        return rebuilding.move(on=params.get("on", True))
 
     def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
         """Over whatever cannot go on because a host is gone. Raises StateConflict."""
@@ -117,8 +116,7 @@ class Evacuate(ServerAction):
     def complete(self, run: Run, power_state: PowerState | None) -> None:
         """Whoever took the server meanwhile has it where it is now."""
         with suppress(StateConflict):
-            move = self.move_for(run.params)
-            state.finish(run.instance, move, power_state, launched_at=timezone.now(), fault=None)
+            state.finish(run.instance, _way_out(run), power_state, launched_at=timezone.now(), fault=None)
 
     # -- taking it back
 
@@ -134,7 +132,13 @@ class Evacuate(ServerAction):
     def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
         """As it was, on the host that is gone, with a fault: it can be evacuated again."""
         if not rebuilding.was_taken(run):
-            state.abandon(run.instance, self.move_for(run.params), fault_of(error), power_state)
+            state.abandon(run.instance, _way_out(run), fault_of(error), power_state)
+
+
+def _way_out(run: Run) -> Move:
+    """Then what was asked of the server before goes on, if that still waits."""
+    waits = Step.objects.filter(pk=run.params["follows"], state=Step.State.QUEUED).exists()
+    return rebuilding.move(on=run.params["on"], then=TaskState(run.params["task"]) if waits else None)
 
 
 def must_be_gone(host: str) -> None:

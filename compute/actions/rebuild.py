@@ -87,7 +87,7 @@ class Rebuild(ServerAction):
 
     def move_for(self, params: dict[str, Any]) -> Move:
         """A stopped server stays so."""
-        return rebuilding.move(on=params["was"] != VmState.STOPPED, failed=VmState.ERROR)
+        return rebuilding.move(on=params.get("was") != VmState.STOPPED, failed=VmState.ERROR)
 
     def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
         """One that was never built holds nothing of its host. Raises Conflict when there is no room any more."""

@@ -173,15 +173,19 @@ def comes_up(cloud: Cloud, uuid: str) -> None:
 def test_the_stock_client_rebuilds_a_real_guest(pair_cloud, guest):
     cloud = pair_cloud
     comes_up(cloud, guest)
-    image = cloud.openstack("image", "show", "tiny-linux")["id"]
-    shown = cloud.openstack("server", "rebuild", "--wait", "--image", image, "--name", "evacuee-two", guest)
-    assert shown["id"] == guest
+    cloud.do("server", "rebuild", "--wait", "--name", "evacuee-two", "--property", "a=b", guest)
+    comes_up(cloud, guest)  # for the first time, again
     now = cloud.openstack("server", "show", guest)
-    assert (now["status"], now["name"], now["image"]["name" if "name" in now["image"] else "id"]) in (
-        ("ACTIVE", "evacuee-two", "tiny-linux"), ("ACTIVE", "evacuee-two", image),
-    )  # fmt: skip
-    cloud.do("server", "rebuild", "--wait", "--image", "micro", "--name", "evacuee", guest)
+    assert (now["status"], now["name"], now["properties"]) == ("ACTIVE", "evacuee-two", {"a": "b"})
+
+    cloud.do("server", "stop", guest)
+    eventually("it is off", lambda: row_of(cloud, guest).vm_state == "stopped", 60)
+    cloud.do("server", "rebuild", "--wait", guest)
+    books.settled(cloud)
+    assert row_of(cloud, guest).vm_state == "stopped"
+    cloud.do("server", "start", guest)
     comes_up(cloud, guest)
+    books.settled(cloud)
     books.check(cloud)
 
 
