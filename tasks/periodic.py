@@ -75,7 +75,8 @@ def rounds_of(role: str) -> list[Periodic]:
         if settings.SHELVED_OFFLOAD_TIME >= 0:
             rounds.append(Periodic("shelved", 60, lambda me: shelving.offload_due()))
         if settings.RESIZE_CONFIRM_WINDOW:
-            rounds.append(Periodic("confirm_window", relay, lambda me: unconfirmed.confirm()))
+            often_enough = max(relay, min(60.0, settings.RESIZE_CONFIRM_WINDOW / 10))
+            rounds.append(Periodic("confirm_window", often_enough, lambda me: unconfirmed.confirm()))
         return rounds
     return [
         Periodic("strays", 15, _strays),
