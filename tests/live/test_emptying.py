@@ -20,7 +20,7 @@ from tests.live.test_host_commands import command, ended, environment, host, pag
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 SERVERS, STOPPED, PARALLEL = 12, 3, 4
-TRAVEL = "0.7"  # seconds a guest is on its way
+TRAVEL, LONG = "1", "5"  # seconds a guest is on its way
 
 
 @pytest.fixture(scope="module")
@@ -91,10 +91,10 @@ def test_twelve_servers_leave_and_come_back_whoever_is_killed(stage):
 
 def test_a_host_that_is_killed_and_comes_back_is_emptied_and_ends(stage):
     cloud = stage.cloud
-    servers = stage.boot(4, "host1", stage.image(hand_over_delay=TRAVEL), name="emptying")
+    servers = stage.boot(4, "host1", stage.image(hand_over_delay=LONG), name="emptying")
     began = len(crossings.of(cloud))
-    asked = host(cloud, "drain", "host1", "--migrate", "--parallel", "2", "--exit", "--no-wait")
-    assert asked.returncode == 0, asked.stdout + asked.stderr
+    wanted = {"stillwater:drain": {"migrate": {"parallel": 2}, "exit": True}}
+    assert stage.call("PUT", f"/os-services/{stage.service('host1')['id']}", wanted).status_code == 200
     eventually("some are on their way", lambda: len(crossings.of(cloud)) > began, pause=0.05)
     cloud.kill("host1", signal.SIGKILL)
     assert host(cloud, "start", "host1").returncode == 0
@@ -110,7 +110,7 @@ def test_at_its_deadline_a_host_drains_and_says_who_is_still_there(stage):
     assert stage.ask(blocker, {"suspend": None}) == 202
     stage.wait(blocker, "SUSPENDED")
     late = host(stage.cloud, "drain", "host1", "--migrate", "--timeout", "2")
-    assert (late.returncode, "0 of 1 servers moved away, 1 blocked" in late.stdout) == (2, True), late.stdout
+    assert (late.returncode, "0 of 1 servers moved away" in late.stdout) == (2, True), late.stdout
     again = host(stage.cloud, "drain", "host1")
     assert (again.returncode, "1 of its servers are still there" in again.stdout) == (2, True), again.stdout
     stay = host(stage.cloud, "drain", "host1", "--no-migrate", "--timeout", "0")
