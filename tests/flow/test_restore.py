@@ -7,7 +7,7 @@ from django.conf import settings as django_settings
 
 from cells.models import InstanceMapping, RequestSpec
 from compute import quota
-from compute.virt.base import VirtError
+from compute.virt.base import PowerState, VirtError
 from tests.conftest import PROJECT
 from tests.flow import stories, two_hosts
 from tests.flow.stories import act, message, states
@@ -207,3 +207,28 @@ def test_an_operator_who_resets_its_state_during_a_restore_has_it_counted(name, 
     cloud.work()
     assert states(cloud, server_id) == ("error", None)
     assert counts(server_id) is (name == "power_on")  # the other one is counted again by the scheduler's sweep
+
+
+@pytest.mark.parametrize(("body", "state", "runs"), [
+    ({"rescue": None}, "rescued", True), ({"shelve": None}, "shelved", False),
+])  # fmt: skip
+def test_one_that_was_rescued_or_shelved_is_so_again(body, state, runs, api, cloud, settings):
+    settings.SHELVED_OFFLOAD_TIME = -1  # it stays on its host
+    server_id = cloud.boot(api)
+    act(api, server_id, body)
+    cloud.work()
+    assert states(cloud, server_id) == (state, None)
+    api.delete(f"/servers/{server_id}")
+    cloud.work()
+    assert states(cloud, server_id) == ("soft-delete", None)
+    act(api, server_id, RESTORE)
+    cloud.work()
+    assert states(cloud, server_id) == (state, None)
+    assert counts(server_id)
+    power = cloud.host_of(server_id).driver.power_state(server_id)
+    assert (power == PowerState.RUNNING) is runs
+    assert cloud.row(server_id).power_state == power
+    back = {"rescued": "unrescue", "shelved": "unshelve"}[state]
+    assert act(api, server_id, {back: None}).status_code == 202
+    cloud.work()
+    is_back(cloud, server_id)
