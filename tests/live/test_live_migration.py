@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -180,6 +181,34 @@ def test_who_says_that_the_hosts_share_storage_is_told_that_they_do_not(stage, t
     assert migration(stage, ticking)["status"] == "failed"
     details = event_details(stage, ticking, "compute_pre_live_migration")
     assert "is not on shared storage: Shared storage live-migration requires either shared storage" in details
+
+
+@pytest.fixture
+def shared(stage: Stage, tmp_path: Path) -> Iterator[Path]:
+    """The hosts have the folder of their guests in common, until the end of the test."""
+    stage.restart_with(SOURCE, DEST, GUESTS_DIR=str(tmp_path))
+    yield tmp_path
+    stage.empty()
+    del stage.cloud.settings["STILLWATER_GUESTS_DIR"]
+    kept = stage.cloud.directory / "stillwater.env"
+    kept.write_text("".join(line for line in kept.open() if "GUESTS_DIR" not in line))
+    stage.restart_with(SOURCE, DEST)
+
+
+def test_hosts_that_share_disks_do_not_copy_them(stage, shared, images, flavor):
+    uuid = booted(stage, images["micro-ticks"], flavor)
+    disk = (shared / uuid / "disk.qcow2").stat().st_ino
+    assert stage.ask(uuid, {"os-migrateLive": {"host": DEST, "block_migration": True}}) == 202
+    is_at(stage, uuid, SOURCE)
+    details = event_details(stage, uuid, "compute_pre_live_migration")
+    assert "is not on local storage: Block migration can not be used with shared storage." in details
+
+    for host, other in ((DEST, SOURCE), (SOURCE, DEST)):
+        stage.cloud.do("server", "migrate", "--live-migration", "--host", host, "--wait", uuid, **ADMIN)
+        is_at(stage, uuid, host)
+        assert [entry.name for entry in shared.iterdir() if entry.name != "images"] == [uuid]
+        assert not stage.cloud.state.path("hosts", other, "state", "departed", uuid).exists()
+    assert (shared / uuid / "disk.qcow2").stat().st_ino == disk
 
 
 # -- who stops, and who dies
