@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from contextlib import suppress
+from functools import cached_property
 
 from compute.virt.base import PowerState
 from tests.chaos.records import Action, actions_of
 from tests.live import books
 from tests.live.cloud import eventually
 from tests.matrix.judge import Seen
-from tests.matrix.operations import HOST, ON, OPERATIONS, SOURCE
+from tests.matrix.operations import HOST, ON, OPERATIONS
 from tests.matrix.rounds import Rounds
 from tests.matrix.rows import Row
 
@@ -25,12 +26,12 @@ class RealRounds(Rounds):
 
     driver = "libvirt"
 
-    def _image(self, row: Row) -> str:
-        known = self.stage.call("GET", "/images").json()["images"]
-        return next(str(image["id"]) for image in known if image["name"] == "micro")
+    @cached_property
+    def _micro(self) -> str:
+        return str(self.cloud.sdk(admin=True).image.find_image("micro").id)
 
-    def _boot(self, row: Row) -> str:
-        return self.stage.order(self._image(row), HOST[SOURCE], str(row))
+    def _image(self, row: Row) -> str:
+        return self._micro
 
     def _earlier(self, uuid: str) -> int:
         """It hears its power button only when it is up."""
