@@ -20,7 +20,7 @@ from compute.virt.base import PowerState
 
 HOST = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[a-zA-Z0-9-._]*\Z"}
 STAY_OFF_SINCE = (2, 95)
-NOT_FROM = (TaskState.DELETING, TaskState.SOFT_DELETING)
+NOT_FROM = frozenset({TaskState.DELETING, TaskState.SOFT_DELETING})
 
 
 class Evacuate(ServerAction):
@@ -72,10 +72,9 @@ class Evacuate(ServerAction):
     def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
         """Over whatever cannot go on because a host is gone. Raises StateConflict."""
         follows = gone.let_go(instance)
-        task = TaskState(instance.task_state) if instance.task_state else None
-        params |= {"task": task, "follows": follows.pk if follows is not None else None}
-        over = frozenset({task} - {None, *NOT_FROM})
-        state.begin(instance, Move(rebuilding.FROM, TaskState.REBUILDING, over=over))
+        params |= {"task": instance.task_state, "follows": follows.pk if follows is not None else None}
+        task = frozenset({TaskState(instance.task_state)} if instance.task_state else ())
+        state.begin(instance, Move(rebuilding.FROM, TaskState.REBUILDING, over=task - NOT_FROM))
 
     def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
         """Before 2.14 its clients look for a password; there is none."""

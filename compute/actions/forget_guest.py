@@ -28,6 +28,6 @@ class ForgetGuest(ServerAction):
 
     def record_step(self, run: Run, power_state: PowerState | None) -> None:
         """The evacuation is completed, where it was one: `cleaned` is what its status is told by."""
-        evacuation = InstanceAction.objects.filter(pk=run.params.get("evacuation")).first()
-        if evacuation is not None:
+        if "evacuation" in run.params:
+            evacuation = InstanceAction.objects.get(pk=run.params["evacuation"])
             journal.change_params(evacuation, cleaned=True)

@@ -359,3 +359,27 @@ def test_a_delete_while_it_is_built_leaves_nothing_anywhere(admin, cloud, monkey
     cloud.work()
     assert homes(cloud, server_id) == []
     stories.settled(cloud)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_disk_that_hosts_share_is_never_removed(fails, admin, cloud, monkeypatch):
+    """The simulated hosts share none: here the destination finds one."""
+    server_id = lost(admin, cloud)
+    driver, removed = cloud.hosts["host3"].driver, []
+    destroy = driver.destroy
+
+    def noted(uuid, *, disk=True):
+        removed.append(disk)
+        destroy(uuid, disk=disk)
+
+    monkeypatch.setattr(driver, "shares_disk", lambda _: True)
+    monkeypatch.setattr(driver, "destroy", noted)
+    if fails:
+        driver.orders.fail("spawn", error=ImageUnusable)
+    evacuate(admin, server_id)
+    two_hosts.killed(cloud, until(cloud, "build"), "inside")
+    work(cloud, "host1")
+    assert removed == ([False] if fails else [])
+    assert cloud.row(server_id).host == ("host1" if fails else "host3")
+    if not fails:
+        assert cloud.history(server_id)[-2].outcome == "with the disk it had"

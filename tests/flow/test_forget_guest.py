@@ -149,3 +149,19 @@ def test_a_delete_of_a_resized_server_whose_hosts_are_gone(admin, cloud):
     cloud.work()
     assert homes(cloud, server_id) == []
     stories.settled(cloud)
+
+
+def test_a_soft_delete_waits_for_its_host_and_a_forced_one_does_not(admin, cloud, settings):
+    settings.RECLAIM_INSTANCE_INTERVAL = 3600
+    kept, lost_for_good = booted(admin, cloud), cloud.boot(admin, "b", host="host1")
+    gone_host(admin, cloud)
+    for server_id in (kept, lost_for_good):
+        assert admin.delete(f"/servers/{server_id}").status_code == 204
+        assert states(cloud, server_id) == ("active", "soft-deleting")
+    assert evacuate(admin, kept).status_code == 409
+    assert act(admin, lost_for_good, {"forceDelete": None}).status_code == 202
+    assert cloud.row(lost_for_good).deleted
+    back(cloud)
+    cloud.work()
+    assert states(cloud, kept) == ("soft-delete", None)
+    assert homes(cloud, lost_for_good) == []
