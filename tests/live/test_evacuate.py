@@ -15,7 +15,7 @@ from tests.live.stage import Stage
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(200)]
 SOURCE, DEST = "host1", "host3"
-SPAWNED, BUILT, OFF, DESTROYED = "spawned", "built, off", "powered off by force", "destroyed"
+SPAWNED, OFF, DESTROYED = "spawned", "powered off by force", "destroyed"
 OLD = ("--os-compute-api-version", "2.94")  # the last one in which evacuated servers are powered on
 READY = "STILLWATER READY"
 
@@ -57,6 +57,11 @@ def evacuate(stage: Stage, uuid: str, **more: Any) -> Any:
         stage._headers = kept
 
 
+def lasting(stage: Stage, uuid: str) -> list[str]:
+    """What was done to it. A host that is back turns off what it will remove, unless that comes even sooner."""
+    return [effect for effect in stage.effects(uuid) if effect != OFF]
+
+
 def migration(stage: Stage, uuid: str) -> dict:
     """The newest of a server."""
     return dict(stage.call("GET", f"/os-migrations?instance_uuid={uuid}").json()["migrations"][0])
@@ -82,7 +87,7 @@ def test_the_stock_client_evacuates_a_server_and_its_old_host_returns(stage):
     stage.cloud.up()
     books.settled(stage.cloud)
     books.check(stage.cloud)
-    assert stage.effects(uuid) == [SPAWNED, SPAWNED, OFF, DESTROYED]
+    assert lasting(stage, uuid) == [SPAWNED, SPAWNED, DESTROYED]
     assert migration(stage, uuid)["status"] == "completed"
     force(stage.cloud, SOURCE, "--up")
     live = {"os-migrateLive": {"host": SOURCE, "block_migration": "auto"}}
@@ -138,7 +143,7 @@ def test_a_delete_does_not_wait_for_a_host_that_is_gone(stage):
     stage.cloud.up()
     books.settled(stage.cloud)
     books.check(stage.cloud)
-    assert stage.effects(early) == stage.effects(late) == [SPAWNED, OFF, DESTROYED]
+    assert lasting(stage, early) == lasting(stage, late) == [SPAWNED, DESTROYED]
 
 
 # -- real guests
