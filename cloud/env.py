@@ -32,7 +32,7 @@ class Variable:
     def read(self) -> Any:
         """The value in its type; stops the process when it cannot be one."""
         raw = os.environ.get(self.name)
-        if raw is None:
+        if raw is None or (self.kind is Path and not raw):  # "" would be the folder one happens to be in
             return self.default
         try:
             return _CASTS[self.kind](raw)

@@ -6,7 +6,7 @@ import pytest
 
 from cells.context import target_cell
 from compute import actions, draining
-from compute.models import ComputeNode, Flavor, Instance, Service
+from compute.models import ComputeNode, Flavor, Service
 from compute.virt.base import InsufficientResources, PowerState
 from compute.virt.fake_effects import Effect
 from tests.flow import stories, two_hosts

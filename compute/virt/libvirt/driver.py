@@ -279,7 +279,7 @@ class LibvirtDriver(Moving, rescue.Rescue, Driver):
             virt_type=self._virt_type,
             disk_cache=self._disk_cache,
             reboot_mark=self._mark_of(guest.uuid) if mark is None else mark,
-            rescue=other if (other := rescue.disk_of(files)).exists() else None,
+            rescue=rescue.disk_in_use(files),
         )
         with translated():
             files.trim_console()
