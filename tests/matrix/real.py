@@ -54,7 +54,8 @@ class RealRounds(Rounds):
             resized = shown.get("status") == "VERIFY_RESIZE"
             wanted = set(HOST.values()) if resized else {shown.get("OS-EXT-SRV-ATTR:host")}
             leaks = [] if claims[uuid] == wanted else [f"room on {claims[uuid]}, and not on {wanted}"]
-            boots = self._boots_at_least(uuid, 1 + OPERATIONS[row.operation].done.effects.count(ON))
+            done = actions[uuid][-1].message is None
+            boots = self._boots_at_least(uuid, 1 + done * OPERATIONS[row.operation].done.effects.count(ON))
             found[row] = Seen(shown, actions[uuid], None, guests[uuid], leaks, boots - 1)
         return found
 
