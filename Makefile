@@ -1,6 +1,6 @@
 # Two commands: `make up` and `make down`. `make` lists the rest.
 #
-#   make up [DRIVER=libvirt|fake] [PORT=8774] [BIND=127.0.0.1] [REDIS_PORT=6390] [STILLWATER_STATE=var]
+#   make up [DRIVER=libvirt|fake] [HOSTS=1] [PORT=8774] [BIND=127.0.0.1] [REDIS_PORT=6390] [STILLWATER_STATE=var]
 
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
@@ -9,7 +9,7 @@ FAST := -m "not live and not chaos and not matrix"
 # a skipped test is a failed set-up
 STRICT := -p tests.live.no_skips
 UP := $(if $(DRIVER),--driver $(DRIVER)) $(if $(PORT),--port $(PORT)) $(if $(BIND),--bind $(BIND)) \
-      $(if $(REDIS_PORT),--redis-port $(REDIS_PORT))
+      $(if $(REDIS_PORT),--redis-port $(REDIS_PORT)) $(if $(HOSTS),--hosts-per-cell $(HOSTS))
 
 .DEFAULT_GOAL := help
 .PHONY: help up down status shell lint test test-fast test-postgres test-live chaos matrix bench requirements clean bootstrap

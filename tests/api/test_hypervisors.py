@@ -180,12 +180,6 @@ def test_hypervisors_are_for_admins(api, nodes):
         assert api.get(path, version="2.52").status_code == 403
 
 
-def test_there_are_no_aggregates(admin, api):
-    assert admin.get("/os-aggregates").json() == {"aggregates": []}
-    assert message(admin.get("/os-aggregates/x"), 404) == "Aggregate x could not be found."
-    assert api.get("/os-aggregates").status_code == 403
-
-
 def test_fifty_hosts_cost_as_many_queries_as_two(admin, cells, queries):
     def add(numbers):
         for number in numbers:
