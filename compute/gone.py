@@ -26,8 +26,7 @@ ALIVE = frozenset({PowerState.RUNNING, PowerState.PAUSED})
 
 def is_gone(service: Service) -> bool:
     """Forced down, and no heartbeat since: a host that beats again is not off, whatever was said of it."""
-    heard, said = service.last_seen_up, service.updated_at
-    return service.forced_down and not (heard and said and heard > said)
+    return service.forced_down and service.last_seen_up == service.seen_when_forced
 
 
 def hosts() -> frozenset[str]:

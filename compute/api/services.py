@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import ProtectedError
+from django.db.models import F, ProtectedError
 from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -180,9 +180,10 @@ def _change(one: Placed, wanted: dict[str, Any]) -> None:
                 f"Host {one.service.host} still has to remove what it has of {owed} servers that were evacuated or "
                 "deleted meanwhile. It does so when its nova-compute is started; then it can be forced up."
             )
+        if wanted.get("forced_down"):
+            wanted["seen_when_forced"] = F("last_seen_up")
         Service.objects.filter(pk=one.service.pk).update(**wanted)
-    for name, value in wanted.items():
-        setattr(one.service, name, value)
+        one.service.refresh_from_db(fields=list(wanted))
 
 
 def _remove(one: Placed) -> None:

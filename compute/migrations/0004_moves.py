@@ -90,6 +90,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddField(
             model_name='service',
+            name='seen_when_forced',
+            field=models.DateTimeField(null=True),
+        ),
+        migrations.AddField(
+            model_name='service',
             name='drain_moves',
             field=models.PositiveIntegerField(db_default=0, default=0),
         ),

@@ -29,6 +29,7 @@ class Service(CellModel):
     disabled_reason = models.CharField(max_length=255, null=True)  # noqa: DJ001  the API tells null from ""
     forced_down = models.BooleanField(default=False)
     last_seen_up = models.DateTimeField(null=True)
+    seen_when_forced = models.DateTimeField(null=True)  # its last heartbeat when somebody said that it is down
     version = models.PositiveIntegerField(default=1)
     incarnation = models.CharField(max_length=36, blank=True, default="")
     created_at = models.DateTimeField(auto_now_add=True)
