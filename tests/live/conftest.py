@@ -8,19 +8,6 @@ import pytest
 
 from tests.live.cloud import Cloud
 
-SESSION_CLOUDS = ("cloud", "pair_cloud", "fake_cloud")  # the dearest first
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What shares a cloud goes to one worker of `pytest -n 2 --dist loadgroup`, else each would start its own."""
-    for item in items:
-        known = getattr(item, "_fixtureinfo", None)
-        found = known.name2fixturedefs if known is not None else {}
-        shared = [name for name in SESSION_CLOUDS if name in found and found[name][-1].scope == "session"]
-        item.add_marker(pytest.mark.xdist_group(shared[0] if shared else item.path.stem))
-
-
 @pytest.fixture(scope="session")
 def cloud() -> Iterator[Cloud]:
     """Two cells with a libvirt host each; guests are real."""
