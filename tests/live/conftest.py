@@ -8,6 +8,7 @@ import pytest
 
 from tests.live.cloud import Cloud
 
+
 @pytest.fixture(scope="session")
 def cloud() -> Iterator[Cloud]:
     """Two cells with a libvirt host each; guests are real."""
