@@ -47,7 +47,7 @@ test-postgres: ## the same on a PostgreSQL server of its own
 	$(PYTHON) -m deploy.local.postgres $(PYTEST) -n 2 $(FAST) $(STRICT)
 
 test-live: ## real Redis, workers, guests and clients, and what happens when they are killed
-	$(PYTEST) -n 2 --dist loadgroup -m "live or chaos" $(STRICT)
+	$(PYTEST) -n 2 --dist loadscope -p tests.live.together -m "live or chaos" $(STRICT)
 
 test: bootstrap test-fast test-postgres test-live ## all tests, nothing skipped
 

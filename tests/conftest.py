@@ -17,18 +17,6 @@ from cloud.caller import Caller
 from tests.byhand import Cloud
 
 PROJECT, OTHER_PROJECT = "a" * 32, "b" * 32
-SESSION_CLOUDS = ("cloud", "pair_cloud", "fake_cloud")  # of tests/live, the dearest first
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """What shares a cloud goes to one worker of `pytest -n 2 --dist loadgroup`, else each would start its own.
-
-    Here, because xdist has read the groups when `pytest_collection_modifyitems` of a conftest is called.
-    """
-    known = getattr(item, "_fixtureinfo", None)
-    found = known.name2fixturedefs if known is not None else {}
-    shared = [name for name in SESSION_CLOUDS if name in found and found[name][-1].scope == "session"]
-    item.add_marker(pytest.mark.xdist_group(shared[0] if shared else item.path.stem))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
