@@ -171,7 +171,7 @@ def test_a_snapshot_that_died_half_way_leaves_the_guest_as_it_was(
     monkeypatch.setattr(qemu_img, "convert", no_space)
     with pytest.raises(VirtError, match="broke"):
         bench.driver.snapshot(guest.uuid, bench.folder / "other.qcow2")
-    assert sorted(p.name for p in file.parent.iterdir()) == ["console.log", "disk.qcow2"]
+    assert sorted(p.name for p in file.parent.iterdir()) == ["console.log", "disk.qcow2", "owner"]
     assert [line for line in before.splitlines() if "backing" in line] == [
         line for line in _info(str(file)).splitlines() if "backing" in line
     ]
