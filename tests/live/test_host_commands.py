@@ -20,7 +20,7 @@ from deploy.local.state import ROOT
 from tests.live.cloud import Cloud, eventually
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
-SLOW = 30  # seconds; several commands of two or three fit into it, also beside other tests
+SLOW = 20  # seconds; several commands of a second or two fit into it, also on a busy machine
 
 
 @pytest.fixture(scope="module")
