@@ -156,7 +156,7 @@ def test_a_deserted_home_is_taken_over_by_one_host_while_others_come_to_it(round
     with target_cell(hosts[0].cell):
         claims.release(first)  # the home is host1 still, and nobody is there
     won = at_once(12, lambda n: claim(hosts[n % 3], servers[n], together))
-    assert True in won
+    assert won.count(True) >= 1
     homes = set()
     for cell in cloud.cells.values():
         with target_cell(cell):

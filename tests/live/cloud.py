@@ -76,6 +76,18 @@ class Cloud:
         """`make down`; what it printed."""
         return self._local("down", seconds=DOWN_SECONDS)
 
+    def __enter__(self) -> Cloud:
+        """Up; one that does not come up is ended."""
+        try:
+            self.up()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
     def status(self) -> subprocess.CompletedProcess[str]:
         """`make status`: its page and exit code."""
         return self._run("status", seconds=STATUS_SECONDS)

@@ -20,24 +20,19 @@ def _ctrl_c_is_heard() -> None:
 @pytest.fixture(scope="session")
 def cloud() -> Iterator[Cloud]:
     """Two cells with a libvirt host each; guests are real."""
-    yield from _lifetime(Cloud("libvirt"))
+    with Cloud("libvirt") as cloud:
+        yield cloud
 
 
 @pytest.fixture(scope="session")
 def pair_cloud() -> Iterator[Cloud]:
     """Two cells with two libvirt hosts each: real guests have somewhere to go."""
-    yield from _lifetime(Cloud("libvirt", hosts_per_cell=2))
+    with Cloud("libvirt", hosts_per_cell=2) as cloud:
+        yield cloud
 
 
 @pytest.fixture(scope="session")
 def fake_cloud() -> Iterator[Cloud]:
     """The same with the fake driver: quick, and failures can be ordered."""
-    yield from _lifetime(Cloud("fake"))
-
-
-def _lifetime(cloud: Cloud) -> Iterator[Cloud]:
-    try:
-        cloud.up()
+    with Cloud("fake") as cloud:
         yield cloud
-    finally:
-        cloud.end()

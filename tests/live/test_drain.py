@@ -24,12 +24,8 @@ SPAWNED, REBOOTED, PAUSED = "spawned", "rebooted", "paused"
 @pytest.fixture(scope="module")
 def theatre() -> Iterator[Stage]:
     """Two cells with two simulated hosts each; a host does two things at a time."""
-    cloud = Cloud("fake", hosts_per_cell=2, STILLWATER_HOST_SLOTS="2")
-    try:
-        cloud.up()
+    with Cloud("fake", hosts_per_cell=2, STILLWATER_HOST_SLOTS="2") as cloud:
         yield Stage(cloud)
-    finally:
-        cloud.end()
 
 
 @pytest.fixture

@@ -26,12 +26,8 @@ TRAVEL, LONG = "1", "5"  # seconds a guest is on its way
 @pytest.fixture(scope="module")
 def theatre() -> Iterator[Stage]:
     """host1, host3 and host5 in one cell."""
-    cloud = Cloud("fake", hosts_per_cell=3)
-    try:
-        cloud.up()
+    with Cloud("fake", hosts_per_cell=3) as cloud:
         yield Stage(cloud)
-    finally:
-        cloud.end()
 
 
 @pytest.fixture

@@ -23,12 +23,8 @@ READY = "STILLWATER READY"
 @pytest.fixture(scope="module")
 def theatre() -> Iterator[Stage]:
     """Two cells with two simulated hosts each: host1 and host3, host2 and host4."""
-    cloud = Cloud("fake", hosts_per_cell=2)
-    try:
-        cloud.up()
+    with Cloud("fake", hosts_per_cell=2) as cloud:
         yield Stage(cloud)
-    finally:
-        cloud.end()
 
 
 @pytest.fixture

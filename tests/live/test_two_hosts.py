@@ -24,12 +24,8 @@ LIVE = {"os-migrateLive": {"host": DEST, "block_migration": "auto"}}
 @pytest.fixture(scope="module")
 def theatre() -> Iterator[Stage]:
     """Two cells with two simulated hosts each: host1 and host3, host2 and host4."""
-    cloud = Cloud("fake", hosts_per_cell=2, STILLWATER_HOST_SLOTS=str(SLOTS))
-    try:
-        cloud.up()
+    with Cloud("fake", hosts_per_cell=2, STILLWATER_HOST_SLOTS=str(SLOTS)) as cloud:
         yield Stage(cloud)
-    finally:
-        cloud.end()
 
 
 @pytest.fixture
