@@ -65,6 +65,11 @@ RECOVERED = _counter(
     "steps_recovered_total", "Steps a past life left behind, by what became of them: rerun, undo, fail.",
     "action", "step", "rule",
 )  # fmt: skip
+GUEST_SHUTDOWN_SECONDS = _histogram(
+    "guest_shutdown_seconds", "How long guests took that were shut down with grace, by how it ended: guest (by "
+    "itself), forced (at its deadline, or somebody could not wait), crashed, gone.",
+    (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800), "how",
+)  # fmt: skip
 DRAIN_SECONDS = _histogram(
     "drain_seconds", "How long drains took after which the process stayed. One that ended is not scraped any more.",
     (0.5, 1, 2, 5, 10, 30, 60, 120, 180, 300, 600, 1800), "role",

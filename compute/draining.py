@@ -20,7 +20,7 @@ from compute.departures import Line
 from compute.models import HostNeed, Service, Step
 from compute.models.host import COMPUTE
 
-QUEUED, RUNNING = Step.State.QUEUED, Step.State.RUNNING
+QUEUED, RUNNING, WAITING = Step.State.QUEUED, Step.State.RUNNING, Step.State.WAITING
 MOST = 500  # operations read of one service
 
 
@@ -30,7 +30,7 @@ class Operation:
 
     action: str
     step: str
-    state: str  # running | queued | elsewhere
+    state: str  # running | waiting | queued | elsewhere
     server_id: str
     request_id: str
     host: str  # where its present step is
@@ -138,7 +138,8 @@ def needs(host: str) -> int:
 
     In this order: a step that another host ends meanwhile opens the next one here, and the need stays.
     """
-    wanted = Step.objects.filter(host=host, state=QUEUED, lane=dispatch.OPS).values_list("action_id", flat=True)
+    begun = Step.objects.filter(host=host, state__in=(QUEUED, WAITING), lane=dispatch.OPS)
+    wanted = begun.values_list("action_id", flat=True)
     return len({*wanted, *_needs(host).values_list("action_id", flat=True)})
 
 
@@ -158,7 +159,7 @@ def _steps(service: Service) -> QuerySet[Step]:
     if service.binary != COMPUTE:
         here = Q(worker=f"{service.binary}@{service.host}", host="", state=RUNNING)
     else:
-        here = Q(host=service.host) & (Q(state=RUNNING) | Q(state=QUEUED, lane=dispatch.OPS))
+        here = Q(host=service.host) & (Q(state__in=(RUNNING, WAITING)) | Q(state=QUEUED, lane=dispatch.OPS))
     return Step.objects.filter(here).select_related("action").defer("traceback", "action__params")
 
 
@@ -169,7 +170,7 @@ def _needs(host: str) -> QuerySet[HostNeed]:
 def elsewhere(host: str, shown: Collection[tuple[str, str]] = ()) -> list[Operation]:
     """Operations of several hosts whose present step runs on another one."""
     actions = [need.action_id for need in _needs(host)[:MOST]]
-    steps = Step.objects.filter(action__in=actions, state__in=(QUEUED, RUNNING)).exclude(host=host)
+    steps = Step.objects.filter(action__in=actions, state__in=(QUEUED, RUNNING, WAITING)).exclude(host=host)
     steps = steps.select_related("action").defer("traceback", "action__params").order_by("queued_at", "pk")
     return [_of_step(step, "elsewhere") for step in steps
             if (step.action.request_id, step.server_id) not in shown]

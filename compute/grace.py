@@ -1,54 +1,113 @@
-"""Shutting a guest down with grace: signal, signal again, and pull the plug at the deadline."""
+"""A guest's grace period: who decides how long it is, and how a step waits for it without a thread.
+
+The clock itself is kept with the guest (`virt/clock.py`), turned by the host's keeper (`virt/keeper.py`), and
+copied to the steps that wait for it. So it goes on without a database, and without the process that started it.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
-from django.utils import timezone
 
-from compute.virt.base import Driver, GuestInvalidState, GuestNotFound, PowerState
+from compute.virt.base import HypervisorUnavailable, VirtError
+from compute.virt.clock import Clock
+from compute.virt.keeper import Keeper
 
-_NOTHING_TO_ASK = {PowerState.NOSTATE, PowerState.SHUTDOWN, PowerState.CRASHED}
-_CANNOT_HEAR = {PowerState.PAUSED, PowerState.SUSPENDED}
+if TYPE_CHECKING:
+    from compute.lifecycle import Run
+    from compute.models import Instance
+
+OWN = "termination_grace_period_seconds"  # of a server: in its metadata, where its API shows it
+OF_IMAGE = "os_shutdown_timeout"  # of an image: among its properties
+ASKED = "shutdown_timeout"  # of a request: in the params of its action, 0 is HARD
+LONGEST = 86_400  # seconds
 
 
-def timeout_for(image_properties: dict[str, str]) -> int:
-    """Seconds of grace: the image's `os_shutdown_timeout`, else the operator's SHUTDOWN_TIMEOUT."""
-    try:
-        return max(0, int(image_properties.get("os_shutdown_timeout", settings.SHUTDOWN_TIMEOUT)))
-    except ValueError:
-        return int(settings.SHUTDOWN_TIMEOUT)
+class Waits(Exception):
+    """A step has to wait, and needs no thread for it. `clock`: the guest's; None: it is woken by something else."""
+
+    def __init__(self, why: str, clock: Clock | None = None) -> None:
+        super().__init__(why)
+        self.why, self.clock = why, clock
 
 
-def shut_down(driver: Driver, uuid: str, deadline: datetime) -> str:
-    """Off when this returns: by the guest itself before `deadline`, else by force. What happened, in words.
+class _Post:
+    """The keeper of this process. Without one (a command, a test by hand) whoever shuts a guest down waits for it."""
 
-    Signals go out every SHUTDOWN_RETRY_INTERVAL seconds; it ends the moment the guest is off.
+    keeper: Keeper | None = None
+
+
+def attend(keeper: Keeper | None) -> None:
+    """From now on this process waits with a keeper."""
+    _Post.keeper = keeper
+
+
+def mind(server_id: str) -> None:
+    """Have the keeper look at a guest's clock now, and say where it is."""
+    if _Post.keeper is not None:
+        _Post.keeper.mind(server_id)
+
+
+def seconds_for(instance: Instance, params: dict[str, Any] | None = None) -> int:
+    """The strongest word counts: the request's, the server's own, its image's, the operator's."""
+    properties = instance.image.get("properties", {})
+    words = ((params or {}).get(ASKED), own(instance), properties.get(OF_IMAGE))
+    for word in words:
+        seconds = _seconds(word)
+        if seconds is not None:
+            return seconds
+    return int(settings.SHUTDOWN_TIMEOUT)
+
+
+def own(instance: Instance) -> int | None:
+    """The server's own grace period, if it has one."""
+    return _seconds(instance.metadata.get(OWN))
+
+
+def shut_down(run: Run) -> str:
+    """Off when this returns; what happened, in words. Raises Waits: run again when the guest is off.
+
+    Run again after a restart, the guest gets what is left of its time and no more.
     """
-    state = driver.power_state(uuid)
-    if state in _NOTHING_TO_ASK:
-        driver.power_off(uuid)
+    driver, uuid, now = run.hypervisor, run.instance.uuid, time.time()
+    seconds = seconds_for(run.instance, run.params)
+    try:
+        clock = driver.begin_shutdown(uuid, seconds, settings.SHUTDOWN_RETRY_INTERVAL)
+    except HypervisorUnavailable:
+        raise
+    except VirtError:  # this step ends with a fault, and nobody is to pull the plug after it
+        with suppress(VirtError):
+            driver.stop_clock(uuid)
+        raise
+    if clock is not None and clock.runs:
+        if _Post.keeper is not None:
+            _Post.keeper.mind(uuid)
+            raise Waits(clock.words(), clock)
+        clock = driver.power_off(uuid, clock.left(time.time()), clock.interval)
+    if clock is not None and clock.ended >= now and _Post.keeper is not None:
+        _Post.keeper.over(uuid, clock)  # others may wait for it, too
+    if clock is None or clock.ended < run.step.queued_at.timestamp():  # of another story
+        clock = Clock.load(run.step.clock)
+    if clock is None:
         return "was off already"
-    if state in _CANNOT_HEAR:
-        driver.power_off(uuid)
-        return f"forced off at once: it was {state.name.lower()}"
-    begun, signals = timezone.now(), 0
-    while (left := _seconds_until(deadline)) > 0:
-        try:
-            driver.signal_shutdown(uuid)
-        except (GuestInvalidState, GuestNotFound):
-            break  # it went off between the look and the signal
-        signals += 1
-        if driver.wait_until_off(uuid, min(left, settings.SHUTDOWN_RETRY_INTERVAL)):
-            break
-    took = (timezone.now() - begun).total_seconds()
-    forced = driver.power_state(uuid) not in _NOTHING_TO_ASK
-    driver.power_off(uuid)
-    if forced:
-        return f"forced off after {took:.0f} s, {signals} signals"
-    return f"guest shut down in {took:.1f} s, {signals} signals"
+    return clock.words() if clock.ended else "guest was off after a restart"
 
 
-def _seconds_until(deadline: datetime) -> float:
-    return (deadline - timezone.now()).total_seconds()
+def end_now(run: Run) -> None:
+    """End the clock of a guest that somebody is shutting down with grace, and that is to go off otherwise now."""
+    clock = run.hypervisor.clock(run.instance.uuid)
+    if clock is not None and clock.runs:
+        run.hypervisor.begin_shutdown(run.instance.uuid, 0, clock.interval)
+        mind(run.instance.uuid)
+
+
+def _seconds(word: Any) -> int | None:
+    """None for what is no number of seconds."""
+    try:
+        seconds = int(word)
+    except (TypeError, ValueError):
+        return None
+    return seconds if 0 <= seconds <= LONGEST else None

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import transaction
 from django.db.models import F, Q, QuerySet
+from django.db.models.functions import Greatest
 from django.utils import timezone
 
 from cells.context import current_alias
 from compute import dispatch
 from compute.models import HostNeed, Instance, InstanceAction, Step
+from compute.virt.clock import Clock
 
-QUEUED, RUNNING = Step.State.QUEUED, Step.State.RUNNING
-OPEN = (QUEUED, RUNNING)
+QUEUED, RUNNING, WAITING = Step.State.QUEUED, Step.State.RUNNING, Step.State.WAITING
+OPEN = (QUEUED, RUNNING, WAITING)
+MARGIN = timedelta(seconds=30)  # after its deadline a waiting step goes on, whoever was to wake it
 
 
 def open_action(instance: Instance, *, name: str, key: str, request_id: str, user_id: str,
@@ -86,6 +89,41 @@ def requeue(step: Step, seconds: float, why: str) -> bool:
     """Put a step back to be tried again after a while; False when it is not this process's any more."""
     due = timezone.now() + timedelta(seconds=seconds)
     return bool(_mine(step).update(state=QUEUED, not_before=due, sent_at=None, details=why, incarnation=""))
+
+
+def park(step: Step, why: str, clock: Clock | None = None) -> bool:
+    """A begun step waits, and nobody runs it meanwhile; False when it is not this process's any more.
+
+    From now on it is what an operation begun still needs, so it goes on also where nothing new begins.
+    """
+    changes: dict[str, Any] = {"not_before": None}
+    if clock is not None:
+        deadline = datetime.fromtimestamp(clock.deadline, UTC)
+        changes = {"clock": clock.facts, "deadline": deadline, "not_before": deadline + MARGIN}
+    return bool(_mine(step).update(state=WAITING, lane=dispatch.OPS, details=why, incarnation="", **changes))
+
+
+def note_clock(host: str, server_id: str, clock: Clock) -> int:
+    """Copy a guest's clock to the steps that wait for it; one that has ended lets them go on. How many there were."""
+    waiting = Step.objects.filter(server_id=server_id, host=host, state=WAITING, clock__isnull=False)
+    if clock.runs:
+        return waiting.update(clock=clock.facts, details=clock.words())
+    with transaction.atomic(using=current_alias()):
+        steps = list(waiting.order_by("pk"))
+        for step in steps:
+            go_on(step, clock=clock.facts, details=clock.words())
+    return len(steps)
+
+
+def go_on(step: Step, **changes: Any) -> bool:
+    """Have a waiting step run again, as the try it was; False when it does not wait any more. In a transaction."""
+    waiting = Step.objects.filter(pk=step.pk, state=WAITING)
+    changes |= {"state": QUEUED, "not_before": None, "attempts": Greatest(F("attempts") - 1, 0)}
+    if not waiting.update(**changes):
+        return False
+    step.refresh_from_db()
+    dispatch.step(step)
+    return True
 
 
 def close_action(action: InstanceAction, *, outcome: str = "", failed: bool = False) -> None:

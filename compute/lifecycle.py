@@ -249,16 +249,16 @@ def make_good(action: ServerAction, row: InstanceAction, instance: Instance) -> 
 
     In the caller's transaction. An action with a `clean_up` makes everything good in that one step.
     """
-    steps = list(row.steps.order_by("-pk").values_list("name", "state", "attempts"))
+    steps = list(row.steps.order_by("-pk").values_list("name", "state", "started_at"))
     begun = {name for name, _, _ in steps}
     if action.clean_up is not None:
         if action.clean_up.name not in begun:
             open_step(row, action.clean_up, instance)
             return True
         return False
-    for name, ended, attempts in steps:
+    for name, ended, started_at in steps:
         spec = action.find(name)
-        if spec is None or (ended == Step.State.CANCELLED and not attempts):
+        if spec is None or (ended == Step.State.CANCELLED and started_at is None):
             continue
         if spec.no_return and ended == Step.State.DONE:
             return False

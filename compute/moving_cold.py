@@ -61,8 +61,7 @@ class ColdMove(ServerAction):
         guest, driver = run.instance.as_guest(), run.hypervisor
         if driver.power_state(guest.uuid) == PowerState.RUNNING:
             driver.reach(guest.uuid, run.params["arrival"])
-        seconds = grace.timeout_for(dict(guest.image.properties))
-        off = grace.shut_down(driver, guest.uuid, run.deadline(seconds))
+        off = grace.shut_down(run)
         went = driver.hand_over(guest, run.params["arrival"], moving.watching(run, MOVE))
         run.note(f"{off}; {went}")
 

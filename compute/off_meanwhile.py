@@ -15,8 +15,7 @@ def turn_off(run: Run) -> None:
     driver, uuid = run.hypervisor, run.instance.uuid
     if "was_on" not in run.params:
         journal.change_params(run.action, was_on=driver.power_state(uuid) is PowerState.RUNNING)
-    seconds = grace.timeout_for(run.instance.image.get("properties", {}))
-    run.note(grace.shut_down(driver, uuid, run.deadline(seconds)))
+    run.note(grace.shut_down(run))
 
 
 def turn_on_again(run: Run) -> None:

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from cells.context import current_alias
 from cloud import killpoints, log, metrics
-from compute import actions, dispatch, running
+from compute import actions, dispatch, journal, running
 from compute.lifecycle import MAX_TRIES, OnRestart
 from compute.models import HostCall, Service, Step
 from compute.models.host import CONDUCTOR
@@ -63,6 +63,9 @@ def _names(conductors: QuerySet[Service]) -> list[str]:
 def relay() -> int:
     """Send again what stays queued in this cell, ever less often; how many messages went out."""
     now = timezone.now()
+    for step in Step.objects.filter(state=Step.State.WAITING, not_before__lte=now)[:BATCH]:
+        with transaction.atomic(using=current_alias()):
+            journal.go_on(step)
     due = Q(not_before__isnull=True) | Q(not_before__lte=now)
     waiting = Step.objects.filter(due, state=Step.State.QUEUED)
     late = Q(sent_at__isnull=True) | Q(sent_at__lt=now - timedelta(seconds=settings.RESEND_AFTER))

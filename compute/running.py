@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from cells.context import current_alias
 from cloud import killpoints, log, metrics
-from compute import journal
+from compute import grace, journal
 from compute.errors import StateConflict
 from compute.lifecycle import (
     MAX_TRIES,
@@ -31,6 +31,7 @@ from compute.lifecycle import (
 )
 from compute.models import Instance, InstanceAction, Step
 from compute.virt.base import Driver, PowerState, VirtError
+from compute.virt.clock import Clock
 
 logger = log.get(__name__)
 
@@ -49,6 +50,8 @@ def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
         return
     try:
         getattr(action, step.name)(run)
+    except grace.Waits as waits:
+        _persistently(partial(_park, step, waits))
     except DatabaseError:
         raise  # the step stays ours in the journal; recovery leads it out
     except Exception as error:
@@ -103,6 +106,18 @@ def call_off(action: ServerAction, step: Step, why: str) -> bool:
     return True
 
 
+def _park(step: Step, waits: grace.Waits) -> None:
+    """It waits. What it waits for may be over by now, so it is looked at once more."""
+    with transaction.atomic(using=current_alias()):
+        if not journal.park(step, waits.why, waits.clock):
+            logger.warning("step.not_ours_any_more")
+            return
+        journal.wake_next(step.server_id)  # a delete that is in a hurry, or that joins
+    logger.info("step.waits", why=waits.why)
+    if waits.clock is not None:
+        grace.mind(step.server_id)
+
+
 def _done(action: ServerAction, run: Run, power_state: PowerState | None) -> None:
     """One transaction: close the step, open the next one or end the action."""
     with transaction.atomic(using=current_alias()):
@@ -134,7 +149,8 @@ def _go_on(action: ServerAction, run: Run, power_state: PowerState | None) -> No
 
 def _preempted(action: ServerAction, run: Run) -> None:
     """One transaction: a step that came too late is cancelled; what its action made already is made good."""
-    run.note("preempted before it began")
+    clock = Clock.load(run.step.clock)
+    run.note(f"preempted: {clock.words()}" if clock else "preempted before it began")
     with transaction.atomic(using=current_alias()):
         if not journal.close_step(run.step, Step.State.CANCELLED):
             return

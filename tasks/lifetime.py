@@ -20,7 +20,7 @@ from cloud import env, log, metrics, supervisor
 from compute import dispatch, gone, handover, power, recovery
 from compute.scheduler import place
 from compute.virt.base import GuestEvent, VirtError
-from tasks import drain, heartbeat, hostboot, inventory, lanes, periodic, worker
+from tasks import drain, guests, heartbeat, hostboot, inventory, lanes, periodic, worker
 from tasks.tracker import Kind, tracker
 
 logger = log.get(__name__)
@@ -46,6 +46,7 @@ def _born(**_: Any) -> None:
 
 def _ready(sender: Any, **_: Any) -> None:
     me = worker.current()
+    guests.start(me)
     periodic.start(me)
     listening = drain.start(me, lanes.Consuming(sender))
     if tracker.refuses:
@@ -67,6 +68,7 @@ def _ended(sender: Any, **_: Any) -> None:
     """Celery has stopped consuming, and every thread of its pool has ended."""
     heartbeat.stop()
     me = worker.current()
+    guests.stop()
     if me.driver is not None:
         me.driver.close()
     logger.info("worker.ended", worker=me.name)
@@ -109,6 +111,7 @@ def _look_after_the_past(me: worker.Worker, listening: drain.Drain) -> None:
         left = recovery.recover(me.name, me.incarnation, tracker.steps(), lane)
         if me.driver is not None:
             handover.send_again(me.host)
+            guests.look_after_waiting(me)
             booted = hostboot.happened(settings.HOST_STATE)
             power.sync(me.host, me.driver, resume=settings.RESUME_GUESTS and booted)
             hostboot.remember(settings.HOST_STATE)

@@ -56,8 +56,9 @@ class Reboot(ServerAction):
         if driver.rebooted(guest.uuid, mark):
             run.note("was done before the restart")
             return
-        if not run.params["hard"] and driver.power_state(guest.uuid) == PowerState.RUNNING:
-            seconds = grace.timeout_for(run.instance.image.get("properties", {}))
-            outcome = grace.shut_down(driver, guest.uuid, run.deadline(seconds))
-            run.note(outcome.replace("forced off", "fell back to a hard reboot"))
+        waited = run.step.clock is not None  # and is off by now
+        if not run.params["hard"] and (waited or driver.power_state(guest.uuid) == PowerState.RUNNING):
+            run.note(grace.shut_down(run).replace("forced off", "fell back to a hard reboot"))
+        elif run.params["hard"]:
+            grace.end_now(run)
         driver.reboot_hard(guest, mark)

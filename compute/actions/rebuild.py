@@ -113,8 +113,7 @@ class Rebuild(ServerAction):
 
     def power_off(self, run: Run) -> None:
         """With grace. No guest at all is success."""
-        seconds = grace.timeout_for(run.instance.image.get("properties", {}))
-        run.note(grace.shut_down(run.hypervisor, run.instance.uuid, run.deadline(seconds)))
+        run.note(grace.shut_down(run))
 
     def tear_down(self, run: Run) -> None:
         """The old disk is no more."""

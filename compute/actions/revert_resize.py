@@ -30,8 +30,7 @@ class RevertResize(ServerAction):
 
     def power_off(self, run: Run) -> None:
         """With grace. It stays here until it lives at its source again."""
-        seconds = grace.timeout_for(run.instance.image.get("properties", {}))
-        run.note(grace.shut_down(run.hypervisor, run.instance.uuid, run.deadline(seconds)))
+        run.note(grace.shut_down(run))
 
     def power_on_again(self, run: Run) -> None:
         """The source cannot have it back."""

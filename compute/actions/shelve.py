@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from cloud.images import tickets
 from cloud.images.models import new_id
-from compute import grace, imagefile, off_meanwhile, shelving, state
+from compute import imagefile, off_meanwhile, shelving, state
 from compute.lifecycle import OPS, Asked, On, Run, StepSpec
 from compute.models import Instance
 from compute.state import Move, TaskState, VmState
@@ -64,7 +64,7 @@ class Shelve(shelving.Offloads):
         with imagefile.scratch(image_id) as path:
             driver.snapshot(uuid, path)
             imagefile.upload(image_id, run.params["image_ticket"], path)
-        grace.shut_down(driver, uuid, timezone.now())
+        driver.power_off(uuid)
 
     def record_step(self, run: Run, power_state: PowerState | None) -> None:
         """From the moment it is complete the image is the server's."""

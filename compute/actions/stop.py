@@ -15,6 +15,4 @@ class Stop(ServerAction):
 
     def power_off(self, run: Run) -> None:
         """Run again after a restart, the guest gets what is left of its time and no more."""
-        seconds = grace.timeout_for(run.instance.image.get("properties", {}))
-        deadline = run.deadline(seconds)
-        run.note(grace.shut_down(run.hypervisor, run.instance.uuid, deadline))
+        run.note(grace.shut_down(run))

@@ -69,6 +69,7 @@ class Step(CellModel):
 
         QUEUED = "queued"
         RUNNING = "running"
+        WAITING = "waiting"  # begun, and nobody's until what it waits for is over
         DONE = "done"
         FAILED = "failed"
         CANCELLED = "cancelled"
@@ -90,6 +91,7 @@ class Step(CellModel):
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
     deadline = models.DateTimeField(null=True)  # fixed at the first try; a restart does not move it
+    clock = models.JSONField(null=True)  # of the guest that is shut down; see `virt/clock.py`
     details = models.TextField(blank=True, default="")  # one line for people
     traceback = models.TextField(blank=True, default="")
 
@@ -97,11 +99,12 @@ class Step(CellModel):
         indexes = (
             models.Index(fields=("action", "queued_at"), name="steps_of_action"),
             models.Index(
-                fields=("host", "queued_at"), name="open_steps", condition=Q(state__in=["queued", "running"])
+                fields=("host", "queued_at"), name="open_steps", condition=Q(state__in=["queued", "running", "waiting"])
             ),
             models.Index(
-                fields=("server_id",), name="open_steps_of_server", condition=Q(state__in=["queued", "running"])
-            ),
+                fields=("server_id",), name="open_steps_of_server",
+                condition=Q(state__in=["queued", "running", "waiting"]),
+            ),  # fmt: skip
         )
 
     def __str__(self) -> str:

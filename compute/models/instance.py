@@ -76,6 +76,7 @@ class Instance(CellModel):
     deleted = models.BooleanField(default=False)
     deleted_at = models.DateTimeField(null=True)
     soft_deleted_at = models.DateTimeField(null=True)  # it is deleted for good some time after
+    resumes_with_host = models.BooleanField(default=False, db_default=False)  # it went off with it, and is to run
     shelved_at = models.DateTimeField(null=True)
     shelved_image_id = models.CharField(max_length=36, blank=True, default="", db_default="")  # its disk meanwhile
 

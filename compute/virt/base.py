@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from compute.virt.clock import Clock
+
 
 class PowerState(enum.IntEnum):
     """What the hypervisor says a guest is doing; numbers as in `OS-EXT-STS:power_state`."""
@@ -189,8 +191,44 @@ class Driver(ABC):
         """Running is success; a guest that is off boots; a lost definition is made anew."""
 
     @abstractmethod
-    def power_off(self, uuid: str) -> None:
-        """Pull the plug. Off or unknown is success. Disks stay."""
+    def power_off(self, uuid: str, timeout: float = 0.0, retry_interval: float = 10.0) -> Clock | None:
+        """Off when this returns: by itself within `timeout` seconds, signalled every `retry_interval`, else by force.
+
+        0 pulls the plug at once. Off or unknown is success (None). Disks stay. A guest has one clock: whoever asks
+        while it runs joins it, or ends it with a timeout of 0.
+        """
+
+    @abstractmethod
+    def begin_shutdown(self, uuid: str, timeout: float, retry_interval: float) -> Clock | None:
+        """The beginning of `power_off`, for those who do not wait: `turn` is what goes on with it."""
+
+    @abstractmethod
+    def turn(self, uuid: str) -> Clock | None:
+        """Do what is due for a guest that is being shut down: signal it, force it off, see that it is off."""
+
+    @abstractmethod
+    def stop_clock(self, uuid: str) -> None:
+        """The shutdown is given up: the guest is signalled no more, and stays on. No clock is success."""
+
+    @abstractmethod
+    def cut_power(self, uuid: str) -> None:
+        """Pull the plug. Off or unknown is success."""
+
+    @abstractmethod
+    def clock(self, uuid: str) -> Clock | None:
+        """The clock kept with a guest since it was last asked to shut down; None if it booted since, or is unknown."""
+
+    @abstractmethod
+    def keep_clock(self, uuid: str, clock: Clock) -> None:
+        """Keep it where every later process finds it, without any database. Raises GuestNotFound."""
+
+    @abstractmethod
+    def clocks(self) -> dict[str, Clock]:
+        """Those that run."""
+
+    @abstractmethod
+    def on_change(self, look: Callable[[str], None]) -> None:
+        """Call `look(uuid)` the moment anything happens to a guest; "" when anything may have. It must be quick."""
 
     @abstractmethod
     def signal_shutdown(self, uuid: str) -> str:

@@ -48,6 +48,11 @@ class Bells:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[str, set[threading.Event]] = defaultdict(set)
+        self._listeners: list[Callable[[str], None]] = []
+
+    def tell(self, listener: Callable[[str], None]) -> None:
+        """Have it called at every ring, with the guest, or "" for all of them. It must be quick."""
+        self._listeners.append(listener)
 
     @contextmanager
     def listening(self, uuid: str) -> Iterator[threading.Event]:
@@ -68,6 +73,8 @@ class Bells:
         with self._lock:
             for bell in self._waiting.get(uuid, ()):
                 bell.set()
+        for tell in self._listeners:
+            tell(uuid)
 
     def ring_all(self) -> None:
         """Wake everybody: anything may have happened."""
@@ -75,6 +82,8 @@ class Bells:
             for bells in self._waiting.values():
                 for bell in bells:
                     bell.set()
+        for tell in self._listeners:
+            tell("")
 
 
 def wait_for(

@@ -19,6 +19,7 @@ from compute.virt.base import (
     ImageUnusable,
     PowerState,
 )
+from compute.virt.clock import Clock as ShutdownClock
 from compute.virt.events import Announcer, Bells, wait_for
 from compute.virt.fake_calls import Calls
 from compute.virt.fake_clock import Clock
@@ -28,6 +29,7 @@ from compute.virt.fake_migration import Migration
 from compute.virt.fake_orders import Orders, from_properties
 from compute.virt.fake_rescue import Rescue
 from compute.virt.fake_state import Record, State
+from compute.virt.shutdown import Shutdown
 
 ALIVE = frozenset({PowerState.RUNNING, PowerState.PAUSED})
 SUPPORTS = frozenset({"pause", "suspend", "snapshot", "live_snapshot", "console_output", "shutdown_signal",
@@ -35,7 +37,7 @@ SUPPORTS = frozenset({"pause", "suspend", "snapshot", "live_snapshot", "console_
 MIB, GIB = 1 << 20, 1 << 30
 
 
-class FakeDriver(Migration, Rescue, Driver):
+class FakeDriver(Migration, Rescue, Shutdown, Driver):
     """The whole contract, in no time, or in as much as was ordered.
 
     With a `state` file guests outlive this process, also a killed one, as real guests do. Orders
@@ -118,10 +120,26 @@ class FakeDriver(Migration, Rescue, Driver):
             elif power is not PowerState.RUNNING:
                 self._boot(guest, Effect.POWERED_ON)
 
-    def power_off(self, uuid: str) -> None:
+    def cut_power(self, uuid: str) -> None:
         with self._call("power_off", uuid):
             if self._power(uuid) in ALIVE | {PowerState.SUSPENDED}:
                 self._change(uuid, PowerState.SHUTDOWN, "destroyed", Effect.OFF_BY_FORCE)
+
+    def clock(self, uuid: str) -> ShutdownClock | None:
+        with self._call("clock", uuid):
+            return self._state.clock(uuid)
+
+    def keep_clock(self, uuid: str, clock: ShutdownClock) -> None:
+        with self._call("keep_clock", uuid), self._state.alone():
+            self._state.get(uuid)
+            self._state.keep_clock(uuid, clock)
+
+    def clocks(self) -> dict[str, ShutdownClock]:
+        with self._call("clocks", ""):
+            return {uuid: clock for uuid, clock in self._state.clocks().items() if clock.runs}
+
+    def on_change(self, look: Callable[[str], None]) -> None:
+        self._bells.tell(look)
 
     def signal_shutdown(self, uuid: str) -> str:
         with self._call("signal_shutdown", uuid), self._state.alone():
@@ -268,6 +286,7 @@ class FakeDriver(Migration, Rescue, Driver):
                 rescue=old.rescue if old else "",
             )
             self._state.save(record)
+            self._state.keep_clock(guest.uuid, None)
             self._state.happened(guest.uuid, effect, mark)
             image = record.rescue or guest.image.id
             said = f"STILLWATER BOOT image={image} boots={record.boots}\nSTILLWATER READY\n"

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from compute.virt import base
 from compute.virt.base import VirtError
 
-VERBS = (frozenset(base.Driver.__abstractmethods__) - {"watch", "close"}) | {
+# built on others, or at once; "power_off" is an order for `cut_power`
+NO_VERBS = {"watch", "close", "on_change", "begin_shutdown", "turn", "stop_clock", "cut_power"}
+VERBS = (frozenset(base.Driver.__abstractmethods__) - NO_VERBS) | {
     "expect", "unexpect", "reach", "hand_over", "settle", "take_back", "forget",
 }  # fmt: skip
 ALWAYS = -1

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compute.virt.base import GuestNotFound, PowerState
+from compute.virt.clock import Clock
 from compute.virt.fake_effects import KEPT, Effect, Happened
 
 CONSOLE_CHARACTERS = 64 << 10
@@ -22,7 +23,7 @@ CREATE TABLE IF NOT EXISTS guests (
     virtual_size INTEGER NOT NULL, mark TEXT NOT NULL DEFAULT '',
     off_at REAL, presses INTEGER NOT NULL DEFAULT 0, boots INTEGER NOT NULL DEFAULT 0,
     properties TEXT NOT NULL DEFAULT '{}', console TEXT NOT NULL DEFAULT '',
-    rescue TEXT NOT NULL DEFAULT '');
+    rescue TEXT NOT NULL DEFAULT '', clock TEXT NOT NULL DEFAULT '');
 CREATE INDEX IF NOT EXISTS guests_going_down ON guests (off_at) WHERE off_at IS NOT NULL;
 CREATE TABLE IF NOT EXISTS images (id TEXT PRIMARY KEY, virtual_size INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS failures (
@@ -33,7 +34,7 @@ CREATE TABLE IF NOT EXISTS effects (
     verb TEXT NOT NULL, mark TEXT NOT NULL);
 """
 # of guests; a file of an older version has none
-LATER_COLUMNS = dict.fromkeys(("mark", "rescue"), "TEXT NOT NULL DEFAULT ''")
+LATER_COLUMNS = dict.fromkeys(("mark", "rescue", "clock"), "TEXT NOT NULL DEFAULT ''")
 COLUMNS = "uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue"
 
 
@@ -171,6 +172,19 @@ class State:
             )  # fmt: skip
             self.happened(uuid, Effect.OFF_BY_GUEST, at=due[0][0])
             return True
+
+    def clock(self, uuid: str) -> Clock | None:
+        """The clock of the guest's last shutdown since it booted."""
+        rows = self.run("SELECT clock FROM guests WHERE uuid = ?", uuid)
+        return Clock.load(rows[0][0]) if rows else None
+
+    def keep_clock(self, uuid: str, clock: Clock | None) -> None:
+        self.run("UPDATE guests SET clock = ? WHERE uuid = ?", clock.text if clock else "", uuid)
+
+    def clocks(self) -> dict[str, Clock]:
+        """Of every guest that has one."""
+        rows = self.run("SELECT uuid, clock FROM guests WHERE clock != ''")
+        return {uuid: clock for uuid, text in rows if (clock := Clock.load(text)) is not None}
 
     def write_console(self, uuid: str, text: str) -> None:
         self.run(

@@ -22,6 +22,7 @@ from compute.virt.base import (
     PowerState,
     VirtError,
 )
+from compute.virt.clock import Clock
 from compute.virt.events import Announcer, Bells, wait_for
 from compute.virt.libvirt import capabilities, disk, rescue, snapshot
 from compute.virt.libvirt.errors import translated
@@ -30,6 +31,7 @@ from compute.virt.libvirt.guest import OFF, LibvirtGuest, power_state
 from compute.virt.libvirt.host import Host
 from compute.virt.libvirt.moving import Moving, Road
 from compute.virt.libvirt.xml import choose_virt_type, domain_xml
+from compute.virt.shutdown import Shutdown
 
 DETAILS = {
     libvirt.VIR_DOMAIN_EVENT_STARTED: "started",
@@ -55,7 +57,7 @@ LEAVES = {
 BEGUN = frozenset({PowerState.RUNNING, PowerState.SHUTDOWN})
 
 
-class LibvirtDriver(Moving, rescue.Rescue, Driver):
+class LibvirtDriver(Moving, rescue.Rescue, Shutdown, Driver):
     """One libvirt daemon, one state directory. Connects at first use: build it after a fork."""
 
     def __init__(
@@ -166,11 +168,30 @@ class LibvirtDriver(Moving, rescue.Rescue, Driver):
         else:
             self._define(guest).start()
 
-    def power_off(self, uuid: str) -> None:
+    def cut_power(self, uuid: str) -> None:
         with suppress(GuestNotFound):
             guest = self._guest(uuid)
             guest.stop()
             guest.forget_saved_memory()
+
+    def clock(self, uuid: str) -> Clock | None:
+        with suppress(GuestNotFound):
+            return self._guest(uuid).clock()
+        return None
+
+    def keep_clock(self, uuid: str, clock: Clock) -> None:
+        self._guest(uuid).keep_clock(clock)
+
+    def clocks(self) -> dict[str, Clock]:
+        running = {}
+        for uuid in self.guests():
+            clock = self.clock(uuid)
+            if clock is not None and clock.runs:
+                running[uuid] = clock
+        return running
+
+    def on_change(self, look: Callable[[str], None]) -> None:
+        self._bells.tell(look)
 
     def signal_shutdown(self, uuid: str) -> str:
         guest = self._guest(uuid)

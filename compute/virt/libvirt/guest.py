@@ -10,9 +10,10 @@ from time import monotonic
 import libvirt
 
 from compute.virt.base import GuestInvalidState, GuestNotFound, OperationTimedOut, PowerState, VirtError
+from compute.virt.clock import Clock
 from compute.virt.libvirt.bounded import bounded
 from compute.virt.libvirt.errors import translated
-from compute.virt.libvirt.xml import NAMESPACE, reboot_mark
+from compute.virt.libvirt.xml import CLOCK_NAMESPACE, CLOCK_PREFIX, NAMESPACE, clock_text, clock_xml, reboot_mark
 
 CALL_SECONDS = 60.0
 SAVE_SECONDS = 600.0
@@ -59,9 +60,26 @@ class LibvirtGuest:
 
     def reboot_mark(self) -> str:
         """The mark its definition has of the last reboot begun; "" if it has none."""
+        return reboot_mark(kept) if (kept := self._metadata(NAMESPACE)) else ""
+
+    def clock(self) -> Clock | None:
+        """The clock of its last shutdown, which is in its definition until that is made anew."""
+        return Clock.load(clock_text(kept)) if (kept := self._metadata(CLOCK_NAMESPACE)) else None
+
+    def keep_clock(self, clock: Clock) -> None:
+        """Of a domain that is gone by now: GuestNotFound."""
+        element, definition = libvirt.VIR_DOMAIN_METADATA_ELEMENT, libvirt.VIR_DOMAIN_AFFECT_CONFIG
+        text = clock_xml(clock.text)
+        bounded(
+            CALL_SECONDS, "metadata",
+            lambda: self.domain.setMetadata(element, text, CLOCK_PREFIX, CLOCK_NAMESPACE, definition),
+        )  # fmt: skip
+
+    def _metadata(self, namespace: str) -> str:
+        """An element of its definition; "" if it has none."""
         element, definition = libvirt.VIR_DOMAIN_METADATA_ELEMENT, libvirt.VIR_DOMAIN_AFFECT_CONFIG
         try:
-            return reboot_mark(self.domain.metadata(element, NAMESPACE, definition))
+            return str(self.domain.metadata(element, namespace, definition))
         except libvirt.libvirtError as error:
             if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN_METADATA:
                 return ""

@@ -31,7 +31,7 @@ class Rescue:
         if not files.disk.exists():
             raise GuestNotFound(f"guest {guest.uuid} has no disk on this host")
         base = self._images.path(image, fetch)
-        self.power_off(guest.uuid)
+        self.cut_power(guest.uuid)
         with translated():
             other.unlink(missing_ok=True)
             disk.create(other, replace(guest, image=image, disk_gb=0), base)
@@ -41,7 +41,7 @@ class Rescue:
         """Killed after the disk is gone it is done: whoever powers the guest on defines it anew."""
         files = files_of(self._guests, guest.uuid)
         if disk_of(files).exists():
-            self.power_off(guest.uuid)
+            self.cut_power(guest.uuid)
             leave(files)
             self._define(guest)
 
@@ -54,7 +54,7 @@ class Rescue:
             return found.is_active() and str(file) in found.domain.XMLDesc()
 
     @abstractmethod
-    def power_off(self, uuid: str) -> None:
+    def cut_power(self, uuid: str) -> None:
         """The driver's own."""
 
     @abstractmethod

@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 from compute.virt.base import Guest, VirtError
 
 NAMESPACE = "urn:stillwater:guest:1"
+CLOCK_NAMESPACE, CLOCK_PREFIX = "urn:stillwater:shutdown:1", "stillwater-shutdown"
 TB_CACHE_MIB = "16"  # QEMU's default reserves much more per guest; 16 saves 40 MB of each
 CPUINFO, KVM = Path("/proc/cpuinfo"), Path("/dev/kvm")
 
@@ -86,6 +87,18 @@ def reboot_mark(metadata: str) -> str:
     libvirt hands the element out without its namespace.
     """
     return ET.fromstring(metadata).findtext("{*}reboot") or ""  # noqa: S314 - ours, from libvirt
+
+
+def clock_xml(text: str) -> str:
+    """The element of a domain's metadata that keeps a shutdown's clock."""
+    element = ET.Element("clock")
+    element.text = text
+    return ET.tostring(element, encoding="unicode")
+
+
+def clock_text(metadata: str) -> str:
+    """What `clock_xml` was made of."""
+    return ET.fromstring(metadata).text or ""  # noqa: S314 - ours, from libvirt
 
 
 def backup_xml(target: Path) -> str:

@@ -1,0 +1,113 @@
+"""Shutting a guest down with grace: signal, signal again, and pull the plug at the deadline.
+
+Every step of it is kept with the guest before and after it happens, so that any process can go on with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from dataclasses import replace
+from threading import RLock
+
+from compute.virt.base import (
+    Driver,
+    GuestInvalidState,
+    GuestNotFound,
+    HypervisorUnavailable,
+    PowerState,
+    VirtError,
+)
+from compute.virt.clock import Clock
+
+log = logging.getLogger(__name__)
+
+ENDS = {PowerState.NOSTATE: "gone", PowerState.SHUTDOWN: "guest", PowerState.CRASHED: "crashed"}
+CANNOT_HEAR = frozenset({PowerState.PAUSED, PowerState.SUSPENDED})
+BLINK = 0.1  # seconds: it is going off this very moment
+_LOCKS = tuple(RLock() for _ in range(64))
+
+
+class Shutdown(Driver):
+    """What every driver has in common, built on its `clock`, `keep_clock`, `signal_shutdown`, `cut_power`."""
+
+    def begin_shutdown(self, uuid: str, timeout: float, retry_interval: float) -> Clock | None:
+        """Start the guest's clock, or join the one that runs, and do what is due. Does not wait.
+
+        None when the guest is off and no clock of it is known. `timeout` 0 ends it now, whoever's clock runs. One
+        that cannot hear is forced off. Raises VirtError.
+        """
+        with _LOCKS[hash(uuid) % len(_LOCKS)]:
+            clock, state = self.clock(uuid), self.power_state(uuid)
+            if clock is not None and clock.runs:
+                return self._force(uuid, clock, "somebody could not wait") if timeout <= 0 else self.turn(uuid)
+            if state in ENDS:
+                self.cut_power(uuid)
+                return clock
+            clock = Clock.start(time.time(), timeout, retry_interval)
+            if state in CANNOT_HEAR:
+                return self._force(uuid, clock, f"it was {state.name.lower()}")
+            if timeout <= 0:
+                return self._force(uuid, clock)
+            self.keep_clock(uuid, clock)
+            with suppress(HypervisorUnavailable):  # from here on the clock runs, and whoever turns it tries again
+                return self.turn(uuid)
+            return clock
+
+    def turn(self, uuid: str) -> Clock | None:
+        """Do what is due for a guest whose clock runs, and say where it is. None: no clock. Raises VirtError."""
+        with _LOCKS[hash(uuid) % len(_LOCKS)]:
+            clock = self.clock(uuid)
+            if clock is None or not clock.runs:
+                return clock
+            state, now = self.power_state(uuid), time.time()
+            if state in ENDS:
+                return self._kept(uuid, clock.end(now, ENDS[state]))
+            if state in CANNOT_HEAR:
+                return self._force(uuid, clock, f"it was {state.name.lower()}")
+            if now >= clock.deadline or clock.how == "forced":
+                return self._force(uuid, clock, clock.why)
+            if now >= clock.next_signal:
+                return self._signal(uuid, clock, now)
+            return clock
+
+    def power_off(self, uuid: str, timeout: float = 0.0, retry_interval: float = 10.0) -> Clock | None:
+        """Off when this returns. A clock that runs is joined: its deadline counts, or now if `timeout` is 0."""
+        clock = self.begin_shutdown(uuid, timeout, retry_interval)
+        while clock is not None and clock.runs:
+            self.wait_until_off(uuid, max(BLINK, clock.due - time.time()))
+            clock = self.turn(uuid)
+        return clock
+
+    def _signal(self, uuid: str, clock: Clock, now: float) -> Clock:
+        try:
+            by = self.signal_shutdown(uuid)
+        except (GuestInvalidState, GuestNotFound):
+            return clock  # it went off between the look and the signal: the next turn sees it
+        except HypervisorUnavailable:
+            raise
+        except VirtError as error:  # a guest that cannot be signalled is one that does not hear
+            log.warning("grace.signal_failed uuid=%s error=%r", uuid, error)
+            return self._kept(uuid, replace(clock, signalled=now))
+        return self._kept(uuid, clock.signal(now, by))
+
+    def stop_clock(self, uuid: str) -> None:
+        """Nobody wants the guest off any more."""
+        with _LOCKS[hash(uuid) % len(_LOCKS)]:
+            clock = self.clock(uuid)
+            if clock is not None and clock.runs:
+                self._kept(uuid, replace(clock, ended=time.time(), how="left"))
+
+    def _force(self, uuid: str, clock: Clock, why: str = "") -> Clock:
+        clock = clock.forcing(why)
+        self._kept(uuid, clock)
+        self.cut_power(uuid)
+        return self._kept(uuid, clock.end(time.time()))
+
+    def _kept(self, uuid: str, clock: Clock) -> Clock:
+        try:
+            self.keep_clock(uuid, clock)
+        except GuestNotFound:  # it is gone, and its clock with it
+            return clock if not clock.runs else clock.end(time.time(), "gone")
+        return clock
