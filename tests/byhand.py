@@ -7,19 +7,26 @@ in the test's hand, so nothing sleeps and nothing is mocked.
 from __future__ import annotations
 
 import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
+from django.db import connections
 from django.utils import timezone
 
 from cells.context import target_cell
 from cells.models import BuildRequest, Cell, HostMapping
 from cloud.images import store
 from cloud.images.models import Image
-from compute import actions, journal, recovery, running
+from compute import actions, grace, journal, recovery, running
 from compute.models import ComputeNode, Flavor, Instance, InstanceAction, Service, Step
 from compute.scheduler import place
+from compute.virt.clock import Clock
 from compute.virt.fake import FakeDriver
+from compute.virt.keeper import Keeper
 
 DISK = b"\xeb\xfe".ljust(512, b"\0")  # a boot sector that does nothing
 
@@ -81,6 +88,36 @@ class Host:
         with target_cell(self.cell):
             return recovery.recover(self.worker, self.incarnation, ())
 
+    @contextmanager
+    def with_keeper(self) -> Iterator[Keeper]:
+        """As in a host's process: steps wait for guests without a thread. Leaving the block kills only the keeper."""
+        keeper = Keeper(self.driver, self._hear)
+        keeper.start()
+        grace.attend(keeper)
+        try:
+            for step in self.waiting():
+                keeper.mind(step.server_id)
+            yield keeper
+        finally:
+            grace.attend(None)
+            keeper.close()
+            keeper._thread.join(10)
+            keeper._hands.shutdown(wait=True)
+
+    def waiting(self) -> list[Step]:
+        """Its steps that wait."""
+        with target_cell(self.cell):
+            return list(Step.objects.filter(host=self.name, state=Step.State.WAITING).order_by("pk"))
+
+    def _hear(self, server_id: str, clock: Clock) -> None:
+        """What the scribe of a host does with what its keeper sees."""
+        try:
+            with target_cell(self.cell):
+                journal.note_clock(self.name, server_id, clock)
+        finally:
+            if threading.current_thread() is not threading.main_thread():
+                connections.close_all()
+
 
 class Cloud:
     """Cells, hosts and what a boot needs."""
@@ -140,6 +177,16 @@ class Cloud:
             if not moved:
                 return
         raise AssertionError(f"work without end: {self.queued()}")
+
+    def work_until(self, is_so: Callable[[], Any], seconds: float = 60) -> None:
+        """Deliver what there is until something is so; for what a keeper does in its own time."""
+        deadline = time.monotonic() + seconds
+        self.work()
+        while not is_so():
+            assert time.monotonic() < deadline, f"still not so after {seconds} s"
+            time.sleep(0.01)
+            self.work()
+        self.work()
 
     def _deliver(self, cell: Cell, step: Step) -> bool:
         if step.host:
