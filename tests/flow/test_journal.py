@@ -170,7 +170,7 @@ def test_a_worker_that_lost_its_step_fails_in_silence(api, cloud):
     host = cloud.host_of(server_id)
     slow = host.begin(only_step(cloud).pk)
     host.restart()
-    host.driver.orders.fail("power_off")
+    host.driver.orders.fail("keep_clock")
     host.finish(slow)
     assert stories.states(cloud, server_id) == ("active", "powering-off")
     cloud.work()
@@ -180,7 +180,7 @@ def test_a_worker_that_lost_its_step_fails_in_silence(api, cloud):
 def test_a_database_that_goes_away_during_a_step_leaves_it_to_recovery(api, cloud):
     server_id = begin("stop", api, cloud)
     host = cloud.host_of(server_id)
-    host.driver.orders.fail("power_off", error=DatabaseError)
+    host.driver.orders.fail("keep_clock", error=DatabaseError)
     with pytest.raises(DatabaseError):
         cloud.work()
     assert stories.states(cloud, server_id) == ("active", "powering-off")
