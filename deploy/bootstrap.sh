@@ -182,6 +182,24 @@ install_python_packages() { # $1: requirements file
     "$venv/bin/python" -m pip install -q -r "$1"
 }
 
+# The application is not a package, so its command is written here. -P: no folder called cloud in the place where
+# somebody types it is taken for ours.
+command_line() {
+    quoted=$(printf '%s' "$root" | sed "s/'/'\\\\''/g")
+    cat >"$venv/bin/.stillwater" <<END
+#!/bin/sh
+# Made by deploy/bootstrap.sh: python -m cloud.cli from anywhere.
+PYTHONPATH='$quoted' exec '$quoted/.venv/bin/python' -P -m cloud.cli "\$@"
+END
+    chmod 755 "$venv/bin/.stillwater"
+    if cmp -s "$venv/bin/.stillwater" "$venv/bin/stillwater" && [ -x "$venv/bin/stillwater" ]; then
+        rm -f "$venv/bin/.stillwater"
+    else
+        mv -f "$venv/bin/.stillwater" "$venv/bin/stillwater"
+    fi
+}
+
 case $driver in libvirt | fake) ;; *) stop "--driver is libvirt or fake, not '$driver'" ;; esac
 system
 environment
+command_line

@@ -1,0 +1,137 @@
+"""What each command line does: ask, follow, show."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from typing import Any
+
+from cloud.cli import orders, output, problems, screen, verbs
+from cloud.cli.follow import follow
+from cloud.cli.orders import Order, Result
+from cloud.cli.plain import plain
+from cloud.cli.problems import Away, Problem
+from cloud.cli.remote import Known, Refused, Remote
+
+LISTED = ("id", "name", "status", "task_state", "power_state", "flavor", "networks")
+RESULTS = ("id", "name", "action", "result", "status", "seconds", "outcome", "request_id")
+
+
+def run(words: Namespace) -> int:
+    """One command; its exit code. Raises Problem where nothing could be begun."""
+    remote = Remote(words.os_cloud)
+    if words.verb == "list":
+        return _list(remote, words)
+    if words.verb == "show":
+        return _show(remote, words)
+    return _act(remote, words)
+
+
+def _act(remote: Remote, words: Namespace) -> int:
+    """Everybody is found before anybody is asked: a slip of the pen stops nothing."""
+    verb, named = verbs.of(words), {}
+    found = [remote.server(word, all_projects=words.all_projects) for word in words.servers]
+    if getattr(words, "flavor", None):
+        named["flavor"] = remote.flavor(words.flavor)
+    if getattr(words, "image", None):
+        named["image"] = remote.image(words.image)
+    asked = [Order(server, verb) for server in dict.fromkeys(found)]
+    try:
+        for order in asked:
+            _ask(remote, order, verbs.request(verb, words, order.server.id, named))
+        if words.wait:
+            _wait(remote, asked, words)
+    except KeyboardInterrupt:
+        _interrupt(asked)
+    _tell(asked, words)
+    return orders.code(asked)
+
+
+def _ask(remote: Remote, order: Order, request: verbs.Request) -> None:
+    """Send it once. Whether a request without an answer arrived, nobody knows but the server."""
+    try:
+        answer = remote.ask(request.method, request.path, request.body)
+    except Refused as refused:
+        order.request_id = refused.request_id
+        advice = f"See what goes on with it: stillwater server show {order.server.id}"
+        if refused.status == 400 and order.verb:
+            advice = f"What can be said: stillwater server {order.verb.name} --help"
+        order.end(Result.REFUSED, str(refused), refused.advice or advice)
+    except Away as away:
+        advice = f"It may have been accepted all the same: stillwater server show {order.server.id} --wait"
+        order.end(Result.FAILED, str(away), advice)
+    else:
+        order.result, order.request_id = Result.ACCEPTED, answer.request_id
+        order.password = str(answer.body.get("adminPass") or "")
+
+
+def _wait(remote: Remote, asked: list[Order], words: Namespace) -> None:
+    with screen.opened(asked) as shown:
+        follow(remote, asked, words.timeout, shown)
+
+
+def _interrupt(asked: list[Order]) -> None:
+    """Who was asked goes on; who was not is left alone."""
+    for order in asked:
+        if order.result in (Result.ACCEPTED, Result.WAITING):
+            was_asked = order.is_open
+            order.end(
+                Result.INTERRUPTED, "it goes on" if was_asked else "it may not have been asked",
+                f"Look: stillwater server show {order.server.id}{' --wait' if was_asked else ''}",
+            )  # fmt: skip
+
+
+def _tell(asked: list[Order], words: Namespace) -> None:
+    """Results on standard output, what went wrong and what to do on standard error."""
+    if words.format or words.columns:
+        columns = [*RESULTS, *(["admin_password"] if any(order.password for order in asked) else [])]
+        output.many([order.row() for order in asked], columns, words)
+    for order in asked:
+        well = order.result in (Result.DONE, Result.ACCEPTED)
+        if not (well and (words.format or words.columns)):
+            print(plain(order.sentence()), file=sys.stdout if well else sys.stderr)
+        if order.password and not words.format:
+            print(f"  password: {plain(order.password)}")
+        then = order.verb.then.format(server=order.server.id) if order.verb and order.result is Result.DONE else ""
+        if order.advice or then:
+            print(f"  {order.advice or then}", file=sys.stderr)
+
+
+def _list(remote: Remote, words: Namespace) -> int:
+    query = {"name": words.name, "status": words.status, "marker": words.marker}
+    query |= {"all_tenants": "1" if words.all_projects else None}
+    asked = {key: value for key, value in query.items() if value}
+    servers = list(remote.servers(asked, words.limit))
+    code = problems.DONE
+    if words.wait:
+        busy = [server for server in servers if server.get("OS-EXT-STS:task_state")]
+        code = _until_idle(remote, [Known(server["id"], server.get("name", "")) for server in busy], words)
+        servers = list(remote.servers(asked, words.limit))
+    rows = [output.listed(server) for server in servers]
+    output.many(rows, [*LISTED, *(["host"] if any("host" in row for row in rows) else [])], words)
+    if words.limit and len(rows) >= words.limit:
+        print(f"There may be more: --marker {rows[-1]['id']}", file=sys.stderr)
+    return code
+
+
+def _show(remote: Remote, words: Namespace) -> int:
+    server = remote.server(words.server, all_projects=words.all_projects)
+    code = _until_idle(remote, [server], words) if words.wait else problems.DONE
+    shown: dict[str, Any] | None = remote.show(server.id)
+    if shown is None:
+        raise Problem(f"server {words.server!r} was deleted", "See which there are: stillwater server list")
+    output.one(output.shown(shown), words)
+    return code
+
+
+def _until_idle(remote: Remote, servers: list[Known], words: Namespace) -> int:
+    """Wait for whatever goes on, whoever asked for it. Who is deleted meanwhile is idle, too."""
+    watched = [Order(server, result=Result.ACCEPTED) for server in servers]
+    try:
+        _wait(remote, watched, words)
+    except KeyboardInterrupt:
+        _interrupt(watched)
+    late = [order for order in watched if order.result in (Result.TIMED_OUT, Result.INTERRUPTED)]
+    for order in late:
+        print(plain(order.sentence()), file=sys.stderr)
+    return orders.code(late)

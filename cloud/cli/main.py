@@ -1,0 +1,32 @@
+"""From words to an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cloud.cli import arguments
+from cloud.cli.problems import INTERRUPTED, Problem
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; see arguments.EXAMPLES for the codes."""
+    try:
+        words = arguments.parse(argv)
+        from cloud.cli import commands  # noqa: PLC0415  openstacksdk takes half a second, --help goes without it
+
+        code = commands.run(words)
+        sys.stdout.flush()
+        return code
+    except Problem as problem:
+        print(f"stillwater: {problem}", file=sys.stderr)
+        if problem.advice:
+            print(f"  {problem.advice}", file=sys.stderr)
+        return problem.code
+    except KeyboardInterrupt:
+        print("stillwater: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # `… | head`: nobody reads on, and that is not an error to talk about
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1

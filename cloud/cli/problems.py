@@ -1,0 +1,25 @@
+"""What can go wrong, with a sentence that says what to do, and the exit codes."""
+
+from __future__ import annotations
+
+DONE, FAILED, USAGE, TIMED_OUT, INTERRUPTED = 0, 1, 2, 4, 130
+
+
+class Problem(Exception):
+    """Nothing more can be done; `advice` is what the person at the keyboard can do."""
+
+    code = FAILED
+
+    def __init__(self, sentence: str, advice: str = "") -> None:
+        super().__init__(sentence)
+        self.advice = advice
+
+
+class Usage(Problem):
+    """The command line or clouds.yaml is wrong."""
+
+    code = USAGE
+
+
+class Away(Problem):
+    """The API did not answer, or answered that it cannot now. The same request may work later."""

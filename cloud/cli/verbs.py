@@ -1,0 +1,92 @@
+"""What can be asked of a server: the words for it, and the request that asks."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+GRACE = {"stop", "rescue", "resize", "shelve", "migrate", "delete"}  # these power a guest off
+HARD, SOFT = "HARD", "SOFT"
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """`key` names it in POST /servers/{id}/action; "" is a request of its own."""
+
+    name: str
+    key: str
+    help: str
+    past: str
+    then: str = ""  # what comes next, with the server as {server}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent for one server."""
+
+    method: str
+    path: str
+    body: Any = None
+
+
+CONFIRM = "When it is well there: stillwater server resize --confirm {server}, else --revert"
+VERBS = {
+    verb.name: verb
+    for verb in (
+        Verb("start", "os-start", "Power servers on.", "started"),
+        Verb("stop", "os-stop", "Power servers off; their guests get their grace.", "stopped"),
+        Verb("reboot", "reboot", "Restart servers; soft falls back to hard when the guest does not obey.", "rebooted"),
+        Verb("delete", "", "Delete servers.", "deleted"),
+        Verb("rescue", "rescue", "Boot another disk, to repair the server's own.", "in rescue",
+             "Back to its own disk: stillwater server unrescue {server}"),
+        Verb("unrescue", "unrescue", "End a rescue.", "back on its own disk"),
+        Verb("shelve", "shelve", "Keep servers as images and free their hosts.", "shelved",
+             "Back: stillwater server unshelve {server}"),
+        Verb("unshelve", "unshelve", "Bring shelved servers back.", "unshelved"),
+        Verb("resize", "resize", "Give servers another flavor; confirm or revert it.", "resized", CONFIRM),
+        Verb("migrate", "migrate", "Take servers to another host with their power off meanwhile.", "migrated", CONFIRM),
+        Verb("confirm", "confirmResize", "", "confirmed"),
+        Verb("revert", "revertResize", "", "reverted"),
+    )
+}  # fmt: skip
+
+
+def of(words: Namespace) -> Verb:
+    """The verb of a command line; --confirm and --revert are verbs of their own."""
+    for name in ("confirm", "revert"):
+        if getattr(words, name, False):
+            return VERBS[name]
+    return VERBS[words.verb]
+
+
+def request(verb: Verb, words: Namespace, server_id: str, named: dict[str, str]) -> Request:
+    """`named`: ids of the flavor and the image that the command line names."""
+    grace = _grace(words) if verb.name in GRACE else {}
+    path = f"/servers/{server_id}"
+    if verb.name == "delete":
+        return Request("DELETE", path + (f"?{urlencode(grace)}" if grace else ""))
+    return Request("POST", f"{path}/action", {verb.key: (_own(verb, words, named) | grace) or None})
+
+
+def _grace(words: Namespace) -> dict[str, Any]:
+    if words.hard_shutdown:
+        return {"shutdown_type": HARD}
+    if words.shutdown_timeout is not None:
+        return {"shutdown_type": SOFT, "shutdown_timeout": words.shutdown_timeout}
+    return {"shutdown_type": SOFT} if words.soft_shutdown else {}
+
+
+def _own(verb: Verb, words: Namespace, named: dict[str, str]) -> dict[str, Any]:
+    """What only this verb's body has."""
+    if verb.name == "reboot":
+        return {"type": HARD if words.hard else SOFT}
+    if verb.name == "resize":
+        return {"flavorRef": named["flavor"]}
+    if verb.name == "migrate" and words.host:
+        return {"host": words.host}
+    if verb.name == "rescue":
+        given = {"adminPass": words.password, "rescue_image_ref": named.get("image")}
+        return {key: value for key, value in given.items() if value}
+    return {}
