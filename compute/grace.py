@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 
+from compute import farewell
 from compute.virt.base import HypervisorUnavailable, VirtError
 from compute.virt.clock import Clock
 from compute.virt.keeper import Keeper
@@ -20,10 +21,8 @@ if TYPE_CHECKING:
     from compute.lifecycle import Run
     from compute.models import Instance
 
-OWN = "termination_grace_period_seconds"  # of a server: in its metadata, where its API shows it
-OF_IMAGE = "os_shutdown_timeout"  # of an image: among its properties
+OWN, OF_IMAGE, LONGEST = farewell.OWN, farewell.OF_IMAGE, farewell.LONGEST
 ASKED = "shutdown_timeout"  # of a request: in the params of its action, 0 is HARD
-LONGEST = 86_400  # seconds
 
 
 class Waits(Exception):
@@ -53,10 +52,8 @@ def mind(server_id: str) -> None:
 
 def seconds_for(instance: Instance, params: dict[str, Any] | None = None) -> int:
     """The strongest word counts: the request's, the server's own, its image's, the operator's."""
-    properties = instance.image.get("properties", {})
-    words = ((params or {}).get(ASKED), own(instance), properties.get(OF_IMAGE))
-    for word in words:
-        seconds = _seconds(word)
+    said = farewell.said(instance.metadata, instance.image.get("properties", {}))
+    for seconds in (farewell.seconds((params or {}).get(ASKED)), said):
         if seconds is not None:
             return seconds
     return int(settings.SHUTDOWN_TIMEOUT)
@@ -64,7 +61,7 @@ def seconds_for(instance: Instance, params: dict[str, Any] | None = None) -> int
 
 def own(instance: Instance) -> int | None:
     """The server's own grace period, if it has one."""
-    return _seconds(instance.metadata.get(OWN))
+    return farewell.own(instance.metadata)
 
 
 def shut_down(run: Run) -> str:
@@ -93,6 +90,7 @@ def shut_down(run: Run) -> str:
         clock = Clock.load(run.step.clock)
     if clock is None:
         return "was off already"
+    run.step.clock = clock.facts  # on record with the step's end
     return clock.words() if clock.ended else "guest was off after a restart"
 
 
@@ -102,12 +100,3 @@ def end_now(run: Run) -> None:
     if clock is not None and clock.runs:
         run.hypervisor.begin_shutdown(run.instance.uuid, 0, clock.interval)
         mind(run.instance.uuid)
-
-
-def _seconds(word: Any) -> int | None:
-    """None for what is no number of seconds."""
-    try:
-        seconds = int(word)
-    except (TypeError, ValueError):
-        return None
-    return seconds if 0 <= seconds <= LONGEST else None

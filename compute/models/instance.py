@@ -9,6 +9,7 @@ from django.db import models
 from django.db.models import Q
 
 from cells.models import CellModel
+from compute import farewell
 from compute.state import TaskState, VmState
 from compute.virt.base import Guest, Image
 
@@ -132,6 +133,8 @@ class Instance(CellModel):
             network=self.network,
             mac_address=_mac_of(self.addresses),
             project_id=self.project_id,
+            shutdown_timeout=farewell.said(self.metadata, image.get("properties", {})),
+            shutdown_priority=farewell.priority(self.metadata),
         )
 
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from math import floor
 from typing import Any
 
+ENDED = {"crashed": "guest crashed after", "gone": "guest was gone after", "left": "given up after"}
 SOON = 1e-3  # seconds: floats that are meant to be equal are no further apart
 
 
@@ -18,8 +19,8 @@ SOON = 1e-3  # seconds: floats that are meant to be equal are no further apart
 class Clock:
     """One grace period. Times are seconds since 1970; `ended` 0 is one that runs.
 
-    `how` it ended, or is about to: guest (it shut itself down), forced, crashed, gone, left (alone: nobody wants it off any more); `why` it was forced
-    off before its deadline.
+    `how` it ended, or is about to: guest (it shut itself down), forced, crashed, gone, left (alone: nobody wants it
+    off any more); `why` it was forced off before its deadline.
     """
 
     begun: float
@@ -102,5 +103,4 @@ class Clock:
         if self.how == "forced":
             why = f": {self.why}" if self.why else ""
             return f"forced off after {took:.0f} s{why}, {signals}" if self.signals else f"forced off at once{why}"
-        what = {"crashed": "guest crashed after", "gone": "guest was gone after", "left": "given up after"}.get(self.how, "guest shut down in")
-        return f"{what} {took:.1f} s, {signals}"
+        return f"{ENDED.get(self.how, 'guest shut down in')} {took:.1f} s, {signals}"

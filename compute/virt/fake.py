@@ -10,6 +10,7 @@ from pathlib import Path
 from compute.virt import content
 from compute.virt.base import (
     Driver,
+    Farewell,
     Guest,
     GuestEvent,
     GuestInvalidState,
@@ -86,6 +87,11 @@ class FakeDriver(Migration, Rescue, Shutdown, Driver):
     def guests(self) -> dict[str, PowerState]:
         with self._call("guests", ""):
             return self._state.powers()
+
+    def farewells(self) -> dict[str, Farewell]:
+        with self._call("farewells", ""):
+            powers = self._state.powers()
+            return {uuid: known for uuid, known in self._state.farewells().items() if powers.get(uuid) in ALIVE}
 
     def power_state(self, uuid: str) -> PowerState:
         with self._call("power_state", uuid):
@@ -284,6 +290,7 @@ class FakeDriver(Migration, Rescue, Shutdown, Driver):
                 properties=dict(guest.image.properties),
                 mark=mark or (old.mark if old else ""),
                 rescue=old.rescue if old else "",
+                farewell=guest.farewell,
             )
             self._state.save(record)
             self._state.keep_clock(guest.uuid, None)
@@ -296,8 +303,10 @@ class FakeDriver(Migration, Rescue, Shutdown, Driver):
     def _build(self, guest: Guest, virtual_size: int) -> None:
         """There, and off."""
         with self._state.alone():
-            properties = dict(guest.image.properties)
-            self._state.save(Record(guest.uuid, guest.name, PowerState.SHUTDOWN, virtual_size, properties=properties))
+            properties, off = dict(guest.image.properties), PowerState.SHUTDOWN
+            self._state.save(
+                Record(guest.uuid, guest.name, off, virtual_size, properties=properties, farewell=guest.farewell)
+            )
             self._state.happened(guest.uuid, Effect.BUILT)
 
     def _tell(self, event: GuestEvent) -> None:

@@ -152,12 +152,13 @@ class Migration:
         rows = self._state.run(f"SELECT {COLUMNS}, console FROM guests WHERE uuid = ?", uuid)  # noqa: S608
         if not rows:
             raise GuestNotFound(f"no guest {uuid} on this host")
-        return json.dumps(rows[0])
+        return json.dumps(dict(zip((*COLUMNS.split(", "), "console"), rows[0], strict=True)))
 
     def _unpack(self, uuid: str, packed: str, effect: Effect) -> None:
         values = json.loads(packed)
         marks = ", ".join("?" * len(values))
+        columns = ", ".join(values)
         with self._state.alone():
-            self._state.run(f"INSERT OR REPLACE INTO guests ({COLUMNS}, console) VALUES ({marks})", *values)  # noqa: S608
+            self._state.run(f"INSERT OR REPLACE INTO guests ({columns}) VALUES ({marks})", *values.values())  # noqa: S608
             self._state.run("DELETE FROM departed WHERE uuid = ?", uuid)
             self._state.happened(uuid, effect)

@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from compute.virt.base import GuestNotFound, PowerState
+from compute.virt.base import Farewell, GuestNotFound, PowerState
 from compute.virt.clock import Clock
 from compute.virt.fake_effects import KEPT, Effect, Happened
 
@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS guests (
     virtual_size INTEGER NOT NULL, mark TEXT NOT NULL DEFAULT '',
     off_at REAL, presses INTEGER NOT NULL DEFAULT 0, boots INTEGER NOT NULL DEFAULT 0,
     properties TEXT NOT NULL DEFAULT '{}', console TEXT NOT NULL DEFAULT '',
-    rescue TEXT NOT NULL DEFAULT '', clock TEXT NOT NULL DEFAULT '');
+    rescue TEXT NOT NULL DEFAULT '', clock TEXT NOT NULL DEFAULT '', farewell TEXT NOT NULL DEFAULT '');
 CREATE INDEX IF NOT EXISTS guests_going_down ON guests (off_at) WHERE off_at IS NOT NULL;
 CREATE TABLE IF NOT EXISTS images (id TEXT PRIMARY KEY, virtual_size INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS failures (
@@ -34,8 +34,8 @@ CREATE TABLE IF NOT EXISTS effects (
     verb TEXT NOT NULL, mark TEXT NOT NULL);
 """
 # of guests; a file of an older version has none
-LATER_COLUMNS = dict.fromkeys(("mark", "rescue", "clock"), "TEXT NOT NULL DEFAULT ''")
-COLUMNS = "uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue"
+LATER_COLUMNS = dict.fromkeys(("mark", "rescue", "clock", "farewell"), "TEXT NOT NULL DEFAULT ''")
+COLUMNS = "uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue, farewell"
 
 
 @dataclass(slots=True)
@@ -55,6 +55,7 @@ class Record:
     properties: Mapping[str, str] = field(default_factory=dict)
     mark: str = ""
     rescue: str = ""
+    farewell: Farewell = field(default_factory=lambda: Farewell(""))
 
 
 class State:
@@ -105,10 +106,10 @@ class State:
     def save(self, record: Record) -> None:
         self.run(
             f"INSERT INTO guests ({COLUMNS})"  # noqa: S608 - our own column names
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO UPDATE SET name=excluded.name,"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO UPDATE SET name=excluded.name,"
             " power=excluded.power, virtual_size=excluded.virtual_size, off_at=excluded.off_at,"
             " presses=excluded.presses, boots=excluded.boots, properties=excluded.properties,"
-            " mark=excluded.mark, rescue=excluded.rescue",
+            " mark=excluded.mark, rescue=excluded.rescue, farewell=excluded.farewell",
             record.uuid,
             record.name,
             int(record.power),
@@ -119,6 +120,7 @@ class State:
             json.dumps(dict(record.properties)),
             record.mark,
             record.rescue,
+            json.dumps(asdict(record.farewell)),
         )
 
     def forget(self, uuid: str) -> None:
@@ -150,6 +152,10 @@ class State:
             uuid: PowerState.SHUTDOWN if off_at is not None and off_at <= now else PowerState(power)
             for uuid, power, off_at in rows
         }
+
+    def farewells(self) -> dict[str, Farewell]:
+        """Of every guest there is a record of."""
+        return {uuid: _farewell(text) for uuid, text in self.run("SELECT uuid, farewell FROM guests")}
 
     def next_down(self) -> float | None:
         """When the next guest powers itself off, None if none will."""
@@ -232,9 +238,15 @@ class State:
 
 
 def _record(row: tuple) -> Record:
-    uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue = row
-    power, properties = PowerState(power), json.loads(properties)
-    record = Record(uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue)
+    uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue, farewell = row
+    properties, farewell = json.loads(properties), _farewell(farewell)
+    record = Record(
+        uuid, name, PowerState(power), virtual_size, off_at, presses, boots, properties, mark, rescue, farewell
+    )
     if off_at is not None and off_at <= time.time():  # it went down, maybe while nobody looked
         record.power, record.off_at, record.presses = PowerState.SHUTDOWN, None, 0
     return record
+
+
+def _farewell(text: str) -> Farewell:
+    return Farewell(**json.loads(text)) if text else Farewell("")

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from compute.virt.base import (
+    Farewell,
     GuestInvalidState,
     GuestNotFound,
     ImageUnusable,
@@ -400,3 +401,21 @@ def test_the_sole_image_of_a_guest_is_kept_by_no_host(bench: Bench, tmp_path):
         bench.wait_console(guest.uuid, READY)
         assert bench.fetches == fetches + turn
         bench.driver.destroy(guest.uuid)
+
+
+def test_how_a_guest_wants_to_be_shut_down_is_known_to_its_host_while_it_is_on(bench: Bench):
+    driver = bench.driver
+    hasty = replace(bench.guest(), shutdown_timeout=0, shutdown_priority=-3)
+    driver.spawn(hasty, bench.fetch)
+    plain = replace(bench.guest(hasty.image))
+    driver.spawn(plain, bench.fetch)
+    driver.pause(plain.uuid)
+    name = 'a "guest" <&>'
+    assert driver.farewells() == {hasty.uuid: Farewell(name, 0, -3), plain.uuid: Farewell(name, None, 0)}
+
+    driver.power_off(plain.uuid)
+    assert driver.farewells() == {hasty.uuid: Farewell(name, 0, -3)}
+    for start in (driver.power_on, driver.reboot_hard):
+        driver.power_off(plain.uuid)
+        start(replace(plain, display_name="renamed", shutdown_timeout=7))
+        assert driver.farewells()[plain.uuid] == Farewell("renamed", 7, 0)

@@ -11,6 +11,7 @@ import libvirt
 
 from compute.virt.base import (
     Driver,
+    Farewell,
     Guest,
     GuestEvent,
     GuestInvalidState,
@@ -118,6 +119,17 @@ class LibvirtDriver(Moving, rescue.Rescue, Shutdown, Driver):
                     state, reason = stats["state.state"], stats["state.reason"]
                     states[uuid] = power_state(state, reason, has_saved_memory=uuid in saved)
         return states
+
+    def farewells(self) -> dict[str, Farewell]:
+        known = {}
+        with translated():
+            ours = {entry.name for entry in self._guests.iterdir()} - self._arriving.all()
+            on = self._host.connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+        for domain in on:
+            if domain.UUIDString() in ours:
+                with suppress(GuestNotFound):  # it is being destroyed
+                    known[domain.UUIDString()] = LibvirtGuest(domain).farewell()
+        return known
 
     def power_state(self, uuid: str) -> PowerState:
         try:

@@ -9,11 +9,26 @@ from time import monotonic
 
 import libvirt
 
-from compute.virt.base import GuestInvalidState, GuestNotFound, OperationTimedOut, PowerState, VirtError
+from compute.virt.base import (
+    Farewell,
+    GuestInvalidState,
+    GuestNotFound,
+    OperationTimedOut,
+    PowerState,
+    VirtError,
+)
 from compute.virt.clock import Clock
 from compute.virt.libvirt.bounded import bounded
 from compute.virt.libvirt.errors import translated
-from compute.virt.libvirt.xml import CLOCK_NAMESPACE, CLOCK_PREFIX, NAMESPACE, clock_text, clock_xml, reboot_mark
+from compute.virt.libvirt.xml import (
+    CLOCK_NAMESPACE,
+    CLOCK_PREFIX,
+    NAMESPACE,
+    clock_text,
+    clock_xml,
+    farewell,
+    reboot_mark,
+)
 
 CALL_SECONDS = 60.0
 SAVE_SECONDS = 600.0
@@ -61,6 +76,10 @@ class LibvirtGuest:
     def reboot_mark(self) -> str:
         """The mark its definition has of the last reboot begun; "" if it has none."""
         return reboot_mark(kept) if (kept := self._metadata(NAMESPACE)) else ""
+
+    def farewell(self) -> Farewell:
+        """How it wants to be shut down, as its definition says."""
+        return farewell(kept) if (kept := self._metadata(NAMESPACE)) else Farewell("")
 
     def clock(self) -> Clock | None:
         """The clock of its last shutdown, which is in its definition until that is made anew."""

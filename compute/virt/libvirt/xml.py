@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from compute.virt.base import Guest, VirtError
+from compute.virt.base import Farewell, Guest, VirtError
 
 NAMESPACE = "urn:stillwater:guest:1"
 CLOCK_NAMESPACE, CLOCK_PREFIX = "urn:stillwater:shutdown:1", "stillwater-shutdown"
@@ -89,6 +89,14 @@ def reboot_mark(metadata: str) -> str:
     return ET.fromstring(metadata).findtext("{*}reboot") or ""  # noqa: S314 - ours, from libvirt
 
 
+def farewell(metadata: str) -> Farewell:
+    """How the guest wants to be shut down, out of our element of a domain's metadata; an older one says less."""
+    element = ET.fromstring(metadata)  # noqa: S314 - ours, from libvirt
+    said = {name: element.findtext(f"{{*}}{name}") or "" for name in ("name", "shutdown_timeout", "shutdown_priority")}
+    seconds = int(said["shutdown_timeout"]) if said["shutdown_timeout"] else None
+    return Farewell(said["name"], seconds, int(said["shutdown_priority"] or 0))
+
+
 def clock_xml(text: str) -> str:
     """The element of a domain's metadata that keeps a shutdown's clock."""
     element = ET.Element("clock")
@@ -128,6 +136,8 @@ def _metadata(domain: ET.Element, guest: Guest, reboot_mark: str) -> None:
         ("name", guest.display_name),
         ("image", guest.image.id),
         ("reboot", reboot_mark),
+        ("shutdown_timeout", "" if guest.shutdown_timeout is None else str(guest.shutdown_timeout)),
+        ("shutdown_priority", str(guest.shutdown_priority)),
     ):
         _text(metadata, f"{{{NAMESPACE}}}{name}", _printable(value))
 
