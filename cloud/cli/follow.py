@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from cloud.cli.arguments import WAIT_SECONDS
@@ -22,8 +23,10 @@ def follow(remote: Remote, orders: list[Order], timeout: float | None, screen: S
     limit = began + (timeout or WAIT_SECONDS)
     while True:
         for order in list(still_open(orders)):
-            _look(remote, order, max(1.0, min(limit - time.monotonic(), REQUEST_SECONDS)))
+            seen = _look(remote, order, max(1.0, min(limit - time.monotonic(), REQUEST_SECONDS)))
             screen.show(order)
+            if not seen:  # the others would not be seen either, and would use up the time
+                break
             if timeout is None and order.look.left is not None:
                 limit = max(limit, time.monotonic() + order.look.left + AFTER_GRACE)
         left = limit - time.monotonic()
@@ -35,19 +38,20 @@ def follow(remote: Remote, orders: list[Order], timeout: float | None, screen: S
                   f"Wait on: stillwater server show {order.server.id} --wait")  # fmt: skip
 
 
-def _look(remote: Remote, order: Order, seconds: float) -> None:
-    """One look at the server, and one into the journal for what was asked of it."""
+def _look(remote: Remote, order: Order, seconds: float) -> bool:
+    """One look at the server, and one into the journal for what was asked of it; whether the API answered."""
     try:
         server = remote.show(order.server.id, seconds)
         action = remote.action(order.server.id, order.request_id, seconds) if order.request_id else None
     except Away as away:  # the operation goes on without the API, so the wait does
-        order.look = Look(order.look.status, order.look.task, away=str(away))
-        return
+        order.look = replace(order.look, away=str(away))
+        return False
     outcome = order.look.shutdown.get("outcome", "")
     order.look = Look.of(server) if server else Look("DELETED")
     if outcome and not order.look.shutdown:
         order.look.shutdown = {"outcome": outcome}  # how it went, when the server shows it no more
     _judge(order, server, action)
+    return True
 
 
 def _judge(order: Order, server: dict[str, Any] | None, action: dict[str, Any] | None) -> None:

@@ -38,11 +38,13 @@ class Shell:
         (home / ".config/openstack").mkdir(parents=True)
         (home / ".config/openstack/clouds.yaml").write_text(f"clouds:\n{lines}")
 
-    def begin(self, *words: str, user: str = "demo", **variables: str) -> subprocess.Popen[str]:
-        """Start it; a follower of its output."""
+    def begin(
+        self, *words: str, user: str = "demo", stderr: int = subprocess.PIPE, **variables: str
+    ) -> subprocess.Popen[str]:
+        """Start it and let it run."""
         return subprocess.Popen(
             [*COMMAND, *words], cwd=ROOT, env=self.environment | {"OS_CLOUD": user} | variables, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr,
         )  # fmt: skip
 
     def end(self, process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:

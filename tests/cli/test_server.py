@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 
 from django.utils import timezone
@@ -137,6 +139,20 @@ def test_ctrl_c_ends_the_wait_and_nothing_else(shell, boot, cloud):
     assert "web1: interrupted: it goes on" in err
     cloud.work()
     assert cloud.row(web).vm_state == "stopped"
+
+
+def test_on_a_terminal_a_line_turns_until_it_is_over(shell, boot, cloud):
+    boot("web1")
+    ours, theirs = pty.openpty()
+    waiting = shell.begin("server", "stop", "web1", "--wait", stderr=theirs, TERM="xterm", COLUMNS="100")
+    os.close(theirs)
+    shown = b""
+    while b"powering-off" not in shown:
+        shown += os.read(ours, 4096)
+    assert b"web1" in shown
+    done = shell.end(waiting)
+    assert (done.returncode, done.stdout.startswith("web1: stopped in ")) == (0, True)
+    os.close(ours)
 
 
 def test_a_list_waits_until_nothing_goes_on(shell, boot, demo):
