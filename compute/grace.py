@@ -94,6 +94,11 @@ def shut_down(run: Run) -> str:
     return clock.words() if clock.ended else "guest was off after a restart"
 
 
+def as_reboot(words: str) -> str:
+    """What `shut_down` says, of a guest that is on again."""
+    return words.replace("forced off", "fell back to a hard reboot")
+
+
 def end_now(run: Run) -> None:
     """End the clock of a guest that somebody is shutting down with grace, and that is to go off otherwise now."""
     clock = run.hypervisor.clock(run.instance.uuid)

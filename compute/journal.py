@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F, Q, QuerySet
-from django.db.models.functions import Greatest
+from django.db.models import Case, F, Q, QuerySet, When
+from django.db.models.functions import Coalesce, Greatest
 from django.utils import timezone
 
 from cells.context import current_alias
@@ -59,9 +59,10 @@ def claim(step_id: int, worker: str, incarnation: str, host: str | None = None) 
             return None
         now = timezone.now()
         due = Q(not_before__isnull=True) | Q(not_before__lte=now)
+        begun = Case(When(clock__isnull=False, then=Coalesce("started_at", now)), default=now)  # its wait is part of it
         won = Step.objects.filter(due, pk=step_id, state=QUEUED).update(
             state=RUNNING, worker=worker, incarnation=incarnation, attempts=F("attempts") + 1,
-            started_at=now,
+            started_at=begun,
         )  # fmt: skip
         if not won:
             return None
@@ -73,7 +74,8 @@ def claim(step_id: int, worker: str, incarnation: str, host: str | None = None) 
 def close_step(step: Step, state: Step.State, *, traceback: str = "") -> bool:
     """End a step this process runs; False when it is not this process's any more (then write nothing)."""
     now = timezone.now()
-    won = _mine(step).update(state=state, finished_at=now, details=step.details, traceback=traceback)
+    how = {"details": step.details, "traceback": traceback, "clock": step.clock}
+    won = _mine(step).update(state=state, finished_at=now, **how)
     if won:
         InstanceAction.objects.filter(pk=step.action_id).update(updated_at=now)
     return bool(won)

@@ -44,7 +44,7 @@ def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
     good = action.makes_good(step.name)
     killpoints.reached("undo.begun" if good else "step.claimed", step.name, step.server_id)
     run = Run(Instance.objects.get(uuid=step.server_id), step.action, step, driver)
-    begun = timezone.now()
+    begun = step.started_at or timezone.now()
     if not action.is_wanted(run):
         _persistently(partial(_preempted, action, run))
         return

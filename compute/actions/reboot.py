@@ -58,7 +58,7 @@ class Reboot(ServerAction):
             return
         waited = run.step.clock is not None  # and is off by now
         if not run.params["hard"] and (waited or driver.power_state(guest.uuid) == PowerState.RUNNING):
-            run.note(grace.shut_down(run).replace("forced off", "fell back to a hard reboot"))
+            run.note(grace.as_reboot(grace.shut_down(run)))
         elif run.params["hard"]:
             grace.end_now(run)
         driver.reboot_hard(guest, mark)

@@ -15,7 +15,7 @@ from cells import health, scatter
 from cells.context import target_cell
 from cells.models import BuildRequest, InstanceMapping
 from cloud.errors import BadRequest, NotFound
-from compute import lookup
+from compute import lookup, shutdowns
 from compute.api import paging
 from compute.api.base import ComputeView
 from compute.api.server_query import moment
@@ -95,7 +95,7 @@ class InstanceActionView(InstanceActionsView):
             row = InstanceAction.objects.filter(server_id=server_id, request_id=action_id).first()
             if row is None:
                 raise NotFound(f"Action for request_id {action_id} on instance {server_id} not found")
-            steps = list(row.steps.order_by("queued_at", "pk"))
+            steps = list(row.steps.select_related("action").order_by("queued_at", "pk"))
         shape = self._shape(row)
         if self.version >= (2, 51) or self.allows("os_compute_api:os-instance-actions:events"):
             shape["events"] = [self._event(step, mapping.project_id) for step in steps]
@@ -117,6 +117,8 @@ class InstanceActionView(InstanceActionsView):
                 event["host"] = step.host or step.worker or None
         if self.version >= (2, 84) and self.allows("os_compute_api:os-instance-actions:events:details"):
             event["details"] = step.details or None
+        if self.version >= (2, 84) and step.clock is not None:  # who owns a server may know how it went down
+            event["shutdown"] = shutdowns.shown(step)
         return event
 
 

@@ -12,7 +12,7 @@ import orjson
 
 from cells.models import InstanceMapping, RequestSpec
 from cloud.caller import Caller
-from compute import groups, policy, server_rows, state
+from compute import groups, policy, server_rows, shutdowns, state
 from compute.api.base import bookmark, links
 from compute.microversion import Version
 from compute.models import Instance, Service
@@ -109,7 +109,8 @@ def current(instance: Instance, version: Version, caller: Caller) -> dict[str, A
     """The row as it is now, as text."""
     rows = Instance.objects.using(instance._state.db).filter(pk=instance.pk)
     row = server_rows.read(rows)[0]
-    return full(row, View.of(version, caller, _services_of(row, rows.db, caller)))
+    server = full(row, View.of(version, caller, _services_of(row, rows.db, caller)))
+    return server | (_shutdown(row, rows.db) if row.task_state is not None else {})
 
 
 def future(instance: Instance, columns: Mapping[str, Any], version: Version, caller: Caller) -> dict[str, Any]:
@@ -172,6 +173,16 @@ def host_status(service: Service | None, host: str) -> str:
     if service.disabled:
         return "MAINTENANCE"
     return "UP" if service.is_up else "UNKNOWN"
+
+
+def _shutdown(row: ServerRow, database: str) -> dict[str, Any]:
+    """Of a guest on its way off: its clock, and as progress the share of its grace that has passed."""
+    steps = shutdowns.going_on(row.uuid, database)
+    if not steps:
+        return {}
+    newest = steps[-1]  # they all wait for one clock
+    passed = shutdowns.share(newest)
+    return {"shutdown": shutdowns.shown(newest)} | ({} if passed is None else {"progress": passed})
 
 
 def _services_of(row: ServerRow, database: str, caller: Caller) -> dict[str, Service]:

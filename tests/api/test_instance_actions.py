@@ -75,7 +75,7 @@ def test_one_action_shows_its_steps_to_the_owner_since_251(api, admin, busy):
     for version, mine, admins in [
         ("2.51", set(), {"traceback"}),
         ("2.62", {"hostId"}, {"traceback", "host"}),
-        ("2.84", {"hostId"}, {"traceback", "host", "details"}),
+        ("2.84", {"hostId", "shutdown"}, {"traceback", "host", "details"}),
     ]:
         event = api.get(path, version=version).json()["instanceAction"]["events"][0]
         assert event.keys() == base | mine, version
