@@ -1,41 +1,125 @@
-"""Which cells failed lately, so that only the first request after a failure pays for it."""
+"""Which cells do not answer: one breaker per cell and process, so that only the first request after a failure pays.
+
+A cell that failed is DOWN at once for everybody, until a look of our own (never a request) finds it back. Looks
+come one at a time, ever less often, at least once every CELL_RETRY_INTERVAL.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from django.conf import settings
 
-_lock = threading.Lock()
-_down: dict[str, tuple[float, str]] = {}  # cell id -> (when to look again, reason)
+from cloud import log
+
+logger = log.get(__name__)
+FIRST_PAUSE = 0.25  # of an interval, then twice as long each time, up to one interval
+_changed = threading.Condition()
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A cell that is held to be down."""
+
+    reason: str
+    since: float = field(default_factory=time.time)  # seconds since 1970
+    looks: int = 0
+    next_look: float = 0.0  # monotonic
+
+    @property
+    def seconds_until_look(self) -> float:
+        """Until somebody looks whether it is back."""
+        return max(0.0, self.next_look - time.monotonic())
+
+
+_down: dict[str, Outage] = {}
+_look: Callable[[Collection[str]], Mapping[str, str]] | None = None
+_thread: threading.Thread | None = None
 
 
 def known_down(cell_id: str) -> str:
-    """Why the cell is held to be down; "" when it is up or this caller is to look again.
+    """Why the cell is held to be down; "" when it is up."""
+    found = _down.get(cell_id)
+    return found.reason if found else ""
 
-    One caller per interval gets "": it is the probe.
-    """
-    with _lock:
-        found = _down.get(cell_id)
-        if found is None:
-            return ""
-        again, reason = found
-        now = time.monotonic()
-        if now >= again:
-            _down[cell_id] = (now + settings.CELL_RETRY_INTERVAL, reason)
-            return ""
-        return reason
+
+def outage(cell_id: str) -> Outage | None:
+    """What is known of a cell that is down."""
+    return _down.get(cell_id)
 
 
 def seen_down(cell_id: str, reason: str) -> None:
-    """Remember a failure."""
-    with _lock:
-        _down[cell_id] = (time.monotonic() + settings.CELL_RETRY_INTERVAL, reason)
+    """Remember a failure, and begin to look for its end."""
+    with _changed:
+        before = _down.get(cell_id)
+        if before is None:
+            _down[cell_id] = _next(Outage(reason))
+            logger.warning("cell.down", cell=cell_id, reason=reason)
+        else:
+            _down[cell_id] = replace(before, reason=reason)
+        _start()
+        _changed.notify_all()
 
 
 def seen_up(cell_id: str) -> None:
     """It answered."""
     if cell_id in _down:
-        with _lock:
-            _down.pop(cell_id, None)
+        with _changed:
+            found = _down.pop(cell_id, None)
+        if found is not None:
+            logger.info("cell.up", cell=cell_id, seconds=round(time.time() - found.since, 1))
+
+
+def look_with(look: Callable[[Collection[str]], Mapping[str, str]]) -> None:
+    """How to look at cells: what is still wrong with each of them, "" when nothing is."""
+    global _look  # one way to look, for the whole process
+    _look = look
+
+
+def _next(found: Outage) -> Outage:
+    interval = float(settings.CELL_RETRY_INTERVAL)
+    pause = min(interval, interval * FIRST_PAUSE * 2**found.looks)
+    return replace(found, looks=found.looks + 1, next_look=time.monotonic() + pause)
+
+
+def _start() -> None:
+    """In this process: a thread does not outlive a fork."""
+    global _thread
+    if _look is not None and (_thread is None or not _thread.is_alive()):
+        _thread = threading.Thread(target=_watch, name="cell-breaker", daemon=True)
+        _thread.start()
+
+
+def _watch() -> None:
+    """Look at those whose time has come; end when every cell is up."""
+    global _thread
+    while True:
+        with _changed:
+            if not _down:
+                _thread = None
+                return
+            now = time.monotonic()
+            due = [cell_id for cell_id, found in _down.items() if found.next_look <= now]
+            if not due:
+                _changed.wait(max(0.01, min(found.next_look for found in _down.values()) - now))
+                continue
+        try:
+            wrong = _look(due) if _look is not None else {}
+        except Exception as error:  # the global database is away, say: nothing new is known
+            logger.warning("cell.look_failed", error=repr(error))
+            wrong = {cell_id: known_down(cell_id) for cell_id in due}
+        for cell_id in due:
+            _looked(cell_id, wrong.get(cell_id, ""))
+
+
+def _looked(cell_id: str, wrong: str) -> None:
+    if not wrong:
+        seen_up(cell_id)
+        return
+    with _changed:
+        found = _down.get(cell_id)
+        if found is not None:
+            _down[cell_id] = _next(replace(found, reason=wrong))

@@ -1,14 +1,15 @@
 """Ask many cells at once, within one deadline. A cell that does not answer is DOWN: an answer, not an error.
 
-Threads are bounded per cell, so a cell that hangs cannot use up what the others need. A cell that just
-failed is remembered (`cells.health`) and answers DOWN at once until somebody looks again.
+Threads are bounded per cell, so a cell that hangs cannot use up what the others need; and whoever hangs is cut
+off at the deadline, so that its thread and connection are free for the look that finds the cell back. A cell that
+failed is remembered (`cells.health`) and answers DOWN at once until then.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -20,14 +21,14 @@ from django.db import InterfaceError, OperationalError, ProgrammingError, connec
 
 from cells import health
 from cells.context import register, target_cell
+from cells.lines import Line
 from cells.models import Cell
 from cells.urls import BadDatabaseUrl
-from cloud import log
 
-logger = log.get(__name__)
 T = TypeVar("T")
 AWAY = (OperationalError, InterfaceError, BadDatabaseUrl, ImproperlyConfigured, OSError)
 UNDEFINED_TABLE = "42P01"  # PostgreSQL: between cell_create and cell_migrate
+LATE, BUSY = "did not answer in time", "this process is too busy to ask it"
 THREADS_PER_CELL = 4
 _pools: dict[str, ThreadPoolExecutor] = {}
 _pools_lock = threading.Lock()
@@ -52,22 +53,32 @@ class Gathered(Generic[T]):
         return list(self.answers.values())
 
 
+@dataclass(slots=True)
+class _Question(Generic[T]):
+    future: Future[T]
+    line: Line
+
+
 def gather(cells: Iterable[Cell], ask: Callable[[Cell], T], timeout: float | None = None) -> Gathered[T]:
     """Run `ask(cell)` with each cell targeted, all at once; errors of a database are DOWN.
 
     Other exceptions are bugs and are raised. `timeout` in seconds (default CELL_TIMEOUT) is for all.
     """
-    end = time.monotonic() + (timeout or settings.CELL_TIMEOUT)
     result: Gathered[T] = Gathered({}, {})
-    waiting: dict[str, Future[T]] = {}
+    asked = []
     for cell in cells:
         reason = health.known_down(cell.id)
         if reason:
             result.down[cell.id] = Down(reason)
         else:
-            waiting[cell.id] = _pool(cell.id).submit(_ask_one, cell, ask)
-    for cell_id, future in waiting.items():
-        _collect(cell_id, future, end, result)
+            asked.append(cell)
+    _ask_all(asked, ask, time.monotonic() + (timeout or settings.CELL_TIMEOUT), result)
+    for cell_id in result.answers:
+        health.seen_up(cell_id)
+    for cell in asked:
+        failed = result.down.get(cell.id)
+        if failed is not None and failed.reason != BUSY:
+            health.seen_down(cell.id, failed.reason)
     return result
 
 
@@ -77,24 +88,30 @@ def one(cell: Cell, ask: Callable[[Cell], T]) -> T | Down:
     return gathered.answers[cell.id] if cell.id in gathered.answers else gathered.down[cell.id]
 
 
-def _collect(cell_id: str, future: Future[T], end: float, result: Gathered[T]) -> None:
+def _ask_all(cells: Iterable[Cell], ask: Callable[[Cell], T], end: float, result: Gathered[T]) -> None:
+    waiting: dict[str, _Question[T]] = {}
+    for cell in cells:
+        line = Line()
+        waiting[cell.id] = _Question(_pool(cell.id).submit(_ask_one, cell, ask, line), line)
+    for cell_id, question in waiting.items():
+        _collect(cell_id, question, end, result)
+
+
+def _collect(cell_id: str, question: _Question[T], end: float, result: Gathered[T]) -> None:
     try:
-        result.answers[cell_id] = future.result(timeout=max(0.0, end - time.monotonic()))
+        result.answers[cell_id] = question.future.result(timeout=max(0.0, end - time.monotonic()))
     except FutureTimeout:
-        future.cancel()
-        result.down[cell_id] = Down("did not answer in time")
+        never_asked = question.future.cancel()
+        question.line.cut()
+        result.down[cell_id] = Down(BUSY if never_asked else LATE)
     except AWAY as exc:
         result.down[cell_id] = Down(type(exc).__name__)
-    else:
-        health.seen_up(cell_id)
-        return
-    health.seen_down(cell_id, result.down[cell_id].reason)
-    logger.warning("cell.down", cell=cell_id, reason=result.down[cell_id].reason)
 
 
-def _ask_one(cell: Cell, ask: Callable[[Cell], T]) -> T:
+def _ask_one(cell: Cell, ask: Callable[[Cell], T], line: Line) -> T:
     alias = register(cell)
     connections[alias].close_if_unusable_or_obsolete()
+    line.open(alias)
     try:
         with target_cell(alias):
             return ask(cell)
@@ -105,6 +122,8 @@ def _ask_one(cell: Cell, ask: Callable[[Cell], T]) -> T:
         if getattr(exc.__cause__, "sqlstate", "") == UNDEFINED_TABLE:
             raise OperationalError("the cell has no tables yet: run cell_migrate") from exc
         raise
+    finally:
+        line.close()
 
 
 def _pool(cell_id: str) -> ThreadPoolExecutor:
@@ -114,3 +133,24 @@ def _pool(cell_id: str) -> ThreadPoolExecutor:
             pool = ThreadPoolExecutor(THREADS_PER_CELL, thread_name_prefix=f"cell-{cell_id[:8]}")
             _pools[cell_id] = pool
         return pool
+
+
+def _look(cell_ids: Collection[str]) -> dict[str, str]:
+    """What is still wrong with cells that are down. One that is forgotten meanwhile is nobody's trouble."""
+    result: Gathered[None] = Gathered({}, {})
+    try:
+        cells = list(Cell.objects.filter(pk__in=cell_ids))
+    finally:
+        connections["default"].close()  # this thread looks seldom
+    _ask_all(cells, _touch, time.monotonic() + settings.CELL_TIMEOUT, result)
+    return {cell_id: down.reason for cell_id, down in result.down.items()}
+
+
+def _touch(cell: Cell) -> None:
+    """What requests ask of a cell: a database that is there with its tables locked is no use."""
+    with connections[cell.alias].cursor() as cursor:
+        for table in ("compute_instance", "compute_service"):
+            cursor.execute(f"SELECT 1 FROM {table} LIMIT 1")  # noqa: S608  our own names
+
+
+health.look_with(_look)

@@ -10,11 +10,14 @@ from django.db import InterfaceError, OperationalError
 
 from cells import health, scatter
 from cells.context import target_cell
+from cells.lines import cut_after
 from cells.models import BuildRequest, Cell, InstanceMapping
 from cloud.caller import Caller
 from compute import boot
 from compute.errors import CellDown, ServerNotFound, ServerNotReady
 from compute.models import Instance
+
+SECONDS_TO_CHANGE = 10.0  # the cell answered just now; so long it may take to record what is asked of it
 
 
 @dataclass(slots=True)
@@ -71,7 +74,8 @@ def server(server_id: str, caller: Caller) -> Iterator[Instance]:
         if instance is None:
             raise ServerNotReady(server_id) if found.request else ServerNotFound(server_id)
         try:
-            yield instance
+            with cut_after(cell.alias, SECONDS_TO_CHANGE):
+                yield instance
         except (OperationalError, InterfaceError) as exc:
             health.seen_down(cell.id, type(exc).__name__)
             raise CellDown(cell.name) from exc

@@ -45,7 +45,7 @@ def down_cell(
     monkeypatch.setattr(BaseDatabaseWrapper, "ensure_connection", django_db_blocker._real_ensure_connection)
     cell = Cell.objects.create(
         id="33333333-3333-4333-8333-333333333333", name="cell3",
-        database_url="sqlite:////nonexistent/dir/x.sqlite3",
+        database_url="sqlite:////proc/nowhere/dir/x.sqlite3",
     )  # fmt: skip
     yield cell
     if cell.alias in connections.databases:

@@ -17,7 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from cells import health
 from cells.models import Cell
 
-NOWHERE = "sqlite:////nonexistent/x.sqlite3"
+NOWHERE = "sqlite:////proc/nowhere/x.sqlite3"
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
 
 import pytest
 
 from cells import health, scatter
+from cells.models import Cell
 from compute.models import Service
 from tests.cells import rows
 
@@ -95,23 +98,79 @@ def test_many_requests_at_once_while_a_cell_hangs(cells, hung, settings):
     assert all(sorted(one.values()) == ["cell0", "cell1"] and slow in one.down for one in found)
 
 
-def test_a_cell_that_is_back_is_asked_after_the_interval(cells, settings):
-    settings.CELL_RETRY_INTERVAL = 0.05
+def test_a_cell_that_is_back_is_found_by_a_look_of_our_own(cells, settings):
+    settings.CELL_RETRY_INTERVAL = 0.2
     cell = cells["cell1"]
     health.seen_down(cell.id, "was away")
     assert isinstance(scatter.one(cell, hosts), scatter.Down)
-    deadline = time.monotonic() + 5
-    while isinstance(scatter.one(cell, hosts), scatter.Down):
-        assert time.monotonic() < deadline
+    until(lambda: not health.known_down(cell.id))  # no request asked meanwhile
+    assert scatter.one(cell, hosts) == []
+
+
+def test_no_request_waits_for_the_look_at_a_cell_that_is_down(lost, settings):
+    settings.CELL_RETRY_INTERVAL = 0.1
+    asked = []
+    scatter.one(lost, hosts)
+    until(lambda: health.outage(lost.id).looks > 3)
+    assert isinstance(scatter.one(lost, asked.append), scatter.Down)
+    assert asked == []
+    assert health.known_down(lost.id) == "OperationalError"
+
+
+def test_looks_become_rarer_and_never_rarer_than_the_interval(settings):
+    settings.CELL_RETRY_INTERVAL = 8.0
+    found, pauses = health.Outage("away"), []
+    for _ in range(5):
+        found = health._next(found)
+        pauses.append(round(found.seconds_until_look))
+    assert pauses == [2, 4, 8, 8, 8]
+
+
+def test_a_cell_that_is_forgotten_is_nobodys_trouble(settings):
+    settings.CELL_RETRY_INTERVAL = 0.1
+    health.seen_down("c", "away")
+    until(lambda: not health.known_down("c"))
+
+
+def test_a_cell_that_accepts_and_never_answers_holds_up_nobody_and_no_thread(cells, silent, settings):
+    settings.CELL_TIMEOUT, settings.CELL_RETRY_INTERVAL = 0.5, 60
+    everybody = [*cells.values(), silent]
+    started = time.monotonic()
+    with ThreadPoolExecutor(16) as callers:
+        found = list(callers.map(lambda _: scatter.gather(everybody, hosts), range(16)))
+    assert time.monotonic() - started < 3
+    assert all(len(one.answers) == 3 and silent.id in one.down for one in found)
+    assert health.known_down(silent.id) == scatter.LATE
+    started = time.monotonic()
+    scatter.gather(everybody, hosts)
+    assert time.monotonic() - started < 0.4
+
+
+def test_a_process_that_is_too_busy_to_ask_does_not_call_the_cell_down(cells, hung):
+    cell = cells["cell2"]
+    pool = [threading.Thread(target=scatter.one, args=(cell, lambda _: hung.wait(20))) for _ in range(4)]
+    for thread in pool:
+        thread.start()
+    until(lambda: scatter._pool(cell.id)._work_queue.qsize() == 0)
+    gathered = scatter.gather([cell], hosts, timeout=0.2)
+    assert gathered.down[cell.id].reason == scatter.BUSY
     assert health.known_down(cell.id) == ""
+    hung.set()
+    for thread in pool:
+        thread.join(30)
 
 
-def test_one_caller_per_interval_looks_again(settings):
-    settings.CELL_RETRY_INTERVAL = 0.05
-    health.seen_down("c", "away")
-    deadline = time.monotonic() + 5
-    while health.known_down("c"):
+@pytest.fixture
+def silent(cells):
+    """A cell whose database takes the call and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"postgresql://nobody@127.0.0.1:{server.getsockname()[1]}/silent"
+        yield Cell.objects.create(id=str(uuid4()), name="silent", database_url=url)
+
+
+def until(is_so):
+    """Within a generous time."""
+    deadline = time.monotonic() + 30
+    while not is_so():
         assert time.monotonic() < deadline
-    settings.CELL_RETRY_INTERVAL = 60
-    health.seen_down("c", "away")
-    assert health.known_down("c") == "away"
+        time.sleep(0.01)

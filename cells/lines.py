@@ -1,0 +1,100 @@
+"""Ending a question to a database from outside: a server that says nothing says nothing of a time limit either."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from django.db import connections
+
+
+class Line:
+    """The connection a question goes over, while it does."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wrapper: Any = None
+        self._is_cut = False
+
+    def open(self, alias: str) -> None:
+        """This thread's connection to a database is the one, from now on."""
+        with self._lock:
+            self._wrapper = connections[alias]
+
+    def close(self) -> None:
+        """The question is over: whatever comes over the connection next is not to be cut."""
+        with self._lock:
+            self._wrapper = None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether somebody cut it while the question was under way."""
+        return self._is_cut
+
+    def cut(self) -> None:
+        """From any thread. Whoever waits gets an OperationalError now.
+
+        PostgreSQL only: SQLite waits for locks, and that has a limit of its own; so has connecting.
+        """
+        with self._lock:
+            if self._wrapper is None:
+                return
+            self._is_cut = True
+            connection = getattr(self._wrapper, "connection", None)
+            if connection is None or self._wrapper.vendor != "postgresql":
+                return
+            # suppressed: it is closed this very moment
+            with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as line:
+                line.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def cut_after(alias: str, seconds: float) -> Iterator[None]:
+    """This thread's questions to a database end by then, with an OperationalError where they do not by themselves."""
+    line = Line()
+    line.open(alias)
+    _watch(line, time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        line.close()
+        _forget(line)
+
+
+_changed = threading.Condition()
+_watched: dict[Line, float] = {}
+_thread: threading.Thread | None = None
+
+
+def _watch(line: Line, end: float) -> None:
+    global _thread  # one thread for all lines of the process; not one that a fork left behind
+    with _changed:
+        _watched[line] = end
+        if _thread is None or not _thread.is_alive():
+            _thread = threading.Thread(target=_run, name="line-cutter", daemon=True)
+            _thread.start()
+        elif min(_watched.values()) == end:
+            _changed.notify()
+
+
+def _forget(line: Line) -> None:
+    with _changed:
+        _watched.pop(line, None)
+
+
+def _run() -> None:
+    while True:
+        with _changed:
+            now = time.monotonic()
+            late = [line for line, end in _watched.items() if end <= now]
+            for line in late:
+                _watched.pop(line)
+            if not late:
+                _changed.wait(min(_watched.values()) - now if _watched else None)
+        for line in late:
+            line.cut()
