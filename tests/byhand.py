@@ -100,9 +100,7 @@ class Host:
             yield keeper
         finally:
             grace.attend(None)
-            keeper.close()
-            keeper._thread.join(10)
-            keeper._hands.shutdown(wait=True)
+            keeper.close(10)
 
     def waiting(self) -> list[Step]:
         """Its steps that wait."""

@@ -1,4 +1,4 @@
-"""Keeps the clocks of one host's guests: a thread that knows when something is due, and a few that do it.
+"""Keeps the clocks of one host's guests: a thread that knows when something is due, and a few hands that do it.
 
 No thread waits for a guest: fifty guests that take a minute each cost fifty entries in a dict.
 """
@@ -6,35 +6,40 @@ No thread waits for a guest: fifty guests that take a minute each cost fifty ent
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
-from compute.virt.base import Driver, HypervisorUnavailable, VirtError
+from compute.virt.base import Driver, HypervisorUnavailable
 from compute.virt.clock import Clock
 
 log = logging.getLogger(__name__)
 HANDS = 8  # guests that are signalled or forced off at the same moment; an agent may take two seconds
-AGAIN = 1.0  # seconds until a hypervisor that did not answer is asked again
+MOST_HANDS = 64  # those included that hold a guest whose hypervisor does not let go of them
+STUCK = 3.0  # seconds after which another hand does the others' work
+AGAIN, LONGEST_PAUSE = 1.0, 30.0  # seconds until what went wrong is tried again; less often each time
+LONGEST_SLEEP = 60.0  # the wall clock may be set meanwhile
 BLINK = 0.1
+PAST = ""  # in place of a guest: the clocks that a past life left
+IN_HAND = math.inf
 
 
 class Keeper:
     """Whoever begins a shutdown says `mind(uuid)`; `tell(uuid, clock)` is called with every change, and at the end.
 
-    `tell` is called from threads of the keeper's, and must not block.
+    `tell` is called from threads of the keeper's, for each guest in order, and must not block.
     """
 
     def __init__(self, driver: Driver, tell: Callable[[str, Clock], None]) -> None:
         self._driver, self._tell = driver, tell
         self._changed = threading.Condition()
-        self._due: dict[str, float] = {}
+        self._due = {PAST: 0.0}
+        self._since: dict[str, float] = {}  # in hand
         self._seen: dict[str, Clock] = {}
         self._news: set[str] = set()  # told also when nothing changed
-        self._in_hand: set[str] = set()
+        self._failures: dict[str, int] = {}
         self._closing = False
-        self._hands = ThreadPoolExecutor(HANDS, "grace")
         self._thread = threading.Thread(target=self._run, name="grace-keeper", daemon=True)
 
     def start(self) -> None:
@@ -50,92 +55,112 @@ class Keeper:
             self._changed.notify_all()
 
     def over(self, uuid: str, clock: Clock) -> None:
-        """Somebody ended this clock: tell whoever waits for it."""
+        """Somebody ended this clock: tell whoever waits for it, though the guest may have forgotten it."""
         with self._changed:
-            self._due.pop(uuid, None)
-            self._seen.pop(uuid, None)
-        self._tell(uuid, clock)
+            self._seen[uuid] = clock
+            self.mind(uuid)
 
     def look(self, uuid: str = "") -> None:
-        """Something happened to a guest (to any of them): look at its clock now."""
+        """Something happened to a guest (to any of them): look at its clock now. Nothing, for most guests."""
         with self._changed:
-            for minded in [uuid] if uuid else list(self._due):
-                if minded in self._due:
-                    self._due[minded] = 0.0
-            self._changed.notify_all()
+            minded = list(self._due) if not uuid else [uuid] if uuid in self._due else []
+            self._due.update(dict.fromkeys(minded, 0.0))
+            if minded:
+                self._changed.notify_all()
 
     def minded(self) -> dict[str, Clock]:
         """The clocks that run here, as last seen."""
         with self._changed:
             return dict(self._seen)
 
-    def close(self) -> None:
-        """Let go. Clocks stay with their guests, for whoever comes next."""
+    def close(self, seconds: float = 0.0) -> None:
+        """Let go; wait so long for what is in hand. Clocks stay with their guests, for whoever comes next."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._hands.shutdown(wait=False, cancel_futures=True)
+            self._changed.wait_for(lambda: not self._since, seconds)
+        if seconds and self._thread.is_alive():
+            self._thread.join(seconds)
+
+    # -- when
 
     def _run(self) -> None:
-        resumed = False
-        while not self._closing:
-            resumed = resumed or self._resume()
-            with self._changed:
-                now = time.time()
-                ready = [uuid for uuid, due in self._due.items() if due <= now and uuid not in self._in_hand]
-                for uuid in ready:
-                    self._in_hand.add(uuid)
-                    self._due[uuid] = now + 3600  # until its turn says better, or somebody says look
-                    self._submit(uuid)
-                if not ready and not self._closing:
-                    waiting = [due for uuid, due in self._due.items() if uuid not in self._in_hand]
-                    left = max(BLINK / 10, min(waiting) - now) if waiting else None
-                    self._changed.wait(left if resumed else min(AGAIN, left or AGAIN))
+        with self._changed:
+            while not self._closing:
+                now, free = time.time(), self._free_hands()
+                waiting = {uuid: at for uuid, at in self._due.items() if uuid not in self._since}
+                due = sorted((uuid for uuid, at in waiting.items() if at <= now), key=waiting.__getitem__)
+                for uuid in due[:free]:
+                    self._take_in_hand(uuid)
+                left = min((at for at in waiting.values() if at > now), default=None)
+                self._changed.wait(STUCK if due[free:] else None if left is None else min(left - now, LONGEST_SLEEP))
 
-    def _submit(self, uuid: str) -> None:
-        try:
-            self._hands.submit(self._turn, uuid)
-        except RuntimeError:  # closed this very moment
-            self._in_hand.discard(uuid)
+    def _free_hands(self) -> int:
+        """A guest that holds its hand for long does not keep the others waiting."""
+        long_ago = time.monotonic() - STUCK
+        stuck = sum(since < long_ago for since in self._since.values())
+        return max(0, min(HANDS + stuck, MOST_HANDS) - len(self._since))
 
-    def _resume(self) -> bool:
-        try:
-            for uuid in self._driver.clocks():
-                self.mind(uuid)
-        except VirtError:
-            return False
-        return True
+    def _take_in_hand(self, uuid: str) -> None:
+        """A thread for each turn: one that is stuck holds up neither the others nor the end of the process."""
+        self._due[uuid] = IN_HAND  # until its turn says better, or somebody says look
+        self._since[uuid] = time.monotonic()
+        threading.Thread(target=self._turn, args=(uuid,), name=f"grace-{uuid[:8]}", daemon=True).start()
+
+    # -- what
 
     def _turn(self, uuid: str) -> None:
-        due: float | None = time.time() + AGAIN
         try:
-            due = self._turned(uuid)
-        except HypervisorUnavailable:
-            log.info("grace.hypervisor_away uuid=%s", uuid)
-        except Exception:  # whatever is wrong with one guest, its deadline is kept trying
-            log.exception("grace.turn_failed uuid=%s", uuid)
+            due = self._turned(uuid) if uuid else self._resumed()
+        except Exception as error:  # whatever is wrong with one guest, its deadline is kept trying
+            due = self._failed(uuid, error)
+        else:
+            self._failures.pop(uuid, None)
         with self._changed:
-            self._in_hand.discard(uuid)
-            asked_meanwhile = self._due.get(uuid) == 0.0
-            if due is None and not asked_meanwhile:
+            del self._since[uuid]
+            asked_meanwhile = self._due.get(uuid) != IN_HAND
+            if not asked_meanwhile and due is None:
                 self._due.pop(uuid, None)
                 self._seen.pop(uuid, None)
-            elif due is not None and not asked_meanwhile:
+            elif not asked_meanwhile and due is not None:
                 self._due[uuid] = due
             self._changed.notify_all()
+
+    def _resumed(self) -> None:
+        for uuid in self._driver.clocks():
+            self.mind(uuid)
 
     def _turned(self, uuid: str) -> float | None:
         """When it is due again; None: it has ended."""
         with self._changed:
-            before, is_news = self._seen.get(uuid), uuid in self._news
+            is_news = uuid in self._news
             self._news.discard(uuid)
         clock = self._driver.turn(uuid)
-        if clock is None:  # the guest is gone, and what is known of its clock is what was seen last
-            now = time.time()
-            clock = (before or Clock(now, now, 1.0)).end(now, "gone")
-        if is_news or clock != before:
+        with self._changed:
+            before = self._seen.get(uuid)
+            clock = _latest(before, clock)
             self._seen[uuid] = clock
+        if is_news or clock != before:
             self._tell(uuid, clock)
-        if not clock.runs:
-            return None
-        return max(clock.due, time.time() + BLINK)
+        return max(clock.due, time.time() + BLINK) if clock.runs else None
+
+    def _failed(self, uuid: str, error: Exception) -> float:
+        """When it is tried again. Said once: an absent hypervisor has many guests."""
+        away = isinstance(error, HypervisorUnavailable)
+        times = self._failures[uuid] = self._failures.get(uuid, 0) + 1
+        if times == 1 and not self._closing:
+            log.log(logging.INFO if away else logging.ERROR, "grace.turn_failed uuid=%s error=%r", uuid, error,
+                    exc_info=not away)  # fmt: skip
+        with self._changed:
+            self._news.add(uuid)  # what could not be told is told the next time
+        return time.time() + (AGAIN if away else min(LONGEST_PAUSE, AGAIN * 2.0 ** min(times - 1, 9)))
+
+
+def _latest(before: Clock | None, now: Clock | None) -> Clock:
+    """What is known of a clock that the guest tells us about now, or has forgotten: it is gone, or booted."""
+    if now is None and before is not None and not before.runs:
+        return before
+    if now is None:
+        moment = time.time()
+        return (before or Clock(moment, moment, 1.0)).end(moment, "gone")
+    return before if before is not None and not before.runs and before.begun == now.begun else now
