@@ -67,8 +67,12 @@ RECOVERED = _counter(
 )  # fmt: skip
 GUEST_SHUTDOWN_SECONDS = _histogram(
     "guest_shutdown_seconds", "How long guests took that were shut down with grace, by how it ended: guest (by "
-    "itself), forced (at its deadline, or somebody could not wait), crashed, gone.",
+    "itself), forced (at its deadline, or somebody could not wait), crashed, gone, left (it was let be).",
     (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800), "how",
+)  # fmt: skip
+GUESTS_FORCED_OFF = _counter(
+    "guests_forced_off_total", "Guests whose plug was pulled, by why: deadline, hurry (somebody could not wait), paused "
+    "(or suspended: it could not hear), hard (it was given no time).", "why",
 )  # fmt: skip
 DRAIN_SECONDS = _histogram(
     "drain_seconds", "How long drains took after which the process stayed. One that ended is not scraped any more.",
@@ -96,6 +100,11 @@ SERVICE_OPERATIONS = _gauge(
 SERVICE_DRAIN_SECONDS = _gauge(
     "service_drain_seconds", "How long the drain has lasted, or took if the process stayed.", *_SERVICE
 )
+GUESTS_SHUTTING_DOWN = _gauge("guests_shutting_down", "Guests whose grace period runs.", "cell", "host")
+GUEST_OVERDUE = _gauge(
+    "guest_overdue_seconds", "How long the worst of them is past its deadline and not known to be off; 0 is well.",
+    "cell", "host",
+)  # fmt: skip
 DEPARTURES = _gauge(
     "departures", "Servers that leave a host, or come back: waiting, moving, away, blocked, return_waiting, returning.",
     "cell", "host", "state",

@@ -1,4 +1,4 @@
-"""What the cells say of themselves when somebody scrapes: four queries a cell, one look at each broker."""
+"""What the cells say of themselves when somebody scrapes: five queries a cell, one look at each broker."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class Read:
     services: list[Service]
     servers: list[tuple[str, int]]
     departures: dict[str, dict[str, int]]  # how many, by host and state
+    shutdowns: list[tuple[str, int, datetime]]  # host, guests whose clock runs, the first deadline
 
 
 class Fleet(Collector):
@@ -70,6 +71,7 @@ def _lines() -> Lines:
         brokers_of[cell.name] = (cell.broker_url, _queues(announced | mapped.get(cell.id, set())))
         if read is not None:
             lines += [*_operations(cell.name, read.operations), *_services(cell.name, read.services)]
+            lines += _shutdowns(cell.name, read.shutdowns)
             lines += [(metrics.SERVERS, (cell.name, state), count) for state, count in read.servers]
             lines += [
                 (metrics.DEPARTURES, (cell.name, host, state), count)
@@ -94,7 +96,11 @@ def _read(_: Cell) -> Read:
     )
     living = Instance.objects.filter(deleted=False).values_list("vm_state").annotate(count=Count("id"))
     services = list(Service.objects.order_by("id"))
-    return Read(list(grouped.order_by()), services, list(living.order_by()), departures.counts())
+    guests = open_steps.filter(state=Step.State.WAITING, clock__isnull=False, deadline__isnull=False)
+    clocks = guests.values_list("host").annotate(count=Count("server_id", distinct=True), first=Min("deadline"))
+    return Read(
+        list(grouped.order_by()), services, list(living.order_by()), departures.counts(), list(clocks.order_by())
+    )
 
 
 def _operations(cell: str, found: Iterable[tuple[str, str, str, int, datetime]]) -> Lines:
@@ -118,6 +124,14 @@ def _services(cell: str, services: Iterable[Service]) -> Lines:
         if service.draining_since is not None:
             over = service.drained_at or now
             lines.append((metrics.SERVICE_DRAIN_SECONDS, labels, _seconds(service.draining_since, over)))
+    return lines
+
+
+def _shutdowns(cell: str, clocks: Iterable[tuple[str, int, datetime]]) -> Lines:
+    now, lines = timezone.now(), Lines()
+    for host, count, first in clocks:
+        labels = (cell, host)
+        lines += [(metrics.GUESTS_SHUTTING_DOWN, labels, count), (metrics.GUEST_OVERDUE, labels, _seconds(first, now))]
     return lines
 
 

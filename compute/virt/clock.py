@@ -12,6 +12,7 @@ from math import floor
 from typing import Any
 
 ENDED = {"crashed": "guest crashed after", "gone": "guest was gone after", "left": "given up after"}
+HURRY = "somebody could not wait"  # why a clock was ended before its deadline
 SOON = 1e-3  # seconds: floats that are meant to be equal are no further apart
 
 
@@ -61,6 +62,13 @@ class Clock:
     def runs(self) -> bool:
         """Whether it has not ended."""
         return not self.ended
+
+    @property
+    def cause(self) -> str:
+        """Why one was forced off, in a word: deadline, hurry (its clock was ended), paused (it could not hear), hard."""
+        if self.why:
+            return "hurry" if self.why == HURRY else "paused"
+        return "deadline" if self.deadline > self.begun else "hard"
 
     @property
     def next_signal(self) -> float:

@@ -19,7 +19,7 @@ from compute.virt.base import (
     PowerState,
     VirtError,
 )
-from compute.virt.clock import Clock
+from compute.virt.clock import HURRY, Clock
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Shutdown(Driver):
         with _LOCKS[hash(uuid) % len(_LOCKS)]:
             clock, state = self.clock(uuid), self.power_state(uuid)
             if clock is not None and clock.runs:
-                return self._force(uuid, clock, "somebody could not wait") if timeout <= 0 else self.turn(uuid)
+                return self._force(uuid, clock, HURRY) if timeout <= 0 else self.turn(uuid)
             if state in ENDS:
                 self.cut_power(uuid)
                 return clock
