@@ -10,6 +10,14 @@ from cloud.cli import VERSION, verbs
 
 FORMATS = ("table", "json", "value")
 WAIT_SECONDS = 600
+LISTED = ("id", "name", "status", "task_state", "power_state", "flavor", "networks", "host")
+SHOWN = (
+    *LISTED, "vm_state", "progress", "image", "project_id", "termination_grace_period_seconds", "shutdown", "metadata",
+    "tags", "locked", "description", "created", "updated", "fault",
+)  # fmt: skip
+RESULTS = (
+    "id", "name", "action", "result", "status", "seconds", "outcome", "request_id", "admin_password",
+)  # fmt: skip
 EXAMPLES = """\
 examples:
   stillwater server list
@@ -148,6 +156,10 @@ def _check(words: Namespace, parser: ArgumentParser) -> None:
         parser.error("--hard-shutdown gives the guest no time; leave out --shutdown-timeout, or --hard-shutdown")
     if (hard or seconds is not None) and (getattr(words, "confirm", False) or getattr(words, "revert", False)):
         parser.error("--confirm and --revert take no word about the shutdown; leave it out")
+    columns = {"list": LISTED, "show": SHOWN}.get(words.verb, RESULTS)
+    unknown = sorted(set(words.columns or ()) - set(columns))
+    if unknown:  # said before anything is done
+        parser.error(f"there is no column {', '.join(unknown)}; there are {', '.join(columns)}")
     if words.timeout is not None and not words.wait:
         parser.error("--timeout is for --wait; say both, or neither")
 

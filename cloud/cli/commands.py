@@ -7,14 +7,12 @@ from argparse import Namespace
 from typing import Any
 
 from cloud.cli import orders, output, problems, screen, verbs
+from cloud.cli.arguments import LISTED, RESULTS
 from cloud.cli.follow import follow
 from cloud.cli.orders import Order, Result
 from cloud.cli.plain import plain
 from cloud.cli.problems import Away, Problem
 from cloud.cli.remote import Known, Refused, Remote
-
-LISTED = ("id", "name", "status", "task_state", "power_state", "flavor", "networks")
-RESULTS = ("id", "name", "action", "result", "status", "seconds", "outcome", "request_id")
 
 
 def run(words: Namespace) -> int:
@@ -84,8 +82,7 @@ def _interrupt(asked: list[Order]) -> None:
 def _tell(asked: list[Order], words: Namespace) -> None:
     """Results on standard output, what went wrong and what to do on standard error."""
     if words.format or words.columns:
-        columns = [*RESULTS, *(["admin_password"] if any(order.password for order in asked) else [])]
-        output.many([order.row() for order in asked], columns, words)
+        output.many([order.row() for order in asked], RESULTS, words)
     for order in asked:
         well = order.result in (Result.DONE, Result.ACCEPTED)
         if not (well and (words.format or words.columns)):
@@ -108,7 +105,7 @@ def _list(remote: Remote, words: Namespace) -> int:
         code = _until_idle(remote, [Known(server["id"], server.get("name", "")) for server in busy], words)
         servers = list(remote.servers(asked, words.limit))
     rows = [output.listed(server) for server in servers]
-    output.many(rows, [*LISTED, *(["host"] if any("host" in row for row in rows) else [])], words)
+    output.many(rows, LISTED, words)
     if words.limit and len(rows) >= words.limit:
         print(f"There may be more: --marker {rows[-1]['id']}", file=sys.stderr)
     return code

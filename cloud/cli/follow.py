@@ -84,5 +84,10 @@ def _failed(order: Order, action: dict[str, Any] | None) -> bool:
 
 
 def _details(events: list[dict[str, Any]]) -> str:
-    """What the steps had to say, each once, in order."""
-    return "; ".join(dict.fromkeys(event["details"] for event in events if event.get("details")))
+    """What the steps had to say, each thing once, in order; details are for admins, how a guest went is for owners."""
+    said: list[str] = []
+    for event in events:
+        for words in (event.get("details"), (event.get("shutdown") or {}).get("outcome")):
+            if words and not any(words in earlier for earlier in said):
+                said.append(words)
+    return "; ".join(said)

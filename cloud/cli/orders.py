@@ -78,7 +78,7 @@ class Look:
             return f"{self.away}; still trying"
         if self.left is not None:
             return f"guest is shutting down, {self.left:.0f} s left, {signals(self.shutdown)}"
-        return self.shutdown.get("outcome") or self.task or self.status
+        return ", ".join(word for word in (self.task or self.status, self.shutdown.get("outcome")) if word)
 
     @property
     def change(self) -> tuple[Any, ...]:
@@ -141,9 +141,9 @@ class Order:
 
 
 def signals(shutdown: dict[str, Any]) -> str:
-    """`2 signals by acpi`."""
+    """`2 signals (acpi)`."""
     count, by = int(shutdown.get("signals") or 0), shutdown.get("by")
-    return f"{count} signal{'' if count == 1 else 's'}" + (f" by {by}" if by else "")
+    return f"{count} signal{'' if count == 1 else 's'}" + (f" ({by})" if by else "")
 
 
 def code(orders: list[Order]) -> int:

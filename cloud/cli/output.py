@@ -15,7 +15,6 @@ from rich.text import Text
 
 from cloud.cli.orders import Look, signals
 from cloud.cli.plain import plain
-from cloud.cli.problems import Usage
 
 POWER = {0: "no state", 1: "running", 3: "paused", 4: "shutdown", 6: "crashed", 7: "suspended"}
 COLOURS = {
@@ -52,8 +51,9 @@ def shown(server: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def many(rows: Sequence[dict[str, Any]], columns: Sequence[str], words: Namespace) -> None:
-    """Rows, as the command line wants them. Raises Usage for a column there is none of."""
-    columns = _chosen(columns, words)
+    """Rows, as the command line wants them; of all columns, those that somebody has anything in."""
+    given = set().union(*rows) if rows else set(columns)
+    columns = words.columns or [column for column in columns if column in given]
     rows = [{column: row.get(column) for column in columns} for row in rows]
     if words.format == "json":
         _json(rows)
@@ -71,7 +71,7 @@ def many(rows: Sequence[dict[str, Any]], columns: Sequence[str], words: Namespac
 
 def one(row: dict[str, Any], words: Namespace) -> None:
     """A row by its fields, one below the other."""
-    row = {column: row.get(column) for column in _chosen(list(row), words)}
+    row = {column: row.get(column) for column in words.columns or row}
     if words.format == "json":
         _json(row)
     elif words.format == "value":
@@ -84,13 +84,6 @@ def one(row: dict[str, Any], words: Namespace) -> None:
         for column, value in row.items():
             table.add_row(column, Text(_shutdown(value)) if column == "shutdown" and value else _coloured(value))
         _console().print(table)
-
-
-def _chosen(columns: Sequence[str], words: Namespace) -> Sequence[str]:
-    unknown = set(words.columns or ()) - set(columns)
-    if unknown:
-        raise Usage(f"there is no column {', '.join(sorted(unknown))}", f"There are: {', '.join(columns)}")
-    return words.columns or columns
 
 
 def _console() -> Console:

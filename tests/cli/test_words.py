@@ -82,6 +82,7 @@ def test_what_is_typed_is_what_is_asked(line, method, path, body):
         ("server stop s --wait --timeout nan", "'nan' is no time to wait"),
         ("server stop s --wait --timeout 0", "'0' is no time to wait"),
         ("server list --limit 0", "'0' is no number; 1 or more"),
+        ("server stop s -c colour", "there is no column colour; there are id, name, action"),
         ("server list -f yaml", "invalid choice: 'yaml'"),
         ("server stop s --wai", "unrecognized arguments: --wai"),
     ],
