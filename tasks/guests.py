@@ -11,31 +11,36 @@ import threading
 from django.db import DatabaseError, close_old_connections
 
 from cells.context import target_cell
-from cloud import log, metrics
+from cloud import log
 from compute import grace, journal
 from compute.models import Step
 from compute.virt.clock import Clock
 from compute.virt.keeper import Keeper
 from tasks import worker
+from tasks.guest_ends import Ends
 
 logger = log.get(__name__)
 AGAIN = 1.0  # seconds until an absent database is asked again
 
 
 class Scribe:
-    """One thread; of each guest only the newest word is written."""
+    """One thread. Of each guest only the newest word is written, and those that are over go first."""
 
     def __init__(self, me: worker.Worker) -> None:
         self._me = me
         self._changed = threading.Condition()
-        self._words: dict[str, Clock] = {}
+        self._going_on: dict[str, Clock] = {}
+        self._over: dict[str, Clock] = {}
+        self._ends = Ends()
         self._closing = False
+        self._is_away = False
         threading.Thread(target=self._run, name="grace-scribe", daemon=True).start()
 
     def hear(self, server_id: str, clock: Clock) -> None:
         """To be written down soon. Does not block."""
         with self._changed:
-            self._words[server_id] = clock
+            self._going_on.pop(server_id, None)
+            (self._going_on if clock.runs else self._over)[server_id] = clock
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -45,33 +50,45 @@ class Scribe:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        while not self._closing:
-            with self._changed:
-                self._changed.wait_for(lambda: self._words or self._closing)
-                words, self._words = self._words, {}
-            left = self._write(words)
-            with self._changed:
-                self._words = left | self._words
-                if left:
-                    self._changed.wait(AGAIN)
+        while (word := self._next()) is not None:
+            if not self._write(*word):
+                self._put_back(*word)
 
-    def _write(self, words: dict[str, Clock]) -> dict[str, Clock]:
-        """What could not be written."""
-        left: dict[str, Clock] = {}
-        for server_id, clock in words.items():
-            try:
-                if left:  # the database is away for all alike
-                    raise DatabaseError
-                close_old_connections()
-                with target_cell(self._me.alias):
-                    waited = journal.note_clock(self._me.host, server_id, clock)
-            except DatabaseError as error:
-                if not left:
-                    logger.warning("grace.database_away", error=repr(error))
-                left[server_id] = clock
-            else:
-                _count(server_id, clock, waited)
-        return left
+    def _next(self) -> tuple[str, Clock] | None:
+        """The oldest word; None when there will be no more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._over or self._going_on or self._closing)
+            if self._closing:
+                return None
+            words = self._over or self._going_on
+            server_id = next(iter(words))
+            return server_id, words.pop(server_id)
+
+    def _write(self, server_id: str, clock: Clock) -> bool:
+        """False when it is to be tried again."""
+        try:
+            close_old_connections()
+            with target_cell(self._me.alias):
+                waited = journal.note_clock(self._me.host, server_id, clock)
+        except DatabaseError as error:
+            if not self._is_away:
+                logger.warning("grace.database_away", error=repr(error))
+            self._is_away = True
+            return False
+        except Exception:  # of one guest; whoever waits for it looks for himself after its deadline
+            logger.exception("grace.not_written", server=server_id)
+            return True
+        self._is_away = False
+        self._ends.count(server_id, clock, waited)
+        return True
+
+    def _put_back(self, server_id: str, clock: Clock) -> None:
+        """Behind the others, unless there is a newer word; and rest."""
+        with self._changed:
+            words = self._going_on if clock.runs else self._over
+            if server_id not in words and not (clock.runs and server_id in self._over):
+                words[server_id] = clock
+            self._changed.wait_for(lambda: self._closing, AGAIN)
 
 
 _posts: list[tuple[Keeper, Scribe]] = []
@@ -100,15 +117,7 @@ def look_after_waiting(me: worker.Worker) -> int:
 def stop() -> None:
     """Before the driver is closed."""
     grace.attend(None)
-    for keeper, scribe in _posts:
+    while _posts:
+        keeper, scribe = _posts.pop()
         keeper.close()
         scribe.close()
-
-
-def _count(server_id: str, clock: Clock, waited: int) -> None:
-    """Once: the second time somebody hears of an end nobody waits for it any more."""
-    if clock.runs or not waited:
-        return
-    seconds = clock.ended - clock.begun
-    metrics.GUEST_SHUTDOWN_SECONDS.labels(clock.how).observe(seconds)
-    logger.info("grace.ended", server=server_id, how=clock.how, seconds=round(seconds, 1), signals=clock.signals)
