@@ -28,6 +28,7 @@ class Variable:
     default: Any
     meaning: str
     secret: bool = False
+    least: float | None = None
 
     def read(self) -> Any:
         """The value in its type; stops the process when it cannot be one."""
@@ -35,10 +36,13 @@ class Variable:
         if raw is None or (self.kind is Path and not raw):  # "" would be the folder one happens to be in
             return self.default
         try:
-            return _CASTS[self.kind](raw)
+            value = _CASTS[self.kind](raw)
         except ValueError:
             shown = "its value" if self.secret else repr(raw)
             stop(f"{self.name}: {shown} is not a valid {self.kind.__name__}. {self.meaning}")
+        if self.least is not None and value < self.least:
+            stop(f"{self.name}: {value} is less than {self.least:g}. {self.meaning}")
+        return value
 
 
 def _boolean(raw: str) -> bool:
@@ -135,8 +139,8 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_HOLD_AT", str, "", "For tests: a folder of files that name the point at which work for a server is held."),
         V("STILLWATER_RELAY_INTERVAL", float, 5.0, "Seconds between looks for work whose message was lost."),
         V("STILLWATER_RESEND_AFTER", float, 15.0, "Seconds a step may stay queued before it is sent again."),
-        V("STILLWATER_SHUTDOWN_TIMEOUT", int, 60, "Seconds a guest has to shut down by itself; 0 = off at once."),
-        V("STILLWATER_SHUTDOWN_RETRY_INTERVAL", int, 10, "Seconds between signals to a guest that shuts down."),
+        V("STILLWATER_SHUTDOWN_TIMEOUT", int, 60, "Seconds a guest has to shut down by itself; 0 = off at once.", least=0),
+        V("STILLWATER_SHUTDOWN_RETRY_INTERVAL", int, 10, "Seconds between signals to a guest that shuts down; at least 1.", least=1),
         V("STILLWATER_RESIZE_CONFIRM_WINDOW", int, 0, "Seconds after which a resize or cold migration confirms itself; 0 = never."),
         V("STILLWATER_RECLAIM_INSTANCE_INTERVAL", int, 0, "Seconds a deleted server is kept, off, and can be restored; 0 = not at all. The same for API and conductors (Nova: reclaim_instance_interval)."),
         V("STILLWATER_SHELVED_OFFLOAD_TIME", int, 0, "Seconds a shelved server stays on its host; 0 = offloaded at once, -1 = never. The same for API and conductors (Nova: shelved_offload_time)."),

@@ -71,8 +71,8 @@ GUEST_SHUTDOWN_SECONDS = _histogram(
     (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800), "how",
 )  # fmt: skip
 GUESTS_FORCED_OFF = _counter(
-    "guests_forced_off_total", "Guests whose plug was pulled, by why: deadline, hurry (somebody could not wait), paused "
-    "(or suspended: it could not hear), hard (it was given no time).", "why",
+    "guests_forced_off_total", "Guests whose plug was pulled, by why: deadline, hurry (somebody could not wait), "
+    "paused (or suspended: it could not hear), hard (it was given no time).", "why",
 )  # fmt: skip
 DRAIN_SECONDS = _histogram(
     "drain_seconds", "How long drains took after which the process stayed. One that ended is not scraped any more.",

@@ -1,19 +1,20 @@
-"""The clock of a guest that was asked to shut down: one per guest, kept with it, whoever asks. Plain data.
-
-The wall clock counts, because it goes on while the process that set it is dead.
-"""
+"""The clock of a guest that was asked to shut down: one per guest, kept with it, whoever asks. Plain data."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+import time
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from math import floor
+from functools import cache
+from math import floor, isfinite
+from pathlib import Path
 from typing import Any
 
 ENDED = {"crashed": "guest crashed after", "gone": "guest was gone after", "left": "given up after"}
-HURRY = "somebody could not wait"  # why a clock was ended before its deadline
 SOON = 1e-3  # seconds: floats that are meant to be equal are no further apart
+LATE = 2.0  # seconds after the deadline a guest that shut itself down was merely found off
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +34,22 @@ class Clock:
     ended: float = 0.0
     how: str = ""
     why: str = ""
+    boot: str = ""  # of the host: since then `offset` + its monotonic clock is the time
+    offset: float = 0.0
 
     @classmethod
     def start(cls, now: float, timeout: float, interval: float) -> Clock:
         """A grace period of `timeout` seconds that begins now."""
-        return cls(now, now + timeout, max(0.05, interval))
+        return cls(now, now + timeout, max(0.05, interval), boot=_boot_id(), offset=now - time.monotonic())
 
     @classmethod
     def load(cls, kept: str | dict[str, Any] | None) -> Clock | None:
-        """What `text` or `facts` gave; None for nothing, and for what nobody can read any more."""
+        """What `text` or `facts` gave, also those of a newer version; None for what nobody can read."""
         try:
             facts = json.loads(kept) if isinstance(kept, str) and kept else kept
-            return cls(**facts) if isinstance(facts, dict) else None
-        except (ValueError, TypeError):
+            known = {field.name: _READ[str(field.type)] for field in fields(cls)}
+            return cls(**{name: known[name](value) for name, value in facts.items() if name in known})  # type: ignore[union-attr]
+        except (ValueError, TypeError, AttributeError):
             return None
 
     @property
@@ -63,12 +67,12 @@ class Clock:
         """Whether it has not ended."""
         return not self.ended
 
-    @property
-    def cause(self) -> str:
-        """Why one was forced off, in a word: deadline, hurry (its clock was ended), paused (it could not hear), hard."""
-        if self.why:
-            return "hurry" if self.why == HURRY else "paused"
-        return "deadline" if self.deadline > self.begun else "hard"
+    def now(self) -> float:
+        """The time, as it was set when this clock began: somebody who sets it anew gives or takes no grace.
+
+        Every process of the host agrees on it, also one that was started later.
+        """
+        return time.monotonic() + self.offset if self.boot and self.boot == _boot_id() else time.time()
 
     @property
     def next_signal(self) -> float:
@@ -83,6 +87,11 @@ class Clock:
         """When something is to be done next."""
         return min(self.next_signal, self.deadline)
 
+    @property
+    def wait(self) -> float:
+        """Seconds from now until something is to be done."""
+        return max(0.0, self.due - self.now())
+
     def signal(self, now: float, by: str) -> Clock:
         """It was signalled once more."""
         ways = [way for way in self.by.split(", ") if way]
@@ -93,9 +102,11 @@ class Clock:
         """The plug is about to be pulled: said before, so that whoever finds the guest off knows."""
         return replace(self, how="forced", why=why)
 
-    def end(self, now: float, how: str = "guest") -> Clock:
-        """The guest is off."""
-        return replace(self, ended=now, how=self.how or how)
+    def end(self, now: float, how: str = "") -> Clock:
+        """The guest is off; `how`, if that is known better than it was said before."""
+        how = how or self.how or "guest"
+        why = self.why if how == self.how else "its power was cut" if how == "forced" else ""
+        return replace(self, ended=now, how=how, why=why)
 
     def left(self, now: float) -> float:
         """Seconds until the plug is pulled."""
@@ -110,5 +121,27 @@ class Clock:
             return f"{signals}; forced off at {until} unless it shuts down"
         if self.how == "forced":
             why = f": {self.why}" if self.why else ""
-            return f"forced off after {took:.0f} s{why}, {signals}" if self.signals else f"forced off at once{why}"
-        return f"{ENDED.get(self.how, 'guest shut down in')} {took:.1f} s, {signals}"
+            if not self.signalled:
+                return f"forced off at once{why}"
+            return f"forced off after {took:.0f} s{why}, {signals}"
+        found = "guest was found off after" if self.ended > self.deadline + LATE else "guest shut down in"
+        return f"{ENDED.get(self.how, found)} {took:.1f} s, {signals}"
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if not isfinite(number):
+        raise ValueError(value)
+    return number
+
+
+_READ = {"float": _number, "int": int, "str": str}
+
+
+@cache
+def _boot_id() -> str:
+    """Of this start of the host; "" where the kernel says nothing."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
