@@ -11,6 +11,7 @@ from cells import scatter
 from cells.context import target_cell
 from cells.management import arguments
 from cells.models import Cell, InstanceMapping, RequestSpec
+from compute import deleting
 from compute.models import Instance
 
 BATCH = 50
@@ -79,7 +80,7 @@ def _write(cell: Cell, instances: list[Instance]) -> None:
         InstanceMapping.objects.bulk_create([
             InstanceMapping(
                 server_id=i.uuid, cell=cell, project_id=i.project_id, user_id=i.user_id,
-                queued_for_delete=i.deleted, created_at=i.created_at,
+                queued_for_delete=deleting.is_ended(i), created_at=i.created_at,
             ) for i in instances
         ], ignore_conflicts=True)  # fmt: skip
         RequestSpec.objects.bulk_create([
