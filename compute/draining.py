@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import transaction
 from django.db.models import Case, Count, F, Q, QuerySet, Value, When
 from django.utils import timezone
 
 from cells.context import current_alias
-from compute import departures, dispatch
+from compute import departures, dispatch, host_guests
 from compute.departures import Line
 from compute.models import HostNeed, Service, Step
 from compute.models.host import COMPUTE
@@ -52,6 +53,13 @@ class Operation:
     def seconds_left(self) -> float | None:
         """At the most, where the operation has a deadline; None where nobody can say."""
         return None if self.deadline is None else max(0.0, (self.deadline - timezone.now()).total_seconds())
+
+    def facts(self) -> dict[str, Any]:
+        """For a line of log."""
+        return {
+            "action": self.action, "work": self.step, "server": self.server_id, "request_id": self.request_id,
+            "waits_for": self.waits_for,
+        }  # fmt: skip
 
     @property
     def blocker(self) -> str:
@@ -90,7 +98,7 @@ def ask(service: Service, *, by: str, reason: str = "", seconds: float | None = 
 def undo(service: Service, *, bring_back: int = 0) -> list[Line]:
     """Have a service take work again. One that was told to end by a signal ends all the same.
 
-    Servers that are on their way go on; others stay. With `bring_back` those that left return, so many at a time.
+    Servers that are on their way go on; others stay. Guests whose turn to go off has not come stay on. With `bring_back` those that left return, so many at a time.
     The answer: who has another home meanwhile, and is left there.
     """
     left_alone = []
@@ -100,6 +108,7 @@ def undo(service: Service, *, bring_back: int = 0) -> list[Line]:
             drain_deadline=None, drain_moves=bring_back,
         )  # fmt: skip
         if service.binary == COMPUTE:
+            host_guests.call_off(service.host, "the host takes work again")
             departures.call_off(service.host)
             left_alone = departures.call_back(service.host) if bring_back else []
             dispatch.departures(service.host)
@@ -141,6 +150,13 @@ def needs(host: str) -> int:
     begun = Step.objects.filter(host=host, state__in=(QUEUED, WAITING), lane=dispatch.OPS)
     wanted = begun.values_list("action_id", flat=True)
     return len({*wanted, *_needs(host).values_list("action_id", flat=True)})
+
+
+def held_by(host: str) -> list[Operation]:
+    """What needs a host, and nobody runs it there now: steps that wait for a guest, and steps elsewhere."""
+    steps = Step.objects.filter(host=host, state=WAITING).select_related("action")
+    steps = steps.defer("traceback", "action__params").order_by("deadline", "pk")[:MOST]
+    return [_of_step(step) for step in steps] + elsewhere(host)
 
 
 def waiting(host: str) -> int:

@@ -86,7 +86,8 @@ def _end(instance: Instance, step: Step, off: frozenset[str]) -> None:
     action = actions.every().get(step.action.key)
     here = Step.objects.filter(pk=step.pk, state__in=journal.OPEN)
     if action is not None and action.insists_on(step.name) and not action.makes_good(step.name):
-        here.filter(state=Step.State.RUNNING).update(state=Step.State.QUEUED, incarnation="")
+        begun = here.exclude(state=Step.State.QUEUED)
+        begun.update(state=Step.State.QUEUED, incarnation="", not_before=None)
         return
     why = f"host {step.host} is gone"
     here.update(state=Step.State.CANCELLED, finished_at=timezone.now(), details=why)

@@ -17,6 +17,7 @@ from compute.virt.clock import Clock
 
 QUEUED, RUNNING, WAITING = Step.State.QUEUED, Step.State.RUNNING, Step.State.WAITING
 OPEN = (QUEUED, RUNNING, WAITING)
+LATEST = datetime.max.replace(tzinfo=UTC)
 MARGIN = timedelta(seconds=30)  # after its deadline a waiting step goes on, whoever was to wake it
 
 
@@ -93,15 +94,17 @@ def requeue(step: Step, seconds: float, why: str) -> bool:
     return bool(_mine(step).update(state=QUEUED, not_before=due, sent_at=None, details=why, incarnation=""))
 
 
-def park(step: Step, why: str, clock: Clock | None = None) -> bool:
+def park(step: Step, why: str, clock: Clock | None = None, seconds: float | None = None) -> bool:
     """A begun step waits, and nobody runs it meanwhile; False when it is not this process's any more.
 
-    From now on it is what an operation begun still needs, so it goes on also where nothing new begins.
+    From now on it is what an operation begun still needs, so it goes on also where nothing new begins; after
+    `seconds` whatever it waits for.
     """
-    changes: dict[str, Any] = {"not_before": None}
+    due = None if seconds is None else timezone.now() + timedelta(seconds=seconds)
+    changes: dict[str, Any] = {"not_before": due}
     if clock is not None:
         deadline = datetime.fromtimestamp(clock.deadline, UTC)
-        changes = {"clock": clock.facts, "deadline": deadline, "not_before": deadline + MARGIN}
+        changes = {"clock": clock.facts, "deadline": deadline, "not_before": min(due or LATEST, deadline + MARGIN)}
     return bool(_mine(step).update(state=WAITING, lane=dispatch.OPS, details=why, incarnation="", **changes))
 
 
@@ -113,7 +116,7 @@ def note_clock(host: str, server_id: str, clock: Clock) -> int:
     with transaction.atomic(using=current_alias()):
         steps = list(waiting.order_by("pk"))
         for step in steps:
-            go_on(step, clock=clock.facts, details=clock.words())
+            go_on(step, clock=clock.facts, details=clock.words(), deadline=None)  # of the wait, which is over
     return len(steps)
 
 
@@ -121,6 +124,7 @@ def go_on(step: Step, **changes: Any) -> bool:
     """Have a waiting step run again, as the try it was; False when it does not wait any more. In a transaction."""
     waiting = Step.objects.filter(pk=step.pk, state=WAITING)
     changes |= {"state": QUEUED, "not_before": None, "attempts": Greatest(F("attempts") - 1, 0)}
+    changes |= {"sent_at": timezone.now(), "sends": 1}
     if not waiting.update(**changes):
         return False
     step.refresh_from_db()

@@ -28,7 +28,7 @@ from django.utils import timezone
 from cells.context import target_cell
 from cloud import log, metrics, supervisor
 from compute import draining, handover
-from tasks import goodbye, heartbeat, periodic, worker
+from tasks import goodbye, guests, heartbeat, periodic, worker
 from tasks.heartbeat import Status, Wish
 from tasks.lanes import Consuming
 from tasks.tracker import Kind, Work, tracker
@@ -67,6 +67,7 @@ class Drain(threading.Thread):
         self._left = 0
         self._next_report = 0.0
         self._handed_over = False
+        self._waits_left = 0  # unfinished, as of then
         self._silent_since = 0.0  # the journal does not answer
 
     def obey(self, order: Signal | Wish | Work) -> None:
@@ -171,6 +172,7 @@ class Drain(threading.Thread):
         tracker.refuse(refusing=False)
         periodic.resume()
         self._consuming.open_requests()
+        comeback.when_open()
         logger.info("drain.taken_back", in_progress=len(tracker.running()))
         supervisor.status("takes work")
         heartbeat.now()
@@ -218,7 +220,7 @@ class Drain(threading.Thread):
         """Everything unfinished is in the journal; the next life leads it out. As safe as kill -9, which is safe."""
         if not self._handed_over:
             self._hand_over(why)
-        left = len(tracker.running())
+        left = len(tracker.running()) + self._waits_left
         logger.warning("drain.gave_up", why=why, unfinished=left)
         goodbye.say(self._me, unfinished=left)
         os._exit(1)
@@ -227,16 +229,21 @@ class Drain(threading.Thread):
 
     def _count(self) -> int:
         """Operations that need this process: running here, or begun and still in want of this host."""
-        running = [work for work in tracker.running() if work.kind is not Kind.WISH]
+        running = len(self._works())
         if running or self._me.driver is None:
-            return len(running)
+            return running
         needed = self._in_cell(lambda: draining.needs(self._me.host))
         if needed is not None:
             self._silent_since = 0.0
-            return int(needed)
+            return int(needed) or len(self._works())  # what was to be done a moment ago may run by now
         # Another host may need us. But it works on the same journal: without that nobody gets on for long.
+        # Guests that are on their way off do, and somebody has to pull the plug.
         self._silent_since = self._silent_since or time.monotonic()
-        return int(time.monotonic() - self._silent_since < SILENCE)
+        return guests.kept() or int(time.monotonic() - self._silent_since < SILENCE)
+
+    @staticmethod
+    def _works() -> list[Work]:
+        return [work for work in tracker.running() if work.kind is not Kind.WISH]
 
     def _report(self) -> None:
         """Everything in progress, a line each."""
@@ -245,12 +252,11 @@ class Drain(threading.Thread):
         supervisor.extend(3 * REPORT_EVERY, f"draining, {len(tracker.running())} in progress here")
         for work in tracker.running():
             logger.info("drain.waits_for", **work.facts())
-        if self._me.driver is not None and not tracker.running():
-            for operation in self._in_cell(lambda: draining.elsewhere(self._me.host)) or ():
-                logger.info(
-                    "drain.waits_for", action=operation.action, server=operation.server_id,
-                    request_id=operation.request_id, waits_for=operation.waits_for,
-                )  # fmt: skip
+        for operation in self._in_cell(self._held_by) or ():
+            logger.info("drain.waits_for", **operation.facts(), seconds_left=operation.seconds_left)
+
+    def _held_by(self) -> list[draining.Operation]:
+        return draining.held_by(self._me.host) if self._me.driver is not None else []
 
     def _hand_back(self) -> None:
         """Requests that need not wait for us go elsewhere."""
@@ -266,8 +272,15 @@ class Drain(threading.Thread):
         for work in works:
             logger.warning("drain.unfinished", **work.facts(), why=why)
         steps = [work.step_id for work in works if work.step_id is not None]
-        if steps and self._me.role != "scheduler":
-            self._in_cell(lambda: handover.mark_unfinished(steps, why))
+
+        def record() -> list[draining.Operation]:
+            handover.mark_unfinished(steps, why)
+            return [one for one in self._held_by() if one.state == "waiting"]
+
+        waiting = self._in_cell(record) if self._me.role != "scheduler" else ()
+        for operation in waiting or ():  # the guests' clocks are kept with them, for the next life
+            logger.warning("drain.unfinished", **operation.facts(), why=why)
+        self._waits_left = len(waiting or ())
 
     # -- small things
 

@@ -71,7 +71,8 @@ def read(cell_id: str = "", wanted: Wanted | None = None, known: ByHost | None =
 def _operations() -> dict[str, int]:
     """By way of the actions that are open, which are few and have an index of their own."""
     begun = InstanceAction.objects.filter(finished_at__isnull=True)
-    going_on = Step.objects.filter(action__in=begun, state__in=(Step.State.QUEUED, Step.State.RUNNING))
+    is_open = (Step.State.QUEUED, Step.State.RUNNING, Step.State.WAITING)
+    going_on = Step.objects.filter(action__in=begun, state__in=is_open)
     return dict(going_on.exclude(host="").values_list("host").annotate(Count("pk")).order_by())
 
 
