@@ -91,6 +91,22 @@ class InstanceMapping(GlobalModel):
         return self.server_id
 
 
+class LateDelete(GlobalModel):
+    """A delete that was accepted while the server's cell was down. It is carried out when the cell is back."""
+
+    server_id = models.CharField(max_length=36, primary_key=True)
+    cell = models.ForeignKey(Cell, on_delete=models.CASCADE, related_name="late_deletes")
+    project_id = models.CharField(max_length=64)  # of who asked
+    user_id = models.CharField(max_length=64)
+    is_admin = models.BooleanField(default=False)  # whom no lock holds
+    request_id = models.CharField(max_length=64)
+    words = models.JSONField(default=dict)  # how the guest is to be shut down
+    asked_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.server_id
+
+
 class RequestSpec(GlobalModel):
     """What was asked for when a server was created, kept for its life: quota, scheduling, down cells."""
 

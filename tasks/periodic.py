@@ -15,10 +15,10 @@ from django.db import DatabaseError, close_old_connections
 
 from cells.context import target_cell
 from cloud import log
-from compute import emptying, gone, power, reclaim, recovery, shelving, unconfirmed
+from compute import emptying, gone, late_deletes, power, reclaim, recovery, shelving, unconfirmed
 from compute.actions import delete
 from compute.scheduler import place, uncounted, unfilled, ungrouped
-from tasks import inventory, worker
+from tasks import comeback, inventory, worker
 from tasks.tracker import Kind, tracker
 
 logger = log.get(__name__)
@@ -58,6 +58,7 @@ def rounds_of(role: str) -> list[Periodic]:
     if role == "scheduler":
         return [
             Periodic("relay_build_requests", relay, lambda me: place.relay()),
+            Periodic("late_deletes", relay, lambda me: late_deletes.carry_out()),
             Periodic("uncounted", settings.RESEND_AFTER, lambda me: uncounted.count_again()),
             Periodic("unfilled", settings.RESEND_AFTER, lambda me: unfilled.discard()),
             Periodic("ungrouped", 60, lambda me: ungrouped.forget()),
@@ -80,6 +81,7 @@ def rounds_of(role: str) -> list[Periodic]:
         return rounds
     return [
         Periodic("strays", 15, _strays),
+        Periodic("comeback", 2, comeback.look),
         Periodic("lost_guests", 15, lambda me: me.driver and gone.turn_off(me.host, me.driver)),
         Periodic("inventory", 60, inventory.report),
         Periodic("power_sync", 60, lambda me: me.driver and power.sync(me.host, me.driver)),

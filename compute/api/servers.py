@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db import transaction
 from django.db.models import Q
-from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from cells.context import current_alias
 from cells.models import Cell, InstanceMapping, RequestSpec
 from cloud.errors import Forbidden
-from compute import actions, boot, deleting, listing, lookup, schema, server_rows
-from compute.api import paging, server_create, server_query, server_view
+from compute import actions, boot, deleting, late_deletes, listing, lookup, schema, server_rows, shutdown_words
+from compute.api import paging, server_create, server_metadata, server_query, server_view
 from compute.api.base import ComputeView, link, links
 from compute.api.server_query import Filters
 from compute.api.server_view import View
@@ -123,6 +124,7 @@ class ServerView(ComputeView):
             "OS-DCF:diskConfig": {"type": "string", "enum": ["AUTO", "MANUAL"]},
             "accessIPv4": schema.IPV4,
             "accessIPv6": schema.IPV6,
+            **shutdown_words.OWN_OR_NOT,
         },
         "additionalProperties": False,
     }
@@ -140,26 +142,34 @@ class ServerView(ComputeView):
         return self._read(found.instance)
 
     def put(self, request: Request, server_id: str) -> Response:
-        """PUT /servers/{id}: name, description, addresses, host name."""
+        """PUT /servers/{id}: name, description, addresses, host name, and how it is shut down."""
         changes = schema.check(self.body(), _wrapped(self._update_schema()))["server"]
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:servers:update", instance.project_id)
-            columns = {_UPDATES[key]: value for key, value in changes.items()}
-            if columns:
-                Instance.objects.filter(pk=instance.pk).update(**columns, updated_at=timezone.now())
+            columns = {_UPDATES[key]: value for key, value in changes.items() if key in _UPDATES}
+            with transaction.atomic(using=current_alias()):
+                if len(columns) < len(changes):
+                    columns["metadata"] = server_metadata.with_words(self, instance, changes)
+                if columns:
+                    server_metadata.change(instance, **columns)
             return self._read(instance, changed=True)
 
     def delete(self, request: Request, server_id: str) -> Response:
-        """DELETE /servers/{id}: from every state, at every moment."""
+        """DELETE /servers/{id}: from every state, at every moment; `?shutdown_type=SOFT` with grace."""
+        words = shutdown_words.of_query(request.query_params)
         mapping = lookup.mapping_of(server_id, self.caller)
         self.check("os_compute_api:servers:delete", mapping.project_id)
         if boot.cancel(server_id):
             return Response(status=204)
-        with lookup.server(server_id, self.caller) as instance:
-            if instance.locked_by and not self.caller.is_admin:
-                raise ServerLocked(server_id)
-            with deleting.uncounted(server_id):
-                actions.named(deleting.key_for(instance)).submit(instance, Asked(self.caller, self.request_id))
+        asked = Asked(self.caller, self.request_id, words, self.version)
+        try:
+            with lookup.server(server_id, self.caller) as instance:
+                if instance.locked_by and not self.caller.is_admin:
+                    raise ServerLocked(server_id)
+                with deleting.uncounted(server_id):
+                    actions.named(deleting.key_for(instance)).submit(instance, asked)
+        except CellDown:
+            late_deletes.accept(mapping, asked)
         return Response(status=204)
 
     def _read(self, instance: Instance, *, changed: bool = False) -> Response:

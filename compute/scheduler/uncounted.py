@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db.models import Q
 
 from cells import scatter
-from cells.models import BuildRequest, Cell, InstanceMapping
+from cells.models import BuildRequest, Cell, InstanceMapping, LateDelete
 from cloud import log
 from compute.models import Instance, InstanceAction
 from compute.state import TaskState, VmState
@@ -51,8 +51,9 @@ def _some_flagged(cell: Cell) -> set[str]:
     ids = list(batch)
     _after[cell.id] = ids[-1] if len(ids) == BATCH else ""
     wanted = {*ids, *flagged.filter(pk__in=list(_seen)[:BATCH]).values_list("pk", flat=True)}
-    # the scheduler deletes these when they are placed
-    return wanted - set(BuildRequest.objects.filter(pk__in=wanted).values_list("pk", flat=True))
+    # the scheduler deletes these, when they are placed or their cell is back
+    later = (BuildRequest.objects, LateDelete.objects)
+    return wanted.difference(*(rows.filter(pk__in=wanted).values_list("pk", flat=True) for rows in later))
 
 
 def _nobody_deletes(ids: Collection[str]) -> set[str]:
