@@ -129,7 +129,10 @@ class Driver(ABC):
 
     @abstractmethod
     def clock(self, uuid: str) -> Clock | None:
-        """The clock kept with a guest since it was last asked to shut down; None if it booted since, or is unknown."""
+        """The clock kept with a guest since it was last asked to shut down; None if it is unknown.
+
+        Nor if it booted since, whoever did that: an old clock must not pull the plug of a new start.
+        """
 
     @abstractmethod
     def keep_clock(self, uuid: str, clock: Clock) -> None:
@@ -138,6 +141,10 @@ class Driver(ABC):
     @abstractmethod
     def clocks(self) -> dict[str, Clock]:
         """Those that run."""
+
+    @abstractmethod
+    def how_ended(self, uuid: str) -> str:
+        """How a guest went off: guest (it shut itself down), forced, crashed; gone; "" if nobody knows."""
 
     @abstractmethod
     def on_change(self, look: Callable[[str], None]) -> None:

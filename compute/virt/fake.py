@@ -30,6 +30,7 @@ from compute.virt.fake_migration import Migration
 from compute.virt.fake_orders import Orders, from_properties
 from compute.virt.fake_rescue import Rescue
 from compute.virt.fake_state import Record, State
+from compute.virt.locks import Locks
 from compute.virt.shutdown import Shutdown
 
 ALIVE = frozenset({PowerState.RUNNING, PowerState.PAUSED})
@@ -63,6 +64,7 @@ class FakeDriver(Migration, Rescue, Shutdown, Driver):
         self._images = Images(self._state)
         self._watchers: list[Callable[[GuestEvent], None]] = []
         self._bells = Bells()
+        self._locks = Locks(Path(state).with_suffix(".locks") if state else None)
         self._announcer = Announcer("fake-announcer")
         self._call = Calls(self._state, self.orders)
         self.calls = self._call.made
@@ -143,6 +145,10 @@ class FakeDriver(Migration, Rescue, Shutdown, Driver):
     def clocks(self) -> dict[str, ShutdownClock]:
         with self._call("clocks", ""):
             return {uuid: clock for uuid, clock in self._state.clocks().items() if clock.runs}
+
+    def how_ended(self, uuid: str) -> str:
+        with self._call("how_ended", uuid):
+            return self._state.how_ended(uuid)
 
     def on_change(self, look: Callable[[str], None]) -> None:
         self._bells.tell(look)

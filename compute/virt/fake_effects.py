@@ -31,6 +31,10 @@ class Effect(StrEnum):
     UNRESCUED = "unrescued"
 
 
+# of a guest that is off: how that came
+ENDS = {Effect.OFF_BY_GUEST: "guest", Effect.OFF_BY_FORCE: "forced", Effect.CRASHED: "crashed"}
+
+
 @dataclass(frozen=True, slots=True)
 class Happened:
     """One change: when (seconds since 1970), to which guest, and what the caller called it, if anything."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from compute.virt.base import Farewell, GuestNotFound, PowerState
 from compute.virt.clock import Clock
-from compute.virt.fake_effects import KEPT, Effect, Happened
+from compute.virt.fake_effects import ENDS, KEPT, Effect, Happened
 
 CONSOLE_CHARACTERS = 64 << 10
 SHARED_SECONDS = 0.2
@@ -178,6 +178,13 @@ class State:
             )  # fmt: skip
             self.happened(uuid, Effect.OFF_BY_GUEST, at=due[0][0])
             return True
+
+    def how_ended(self, uuid: str) -> str:
+        """What the last change made of a guest that is off; "" when it was none of those that end it."""
+        if self.find(uuid) is None:
+            return "gone"
+        rows = self.run("SELECT verb FROM effects WHERE uuid = ? ORDER BY id DESC LIMIT 1", uuid)
+        return ENDS.get(Effect(rows[0][0]), "") if rows else ""
 
     def clock(self, uuid: str) -> Clock | None:
         """The clock of the guest's last shutdown since it booted."""

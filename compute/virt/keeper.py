@@ -19,7 +19,6 @@ HANDS = 8  # guests that are signalled or forced off at the same moment; an agen
 MOST_HANDS = 64  # those included that hold a guest whose hypervisor does not let go of them
 STUCK = 3.0  # seconds after which another hand does the others' work
 AGAIN, LONGEST_PAUSE = 1.0, 30.0  # seconds until what went wrong is tried again; less often each time
-LONGEST_SLEEP = 60.0  # the wall clock may be set meanwhile
 BLINK = 0.1
 PAST = ""  # in place of a guest: the clocks that a past life left
 IN_HAND = math.inf
@@ -87,13 +86,13 @@ class Keeper:
     def _run(self) -> None:
         with self._changed:
             while not self._closing:
-                now, free = time.time(), self._free_hands()
+                now, free = time.monotonic(), self._free_hands()
                 waiting = {uuid: at for uuid, at in self._due.items() if uuid not in self._since}
                 due = sorted((uuid for uuid, at in waiting.items() if at <= now), key=waiting.__getitem__)
                 for uuid in due[:free]:
                     self._take_in_hand(uuid)
                 left = min((at for at in waiting.values() if at > now), default=None)
-                self._changed.wait(STUCK if due[free:] else None if left is None else min(left - now, LONGEST_SLEEP))
+                self._changed.wait(STUCK if due[free:] else None if left is None else left - now)
 
     def _free_hands(self) -> int:
         """A guest that holds its hand for long does not keep the others waiting."""
@@ -142,7 +141,7 @@ class Keeper:
             self._seen[uuid] = clock
         if is_news or clock != before:
             self._tell(uuid, clock)
-        return max(clock.due, time.time() + BLINK) if clock.runs else None
+        return time.monotonic() + max(clock.wait, BLINK) if clock.runs else None
 
     def _failed(self, uuid: str, error: Exception) -> float:
         """When it is tried again. Said once: an absent hypervisor has many guests."""
@@ -153,7 +152,7 @@ class Keeper:
                     exc_info=not away)  # fmt: skip
         with self._changed:
             self._news.add(uuid)  # what could not be told is told the next time
-        return time.time() + (AGAIN if away else min(LONGEST_PAUSE, AGAIN * 2.0 ** min(times - 1, 9)))
+        return time.monotonic() + (AGAIN if away else min(LONGEST_PAUSE, AGAIN * 2.0 ** min(times - 1, 9)))
 
 
 def _latest(before: Clock | None, now: Clock | None) -> Clock:

@@ -1,6 +1,7 @@
 """Shutting a guest down with grace: signal, signal again, and pull the plug at the deadline.
 
-Every step of it is kept with the guest before and after it happens, so that any process can go on with it.
+Every step of it is kept with the guest before and after it happens, so that any process can go on with it. Killed
+between a signal and the note of it, the next one signals again: one too many is better than one too few.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import replace
-from threading import RLock
 
 from compute.virt.base import (
     Driver,
@@ -19,18 +19,20 @@ from compute.virt.base import (
     PowerState,
     VirtError,
 )
-from compute.virt.clock import HURRY, Clock
+from compute.virt.clock import Clock
+from compute.virt.locks import Locks
 
 log = logging.getLogger(__name__)
 
-ENDS = {PowerState.NOSTATE: "gone", PowerState.SHUTDOWN: "guest", PowerState.CRASHED: "crashed"}
+OFF = frozenset({PowerState.NOSTATE, PowerState.SHUTDOWN, PowerState.CRASHED})
 CANNOT_HEAR = frozenset({PowerState.PAUSED, PowerState.SUSPENDED})
 BLINK = 0.1  # seconds: it is going off this very moment
-_LOCKS = tuple(RLock() for _ in range(64))
 
 
 class Shutdown(Driver):
     """What every driver has in common, built on its `clock`, `keep_clock`, `signal_shutdown`, `cut_power`."""
+
+    _locks: Locks
 
     def begin_shutdown(self, uuid: str, timeout: float, retry_interval: float) -> Clock | None:
         """Start the guest's clock, or join the one that runs, and do what is due. Does not wait.
@@ -38,46 +40,56 @@ class Shutdown(Driver):
         None when the guest is off and no clock of it is known. `timeout` 0 ends it now, whoever's clock runs. One
         that cannot hear is forced off. Raises VirtError.
         """
-        with _LOCKS[hash(uuid) % len(_LOCKS)]:
+        with self._locks.alone(uuid):
             clock, state = self.clock(uuid), self.power_state(uuid)
             if clock is not None and clock.runs:
-                return self._force(uuid, clock, HURRY) if timeout <= 0 else self.turn(uuid)
-            if state in ENDS:
+                if timeout <= 0 and state not in OFF:
+                    return self._force(uuid, clock, "somebody could not wait")
+                return self._turn(uuid, clock, state)
+            if state in OFF:
                 self.cut_power(uuid)
                 return clock
             clock = Clock.start(time.time(), timeout, retry_interval)
-            if state in CANNOT_HEAR:
-                return self._force(uuid, clock, f"it was {state.name.lower()}")
-            if timeout <= 0:
+            if timeout <= 0 and state not in CANNOT_HEAR:
                 return self._force(uuid, clock)
             self.keep_clock(uuid, clock)
             with suppress(HypervisorUnavailable):  # from here on the clock runs, and whoever turns it tries again
-                return self.turn(uuid)
+                return self._turn(uuid, clock, state)
             return clock
 
     def turn(self, uuid: str) -> Clock | None:
         """Do what is due for a guest whose clock runs, and say where it is. None: no clock. Raises VirtError."""
-        with _LOCKS[hash(uuid) % len(_LOCKS)]:
+        with self._locks.alone(uuid):
             clock = self.clock(uuid)
             if clock is None or not clock.runs:
                 return clock
-            state, now = self.power_state(uuid), time.time()
-            if state in ENDS:
-                return self._kept(uuid, clock.end(now, ENDS[state]))
-            if state in CANNOT_HEAR:
-                return self._force(uuid, clock, f"it was {state.name.lower()}")
-            if now >= clock.deadline or clock.how == "forced":
-                return self._force(uuid, clock, clock.why)
-            if now >= clock.next_signal:
-                return self._signal(uuid, clock, now)
-            return clock
+            return self._turn(uuid, clock, self.power_state(uuid))
 
     def power_off(self, uuid: str, timeout: float = 0.0, retry_interval: float = 10.0) -> Clock | None:
         """Off when this returns. A clock that runs is joined: its deadline counts, or now if `timeout` is 0."""
         clock = self.begin_shutdown(uuid, timeout, retry_interval)
         while clock is not None and clock.runs:
-            self.wait_until_off(uuid, max(BLINK, clock.due - time.time()))
+            self.wait_until_off(uuid, max(BLINK, clock.wait))
             clock = self.turn(uuid)
+        return clock
+
+    def stop_clock(self, uuid: str) -> None:
+        """Nobody wants the guest off any more."""
+        with self._locks.alone(uuid):
+            clock = self.clock(uuid)
+            if clock is not None and clock.runs:
+                self._kept(uuid, replace(clock, ended=clock.now(), how="left", why=""))
+
+    def _turn(self, uuid: str, clock: Clock, state: PowerState) -> Clock:
+        now = clock.now()
+        if state in OFF:
+            return self._off(uuid, clock)
+        if state in CANNOT_HEAR:
+            return self._force(uuid, clock, f"it was {state.name.lower()}")
+        if now >= clock.deadline or clock.how == "forced":
+            return self._force(uuid, clock, clock.why)
+        if now >= clock.next_signal:
+            return self._signal(uuid, clock, now)
         return clock
 
     def _signal(self, uuid: str, clock: Clock, now: float) -> Clock:
@@ -92,22 +104,23 @@ class Shutdown(Driver):
             return self._kept(uuid, replace(clock, signalled=now))
         return self._kept(uuid, clock.signal(now, by))
 
-    def stop_clock(self, uuid: str) -> None:
-        """Nobody wants the guest off any more."""
-        with _LOCKS[hash(uuid) % len(_LOCKS)]:
-            clock = self.clock(uuid)
-            if clock is not None and clock.runs:
-                self._kept(uuid, replace(clock, ended=time.time(), how="left"))
-
     def _force(self, uuid: str, clock: Clock, why: str = "") -> Clock:
         clock = clock.forcing(why)
-        self._kept(uuid, clock)
+        try:
+            self._kept(uuid, clock)
+        except HypervisorUnavailable:
+            raise
+        except VirtError as error:  # a guest that hangs may keep us from writing, and not from pulling the plug
+            log.warning("grace.not_kept uuid=%s error=%r", uuid, error)
         self.cut_power(uuid)
-        return self._kept(uuid, clock.end(time.time()))
+        return self._off(uuid, clock)
+
+    def _off(self, uuid: str, clock: Clock) -> Clock:
+        """Its end, as the hypervisor saw it; a guest that is gone ended as was said before."""
+        how = self.how_ended(uuid)
+        return self._kept(uuid, clock.end(clock.now(), clock.how if how == "gone" and clock.how else how))
 
     def _kept(self, uuid: str, clock: Clock) -> Clock:
-        try:
+        with suppress(GuestNotFound):  # its clock is gone with it
             self.keep_clock(uuid, clock)
-        except GuestNotFound:  # it is gone, and its clock with it
-            return clock if not clock.runs else clock.end(time.time(), "gone")
         return clock

@@ -32,6 +32,7 @@ from compute.virt.libvirt.guest import OFF, LibvirtGuest, power_state
 from compute.virt.libvirt.host import Host
 from compute.virt.libvirt.moving import Moving, Road
 from compute.virt.libvirt.xml import choose_virt_type, domain_xml
+from compute.virt.locks import Locks
 from compute.virt.shutdown import Shutdown
 
 DETAILS = {
@@ -93,6 +94,7 @@ class LibvirtDriver(Moving, rescue.Rescue, Shutdown, Driver):
         self._hostname, self._host_ip = hostname, host_ip
         self._watchers: list[Callable[[GuestEvent], None]] = []
         self._bells = Bells()
+        self._locks = Locks(self._state / "locks")
         self._announcer = Announcer("libvirt-announcer")
         self._host = Host(uri, self._on_event, self._on_back)
 
@@ -201,6 +203,12 @@ class LibvirtDriver(Moving, rescue.Rescue, Shutdown, Driver):
             if clock is not None and clock.runs:
                 running[uuid] = clock
         return running
+
+    def how_ended(self, uuid: str) -> str:
+        try:
+            return self._guest(uuid).how_ended()
+        except GuestNotFound:
+            return "gone"
 
     def on_change(self, look: Callable[[str], None]) -> None:
         self._bells.tell(look)

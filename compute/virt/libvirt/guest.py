@@ -21,18 +21,22 @@ from compute.virt.clock import Clock
 from compute.virt.libvirt.bounded import bounded
 from compute.virt.libvirt.errors import translated
 from compute.virt.libvirt.xml import (
+    BOOT_NAMESPACE,
+    BOOT_PREFIX,
     CLOCK_NAMESPACE,
     CLOCK_PREFIX,
     NAMESPACE,
-    clock_text,
-    clock_xml,
     farewell,
+    note_text,
+    note_xml,
     reboot_mark,
 )
 
 CALL_SECONDS = 60.0
 SAVE_SECONDS = 600.0
 POLL_SECONDS = 0.1
+SIGNAL_SECONDS = NOTE_SECONDS = 2.0  # a QEMU that hangs must not be what keeps its guest on
+NEXT_TIME, NOW = libvirt.VIR_DOMAIN_AFFECT_CONFIG, libvirt.VIR_DOMAIN_AFFECT_LIVE
 
 STATES: Mapping[int, PowerState] = {
     libvirt.VIR_DOMAIN_NOSTATE: PowerState.NOSTATE,
@@ -50,6 +54,16 @@ REASONS: Mapping[tuple[int, int], PowerState] = {
     (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_FAILED): PowerState.CRASHED,
     (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_CRASHED): PowerState.CRASHED,
     (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP): PowerState.RUNNING,
+    # for a moment only: it goes off, or runs on
+    (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_SHUTTING_DOWN): PowerState.RUNNING,
+    (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_SNAPSHOT): PowerState.RUNNING,
+    (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_DUMP): PowerState.RUNNING,
+}
+ENDS: Mapping[int, str] = {
+    libvirt.VIR_DOMAIN_SHUTOFF_SHUTDOWN: "guest",
+    libvirt.VIR_DOMAIN_SHUTOFF_DESTROYED: "forced",
+    libvirt.VIR_DOMAIN_SHUTOFF_CRASHED: "crashed",
+    libvirt.VIR_DOMAIN_SHUTOFF_FAILED: "crashed",
 }
 OFF = frozenset({PowerState.SHUTDOWN, PowerState.CRASHED, PowerState.SUSPENDED})
 
@@ -82,23 +96,41 @@ class LibvirtGuest:
         return farewell(kept) if (kept := self._metadata(NAMESPACE)) else Farewell("")
 
     def clock(self) -> Clock | None:
-        """The clock of its last shutdown, which is in its definition until that is made anew."""
-        return Clock.load(clock_text(kept)) if (kept := self._metadata(CLOCK_NAMESPACE)) else None
+        """The clock of its last shutdown, which is in its definition until that is made anew.
+
+        One that runs is bound to the QEMU it began with, by a note that is in no definition: who starts the guest
+        again, e.g. with virsh, starts it without its old clock.
+        """
+        clock = Clock.load(note_text(self._metadata(CLOCK_NAMESPACE)))
+        if clock is None:
+            return None
+        with suppress(GuestInvalidState):  # off: there is no other boot
+            if note_text(self._metadata(BOOT_NAMESPACE, NOW)) != repr(clock.begun):
+                return None
+        return clock
 
     def keep_clock(self, clock: Clock) -> None:
         """Of a domain that is gone by now: GuestNotFound."""
-        element, definition = libvirt.VIR_DOMAIN_METADATA_ELEMENT, libvirt.VIR_DOMAIN_AFFECT_CONFIG
-        text = clock_xml(clock.text)
-        bounded(
-            CALL_SECONDS, "metadata",
-            lambda: self.domain.setMetadata(element, text, CLOCK_PREFIX, CLOCK_NAMESPACE, definition),
-        )  # fmt: skip
+        if not clock.signalled:  # the first time
+            with suppress(GuestInvalidState):
+                self._note(BOOT_NAMESPACE, BOOT_PREFIX, note_xml("boot", repr(clock.begun)), NOW)
+        self._note(CLOCK_NAMESPACE, CLOCK_PREFIX, note_xml("clock", clock.text), NEXT_TIME)
 
-    def _metadata(self, namespace: str) -> str:
-        """An element of its definition; "" if it has none."""
-        element, definition = libvirt.VIR_DOMAIN_METADATA_ELEMENT, libvirt.VIR_DOMAIN_AFFECT_CONFIG
+    def how_ended(self) -> str:
+        """How it went off; "" when libvirt was away then, and has forgotten."""
+        with translated():
+            state, reason = self.domain.state()
+        return ENDS.get(reason, "") if state == libvirt.VIR_DOMAIN_SHUTOFF else ""
+
+    def _note(self, namespace: str, prefix: str, xml: str, where: int) -> None:
+        element = libvirt.VIR_DOMAIN_METADATA_ELEMENT
+        bounded(NOTE_SECONDS, "metadata", lambda: self.domain.setMetadata(element, xml, prefix, namespace, where))
+
+    def _metadata(self, namespace: str, where: int = NEXT_TIME) -> str:
+        """An element of its definition, or of the guest that runs; "" if it has none."""
+        element = libvirt.VIR_DOMAIN_METADATA_ELEMENT
         try:
-            return str(self.domain.metadata(element, namespace, definition))
+            return str(self.domain.metadata(element, namespace, where))
         except libvirt.libvirtError as error:
             if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN_METADATA:
                 return ""
@@ -153,7 +185,7 @@ class LibvirtGuest:
 
     def press_power_button(self) -> None:
         press = libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN
-        bounded(CALL_SECONDS, "shutdown", lambda: self.domain.shutdownFlags(press))
+        bounded(SIGNAL_SECONDS, "shutdown", lambda: self.domain.shutdownFlags(press))
 
     def pause(self) -> None:
         bounded(CALL_SECONDS, "pause", self.domain.suspend)

@@ -10,6 +10,7 @@ from compute.virt.base import Farewell, Guest, VirtError
 
 NAMESPACE = "urn:stillwater:guest:1"
 CLOCK_NAMESPACE, CLOCK_PREFIX = "urn:stillwater:shutdown:1", "stillwater-shutdown"
+BOOT_NAMESPACE, BOOT_PREFIX = "urn:stillwater:boot:1", "stillwater-boot"
 TB_CACHE_MIB = "16"  # QEMU's default reserves much more per guest; 16 saves 40 MB of each
 CPUINFO, KVM = Path("/proc/cpuinfo"), Path("/dev/kvm")
 
@@ -93,20 +94,19 @@ def farewell(metadata: str) -> Farewell:
     """How the guest wants to be shut down, out of our element of a domain's metadata; an older one says less."""
     element = ET.fromstring(metadata)  # noqa: S314 - ours, from libvirt
     said = {name: element.findtext(f"{{*}}{name}") or "" for name in ("name", "shutdown_timeout", "shutdown_priority")}
-    seconds = int(said["shutdown_timeout"]) if said["shutdown_timeout"] else None
-    return Farewell(said["name"], seconds, int(said["shutdown_priority"] or 0))
+    return Farewell(said["name"], _whole(said["shutdown_timeout"]), _whole(said["shutdown_priority"]) or 0)
 
 
-def clock_xml(text: str) -> str:
-    """The element of a domain's metadata that keeps a shutdown's clock."""
-    element = ET.Element("clock")
+def note_xml(tag: str, text: str) -> str:
+    """An element of a domain's metadata that keeps a text."""
+    element = ET.Element(tag)
     element.text = text
     return ET.tostring(element, encoding="unicode")
 
 
-def clock_text(metadata: str) -> str:
-    """What `clock_xml` was made of."""
-    return ET.fromstring(metadata).text or ""  # noqa: S314 - ours, from libvirt
+def note_text(metadata: str) -> str:
+    """What `note_xml` was made of; "" of nothing."""
+    return ET.fromstring(metadata).text or "" if metadata else ""  # noqa: S314 - ours, from libvirt
 
 
 def backup_xml(target: Path) -> str:
@@ -164,6 +164,14 @@ def _network(devices: ET.Element, guest: Guest) -> None:
     if guest.mac_address:
         ET.SubElement(interface, "mac", address=guest.mac_address)
     ET.SubElement(interface, "model", type="virtio")
+
+
+def _whole(text: str) -> int | None:
+    """None for what is no whole number: anybody with virsh can write there."""
+    try:
+        return int(text)
+    except ValueError:
+        return None
 
 
 def _text(parent: ET.Element, tag: str, text: str, **attributes: str) -> None:
