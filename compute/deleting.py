@@ -10,14 +10,16 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from django.conf import settings
+from django.db import transaction
 
+from cells.context import current_alias
 from cells.models import InstanceMapping
-from compute import actions, claims, journal, moving, moving_cold, state
+from compute import actions, claims, grace, journal, moving, moving_cold, shutdown_words, state
 from compute.errors import StateConflict
 from compute.lifecycle import OPS, Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
-from compute.models import Instance, InstanceAction
+from compute.models import Instance, InstanceAction, Step
 from compute.state import Move, TaskState, VmState
-from compute.virt.base import PowerState, VirtError
+from compute.virt.base import HypervisorUnavailable, PowerState, VirtError
 
 KEYS = ("Delete", "SoftDelete")
 GOING = frozenset({TaskState.DELETING, TaskState.SOFT_DELETING})
@@ -48,6 +50,30 @@ def is_ended(instance: Instance) -> bool:
     return instance.deleted or instance.vm_state == VmState.SOFT_DELETED or instance.task_state in GOING
 
 
+def farewell(instance: Instance, words: Any) -> dict[str, Any]:
+    """How long the guest of a server that is deleted has, for the params: none, as with Nova, unless somebody says so.
+
+    The request's word counts more than the server's own; SOFT is a word, too.
+    """
+    if shutdown_words.are_in(words):
+        return shutdown_words.asked(words)
+    return {} if grace.own(instance) is not None else {grace.ASKED: 0}
+
+
+def hurry(instance: Instance, words: Any) -> None:
+    """HARD ends the wait of the delete that goes on; any other word finds it going on, and changes nothing.
+
+    The step is held while the action is changed: one that is about to wait looks again after it (`running._park`).
+    """
+    if shutdown_words.asked(words).get(grace.ASKED) != 0:
+        return
+    with transaction.atomic(using=current_alias()):
+        going = Step.objects.select_for_update(of=("self",)).select_related("action")
+        for step in going.filter(server_id=instance.uuid, action__key__in=KEYS, state__in=journal.OPEN):
+            journal.change_params(step.action, **{grace.ASKED: 0})
+            journal.go_on(step)
+
+
 class Ending(ServerAction):
     """Preempts what runs. A server that lives on after all is counted again before it can be asked anything."""
 
@@ -60,7 +86,14 @@ class Ending(ServerAction):
     def submit(self, instance: Instance, asked: Asked) -> Answer:
         """Deleting a server that is being deleted is success, and nothing more happens."""
         goes_on = instance.task_state is not None and instance.task_state not in self.move.over
-        return Answer(204) if instance.deleted or goes_on else super().submit(instance, asked)
+        if instance.deleted or goes_on:
+            hurry(instance, asked.body)
+            return Answer(204)
+        return super().submit(instance, asked)
+
+    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+        """How long the guest has."""
+        return farewell(instance, asked.body)
 
     def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
         """What is queued for the server is cancelled; what runs ends first, then this runs."""
@@ -68,6 +101,7 @@ class Ending(ServerAction):
             super().begin(instance, asked, params)
         except StateConflict:
             params["late"] = True  # another delete was faster
+            hurry(instance, asked.body)
             return
         actions.cancel_open(instance, "the server was deleted")
         params |= self.known_of(instance)
@@ -86,6 +120,15 @@ class Ending(ServerAction):
     def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
         """No body."""
         return Answer(204)
+
+    def shut_down(self, run: Run) -> None:
+        """With the grace it was given. It goes, whatever its guest does."""
+        try:
+            run.note(grace.shut_down(run))
+        except HypervisorUnavailable:
+            raise
+        except VirtError as error:
+            run.note(f"could not be shut down: {error}")
 
     def forget_source(self, run: Run) -> None:
         """What its old host has kept for a revert."""

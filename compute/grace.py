@@ -103,5 +103,6 @@ def end_now(run: Run) -> None:
     """End the clock of a guest that somebody is shutting down with grace, and that is to go off otherwise now."""
     clock = run.hypervisor.clock(run.instance.uuid)
     if clock is not None and clock.runs:
-        run.hypervisor.begin_shutdown(run.instance.uuid, 0, clock.interval)
-        mind(run.instance.uuid)
+        ended = run.hypervisor.begin_shutdown(run.instance.uuid, 0, clock.interval)
+        if ended is not None and _Post.keeper is not None:
+            _Post.keeper.over(run.instance.uuid, ended)  # told now: a guest that boots forgets its clock

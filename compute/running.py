@@ -112,6 +112,9 @@ def _park(step: Step, waits: grace.Waits) -> None:
         if not journal.park(step, waits.why, waits.clock):
             logger.warning("step.not_ours_any_more")
             return
+        asked = InstanceAction.objects.values_list("params", flat=True).get(pk=step.action_id)
+        if asked.get(grace.ASKED) != step.action.params.get(grace.ASKED):
+            journal.go_on(step)  # somebody has become hurried meanwhile
         journal.wake_next(step.server_id)  # a delete that is in a hurry, or that joins
     logger.info("step.waits", why=waits.why)
     if waits.clock is not None:

@@ -5,7 +5,8 @@ JSON schemas because their messages are the ones Nova's clients have always seen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -40,16 +41,16 @@ def check(value: Any, schema: Mapping[str, Any]) -> Any:
         return value
     where = error.absolute_path[-1] if error.absolute_path else None
     if where is None or error.validator in {"additionalProperties", "required"}:
-        raise InvalidInput(_short(error.message, 400))
+        raise InvalidInput(_says(error))
     shown = _short(str(error.instance), 200)
-    raise InvalidInput(f"Invalid input for field/attribute {where}. Value: {shown}. {_short(error.message, 400)}")
+    raise InvalidInput(f"Invalid input for field/attribute {where}. Value: {shown}. {_says(error)}")
 
 
 def check_query(name: str, value: str, schema: Mapping[str, Any]) -> str:
     """One query parameter. Raises InvalidInput."""
     error = jsonschema.exceptions.best_match(_validator(orjson.dumps(schema)).iter_errors(value))
     if error is not None:
-        raise InvalidInput(f"Invalid input for query parameters {name}. Value: {value}. {error.message}")
+        raise InvalidInput(f"Invalid input for query parameters {name}. Value: {_short(value, 200)}. {_says(error)}")
     return value
 
 
@@ -58,11 +59,27 @@ def is_true(value: Any) -> bool:
     return str(value).lower() in {"true", "1", "on", "yes", "y", "t"}
 
 
+def _says(error: jsonschema.ValidationError) -> str:
+    """What is wrong; in the schema's own words where it has any."""
+    rule = error.schema if isinstance(error.schema, dict) else {}
+    return _short(rule.get("errorMessage", error.message), 400)
+
+
+def _between(_: Any, bounds: list[int], value: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
+    """A whole number within bounds, which may come as a string: JSON schema compares no strings."""
+    is_whole = isinstance(value, int | str) and re.fullmatch("-?[0-9]{1,9}", str(value))
+    if not (is_whole and bounds[0] <= int(value) <= bounds[1]):
+        yield jsonschema.ValidationError(f"It is a whole number from {bounds[0]} to {bounds[1]}.")
+
+
+_Validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"between": _between})
+
+
 def _short(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
 @cache
-def _validator(schema: bytes) -> jsonschema.Draft202012Validator:
+def _validator(schema: bytes) -> Any:
     checks = jsonschema.Draft202012Validator.FORMAT_CHECKER
-    return jsonschema.Draft202012Validator(orjson.loads(schema), format_checker=checks)
+    return _Validator(orjson.loads(schema), format_checker=checks)

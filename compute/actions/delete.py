@@ -8,7 +8,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from cells.context import current_alias
-from compute import claims, deleting, gone, journal, shelving, state
+from compute import claims, deleting, gone, grace, journal, shelving, state
 from compute.errors import StateConflict
 from compute.lifecycle import Asked, Run, StepSpec
 from compute.models import Instance, InstanceAction, Step
@@ -33,7 +33,7 @@ class Delete(deleting.Ending):
         try:
             with transaction.atomic(using=current_alias()):
                 state.begin(instance, RECLAIM)
-                self.record(instance, asked, self.known_of(instance))
+                self.record(instance, asked, self.known_of(instance) | {grace.ASKED: 0})
         except StateConflict:
             return False
         return True
@@ -50,7 +50,8 @@ class Delete(deleting.Ending):
         return action
 
     def terminate(self, run: Run) -> None:
-        """Gone already is success."""
+        """Off first, then gone. Gone already is success."""
+        self.shut_down(run)
         run.hypervisor.destroy(run.instance.uuid)
 
     def record_step(self, run: Run, power_state: PowerState | None) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from compute import actions, deleting
+from dataclasses import replace
+
+from compute import actions, deleting, shutdown_words
 from compute.lifecycle import Answer, Asked, ServerAction
 from compute.models import Instance
 
 
 class ForceDelete(ServerAction):
-    """A delete that is never a soft one; also of one that is soft-deleted."""
+    """A delete that is never a soft one, and waits for no guest; also of one that is soft-deleted."""
 
     key, name, called = "forceDelete", "delete", "forceDelete"
     policy = "os_compute_api:os-deferred-delete:force"
@@ -17,5 +19,5 @@ class ForceDelete(ServerAction):
     def submit(self, instance: Instance, asked: Asked) -> Answer:
         """The delete itself carries it out."""
         with deleting.uncounted(instance.uuid):
-            actions.named("Delete").submit(instance, asked)
+            actions.named("Delete").submit(instance, replace(asked, body=shutdown_words.AT_ONCE))
         return Answer(202)

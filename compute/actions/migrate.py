@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cloud.errors import BadRequest
-from compute import moving, moving_cold, policy
+from compute import moving, moving_cold, policy, shutdown_words
 from compute.lifecycle import Asked
 from compute.microversion import Version
 from compute.models import Instance
@@ -24,8 +24,10 @@ class Migrate(moving_cold.ColdMove):
     def schema(self, version: Version) -> dict[str, Any]:
         """A host can be named since 2.56."""
         if version < (2, 56):
-            return {}
-        return {"type": ["object", "null"], "properties": {"host": HOST}, "additionalProperties": False}
+            return shutdown_words.with_them()
+        return shutdown_words.with_them(
+            {"type": ["object", "null"], "properties": {"host": HOST}, "additionalProperties": False}
+        )
 
     def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
         """What is wrong with a host of the caller's own choice is said at once."""
@@ -37,4 +39,4 @@ class Migrate(moving_cold.ColdMove):
             if host == instance.host:
                 raise BadRequest("Cannot migrate to the host where the server exists.")
             moving.must_be_possible(instance, host)
-        return moving_cold.begun_at(instance, host)
+        return moving_cold.begun_at(instance, host) | shutdown_words.asked(asked.body)

@@ -16,7 +16,7 @@ HARD = Move(
     TaskState.REBOOTING_HARD,
     VmState.ACTIVE,
     failed=VmState.ERROR,
-    over=state.REBOOT_WAITS,
+    over=state.REBOOT_WAITS | {TaskState.POWERING_OFF},  # ends a guest's grace
 )
 
 

@@ -9,11 +9,11 @@ from django.utils import timezone
 from cells.models import RequestSpec
 from cloud.errors import BadRequest, Conflict
 from cloud.images import tickets
-from compute import choices, claims, grace, imagefile, quota, rebuilding, schema, state
+from compute import choices, claims, grace, imagefile, quota, rebuilding, schema, shutdown_words, state
 from compute.lifecycle import OPS, Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
 from compute.microversion import Version
 from compute.models import ComputeNode, Instance
-from compute.schema import METADATA, NAME
+from compute.schema import NAME
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 
@@ -22,7 +22,7 @@ ALWAYS: dict[str, Any] = {
     "name": NAME,
     "imageRef": schema.UUID,
     "adminPass": TEXT,
-    "metadata": METADATA,
+    "metadata": shutdown_words.METADATA,
     "preserve_ephemeral": schema.BOOLEAN,
     "OS-DCF:diskConfig": {"type": "string", "enum": ["AUTO", "MANUAL"]},
     "accessIPv4": schema.IPV4,

@@ -7,7 +7,7 @@ import string
 from typing import Any
 
 from cloud.images import tickets
-from compute import choices, imagefile, off_meanwhile
+from compute import choices, imagefile, off_meanwhile, shutdown_words
 from compute.lifecycle import OPS, Answer, Asked, Run, ServerAction, StepSpec
 from compute.models import Instance
 from compute.schema import UUID
@@ -23,11 +23,11 @@ class Rescue(ServerAction):
 
     key = name = "rescue"
     policy = "os_compute_api:os-rescue"
-    body = {
+    body = shutdown_words.with_them({
         "type": ["object", "null"],
         "properties": {"adminPass": {"type": "string"}, "rescue_image_ref": UUID},
         "additionalProperties": False,
-    }
+    })  # fmt: skip
     move = Move(frozenset({VmState.ACTIVE, VmState.STOPPED, VmState.ERROR}), TaskState.RESCUING, VmState.RESCUED)
     steps = (
         StepSpec("power_off", "compute_rescue_power_off", undo="power_on_again"),
@@ -42,7 +42,8 @@ class Rescue(ServerAction):
             unusable = f"Requested rescue image '{named}' is not supported"
             chosen = choices.image(named, asked.caller, missing=unusable)
             image_id, facts = chosen.id, choices.image_facts(chosen)
-        return {"image_id": image_id, "image": facts, "image_ticket": tickets.issue(image_id, "read")}
+        ticket = tickets.issue(image_id, "read")
+        return {"image_id": image_id, "image": facts, "image_ticket": ticket, **shutdown_words.asked(asked.body)}
 
     def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
         """The password is made or repeated here, and kept nowhere: no guest is told it."""

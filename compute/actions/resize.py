@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from cloud.errors import BadRequest
-from compute import flavors, moving, moving_cold, quota
+from compute import flavors, moving, moving_cold, quota, shutdown_words
 from compute.errors import FlavorNotFound
 from compute.lifecycle import Asked
 from compute.microversion import Version
 from compute.models import Flavor, Instance
+
+FLAVOR = {"type": ["string", "integer"], "minLength": 1}
+TWICE = {"not": {"required": ["flavorRef"]}, "errorMessage": "flavor_id is another name of flavorRef: say one of them."}
 
 
 class Resize(moving_cold.ColdMove):
@@ -19,27 +22,26 @@ class Resize(moving_cold.ColdMove):
     policy = "os_compute_api:servers:resize"
 
     def schema(self, version: Version) -> dict[str, Any]:
-        """The disk setting is taken and has no effect."""
-        return {
+        """The disk setting is taken and has no effect. `flavor_id` is what the spec of the grace period calls it."""
+        disk_config = {"type": "string", "enum": ["AUTO", "MANUAL"]}
+        return shutdown_words.with_them({
             "type": "object",
-            "properties": {
-                "flavorRef": {"type": ["string", "integer"], "minLength": 1},
-                "OS-DCF:diskConfig": {"type": "string", "enum": ["AUTO", "MANUAL"]},
-            },
-            "required": ["flavorRef"],
+            "properties": {"flavorRef": FLAVOR, "flavor_id": FLAVOR, "OS-DCF:diskConfig": disk_config},
+            "if": {"required": ["flavor_id"]}, "then": TWICE, "else": {"required": ["flavorRef"]},
             "additionalProperties": False,
-        }
+        })  # fmt: skip
 
     def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
         """What is wrong with the flavor is said at once."""
-        flavor = _flavor(str(asked.body["flavorRef"]), instance, asked)
+        body = asked.body
+        flavor = _flavor(str(body["flavor_id"] if "flavor_id" in body else body["flavorRef"]), instance, asked)
         moving.must_support(instance)
         new = {
             "vcpus": flavor.vcpus, "memory_mb": flavor.memory_mb, "disk_gb": flavor.disk_gb,
             "flavor_id": flavor.flavor_id, "flavor": flavor.snapshot(),
         }  # fmt: skip
         quota.must_fit(instance.project_id, instance.uuid, flavor.vcpus, flavor.memory_mb)
-        return moving_cold.begun_at(instance, new=new)
+        return moving_cold.begun_at(instance, new=new) | shutdown_words.asked(body)
 
 
 def _flavor(flavor_id: str, instance: Instance, asked: Asked) -> Flavor:

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from cloud.images import tickets
 from cloud.images.models import new_id
-from compute import imagefile, off_meanwhile, shelving, state
+from compute import imagefile, off_meanwhile, shelving, shutdown_words, state
 from compute.lifecycle import OPS, Asked, On, Run, StepSpec
 from compute.models import Instance
 from compute.state import Move, TaskState, VmState
@@ -30,6 +30,7 @@ class Shelve(shelving.Offloads):
 
     key = name = "shelve"
     policy = "os_compute_api:os-shelve:shelve"
+    body = shutdown_words.with_them()
     steps = (
         StepSpec("register", "conductor_shelve_image", On.CONDUCTOR, undo="drop_image"),
         StepSpec("power_off", "compute_shelve_power_off", undo="power_on_again"),
@@ -40,8 +41,8 @@ class Shelve(shelving.Offloads):
     def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
         """Which image it will be."""
         image_id = new_id()
-        ticket = tickets.issue(image_id, "write")
-        return {"image_id": image_id, "image_ticket": ticket, "offload": settings.SHELVED_OFFLOAD_TIME == 0}
+        known = {"image_id": image_id, "image_ticket": tickets.issue(image_id, "write")}
+        return known | {"offload": settings.SHELVED_OFFLOAD_TIME == 0} | shutdown_words.asked(asked.body)
 
     def move_for(self, params: dict[str, Any]) -> Move:
         """By what the operator wants of shelved servers."""

@@ -23,14 +23,14 @@ class SoftDelete(deleting.Ending):
 
     def known_of(self, instance: Instance) -> dict[str, Any]:
         """Also what it was, for who restores it."""
-        known, was = super().known_of(instance) | {grace.ASKED: 0}, instance.vm_state
+        known, was = super().known_of(instance), instance.vm_state
         if was == VmState.SOFT_DELETED:
             return known
         waits = moving_cold.last(instance) if was == VmState.RESIZED else None
         return known | {"was": waits.params["was"] if waits is not None else was}
 
     def power_off(self, run: Run) -> None:
-        """At once, as Nova does, unless somebody wants it otherwise. Off already is success."""
+        """With the grace it was given. Off already is success."""
         run.note(grace.shut_down(run))
 
     def record_step(self, run: Run, power_state: PowerState | None) -> None:

@@ -1,17 +1,41 @@
 """Shut a server down: ask its operating system first, pull the plug at the deadline."""
 
-from compute import grace
-from compute.lifecycle import Run, ServerAction, StepSpec
+from __future__ import annotations
+
+from typing import Any
+
+from compute import actions, grace, shutdown_words
+from compute.lifecycle import Asked, Run, ServerAction, StepSpec
+from compute.models import Instance
 from compute.state import Move, TaskState, VmState
+
+FROM = frozenset({VmState.ACTIVE, VmState.ERROR})
+SOFT = Move(FROM, TaskState.POWERING_OFF, VmState.STOPPED)
+HARD = Move(FROM, TaskState.POWERING_OFF, VmState.STOPPED, over=frozenset({TaskState.POWERING_OFF}))
 
 
 class Stop(ServerAction):
-    """Active (or ERROR) -> stopped."""
+    """Active (or ERROR) -> stopped. HARD also ends the wait of a stop that is under way."""
 
     key, name = "os-stop", "stop"
     policy = "os_compute_api:servers:stop"
-    move = Move(frozenset({VmState.ACTIVE, VmState.ERROR}), TaskState.POWERING_OFF, VmState.STOPPED)
+    body = shutdown_words.with_them()
+    move = SOFT
     steps = (StepSpec("power_off", "compute_stop_instance"),)
+
+    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+        """How long the guest has, if the request says so."""
+        return shutdown_words.asked(asked.body)
+
+    def move_for(self, params: dict[str, Any]) -> Move:
+        """By what was asked."""
+        return HARD if params.get(grace.ASKED) == 0 else SOFT
+
+    def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
+        """A stop that is preempted and that nobody began is cancelled; one that waits hears how it ended."""
+        super().begin(instance, asked, params)
+        if self.move_for(params) is HARD:
+            actions.cancel_open(instance, "preempted by a hard stop")
 
     def power_off(self, run: Run) -> None:
         """Run again after a restart, the guest gets what is left of its time and no more."""

@@ -10,7 +10,7 @@ from cloud.caller import Caller
 from cloud.errors import BadRequest, Forbidden
 from cloud.images import tickets
 from cloud.images.models import Image
-from compute import aggregates, choices, flavors, groups, policy, quota, schema
+from compute import aggregates, choices, flavors, groups, policy, quota, schema, shutdown_words
 from compute.api import wire
 from compute.boot import Order
 from compute.errors import FlavorNotFound
@@ -33,7 +33,8 @@ _ALWAYS: dict[str, Any] = {
     "imageRef": {"type": "string", "maxLength": 255},
     "networks": {"oneOf": [_LIST, {"type": "string", "enum": ["none", "auto"]}]},
     "adminPass": _TEXT,
-    "metadata": schema.METADATA,
+    "metadata": shutdown_words.METADATA,
+    **shutdown_words.OWN_OR_NOT,
     "OS-DCF:diskConfig": {"type": "string", "enum": ["AUTO", "MANUAL"]},
     "accessIPv4": schema.IPV4,
     "accessIPv6": schema.IPV6,
@@ -91,7 +92,8 @@ def order_of(body: dict[str, Any], caller: Caller, request_id: str) -> Order:
     flavor = _flavor(str(server["flavorRef"]), caller)
     image = _image(server, caller)
     _fits(image, flavor, caller)
-    quota.check_metadata(caller.project_id, server.get("metadata") or {})
+    columns = _columns(server, caller)
+    quota.check_metadata(caller.project_id, columns["metadata"])
     zone, host, node, forced = _destination(server, caller)
     least, most = _counts(server)
     hints = body.get("os:scheduler_hints") or body.get("OS-SCH-HNT:scheduler_hints") or {}
@@ -102,7 +104,7 @@ def order_of(body: dict[str, Any], caller: Caller, request_id: str) -> Order:
         caller=caller, request_id=request_id, name=server["name"].strip(), flavor=flavor, image_id=image.id,
         image=choices.image_facts(image), image_ticket=tickets.issue(image.id, "read"), count=most, least=least,
         network=network, availability_zone=zone, host=host, hypervisor_hostname=node,
-        pinned_zone=zone, columns=_columns(server, caller), scheduler_hints=hints, forced=forced,
+        pinned_zone=zone, columns=columns, scheduler_hints=hints, forced=forced,
     )  # fmt: skip
 
 
@@ -218,7 +220,7 @@ def _counts(server: dict[str, Any]) -> tuple[int, int]:
 def _columns(server: dict[str, Any], caller: Caller) -> dict[str, Any]:
     columns: dict[str, Any] = {
         "description": server.get("description"),
-        "metadata": server.get("metadata") or {},
+        "metadata": shutdown_words.written_on(server.get("metadata") or {}, server),
         "tags": Instance.join_tags(list(dict.fromkeys(server.get("tags") or []))),
         "disk_config": server.get("OS-DCF:diskConfig", "MANUAL"),
         "access_ip_v4": server.get("accessIPv4", ""),

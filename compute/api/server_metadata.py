@@ -11,7 +11,7 @@ from rest_framework.response import Response
 
 from cells.context import current_alias
 from cloud.errors import BadRequest, Conflict, NotFound
-from compute import lookup, quota, schema
+from compute import lookup, quota, schema, shutdown_words
 from compute.api.base import ComputeView, link
 from compute.errors import ServerLocked
 from compute.models import Instance
@@ -47,7 +47,7 @@ class MetadataView(ComputeView):
         return self._write(server_id, "update_all", merge=False)
 
     def _write(self, server_id: str, rule: str, *, merge: bool) -> Response:
-        new = schema.check(self.body(), _object("metadata", schema.METADATA))["metadata"]
+        new = schema.check(self.body(), _object("metadata", shutdown_words.METADATA))["metadata"]
         with lookup.server(server_id, self.caller) as instance:
             self.check(f"os_compute_api:server-metadata:{rule}", instance.project_id)
             return Response({"metadata": replace(self, instance, new, merge=merge)})
@@ -63,7 +63,8 @@ class MetadataItemView(ComputeView):
 
     def put(self, request: Request, server_id: str, key: str) -> Response:
         """PUT …/metadata/{key}."""
-        new = schema.check(self.body(), _object("meta", {**schema.METADATA, "minProperties": 1, "maxProperties": 1}))
+        one = {**shutdown_words.METADATA, "minProperties": 1, "maxProperties": 1}
+        new = schema.check(self.body(), _object("meta", one))
         if key not in new["meta"]:
             raise BadRequest("Request body and URI mismatch")
         with lookup.server(server_id, self.caller) as instance:
@@ -181,6 +182,20 @@ def replace(view: ComputeView, instance: Instance, new: dict[str, str], *, merge
         whole = {**row.metadata, **new} if merge else new
         quota.check_metadata(row.project_id, whole)
         change(row, metadata=whole)
+    return whole
+
+
+def with_words(view: ComputeView, instance: Instance, body: dict[str, Any]) -> dict[str, str]:
+    """The metadata with what an update says about how the server is shut down. In the transaction that writes it.
+
+    In every state, also in ERROR. Raises ServerLocked, Forbidden (quota).
+    """
+    if instance.locked_by and not view.caller.is_admin:
+        raise ServerLocked(instance.uuid)
+    row = locked_row(instance)
+    whole = shutdown_words.written_on(row.metadata, body)
+    if len(whole) > len(row.metadata):
+        quota.check_metadata(row.project_id, whole)
     return whole
 
 
