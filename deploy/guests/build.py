@@ -23,6 +23,7 @@ from deploy.guests import linux, micro
 from deploy.guests.tools import CannotBuild
 
 HERE = Path(__file__).parent
+LINUX = ("linux.py", "init.sh", "cpio.py")
 
 
 def build(outdir: Path, *, micro_only: bool = False) -> list[Path]:
@@ -35,10 +36,16 @@ def build(outdir: Path, *, micro_only: bool = False) -> list[Path]:
         images.append(image)
     if not micro_only:
         image = outdir / "tiny-linux.qcow2"
-        sources = ("linux.py", "init.sh", "cpio.py")
-        _unless_current(image, sources, partial(linux.build, cache=outdir / "cache"))
+        _unless_current(image, LINUX, partial(linux.build, cache=outdir / "cache"))
         images.append(image)
     return images
+
+
+def with_agent(outdir: Path) -> Path:
+    """The tiny Linux with QEMU's agent, which only tests want, and which hears nothing else. Built once."""
+    image = outdir / "tiny-linux-agent.qcow2"
+    _unless_current(image, LINUX, partial(linux.build, cache=outdir / "cache", agent=True))
+    return image
 
 
 def _unless_current(image: Path, sources: tuple[str, ...], make: Callable[[Path], None]) -> None:

@@ -117,6 +117,13 @@ if [ "$ACPI" != nodriver ]; then
     ( n=0; while :; do dd if="$EV" bs=24 count=4 of=/dev/null 2>/dev/null || sleep 1
         n=$((n+1)); powerbtn $n; done ) &
 fi
+if [ -x /usr/sbin/qemu-ga ]; then
+    for port in /sys/class/virtio-ports/*; do
+        [ "$(cat $port/name 2>/dev/null)" = org.qemu.guest_agent.0 ] || continue
+        /usr/sbin/qemu-ga -m virtio-serial -p /dev/${port##*/} -t /run > /run/agent.log 2>&1 &
+        say "AGENT started on ${port##*/}"
+    done
+fi
 say "READY image=$IMAGE uptime=$(up)"
 [ -n "$PANIC" ] && ( sleep "$PANIC"; echo c > /proc/sysrq-trigger ) &
 

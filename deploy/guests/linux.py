@@ -1,4 +1,4 @@
-"""The tiny Linux guest: Debian's cloud kernel, busybox and one init script on a bootable disk."""
+"""The tiny Linux guest: Debian's cloud kernel, busybox and one init script on a bootable disk; or also QEMU's agent."""
 
 from __future__ import annotations
 
@@ -61,6 +61,17 @@ FILES = {
     "etc/hosts": b"127.0.0.1 localhost\n",
     "etc/os-release": b'ID=tiny\nNAME="Stillwater tiny Linux"\nVERSION_ID=1\n',
 }
+# what `ldd` says of the agent, by package
+AGENT = {
+    "qemu-guest-agent": ("qemu-ga",),
+    "libc6": ("ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6"),
+    "libglib2.0-0": ("libglib-2.0.so.0", "libgmodule-2.0.so.0"),
+    "libnuma1": ("libnuma.so.1",),
+    "libpcre2-8-0": ("libpcre2-8.so.0",),
+    "libudev1": ("libudev.so.1",),
+    "liburing2": ("liburing.so.2",),
+}
+SHUTDOWN = b"#!/bin/sh\nsync\nprintf '\\nSTILLWATER DOWN agent\\n' > /dev/ttyS0\npoweroff -f\n"
 SYSLINUX = """SERIAL 0 115200
 DEFAULT linux
 PROMPT 0
@@ -68,15 +79,18 @@ TIMEOUT 0
 LABEL linux
   LINUX /vmlinuz
   INITRD /initrd.img
-  APPEND console=tty0 console=ttyS0 quiet panic=1 stillwater.image=tiny-linux
+  APPEND console=tty0 console=ttyS0 quiet panic=1 stillwater.image=tiny-linux{options}
 """
 MIB = 1 << 20
 BOOT_MB, ROOT_MB = 24, 16
 FIRST_SECTOR = 2048
 
 
-def build(target: Path, cache: Path) -> None:
-    """Write the bootable qcow2 to `target`; packages are kept in `cache`."""
+def build(target: Path, cache: Path, *, agent: bool = False) -> None:
+    """Write the bootable qcow2 to `target`; packages are kept in `cache`.
+
+    One with an agent obeys nothing else: it does not hear its power button.
+    """
     for program, package in TOOLS.items():
         need(program, package)
     if not MBR.exists():
@@ -86,18 +100,32 @@ def build(target: Path, cache: Path) -> None:
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         initrd = scratch / "initrd.img"
-        _initrd(initrd, busybox, next((kernel / "lib/modules").iterdir()))
-        boot = _boot_partition(scratch, next((kernel / "boot").glob("vmlinuz-*")), initrd)
+        _initrd(initrd, busybox, next((kernel / "lib/modules").iterdir()), _agent(cache) if agent else {})
+        options = " stillwater.acpi=ignore" if agent else ""
+        boot = _boot_partition(scratch, next((kernel / "boot").glob("vmlinuz-*")), initrd, options)
         disk = _disk(scratch, boot, _root_partition(scratch))
         run("qemu-img", "convert", "-O", "qcow2", "-c", disk, target)
 
 
-def _initrd(target: Path, busybox: Path, modules: Path) -> None:
+def _agent(cache: Path) -> dict[str, bytes]:
+    """QEMU's agent, all it needs, and what it calls to shut its system down, by their places in the guest."""
+    found = {"sbin/shutdown": SHUTDOWN}
+    for package, names in AGENT.items():
+        root = unpacked(package, cache)
+        for name in names:
+            place = {"qemu-ga": "usr/sbin", "ld-linux-x86-64.so.2": "lib64"}.get(name, "lib")
+            found[f"{place}/{name}"] = next(root.rglob(name)).read_bytes()
+    return found
+
+
+def _initrd(target: Path, busybox: Path, modules: Path, more: dict[str, bytes]) -> None:
     archive = Cpio()
     for name in DIRECTORIES:
         archive.directory(name)
     archive.device("dev/console", 5, 1)
     archive.device("dev/null", 1, 3, 0o666)
+    for name, content in more.items():  # before busybox: the first of a name counts
+        archive.file(name, content)
     archive.file("bin/busybox", busybox.read_bytes())
     for applet in run(busybox, "--list").split():
         if applet != "busybox":
@@ -132,10 +160,10 @@ def _load_order(directory: Path) -> list[Path]:
     return order
 
 
-def _boot_partition(scratch: Path, kernel: Path, initrd: Path) -> Path:
+def _boot_partition(scratch: Path, kernel: Path, initrd: Path, options: str) -> Path:
     image, settings = scratch / "boot.img", scratch / "syslinux.cfg"
     _empty(image, BOOT_MB * MIB)
-    settings.write_text(SYSLINUX)
+    settings.write_text(SYSLINUX.format(options=options))
     run("mkfs.vfat", "-F", "16", "-n", "BOOT", image)
     for source, name in (
         (kernel, "vmlinuz"),
