@@ -155,6 +155,7 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_MAX_BODY", int, 1 << 20, "Bytes a request body may have (images excepted)."),
         V("STILLWATER_IMAGE_SIZE_LIMIT", int, 1 << 40, "Bytes an image may have."),
         V("STILLWATER_IMAGE_TICKET_TTL", int, 7 * 86400, "Seconds a host's permission to fetch or store one image lasts."),
+        V("STILLWATER_QUOTA_COUNT_FROM", str, "api", "What a project holds is counted from the global side alone (api), or by asking the cells (cells), as Nova does: then nobody with servers in a cell that is down may boot, unless os_compute_api:servers:create:cell_down lets them."),
         V("STILLWATER_QUOTA_INSTANCES", int, 10, "Default quota: servers per project; -1 = unlimited."),
         V("STILLWATER_QUOTA_CORES", int, 20, "Default quota: virtual CPUs per project."),
         V("STILLWATER_QUOTA_RAM", int, 51200, "Default quota: memory per project in MiB."),

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from cells.models import BuildRequest, InstanceMapping, RequestSpec
 from cloud.caller import Caller
-from compute import dispatch, groups, quota
+from compute import dispatch, groups, quota, quota_cells
 from compute.models import Flavor, Instance
 from compute.models.instance import new_uuid
 
@@ -49,13 +49,13 @@ class Order:
 
 
 def request_servers(order: Order) -> list[str]:
-    """Record the order; the ids of the servers to come, as many as fit. Raises QuotaExceeded."""
+    """Record the order; the ids of the servers to come, as many as fit. Raises QuotaExceeded, Forbidden."""
+    project_id, flavor, sizes = order.caller.project_id, order.flavor, quota_cells.sizes(order.caller)
     with transaction.atomic(using="default"):
-        flavor = order.flavor
-        fitting = quota.hold(order.caller.project_id, order.least, order.count, flavor.vcpus, flavor.memory_mb)
+        fitting = quota.hold(project_id, order.least, order.count, flavor.vcpus, flavor.memory_mb, sizes)
         ids = [new_uuid() for _ in range(fitting)]
         if "group" in order.scheduler_hints:
-            allowed = quota.limits(order.caller.project_id)["server_group_members"]
+            allowed = quota.limits(project_id)["server_group_members"]
             groups.join(order.scheduler_hints["group"], ids, allowed)
         for index, server_id in enumerate(ids):
             _record(order, server_id, index)

@@ -34,7 +34,7 @@ RULES: dict[str, Rule] = {
         "servers:index:get_all_tenants": A, "servers:detail:get_all_tenants": A,
         "servers:allow_all_filters": A, "servers:show:host_status": A,
         "servers:create": M, "servers:create:forced_host": A,
-        "servers:create:zero_disk_flavor": A,
+        "servers:create:zero_disk_flavor": A, "servers:create:cell_down": A,
         "compute:servers:create:requested_destination": A,
         "servers:update": M, "servers:delete": M,
         "servers:start": M, "servers:stop": M, "servers:reboot": M, "servers:create_image": M,

@@ -16,7 +16,9 @@ from django.db.models import Count, F, Q, Sum
 
 from cells.models import InstanceMapping, RequestSpec
 from cloud.errors import Forbidden, QuotaExceeded
+from compute import quota_cells
 from compute.models import KeyPair, ProjectLock, Quota, ServerGroup
+from compute.quota_cells import Sizes
 
 RESOURCES = tuple(settings.QUOTA_DEFAULTS)
 
@@ -36,8 +38,10 @@ def limits(project_id: str) -> dict[str, int]:
     return {**settings.QUOTA_DEFAULTS, **{k: v for k, v in own.items() if k in settings.QUOTA_DEFAULTS}}
 
 
-def usage(project_id: str) -> Usage:
-    """Counted now, in two global queries, with any number of cells down."""
+def usage(project_id: str, sizes: Sizes | None = None) -> Usage:
+    """Counted now, in two global queries, with any number of cells down; with the `sizes` that cells gave, by those."""
+    if sizes:
+        return Usage(*quota_cells.added(project_id, sizes))
     living = InstanceMapping.objects.filter(Q(queued_for_delete=False) | Q(queued_for_delete__isnull=True))
     ids = living.filter(project_id=project_id).values("server_id")
     found = RequestSpec.objects.filter(project_id=project_id, server_id__in=ids).aggregate(
@@ -46,7 +50,7 @@ def usage(project_id: str) -> Usage:
     return Usage(found["instances"], found["cores"] or 0, found["ram"] or 0)
 
 
-def hold(project_id: str, least: int, most: int, vcpus: int, memory_mb: int) -> int:
+def hold(project_id: str, least: int, most: int, vcpus: int, memory_mb: int, sizes: Sizes | None = None) -> int:
     """How many of `most` servers fit, inside the global transaction that records them.
 
     The project's lock row is updated first: parallel requests of one project go one after the other.
@@ -54,7 +58,7 @@ def hold(project_id: str, least: int, most: int, vcpus: int, memory_mb: int) -> 
     """
     _take_turn(project_id)
     each = {"instances": 1, "cores": vcpus, "ram": memory_mb}
-    used, allowed = usage(project_id), limits(project_id)
+    used, allowed = usage(project_id, sizes), limits(project_id)
     room = min(
         (allowed[name] - getattr(used, name)) // size if allowed[name] >= 0 and size else most
         for name, size in each.items()
