@@ -98,7 +98,8 @@ def ask(service: Service, *, by: str, reason: str = "", seconds: float | None = 
 def undo(service: Service, *, bring_back: int = 0) -> list[Line]:
     """Have a service take work again. One that was told to end by a signal ends all the same.
 
-    Servers that are on their way go on; others stay. Guests whose turn to go off has not come stay on. With `bring_back` those that left return, so many at a time.
+    Servers that are on their way go on; others stay. Guests whose turn to go off has not come stay on. With
+    `bring_back` those that left return, so many at a time.
     The answer: who has another home meanwhile, and is left there.
     """
     left_alone = []

@@ -26,11 +26,16 @@ ASKED = "shutdown_timeout"  # of a request: in the params of its action, 0 is HA
 
 
 class Waits(Exception):
-    """A step has to wait, and needs no thread for it. `clock`: the guest's; None: it is woken by something else."""
+    """A step has to wait, and needs no thread for it. `clock`: the guest's; None: it is woken by something else.
 
-    def __init__(self, why: str, clock: Clock | None = None) -> None:
+    `seconds`: then it goes on all the same. `parked`: its row says so already (see `turns.py`).
+    """
+
+    def __init__(
+        self, why: str, clock: Clock | None = None, *, seconds: float | None = None, parked: bool = False
+    ) -> None:
         super().__init__(why)
-        self.why, self.clock = why, clock
+        self.why, self.clock, self.seconds, self.parked = why, clock, seconds, parked
 
 
 class _Post:
@@ -64,13 +69,15 @@ def own(instance: Instance) -> int | None:
     return farewell.own(instance.metadata)
 
 
-def shut_down(run: Run) -> str:
+def shut_down(run: Run, at_most: float | None = None) -> str:
     """Off when this returns; what happened, in words. Raises Waits: run again when the guest is off.
 
-    Run again after a restart, the guest gets what is left of its time and no more.
+    Run again after a restart, the guest gets what is left of its time and no more. `at_most`: whatever its grace;
+    0 ends also a clock that somebody else started.
     """
     driver, uuid, now = run.hypervisor, run.instance.uuid, time.time()
-    seconds = seconds_for(run.instance, run.params)
+    seconds: float = seconds_for(run.instance, run.params)
+    seconds = seconds if at_most is None else min(seconds, at_most)
     try:
         clock = driver.begin_shutdown(uuid, seconds, settings.SHUTDOWN_RETRY_INTERVAL)
     except HypervisorUnavailable:

@@ -17,7 +17,7 @@ from compute.virt.base import Driver, GuestEvent, PowerState, VirtError
 
 logger = log.get(__name__)
 OFF = {PowerState.SHUTDOWN, PowerState.CRASHED}
-RESUMED = {VmState.ACTIVE, VmState.RESCUED}  # started again after their host booted; one in rescue, in rescue
+RUNS = {VmState.ACTIVE, VmState.RESCUED}  # on record as running; one in rescue, in rescue
 
 # (vm_state on record, what the hypervisor says) -> vm_state to record. What is not listed stays.
 FOLLOW: dict[tuple[str, PowerState], VmState] = {
@@ -47,11 +47,12 @@ def noticed(host: str, driver: Driver, event: GuestEvent) -> None:
     _record(instance, power_state, event.detail)
 
 
-def sync(host: str, driver: Driver, *, resume: bool = False) -> int:
+def sync(host: str, driver: Driver, *, booted: bool = False) -> int:
     """Compare every server of the host with the hypervisor: one query, one call; how many differed.
 
     The rows are read first: whatever changed a server after that is newer than what is seen here.
-    `resume`: the machine may have booted, so start guests that are on record as running and are off.
+    `booted`: the machine has, or its guests were stopped with it. Who is on record as running and is off went down
+    with it, and is to be back with it (see `host_guests.py`).
     """
     rows = list(_idle(host).only("uuid", "project_id", "host", "vm_state", "power_state", "generation"))
     actual = driver.guests()
@@ -61,8 +62,8 @@ def sync(host: str, driver: Driver, *, resume: bool = False) -> int:
         if _is_known(instance, power_state):
             continue
         differing += 1
-        if resume and instance.vm_state in RESUMED and power_state in OFF:
-            _resume(instance, driver)
+        if booted and instance.vm_state in RUNS and power_state in OFF:
+            _record(instance, power_state, _how(instance, driver), resumes_with_host=True)
         else:
             _record(instance, power_state, "found by the power sync")
     return differing
@@ -80,18 +81,27 @@ def _is_known(instance: Instance, power_state: PowerState) -> bool:
     return power_state == instance.power_state and (instance.vm_state, power_state) not in FOLLOW
 
 
-def _record(instance: Instance, power_state: PowerState, why: str) -> None:
+def _record(instance: Instance, power_state: PowerState, why: str, *, resumes_with_host: bool = False) -> None:
     if _is_known(instance, power_state):
         return
     follows = FOLLOW.get((instance.vm_state, power_state))
     try:
         with transaction.atomic(using=current_alias()):
-            state.observe(instance, power_state, follows)
+            state.observe(instance, power_state, follows, resumes_with_host=resumes_with_host)
             if follows is not None:
                 _journal(instance, follows, f"the guest is {power_state.name.lower()}: {why}")
     except StateConflict:
         return  # somebody gave it a task meanwhile
     logger.info("power.recorded", server=instance.uuid, power_state=power_state.name, why=why)
+
+
+def _how(instance: Instance, driver: Driver) -> str:
+    """How it went down with its host, as its own clock says."""
+    try:
+        clock = driver.clock(instance.uuid)
+    except VirtError:
+        clock = None
+    return f"it went down with its host; {clock.words()}" if clock and clock.ended else "it went down with its host"
 
 
 def _journal(instance: Instance, follows: VmState, outcome: str) -> None:
@@ -107,13 +117,3 @@ def _journal(instance: Instance, follows: VmState, outcome: str) -> None:
         started_at=action.started_at, finished_at=action.started_at, details=outcome,
     )  # fmt: skip
     journal.close_action(action, outcome=outcome)
-
-
-def _resume(instance: Instance, driver: Driver) -> None:
-    try:
-        driver.power_on(Instance.objects.get(pk=instance.pk).as_guest())
-    except VirtError as error:
-        logger.warning("power.resume_failed", server=instance.uuid, error=repr(error))
-        _record(instance, PowerState.SHUTDOWN, f"could not be started after the host booted: {error}")
-    else:
-        logger.info("power.resumed", server=instance.uuid)

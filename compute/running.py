@@ -109,7 +109,7 @@ def call_off(action: ServerAction, step: Step, why: str) -> bool:
 def _park(step: Step, waits: grace.Waits) -> None:
     """It waits. What it waits for may be over by now, so it is looked at once more."""
     with transaction.atomic(using=current_alias()):
-        if not journal.park(step, waits.why, waits.clock):
+        if not waits.parked and not journal.park(step, waits.why, waits.clock, waits.seconds):
             logger.warning("step.not_ours_any_more")
             return
         asked = InstanceAction.objects.values_list("params", flat=True).get(pk=step.action_id)

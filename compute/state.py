@@ -138,11 +138,14 @@ def conditions_for(wanted: str) -> Q | None:
 
 
 def begin(instance: Instance, move: Move) -> None:
-    """Stable -> busy. Callers race; one wins, the rest get StateConflict."""
+    """Stable -> busy. Callers race; one wins, the rest get StateConflict.
+
+    Whatever is asked of a server that went off with its host, it does not come back by itself any more.
+    """
     idle = Q(task_state__isnull=True)
     if move.over:
         idle |= Q(task_state__in=move.over)
-    _swap(instance, Q(vm_state__in=move.start) & idle, task_state=move.busy)
+    _swap(instance, Q(vm_state__in=move.start) & idle, task_state=move.busy, resumes_with_host=False)
 
 
 def finish(instance: Instance, move: Move, power_state: PowerState | None = None, **also: Any) -> None:
@@ -199,12 +202,12 @@ def bury(instance: Instance, when: datetime | None = None) -> None:
     )
 
 
-def observe(instance: Instance, power_state: PowerState, vm_state: VmState | None = None) -> None:
+def observe(instance: Instance, power_state: PowerState, vm_state: VmState | None = None, **also: Any) -> None:
     """Write down what the hypervisor says about an idle server.
 
     StateConflict when it is busy, or was since `instance` was read: then the look was older than that.
     """
-    changes: dict[str, Any] = {"power_state": power_state}
+    changes: dict[str, Any] = {"power_state": power_state, **also}
     if vm_state is not None:
         changes["vm_state"] = vm_state
     _swap(instance, Q(task_state__isnull=True, generation=instance.generation), **changes)

@@ -28,7 +28,7 @@ from django.utils import timezone
 from cells.context import target_cell
 from cloud import log, metrics, supervisor
 from compute import draining, handover
-from tasks import goodbye, guests, heartbeat, periodic, worker
+from tasks import comeback, goodbye, guests, heartbeat, periodic, worker
 from tasks.heartbeat import Status, Wish
 from tasks.lanes import Consuming
 from tasks.tracker import Kind, Work, tracker

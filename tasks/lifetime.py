@@ -20,7 +20,7 @@ from cloud import env, log, metrics, supervisor
 from compute import dispatch, gone, handover, power, recovery
 from compute.scheduler import place
 from compute.virt.base import GuestEvent, VirtError
-from tasks import drain, guests, heartbeat, hostboot, inventory, lanes, periodic, worker
+from tasks import comeback, drain, guests, heartbeat, inventory, lanes, periodic, worker
 from tasks.tracker import Kind, tracker
 
 logger = log.get(__name__)
@@ -112,9 +112,7 @@ def _look_after_the_past(me: worker.Worker, listening: drain.Drain) -> None:
         if me.driver is not None:
             handover.send_again(me.host)
             guests.look_after_waiting(me)
-            booted = hostboot.happened(settings.HOST_STATE)
-            power.sync(me.host, me.driver, resume=settings.RESUME_GUESTS and booted)
-            hostboot.remember(settings.HOST_STATE)
+            comeback.after_start(me)
             me.driver.watch(_noticed)
         else:
             recovery.relay()

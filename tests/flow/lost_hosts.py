@@ -48,7 +48,7 @@ def back(cloud, host="host1"):
         off = gone.turn_off(host, driver)
     cloud.hosts[host].restart()
     with target_cell(cloud.cells["cell1"]):
-        power.sync(host, driver, resume=True)
+        power.sync(host, driver, booted=True)
     return off
 
 

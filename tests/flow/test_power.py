@@ -199,27 +199,16 @@ def test_the_sync_costs_one_call_and_one_query_whatever_the_number_of_servers(co
     assert list(host.driver.calls) == [("guests", "")]
 
 
-def test_guests_that_should_run_are_started_when_the_host_boots(api, cloud):
-    server_id = cloud.boot(api)
+def test_guests_that_should_run_are_to_be_back_when_the_host_booted(api, cloud):
+    server_id, off = cloud.boot(api), cloud.boot(api)
     host = cloud.host_of(server_id)
-    host.driver.power_off(server_id)
-    assert sync(cloud, server_id, resume=True) == 1
-    assert stories.states(cloud, server_id) == ("active", None)
-    stories.true_to_the_guest(cloud, server_id)
-    assert "boots=2" in host.driver.console_output(server_id)
-    stories.lead(api, cloud, server_id, ("stop",))
-    assert sync(cloud, server_id, resume=True) == 0
-    assert stories.states(cloud, server_id) == ("stopped", None)
-
-
-def test_a_guest_that_cannot_be_started_when_the_host_boots_is_shut_off(api, cloud):
-    server_id = cloud.boot(api)
-    driver = cloud.host_of(server_id).driver
-    driver.power_off(server_id)
-    driver.orders.fail("power_on")
-    sync(cloud, server_id, resume=True)
-    assert stories.states(cloud, server_id) == ("stopped", None)
-    assert "could not be started" in cloud.history(server_id)[-1].outcome
+    host.driver.power_off(server_id, timeout=5)
+    stories.lead(api, cloud, off, ("stop",))
+    assert sync(cloud, server_id, booted=True) == 1
+    assert (stories.states(cloud, server_id), cloud.row(server_id).resumes_with_host) == (("stopped", None), True)
+    assert "it went down with its host; guest shut down in 0.0 s" in cloud.history(server_id)[-1].outcome
+    assert sync(cloud, off, booted=True) == 0
+    assert not cloud.row(off).resumes_with_host
 
 
 def test_a_power_off_that_nobody_asked_for_leaves_a_busy_record_alone(api, cloud):

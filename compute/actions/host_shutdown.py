@@ -1,0 +1,123 @@
+"""Shut a guest down because its host goes down: with its own grace, when it is its turn, to be back with the host."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import Any
+
+from compute import grace, journal, state, turns
+from compute.errors import StateConflict
+from compute.lifecycle import OPS, REQUESTS, On, Run, ServerAction, StepSpec
+from compute.models import Service, Step
+from compute.models.host import COMPUTE
+from compute.state import Move, TaskState, VmState
+from compute.virt.base import PowerState
+from compute.virt.clock import Clock
+
+DOWN = Move(frozenset({VmState.ACTIVE, VmState.PAUSED}), TaskState.POWERING_OFF, VmState.STOPPED)
+STAYS = Move(state.LIVING - DOWN.start, TaskState.POWERING_OFF)  # rescued, resized, in ERROR: off, and that still
+LOOK_AGAIN = 5.0  # seconds, while something else goes on with the server
+
+
+class HostShutdown(ServerAction):
+    """Opened by `host_guests.ask`, for every server of a host that is on. Nobody takes it back but `call_off`.
+
+    A server that is being stopped or deleted already keeps its task: this joins the guest's clock, and ends with it.
+    """
+
+    name = "stop"
+    steps = (StepSpec("power_off", "compute_host_shutdown", On.SOURCE, OPS),)
+
+    def move_for(self, params: dict[str, Any]) -> Move:
+        """By what the server was when its turn came."""
+        return STAYS if params.get("stays") else DOWN
+
+    def must_run(self, name: str) -> bool:
+        """Whoever takes the server meanwhile: its host goes down."""
+        return True
+
+    def power_off(self, run: Run) -> None:
+        """Off already is success; one whose memory is saved stays so."""
+        instance, source = run.instance, run.params["source"]
+        if instance.deleted or instance.host != source:
+            clock = Clock.load(run.step.clock)
+            gone = "deleted meanwhile" if instance.deleted else f"lives on {instance.host}"
+            run.note(clock.words() if clock is not None and clock.ended else gone)
+            return
+        power = run.hypervisor.power_state(instance.uuid)
+        if power is PowerState.SUSPENDED:
+            run.note("left alone: suspended, and its memory is saved")
+            return
+        if "begun" not in run.params and power in (PowerState.RUNNING, PowerState.PAUSED):
+            self._begin(run, power)
+        self._shut_down(run)
+
+    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+        """It may be somebody else's turn."""
+        turns.wake(run.step.host, run.action.key)
+
+    def complete(self, run: Run, power_state: PowerState | None) -> None:
+        """Off, and to be back with its host if it was running; unless somebody took it meanwhile, whose it is."""
+        if run.params.get("taken"):
+            with suppress(StateConflict):
+                move, comes_back = self.move_for(run.params), run.params["was_running"]
+                state.finish(run.instance, move, power_state, resumes_with_host=comes_back)
+
+    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+        """It could not be turned off, however often it was tried."""
+        turns.wake(run.step.host, run.action.key)
+        if run.params.get("taken"):
+            super().abandon(run, error, power_state)
+
+    def _begin(self, run: Run, power: PowerState) -> None:
+        """Take its turn and the server, so that nobody starts it meanwhile. Raises Waits."""
+        clock = run.hypervisor.clock(run.instance.uuid)
+        joins = clock is not None and clock.runs
+        with turns.lock(run.step.host):
+            waits = None
+            if not joins and not turns.has_come(run.step, run.action):
+                waits = turns.wait(run.step, turns.WAITS, turns.AGAIN)
+            elif not _take(run, power) and not joins and (busy := _busy_with(run)):
+                waits = turns.wait(run.step, f"waits for {busy} to end", LOOK_AGAIN)
+            elif joins:
+                journal.change_params(run.action, joined=True)
+            else:
+                journal.change_params(run.action, begun=True)
+        if waits is not None:
+            raise waits
+
+    def _shut_down(self, run: Run) -> None:
+        """With its own grace, and until the time of them all is over. Raises Waits."""
+        until = run.params.get("until")
+        left = None if until is None else max(0.0, until - time.time())
+        try:
+            run.note(grace.shut_down(run, at_most=left))
+        except grace.Waits as waits:
+            waits.seconds = left
+            raise
+
+
+def _take(run: Run, power: PowerState) -> bool:
+    """Idle -> powering off; False when something goes on with it, which then keeps it."""
+    run.instance.refresh_from_db()
+    stays = run.instance.vm_state not in DOWN.start
+    try:
+        state.begin(run.instance, STAYS if stays else DOWN)
+    except StateConflict:
+        return False
+    running = power is PowerState.RUNNING
+    journal.change_params(run.action, taken=True, stays=stays, was_running=running)
+    return True
+
+
+def _busy_with(run: Run) -> str:
+    """What goes on with it and has to end first; "" when nothing will, or there is no time for that."""
+    until = run.params.get("until")
+    others = Step.objects.filter(server_id=run.instance.uuid, state__in=journal.OPEN).exclude(pk=run.step.pk)
+    host = Service.objects.filter(binary=COMPUTE, host=run.step.host).first()
+    if host is not None and not host.takes_requests:  # what nobody has begun here stays so
+        others = others.exclude(host=host.host, lane=REQUESTS, state=Step.State.QUEUED, attempts=0)
+    if not others.exists() or (until is not None and time.time() >= until):
+        return ""
+    return str(run.instance.task_state or "another step")

@@ -1,0 +1,45 @@
+"""When the guests that went down with this host come back: once it takes work, after a start or a drain.
+
+Not while they are still being shut down. What is left of that by a machine that booted meanwhile is over.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from django.conf import settings
+
+from compute import host_guests, power
+from tasks import hostboot, worker
+
+_due = threading.Event()
+
+
+def after_start(me: worker.Worker) -> None:
+    """What went off with the machine is on record, and comes back. In the targeted cell."""
+    if me.driver is None:
+        return
+    booted = hostboot.happened(settings.HOST_STATE)
+    power.sync(me.host, me.driver, booted=booted)
+    if booted:
+        host_guests.call_off(me.host, "the host went down before its turn")
+    hostboot.remember(settings.HOST_STATE)
+    _due.set()
+    look(me)
+
+
+def when_open() -> None:
+    """The host takes work again."""
+    _due.set()
+
+
+def look(me: worker.Worker) -> int:
+    """Begin to bring them back, if it is time; how many there are. By the clock, in the targeted cell."""
+    if not _due.is_set() or not host_guests.takes_work(me.host):
+        return 0
+    if host_guests.going_on(me.host):  # they come back in the next life
+        _due.clear()
+    if host_guests.has_open(me.host):
+        return 0
+    _due.clear()
+    return host_guests.bring_back(me.host)

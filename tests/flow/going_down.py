@@ -1,0 +1,79 @@
+"""What stories of a host that goes down with guests have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cells.context import target_cell
+from compute import host_guests, power
+from compute.models import Instance, Service, Step
+from compute.virt.base import PowerState
+from tests.byhand import Cloud, Host
+
+
+def one_host(cloud: Cloud) -> Host:
+    """Every server goes to host1."""
+    with target_cell(cloud.cells["cell2"]):
+        Service.objects.update(disabled=True)
+    return cloud.hosts["host1"]
+
+
+def drained(cloud: Cloud, wanted: bool = True) -> None:
+    """What the host's record says."""
+    with target_cell(cloud.cells["cell1"]):
+        Service.objects.filter(host="host1").update(drain_wanted=wanted)
+
+
+def ask(cloud: Cloud, **words: Any) -> str:
+    """What the command does."""
+    with target_cell(cloud.cells["cell1"]):
+        return host_guests.ask("host1", by="ann@desk", **words)
+
+
+def read(cloud: Cloud, request_id: str = "") -> dict[str, host_guests.Line]:
+    """The lines, by server."""
+    with target_cell(cloud.cells["cell1"]):
+        return {line.server_id: line for line in host_guests.read("host1", request_id)}
+
+
+def back(cloud: Cloud, *, booted: bool = False) -> int:
+    """The host's next start, after what its last life left: what `tasks/comeback.py` does."""
+    host = cloud.hosts["host1"]
+    host.restart()
+    with target_cell(host.cell):
+        power.sync(host.name, host.driver, booted=booted)
+        if booted:
+            host_guests.call_off(host.name, "the host went down before its turn")
+    return come_back(cloud)
+
+
+def come_back(cloud: Cloud) -> int:
+    """It takes work, and nothing is left of the shutdown."""
+    with target_cell(cloud.cells["cell1"]):
+        begun = host_guests.bring_back("host1")
+    cloud.work()
+    return begun
+
+
+def flagged(cloud: Cloud) -> set[str]:
+    """Servers that are to be back with their host."""
+    with target_cell(cloud.cells["cell1"]):
+        return set(Instance.objects.filter(resumes_with_host=True).values_list("uuid", flat=True))
+
+
+def step_of(cloud: Cloud, server_id: str, key: str = host_guests.DOWN) -> Step:
+    """Its newest step of a kind."""
+    with target_cell(cloud.cells["cell1"]):
+        found = Step.objects.select_related("action").filter(server_id=server_id, action__key=key)
+        return found.order_by("-pk")[0]
+
+
+def is_off(cloud: Cloud, *servers: str) -> bool:
+    """Their guests are."""
+    guests = cloud.hosts["host1"].driver.guests()
+    return all(guests[server_id] is PowerState.SHUTDOWN for server_id in servers)
+
+
+def order(cloud: Cloud, verb: str) -> list[str]:
+    """Whose guests a verb was called for, in that order, each once."""
+    return list(dict.fromkeys(uuid for called, uuid in cloud.hosts["host1"].driver.calls if called == verb))
