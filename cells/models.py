@@ -39,6 +39,7 @@ class Cell(GlobalModel):
     database_url = models.CharField(max_length=1024, unique=True)
     broker_url = models.CharField(max_length=1024, blank=True, default="")
     disabled = models.BooleanField(default=False)  # hosts get no new servers
+    swept_at = models.DateTimeField(null=True)  # until then `LastKnown` says what its servers were
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -102,6 +103,30 @@ class LateDelete(GlobalModel):
     request_id = models.CharField(max_length=64)
     words = models.JSONField(default=dict)  # how the guest is to be shut down
     asked_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.server_id
+
+
+class LastKnown(GlobalModel):
+    """What a server was when its cell was last heard of. Shown beside UNKNOWN, never as what it is.
+
+    It was so until its cell's `swept_at`; `changed_at` is when it became so.
+    """
+
+    server_id = models.CharField(max_length=36, primary_key=True)
+    cell = models.ForeignKey(Cell, on_delete=models.CASCADE, related_name="last_known")
+    name = models.CharField(max_length=255)
+    vm_state = models.CharField(max_length=24)
+    task_state = models.CharField(max_length=32, blank=True, default="")
+    power_state = models.PositiveSmallIntegerField(default=0)
+    host = models.CharField(max_length=255, blank=True, default="")
+    flavor = models.CharField(max_length=255, blank=True, default="")  # its name
+    addresses = models.JSONField(default=dict)
+    changed_at = models.DateTimeField()
+
+    class Meta:
+        indexes = (models.Index(fields=("cell", "changed_at"), name="last_known_by_change"),)
 
     def __str__(self) -> str:
         return self.server_id

@@ -15,7 +15,7 @@ from django.db import DatabaseError, close_old_connections
 
 from cells.context import target_cell
 from cloud import log
-from compute import emptying, gone, late_deletes, power, reclaim, recovery, shelving, unconfirmed
+from compute import emptying, gone, last_known, late_deletes, power, reclaim, recovery, shelving, unconfirmed
 from compute.actions import delete
 from compute.scheduler import place, uncounted, unfilled, ungrouped
 from tasks import comeback, inventory, worker
@@ -70,6 +70,7 @@ def rounds_of(role: str) -> list[Periodic]:
             Periodic("dead_conductors", 10, lambda me: recovery.recover_dead_conductors(me.name)),
             Periodic("gone_hosts", relay, lambda me: delete.end_waiting()),
             Periodic("departures", relay, lambda me: emptying.go_round()),
+            Periodic("last_known", relay, lambda me: last_known.sweep(me.cell_id)),
         ]
         if settings.RECLAIM_INSTANCE_INTERVAL > 0:
             rounds.append(Periodic("reclaim", 15, lambda me: reclaim.reclaim()))

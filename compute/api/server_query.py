@@ -30,7 +30,10 @@ _PAGING = {"limit", "marker", "sort_key", "sort_dir"}
 
 @dataclass(slots=True)
 class Filters:
-    """What was asked. `plain`: nothing that only a cell could answer, so down cells can be listed."""
+    """What was asked. `plain`: nothing that only a cell could answer, so down cells can be listed.
+
+    `last_known`: with what their servers were when they were last heard of.
+    """
 
     where: Q = field(default_factory=Q)
     all_tenants: bool = False
@@ -38,6 +41,7 @@ class Filters:
     deleted: bool | None = False  # None: both
     soft_deleted: bool | None = None  # None: as deleted ones
     plain: bool = True
+    last_known: bool = False
 
     def living(self) -> Q:
         """Deleted servers or others. Soft-deleted ones are among the deleted, unless something else is asked for."""
@@ -180,7 +184,7 @@ ADMINS: dict[str, Meaning] = {
 }
 IGNORED = {"kernel_id", "ramdisk_id", "locked_by", "block_device_mapping", "services", "metadata",
            "system_metadata", "security_groups", "info_cache", "pci_devices"}  # fmt: skip
-SPECIAL = {"all_tenants", "project_id", "tenant_id", "status", "deleted", "soft_deleted"}
+SPECIAL = {"all_tenants", "project_id", "tenant_id", "status", "deleted", "soft_deleted", "last_known"}
 SORT_COLUMNS = {
     "access_ip_v4": "access_ip_v4", "access_ip_v6": "access_ip_v6", "auto_disk_config": "disk_config",
     "availability_zone": "availability_zone", "config_drive": "config_drive", "created_at": "created_at",
@@ -209,6 +213,13 @@ def parse(query: QueryDict, version: Version, *, is_admin: bool) -> Filters:
         filters.where &= reduce(or_, (meaning(value) for value in values))
     _check_span(query, version)
     return filters
+
+
+def wants_last_known(query: QueryDict) -> bool:
+    """Raises InvalidInput."""
+    given = query.get("last_known", "false")
+    schema.check_query("last_known", given, schema.BOOLEAN)
+    return schema.is_true(given)
 
 
 def _check_span(query: QueryDict, version: Version) -> None:
@@ -268,6 +279,7 @@ def _meaning(name: str, version: Version, *, is_admin: bool) -> Meaning | None:
 
 def _special(filters: Filters, query: QueryDict, version: Version, *, is_admin: bool) -> None:
     """Parameters that are no plain comparison."""
+    filters.last_known = wants_last_known(query)
     if "all_tenants" in query:
         value = str(query["all_tenants"])
         if value and value.lower() not in {"0", "1", "true", "false", "t", "f", "yes", "no", "on", "off", "y", "n"}:

@@ -12,7 +12,18 @@ from rest_framework.response import Response
 from cells.context import current_alias
 from cells.models import Cell, InstanceMapping, RequestSpec
 from cloud.errors import Forbidden
-from compute import actions, boot, deleting, late_deletes, listing, lookup, schema, server_rows, shutdown_words
+from compute import (
+    actions,
+    boot,
+    deleting,
+    last_known,
+    late_deletes,
+    listing,
+    lookup,
+    schema,
+    server_rows,
+    shutdown_words,
+)
 from compute.api import paging, server_create, server_metadata, server_query, server_view
 from compute.api.base import ComputeView, link, links
 from compute.api.server_query import Filters
@@ -99,10 +110,10 @@ class ServersView(ComputeView):
         mappings = InstanceMapping.objects.filter(living, cell__in=down)
         if not filters.all_tenants:
             mappings = mappings.filter(project_id=self.caller.project_id)
-        limit = paging.limit_of(self.request)
+        found = mappings.order_by("-created_at", "server_id")[: paging.limit_of(self.request)]
+        known = last_known.of(found, self.caller) if filters.last_known else {}
         return [
-            server_view.unknown(mapping, None, self.kind, self.version)
-            for mapping in mappings.order_by("-created_at", "server_id")[:limit]
+            server_view.unknown(mapping, None, self.kind, self.version) | known.get(mapping.pk, {}) for mapping in found
         ]
 
 
@@ -181,7 +192,10 @@ class ServerView(ComputeView):
         if self.version < (2, 69):  # its clients do not know servers of which little is known
             raise CellDown(found.mapping.cell.name if found.mapping.cell else "")
         spec = RequestSpec.objects.filter(pk=found.mapping.server_id).first()
-        return Response({"server": server_view.unknown(found.mapping, spec, "show", self.version)})
+        server = server_view.unknown(found.mapping, spec, "show", self.version)
+        if server_query.wants_last_known(self.request.query_params):
+            server |= last_known.of([found.mapping], self.caller).get(found.mapping.pk, {})
+        return Response({"server": server})
 
     def _update_schema(self) -> dict[str, Any]:
         properties = dict(self.UPDATE["properties"])  # type: ignore[call-overload]
