@@ -125,7 +125,6 @@ def test_a_marker_in_a_down_cell_is_503_and_not_a_lie(api, lost):
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
-        ("delete", "", None),
         ("put", "", {"server": {"name": "b"}}),
         ("post", "/action", {"os-stop": None}),
         ("get", "/metadata", None),
