@@ -8,7 +8,7 @@ from typing import Any
 
 from cloud.caller import Caller
 from cloud.errors import ApiError
-from compute import actions, asking, microversion, moving, policy
+from compute import actions, asking, grace, microversion, moving, policy
 from compute.actions import evacuate
 from compute.lifecycle import ServerAction
 from compute.models import Instance
@@ -68,7 +68,8 @@ def _state(action: ServerAction, instance: Instance) -> str:
 
 def _moves(action: ServerAction, instance: Instance) -> list[Move]:
     """Of whatever kind may be asked for."""
-    asked: list[dict[str, Any]] = [{"was": instance.vm_state, "on": True, "hard": hard} for hard in (False, True)]
+    kinds: tuple[dict[str, Any], ...] = ({"hard": False}, {"hard": True, grace.ASKED: 0})
+    asked = [{"was": instance.vm_state, "on": True, **kind} for kind in kinds]
     return [move for params in asked if (move := action.move_for(params)) is not None]
 
 

@@ -14,20 +14,24 @@ from cells.models import HostMapping, InstanceMapping
 from cloud.caller import Caller
 from cloud.errors import ApiError
 from cloud.images import store
-from compute import actions, asking, legal, lookup, microversion
+from compute import actions, asking, legal, lookup, microversion, shutdown_words
 from compute.lifecycle import Asked, ServerAction
 from compute.models import Flavor
 
+Choices = list[tuple[str, str]]
 VERSION = microversion.MAXIMUM
 # Beyond what has to be said: these may be, too. The rest of a body is for clients.
-WORTH_ASKING = frozenset({"host", "locked_reason", "rescue_image_ref", "availability_zone"})
+WORTH_ASKING = frozenset({
+    "host", "locked_reason", "rescue_image_ref", "availability_zone", shutdown_words.TYPE, shutdown_words.TIMEOUT,
+})  # fmt: skip
+HOW: Choices = [("SOFT", "soft: it has the time that is its own"), ("HARD", "hard: the plug is pulled")]
 MOST = 200  # in a list to choose from
 LABELS = {
     "flavorRef": "Flavor", "imageRef": "Image", "rescue_image_ref": "Image to boot", "host": "To host",
+    shutdown_words.TYPE: "How its guest goes off", shutdown_words.TIMEOUT: "Seconds it has to shut down, instead",
     "block_migration": "Copy the disk", "backup_type": "Kind, e.g. daily", "rotation": "How many are kept",
     "locked_reason": "Reason", "availability_zone": "Availability zone",
 }  # fmt: skip
-Choices = list[tuple[str, str]]
 
 
 def caller(request: HttpRequest, mapping: InstanceMapping) -> Caller:
@@ -50,7 +54,7 @@ class Lists:
     def of(self, name: str) -> Choices | None:
         """The choices of a field, or None for one that is typed."""
         found = {"flavorRef": self._flavors, "imageRef": self._images, "rescue_image_ref": self._images,
-                 "host": self._hosts}.get(name)  # fmt: skip
+                 "host": self._hosts, shutdown_words.TYPE: lambda: HOW}.get(name)  # fmt: skip
         return found() if found else None
 
     def _flavors(self) -> Choices:
@@ -71,7 +75,7 @@ def form_of(action: ServerAction, lists: Lists, data: QueryDict | None = None) -
     """A field for everything that has to be said, and for what is worth saying."""
     fields = {}
     schema = action.schema(VERSION)
-    required = set(schema.get("required", ()))
+    required = _required(schema)
     for name, spec in schema.get("properties", {}).items():
         if name in required or name in WORTH_ASKING:
             fields[name] = _field(name, spec, lists, must=name in required and not _may_be_null(spec))
@@ -85,8 +89,9 @@ def _field(name: str, spec: Mapping[str, Any], lists: Lists, *, must: bool) -> f
     if choices is not None:
         some = choices if must else [("", "-"), *choices]
         return forms.ChoiceField(choices=some, label=label, required=must, widget=UnfoldAdminSelectWidget)
-    if "integer" in spec.get("type", ()):
-        return forms.IntegerField(min_value=spec.get("minimum"), label=label, required=must,
+    if "integer" in spec.get("type", ()) or "between" in spec:
+        least, most = spec.get("between", (spec.get("minimum"), None))
+        return forms.IntegerField(min_value=least, max_value=most, label=label, required=must,
                                   widget=UnfoldAdminIntegerFieldWidget)  # fmt: skip
     return forms.CharField(label=label, required=must, max_length=255, widget=UnfoldAdminTextInputWidget)
 
@@ -98,6 +103,11 @@ def _words(spec: Mapping[str, Any]) -> Choices | None:
         return [("auto", "as the hosts need it"), ("true", "yes"), ("false", "no")]
     once = {word.lower(): word for word in reversed(words)}
     return [(word, word.lower()) for word in sorted(once.values(), reverse=True)] or None  # soft before hard
+
+
+def _required(schema: Mapping[str, Any]) -> frozenset[str]:
+    """Also where a field has another name: then the usual one is asked for."""
+    return frozenset((*schema.get("required", ()), *schema.get("else", {}).get("required", ())))
 
 
 def _may_be_null(spec: Mapping[str, Any]) -> bool:
@@ -131,8 +141,9 @@ def trace(request: HttpRequest, mapping: InstanceMapping, what: str) -> None:
 def _body(action: ServerAction, said: Mapping[str, Any]) -> Any:
     """The key's value: nothing said is null, where nothing has to be."""
     schema = action.schema(VERSION)
-    required = schema.get("required", ())
-    body = {name: None if value == "" else value for name, value in said.items() if value != "" or name in required}
+    required = _required(schema)
+    said = {name: None if value == "" else value for name, value in said.items()}
+    body = {name: value for name, value in said.items() if value is not None or name in required}
     return body if body or schema.get("type") == "object" else None
 
 

@@ -16,11 +16,12 @@ from cells import scatter
 from cells.models import Cell, InstanceMapping
 from cloud.caller import Caller
 from compute import legal, state
-from compute.admin import asks, signs
+from compute.admin import asks, countdown, signs
 from compute.models import Instance, InstanceAction, Step
 
 ACTIONS = 50  # newest first
 SECRETS = ("key_data", "user_data")
+NOTHING: Any = (None, [], [])  # of a cell that does not answer
 
 
 @dataclass(slots=True)
@@ -28,8 +29,20 @@ class Past:
     """One action with its steps."""
 
     action: InstanceAction
-    steps: list[dict[str, Any]]
-    took: str
+    rows: list[Step]
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """As they are shown."""
+        return [
+            {"row": row, "state": signs.step_state(row), "took": _took(row) if row.started_at else "-"}
+            for row in self.rows
+        ]
+
+    @property
+    def took(self) -> str:
+        """How long it took, or takes."""
+        return _took(self.action)
 
 
 @dataclass(slots=True)
@@ -47,7 +60,7 @@ def context(mapping: InstanceMapping, who: Caller | None = None) -> dict[str, An
     """What the template needs: some questions to the server's cell; buttons for who may press them."""
     cell = mapping.cell
     found = look.ask([cell], lambda _: _read(mapping.server_id, who)) if cell else scatter.Gathered({}, {})
-    instance, history, choices = found.answers.get(cell.pk, (None, [], [])) if cell else (None, [], [])
+    instance, history, choices = found.answers.get(cell.pk, NOTHING) if cell else NOTHING
     down = found.down.get(cell.pk) if cell else None
     return {
         "title": f"Server {mapping.server_id}",
@@ -58,6 +71,7 @@ def context(mapping: InstanceMapping, who: Caller | None = None) -> dict[str, An
         "down": down,
         "known": _known(mapping) + (_columns(instance) if instance else []),
         "fault": instance.fault if instance else None,
+        "countdown": _countdown(instance, history, choices) if instance else None,
         "history": history,
         "limit": ACTIONS,
         "buttons": _buttons(mapping, choices),
@@ -89,13 +103,12 @@ def _read(server_id: str, who: Caller | None) -> tuple[Instance | None, list[Pas
     steps: dict[int, list[Step]] = {}
     for step in Step.objects.filter(action__in=actions).order_by("queued_at", "pk"):
         steps.setdefault(step.action_id, []).append(step)
-    return instance, [
-        Past(action, [_step(step) for step in steps.get(action.pk, ())], _took(action)) for action in actions
-    ], choices
+    return instance, [Past(action, steps.get(action.pk, [])) for action in actions], choices
 
 
-def _step(step: Step) -> dict[str, Any]:
-    return {"row": step, "state": signs.step_state(step), "took": _took(step) if step.started_at else "-"}
+def _countdown(instance: Instance, history: list[Past], choices: list[legal.Choice]) -> countdown.Countdown | None:
+    waits = [(past.action, row) for past in reversed(history) for row in past.rows]
+    return countdown.of(waits, instance.task_state, choices)
 
 
 def _took(row: InstanceAction | Step) -> str:

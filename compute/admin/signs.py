@@ -38,6 +38,7 @@ STATUS: dict[str, tuple[str, str]] = {
 STEP: dict[str, tuple[str, str]] = {
     Step.State.QUEUED: (look.GREY, "…"),
     Step.State.RUNNING: (look.BUSY, "◌"),
+    Step.State.WAITING: (look.BUSY, "◷"),
     Step.State.DONE: (look.GOOD, "✓"),
     Step.State.FAILED: (look.BAD, "✖"),
     Step.State.CANCELLED: (look.GREY, "×"),
@@ -62,17 +63,18 @@ def power(number: int) -> str:
 
 
 def step_state(step: Step) -> SafeString:
-    """Waiting or running, amber when for long."""
+    """Queued, waiting or running, amber when for long; one that waits, when it should not any more."""
     colour, sign = STEP.get(step.state, (look.GREY, "•"))
+    now, waits = timezone.now(), step.state == Step.State.WAITING
     begun = step.started_at if step.state == Step.State.RUNNING else step.queued_at
-    is_open = step.state in (Step.State.QUEUED, Step.State.RUNNING)
-    if is_open and begun and timezone.now() - begun > SLOW:
+    slow = step.state in (Step.State.QUEUED, Step.State.RUNNING) and begun and now - begun > SLOW
+    if slow or (waits and step.deadline and now > step.deadline):
         colour = look.WARN
-    return look.label(step.state, colour, sign)
+    return look.label(step.state, colour, sign, step.details if waits else "")
 
 
 def state(word: str) -> SafeString:
-    """Of an operation: running, queued, or elsewhere."""
+    """Of an operation: running, waiting, queued, or elsewhere."""
     colour, sign = STEP.get(word, (look.GREY, "•"))
     return look.label(word, colour, sign)
 

@@ -41,6 +41,8 @@ class Services:
         blocked = self._host(step) if step.host else _nobody("conductor", self.conductors)
         if blocked:
             return blocked
+        if step.state == Step.State.WAITING:
+            return _guest(step) if step.clock is not None else step.details or "-"
         if step.state != QUEUED:
             return "-"
         if step.not_before is not None and step.not_before > timezone.now():
@@ -60,6 +62,16 @@ class Services:
             sign = look.label(service.drain_state, look.WARN, "▽", service.drain_by)
             return format_html("{} {}{}", sign, step.host, why)
         return ""
+
+
+def _guest(step: Step) -> SafeString | str:
+    """How long a guest has that is on its way off."""
+    if step.deadline is None:
+        return "its guest"
+    left = (step.deadline - timezone.now()).total_seconds()
+    if left > 0:
+        return f"its guest, {look.seconds(left)} at the most"
+    return format_html("{} its guest, for {} too long", look.label("overdue", look.WARN, "!"), look.seconds(-left))
 
 
 def schedulers(services: Iterable[Service]) -> list[Service]:
