@@ -70,6 +70,7 @@ class Scribe:
             close_old_connections()
             with target_cell(self._me.alias):
                 waited = journal.note_clock(self._me.host, server_id, clock)
+            self._ends.count(server_id, clock, waited)
         except DatabaseError as error:
             if not self._is_away:
                 logger.warning("grace.database_away", error=repr(error))
@@ -79,7 +80,6 @@ class Scribe:
             logger.exception("grace.not_written", server=server_id)
             return True
         self._is_away = False
-        self._ends.count(server_id, clock, waited)
         return True
 
     def _put_back(self, server_id: str, clock: Clock) -> None:

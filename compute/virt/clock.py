@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ENDED = {"crashed": "guest crashed after", "gone": "guest was gone after", "left": "given up after"}
+HURRY = "somebody could not wait"  # why a clock was ended before its deadline
 SOON = 1e-3  # seconds: floats that are meant to be equal are no further apart
 LATE = 2.0  # seconds after the deadline a guest that shut itself down was merely found off
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -66,6 +67,13 @@ class Clock:
     def runs(self) -> bool:
         """Whether it has not ended."""
         return not self.ended
+
+    @property
+    def cause(self) -> str:
+        """Why one was forced off, in a word: deadline, hurry (somebody cut it), paused (it could not hear), hard."""
+        if self.why:
+            return "paused" if self.why.startswith("it was ") else "hurry"
+        return "deadline" if self.deadline > self.begun else "hard"
 
     def now(self) -> float:
         """The time, as it was set when this clock began: somebody who sets it anew gives or takes no grace.

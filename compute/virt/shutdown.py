@@ -19,7 +19,7 @@ from compute.virt.base import (
     PowerState,
     VirtError,
 )
-from compute.virt.clock import Clock
+from compute.virt.clock import HURRY, Clock
 from compute.virt.locks import Locks
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Shutdown(Driver):
             clock, state = self.clock(uuid), self.power_state(uuid)
             if clock is not None and clock.runs:
                 if timeout <= 0 and state not in OFF:
-                    return self._force(uuid, clock, "somebody could not wait")
+                    return self._force(uuid, clock, HURRY)
                 return self._turn(uuid, clock, state)
             if state in OFF:
                 self.cut_power(uuid)
