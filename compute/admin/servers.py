@@ -13,7 +13,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from cells import admin_look as look
-from cells.models import Cell, InstanceMapping
+from cells.models import Cell, InstanceMapping, LastKnown
 from compute import state
 from compute.admin import asks, migrations, one_server, progress, signs
 from compute.models import Instance
@@ -99,6 +99,9 @@ class ServerPage(look.JoinedPage):
         for row in rows:
             row.instance = gathered.answers.get(row.cell_id, {}).get(row.pk)
             row.down = gathered.down.get(row.cell_id)
+        last = LastKnown.objects.select_related("cell").in_bulk([row.pk for row in rows if row.down])
+        for row in rows:
+            row.last = last.get(row.pk)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[InstanceMapping], search_term: str
@@ -114,10 +117,12 @@ class ServerPage(look.JoinedPage):
 
         cells = {cell.pk: cell for cell in Cell.objects.all()}
         gathered = look.ask(cells.values(), named)
+        by_name = [server_id for ids in gathered.values() for server_id in ids]
         if gathered.down:
             names = ", ".join(cells[cell_id].name for cell_id in gathered.down)
-            messages.warning(request, f"Not searched by name, because they do not answer: {names}.")
-        by_name = [server_id for ids in gathered.values() for server_id in ids]
+            messages.warning(request, f"Searched by the last known names, because they do not answer: {names}.")
+            last = LastKnown.objects.filter(cell__in=gathered.down, name__icontains=term)
+            by_name += last.values_list("pk", flat=True)[:NAMES_FOUND]
         by_id = Q(server_id__startswith=term.lower()) | Q(project_id=term)
         return queryset.filter(by_id | Q(pk__in=by_name)), False
 
@@ -146,6 +151,8 @@ class ServerPage(look.JoinedPage):
     @admin.display(description="Name")
     def name(self, row: Any) -> str:
         """Escaped by Django: a user wrote it."""
+        if row.last is not None:
+            return f"{row.last.name} (last known)"
         return row.instance.display_name if row.instance else "-"
 
     @admin.display(description="Status")
@@ -153,9 +160,8 @@ class ServerPage(look.JoinedPage):
         """What the API shows; UNKNOWN when the cell does not answer."""
         if row.down is not None:
             since = look.down_for(row.cell_id)
-            return format_html(
-                "{} for {}", signs.status("UNKNOWN", f"cell {row.cell.name}: {row.down.reason}"), since
-            )
+            unknown = signs.status("UNKNOWN", f"cell {row.cell.name}: {row.down.reason}")
+            return format_html("{} for {}{}", unknown, since, _last_status(row.last))
         if row.instance is None:
             return look.label(
                 "not in a cell yet" if row.cell_id is None else "not in its cell", look.GREY, "…"
@@ -170,6 +176,8 @@ class ServerPage(look.JoinedPage):
     @admin.display(description="Host")
     def host(self, row: Any) -> str:
         """Where it is."""
+        if row.last is not None and row.last.host:
+            return f"{row.last.host} (last known)"
         return row.instance.host if row.instance else "-"
 
     @admin.display(description="Power")
@@ -181,3 +189,11 @@ class ServerPage(look.JoinedPage):
     def created(self, row: Any) -> str:
         """Since it was asked for."""
         return look.age(row.created_at)
+
+
+def _last_status(last: LastKnown | None) -> str:
+    """Of a server whose cell is down: what it was, and how old that is."""
+    if last is None:
+        return ""
+    was = state.status(last.vm_state, last.task_state or None)
+    return f"; was {was} {look.age(last.cell.swept_at or last.changed_at)} ago"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 from django.db.backends.utils import CursorWrapper
@@ -10,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from cells.context import target_cell
-from cells.models import BuildRequest, Cell, HostMapping
+from cells.models import BuildRequest, Cell, HostMapping, LastKnown
 from compute.models import Flavor, Instance, KeyPair, Quota
 from tests.admin.conftest import EVIL, action, furnish
 from tests.cells import rows
@@ -115,7 +116,23 @@ def test_servers_are_found_by_id_project_and_name(browser, cells, lost):
         page = text(browser, SERVERS, **query)
         assert found.uuid in page, query
         assert missed.uuid not in page, query
-    assert "Not searched by name" in text(browser, SERVERS, q="web")
+    page = text(browser, SERVERS, q="web")
+    assert "Searched by the last known names, because they do not answer: lost" in page
+
+
+def test_a_server_of_a_lost_cell_is_listed_and_found_as_what_it_was(browser, cells, lost):
+    rows.mapping(lost, GONE)
+    Cell.objects.filter(pk=lost.pk).update(swept_at=timezone.now() - timedelta(hours=2))
+    LastKnown.objects.create(
+        server_id=GONE, cell=lost, name=f"web-9 {EVIL}", vm_state="active", host="h9", changed_at=timezone.now()
+    )
+    for query in ({}, {"q": "WEB-9"}):
+        page = text(browser, SERVERS, **query)
+        assert "? UNKNOWN" in page
+        assert "was ACTIVE 2\xa0h\xa00\xa0min ago" in page
+        assert "(last known)" in page
+        assert "h9 (last known)" in page
+        assert EVIL not in page
 
 
 def test_passwords_in_urls_are_never_shown(browser, cells):
