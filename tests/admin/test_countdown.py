@@ -40,6 +40,11 @@ def waiting(api, cloud, settings):
     stories.settled(cloud)
 
 
+def is_over(cloud, server_id):
+    """Whether nothing goes on with a server any more."""
+    return all(action.finished_at for action in cloud.history(server_id))
+
+
 def plain(page):
     """Without tags, one space between words."""
     return " ".join(re.sub(r"<script.*?</script>|<[^>]+>", " ", page, flags=re.DOTALL).split())
@@ -70,7 +75,8 @@ def test_the_plug_is_pulled_when_somebody_presses_the_button(api, browser, cloud
     assert "os-stop" in offered(text(browser, server_url(waiting)))
     answer = browser.post(server_url(waiting), {"verb": "os-stop", "shutdown_type": "HARD"}, follow=True)
     assert "stop was accepted." in answer.content.decode()
-    cloud.work_until(lambda: stories.states(cloud, waiting) == ("stopped", None))
+    cloud.work_until(lambda: is_over(cloud, waiting))
+    assert stories.states(cloud, waiting) == ("stopped", None)
     page = text(browser, server_url(waiting))
     assert 'data-left="' not in page
     assert "<div data-countdown>" not in page
@@ -79,7 +85,8 @@ def test_the_plug_is_pulled_when_somebody_presses_the_button(api, browser, cloud
 
 def test_a_server_is_deleted_in_the_middle_of_it(api, browser, cloud, waiting):
     browser.post(server_url(waiting), {"verb": "forceDelete"})
-    cloud.work_until(lambda: cloud.row(waiting).deleted)
+    cloud.work_until(lambda: is_over(cloud, waiting))
+    assert cloud.row(waiting).deleted
     assert 'data-left="' not in text(browser, server_url(waiting))
     stop = next(one for one in cloud.history(waiting) if one.action == "stop")
     assert stop.outcome.startswith("preempted: ")
@@ -104,7 +111,8 @@ def test_a_reboot_says_what_becomes_of_it_and_can_be_ended(api, browser, cloud, 
         assert "it is reset, as by a hard reboot" in plain(page)
         assert words(page) == ["Reset it now", "Delete it now"]
         browser.post(server_url(server_id), {"verb": "reboot", "type": "HARD"})
-        cloud.work_until(lambda: stories.states(cloud, server_id) == ("active", None) and not at.waiting())
+        cloud.work_until(lambda: is_over(cloud, server_id))
+    assert stories.states(cloud, server_id) == ("active", None)
     assert 'data-left="' not in text(browser, server_url(server_id))
 
 

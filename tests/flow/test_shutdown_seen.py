@@ -152,7 +152,7 @@ def test_what_was_preempted_says_how_its_clock_ended(api, admin, cloud, settings
         act(api, server_id, {"os-stop": None})
         cloud.work()
         api.delete(f"/servers/{server_id}")
-        cloud.work_until(lambda: cloud.row(server_id).deleted and not host.waiting())
+        cloud.work_until(lambda: all(action.finished_at for action in cloud.history(server_id)))
     path = f"/servers/{server_id}/os-instance-actions"
     stop = next(one for one in api.get(path).json()["instanceActions"] if one["action"] == "stop")
     shown = admin.get(f"{path}/{stop['request_id']}").json()["instanceAction"]
