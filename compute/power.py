@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 
 from cells.context import current_alias
 from cloud import log
-from compute import journal, state
+from compute import host_guests, journal, state, turns
 from compute.errors import StateConflict
 from compute.models import Instance, Step
 from compute.state import VmState
@@ -70,8 +70,10 @@ def sync(host: str, driver: Driver, *, booted: bool = False) -> int:
 
 
 def _idle(host: str) -> QuerySet[Instance]:
+    """Nothing goes on with them, and their host does not go down: else that is to tell."""
     launched = Instance.objects.filter(host=host, deleted=False, launched_at__isnull=False)
-    return launched.filter(task_state__isnull=True)
+    going_down = turns.open_steps(host, host_guests.DOWN).values("server_id")
+    return launched.filter(task_state__isnull=True).exclude(uuid__in=going_down)
 
 
 def _is_known(instance: Instance, power_state: PowerState) -> bool:

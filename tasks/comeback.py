@@ -20,9 +20,9 @@ def after_start(me: worker.Worker) -> None:
     if me.driver is None:
         return
     booted = hostboot.happened(settings.HOST_STATE)
-    power.sync(me.host, me.driver, booted=booted)
     if booted:
         host_guests.call_off(me.host, "the host went down before its turn")
+    power.sync(me.host, me.driver, booted=booted)
     hostboot.remember(settings.HOST_STATE)
     _due.set()
     look(me)

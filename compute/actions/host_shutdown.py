@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from compute import grace, journal, state, turns
+from compute import grace, host_guests, journal, power, state, turns
 from compute.errors import StateConflict
 from compute.lifecycle import OPS, REQUESTS, On, Run, ServerAction, StepSpec
 from compute.models import Service, Step
@@ -45,12 +45,12 @@ class HostShutdown(ServerAction):
             gone = "deleted meanwhile" if instance.deleted else f"lives on {instance.host}"
             run.note(clock.words() if clock is not None and clock.ended else gone)
             return
-        power = run.hypervisor.power_state(instance.uuid)
-        if power is PowerState.SUSPENDED:
+        seen = run.hypervisor.power_state(instance.uuid)
+        if seen is PowerState.SUSPENDED:
             run.note("left alone: suspended, and its memory is saved")
             return
-        if "begun" not in run.params and power in (PowerState.RUNNING, PowerState.PAUSED):
-            self._begin(run, power)
+        if "begun" not in run.params and (seen in host_guests.ON or _was_shut_down(run)):
+            self._begin(run)
         self._shut_down(run)
 
     def record_step(self, run: Run, power_state: PowerState | None) -> None:
@@ -70,7 +70,7 @@ class HostShutdown(ServerAction):
         if run.params.get("taken"):
             super().abandon(run, error, power_state)
 
-    def _begin(self, run: Run, power: PowerState) -> None:
+    def _begin(self, run: Run) -> None:
         """Take its turn and the server, so that nobody starts it meanwhile. Raises Waits."""
         clock = run.hypervisor.clock(run.instance.uuid)
         joins = clock is not None and clock.runs
@@ -78,7 +78,7 @@ class HostShutdown(ServerAction):
             waits = None
             if not joins and not turns.has_come(run.step, run.action):
                 waits = turns.wait(run.step, turns.WAITS, turns.AGAIN)
-            elif not _take(run, power) and not joins and (busy := _busy_with(run)):
+            elif not _take(run) and not joins and (busy := _busy_with(run)):
                 waits = turns.wait(run.step, f"waits for {busy} to end", LOOK_AGAIN)
             elif joins:
                 journal.change_params(run.action, joined=True)
@@ -98,7 +98,14 @@ class HostShutdown(ServerAction):
             raise
 
 
-def _take(run: Run, power: PowerState) -> bool:
+def _was_shut_down(run: Run) -> bool:
+    """By the command itself, while nobody could ask this host, and on record it runs."""
+    clock = run.hypervisor.clock(run.instance.uuid)
+    ended = clock is not None and clock.ended >= run.step.queued_at.timestamp()
+    return ended and run.instance.task_state is None and run.instance.vm_state in power.RUNS
+
+
+def _take(run: Run) -> bool:
     """Idle -> powering off; False when something goes on with it, which then keeps it."""
     run.instance.refresh_from_db()
     stays = run.instance.vm_state not in DOWN.start
@@ -106,8 +113,8 @@ def _take(run: Run, power: PowerState) -> bool:
         state.begin(run.instance, STAYS if stays else DOWN)
     except StateConflict:
         return False
-    running = power is PowerState.RUNNING
-    journal.change_params(run.action, taken=True, stays=stays, was_running=running)
+    was_running = run.instance.vm_state != VmState.PAUSED
+    journal.change_params(run.action, taken=True, stays=stays, was_running=was_running)
     return True
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
+
 from cells.context import target_cell
-from compute import host_guests, power
+from compute import host_guests, turns
 from compute.models import Instance, Service, Step
 from compute.virt.base import PowerState
+from tasks import comeback, hostboot
+from tasks.worker import Worker
 from tests.byhand import Cloud, Host
 
 
@@ -37,20 +41,34 @@ def read(cloud: Cloud, request_id: str = "") -> dict[str, host_guests.Line]:
 
 
 def back(cloud: Cloud, *, booted: bool = False) -> int:
-    """The host's next start, after what its last life left: what `tasks/comeback.py` does."""
+    """The host's next start, after what its last life left; how many come back."""
     host = cloud.hosts["host1"]
     host.restart()
+    if booted:
+        hostboot.announce(settings.HOST_STATE)
+    before = open_starts(cloud)
     with target_cell(host.cell):
-        power.sync(host.name, host.driver, booted=booted)
-        if booted:
-            host_guests.call_off(host.name, "the host went down before its turn")
-    return come_back(cloud)
+        comeback.after_start(process(host))
+    begun = open_starts(cloud) - before
+    cloud.work()
+    return begun
+
+
+def process(host: Host) -> Worker:
+    """Who the host's process is."""
+    return Worker("host", host.name, host.cell.id, host.driver, host.incarnation)
+
+
+def open_starts(cloud: Cloud) -> int:
+    """Guests that are on their way back."""
+    with target_cell(cloud.cells["cell1"]):
+        return turns.open_steps("host1", host_guests.UP).count()
 
 
 def come_back(cloud: Cloud) -> int:
-    """It takes work, and nothing is left of the shutdown."""
+    """By the clock, now and then; how many come back."""
     with target_cell(cloud.cells["cell1"]):
-        begun = host_guests.bring_back("host1")
+        begun = comeback.look(process(cloud.hosts["host1"]))
     cloud.work()
     return begun
 

@@ -85,7 +85,7 @@ def test_the_old_host_writes_nothing_of_a_server_that_left(admin, cloud):
     driver = cloud.hosts["host1"].driver
     with target_cell(cloud.cells["cell1"]):
         driver.power_off_from_inside(server_id)
-        assert power.sync("host1", driver, resume=True) == 0
+        assert power.sync("host1", driver, booted=True) == 0
         assert Instance.objects.get(uuid=server_id).power_state == PowerState.RUNNING
         assert not InstanceAction.objects.filter(server_id=server_id, action="stop").exists()
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cells.context import target_cell
-from compute import host_guests
+from compute import draining, host_guests, power
 from compute.models import Service
 from compute.virt.base import HypervisorUnavailable, PowerState
+from tasks import comeback
 from tests.flow import stories, two_hosts
 from tests.flow.going_down import ask, back, come_back, drained, flagged, is_off, one_host, order, step_of
 from tests.flow.stories import Killed, act, lead, settled, states
@@ -15,9 +16,10 @@ from tests.flow.test_host_shutdown import MOMENTS, boot, priorities
 
 
 @pytest.fixture
-def host(cloud, settings):
-    settings.RESUME_GUESTS = True
-    return one_host(cloud)
+def host(cloud, settings, tmp_path):
+    settings.RESUME_GUESTS, settings.HOST_STATE = True, tmp_path
+    yield one_host(cloud)
+    comeback._due.clear()
 
 
 def down(cloud, *servers):
@@ -133,12 +135,56 @@ def test_a_host_that_drains_again_begins_them_when_it_takes_work(api, cloud, hos
     [server_id] = boot(api, cloud)
     down(cloud, server_id)
     drained(cloud)
-    with target_cell(host.cell):
-        assert not host_guests.takes_work("host1")
-        Service.objects.filter(host="host1").update(drain_wanted=False)
-        assert host_guests.takes_work("host1")
+    assert back(cloud) == 0
+    assert come_back(cloud) == 0
+    drained(cloud, wanted=False)
     assert come_back(cloud) == 1
+    assert come_back(cloud) == 0
     assert states(cloud, server_id) == ("active", None)
+
+
+def test_a_worker_that_is_restarted_in_the_middle_ends_what_was_asked_for(api, cloud, host):
+    """Its machine still goes down: who is off comes back in the life after this one."""
+    first, second = priorities(api, cloud, 1, 2)
+    ask(cloud)
+    host.run(step_of(cloud, first).pk)
+    assert back(cloud) == 0
+    assert is_off(cloud, first, second)
+    assert come_back(cloud) == 0
+    assert back(cloud) == 2
+
+
+def test_an_undrained_host_has_back_also_who_was_still_on_the_way_off(api, cloud, host):
+    first, second = boot(api, cloud, 2)
+    host.driver.orders.shutdown(delay=0.4)
+    with host.with_keeper():
+        with target_cell(host.cell):
+            service = Service.objects.get(host="host1")
+            draining.ask(service, by="ann")
+        ask(cloud, at_once=1)
+        cloud.work()
+        with target_cell(host.cell):
+            draining.undo(service)
+        comeback.when_open()
+        assert come_back(cloud) == 0
+        cloud.work_until(lambda: not host.waiting())
+    assert come_back(cloud) == 1
+    assert [states(cloud, each) for each in (first, second)] == [("active", None)] * 2
+    settled(cloud)
+
+
+def test_who_the_command_turned_off_while_the_cell_was_away_comes_back(api, cloud, host):
+    """Its host had been asked before that."""
+    [asked] = boot(api, cloud)
+    ask(cloud)
+    host.driver.power_off(asked, timeout=5)
+    with target_cell(host.cell):
+        assert power.sync("host1", host.driver) == 0
+    cloud.work()
+    assert states(cloud, asked) == ("stopped", None)
+    assert cloud.history(asked)[-1].outcome.startswith("guest shut down in 0.")
+    assert flagged(cloud) == {asked}
+    assert back(cloud) == 1
 
 
 @pytest.mark.parametrize("when", MOMENTS)

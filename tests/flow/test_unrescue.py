@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cells.context import target_cell
-from compute import power
+from compute import host_guests, power
 from compute.virt.base import PowerState, VirtError
 from tests.flow import one_host, stories, two_hosts
 from tests.flow.one_host import MOMENTS, booted, done
@@ -108,10 +108,15 @@ def test_a_guest_in_rescue_that_goes_off_is_still_rescued_and_can_leave(api, clo
     is_as_before(cloud, rescued)
 
 
-def test_a_guest_whose_host_booted_comes_back_in_rescue(api, cloud, rescued):
+def test_a_guest_whose_host_booted_comes_back_in_rescue(api, cloud, rescued, settings):
     """As libvirt-guests or a power cut left it: off, with nobody having written that down."""
-    cloud.host_of(rescued).driver.power_off(rescued)
-    _sync(cloud, rescued, resume=True)
+    settings.RESUME_GUESTS = True
+    host = cloud.host_of(rescued)
+    host.driver.power_off(rescued)
+    _sync(cloud, rescued, booted=True)
+    with target_cell(host.cell):
+        assert host_guests.bring_back(host.name) == 1
+    cloud.work()
     is_rescued(cloud, rescued)
     done(api, cloud, rescued, UNRESCUE)
     is_as_before(cloud, rescued)
@@ -132,7 +137,7 @@ def test_one_that_is_deleted_softly_and_restored_is_as_it_was(api, cloud, rescue
     is_rescued(cloud, rescued)
 
 
-def _sync(cloud, server_id, resume=False):
+def _sync(cloud, server_id, booted=False):
     host = cloud.host_of(server_id)
     with target_cell(host.cell):
-        power.sync(host.name, host.driver, resume=resume)
+        power.sync(host.name, host.driver, booted=booted)
