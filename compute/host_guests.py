@@ -42,6 +42,7 @@ class Line:
 
     server_id: str
     name: str
+    request_id: str
     priority: int
     state: str  # waiting | shutting down | off | failed | called off
     words: str = ""  # what it waits for, how far it is, how it ended
@@ -151,7 +152,7 @@ def _line(step: Step, name: str) -> Line:
     clock = Clock.load(step.clock)
     left = clock.left(time.time()) if clock is not None and step.state in journal.OPEN else None
     return Line(
-        step.server_id, name, step.action.params["rank"], _word(step, clock),
+        step.server_id, name, step.action.request_id, step.action.params["rank"], _word(step, clock),
         step.details, left, clock.signals if clock else 0,
     )  # fmt: skip
 

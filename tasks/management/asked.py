@@ -45,6 +45,7 @@ class Asked:
     migrate: bool = False  # its servers leave first
     stay: bool = False  # they do not, whatever was asked before
     bring_back: bool = False
+    shutdown_guests: bool = False  # they go off with their host
 
     def places(self) -> list[Place]:
         """Where the named services are. Raises Refused for a name nobody knows."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from compute.models import Service
+from tasks.management import guest_lines
 from tasks.management.look import Look, Place, look
 from tasks.management.screen import End, Screen
 
@@ -188,7 +189,8 @@ def _stays(one: Look, service: Service) -> str:
 
 
 def _far(one: Look) -> str:
-    return f"; {one.moves.sentence}" if one.moves.lines else ""
+    moved = f"; {one.moves.sentence}" if one.moves.lines else ""
+    return moved + (f"; {guest_lines.sentence(one.guests)}" if one.guests else "")
 
 
 def _is_late(one: Look, service: Service, began: datetime) -> bool:

@@ -12,6 +12,7 @@ from cells.models import HostMapping
 from compute.models.host import COMPUTE
 from tasks import node
 from tasks.management import follow as following
+from tasks.management import guests
 from tasks.management.asked import Asked, Refused, worst
 from tasks.management.follow import DONE, NOT_STARTED, STILL, UNFINISHED, follow
 from tasks.management.look import Look, Place, look
@@ -31,8 +32,14 @@ def start(asked: Asked) -> int:
 
 def stop(asked: Asked) -> int:
     """SIGTERM to all of them, and follow their drains to the end."""
-    looks, ends = _stop(asked, _ours(asked.local()))
-    asked.screen.end(looks, ends)
+    places = _ours(asked.local())
+    alone_ended: dict[str, End] = {}
+    if asked.shutdown_guests:
+        places, alone_ended = guests.ask_and_tell(asked, look(guests.compute(places)))
+    looks, ends = _stop(asked, places)
+    if asked.shutdown_guests:
+        ends = [_with_guests(asked, *both, alone_ended) for both in zip(looks, ends, strict=True)]
+    asked.screen.end([end.look or one for end, one in zip(ends, looks, strict=True)], ends)
     return worst([end.code for end in ends])
 
 
@@ -52,6 +59,17 @@ def restart(asked: Asked) -> int:
     if alone:
         asked.screen.say(f"Left alone: {', '.join(alone)}.")
     return worst([end.code for end in ends])
+
+
+def _with_guests(asked: Asked, one: Look, end: End, alone_ended: dict[str, End]) -> End:
+    """How it ended for the process, then for its guests."""
+    name = one.place.name
+    if end.code == STILL:
+        return end
+    then = alone_ended.get(name) or guests.carried_out(asked, one, end)
+    if then is not end:
+        end = End(name, max(then.code, end.code), f"{end.sentence}\n{then.sentence}", then.look)
+    return end
 
 
 def _restart(asked: Asked, group: Sequence[Place]) -> tuple[list[Look], list[End]]:

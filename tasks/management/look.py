@@ -15,9 +15,10 @@ from django.utils import timezone
 
 from cells import scatter
 from cells.models import CELL0, Cell, HostMapping
-from compute import departures, draining
+from compute import departures, draining, host_guests
 from compute.departures import Moves
 from compute.draining import Operation
+from compute.host_guests import Line
 from compute.models import Service
 from compute.models.host import COMPUTE
 from tasks import node
@@ -35,6 +36,7 @@ class Place:
     binary: str
     cell: Cell
     node: Node | None = None  # its process, where that is on this machine
+    shutdown: str = ""  # the request id of its guests' shutdown, where somebody follows that
 
     @property
     def pid(self) -> int | None:
@@ -51,6 +53,7 @@ class Look:
     operations: Sequence[Operation] = ()
     waiting: int = 0
     moves: Moves = field(default_factory=Moves)  # of its servers, away and back
+    guests: tuple[Line, ...] = ()  # that go off with it
     down: str = ""  # why its cell does not answer
     at: datetime = field(default_factory=timezone.now)
 
@@ -91,6 +94,8 @@ def find(names: Sequence[str], folder: Path, run: Path, logs: Path) -> tuple[lis
         process = local(name, folder, run, logs)
         if process is not None:
             found[name] = _by_env_file(process)
+    if settings.ROLE == "host" and settings.HOST in names:  # as a unit has it, whose env file has another name
+        found.setdefault(settings.HOST, _ourselves())
     rest = [name for name in names if name not in found]
     silent: list[str] = []
     if rest and settings.ROLE != "host":
@@ -138,7 +143,8 @@ def _look_at(place: Place, *, closely: bool) -> Look:
     if place.binary != COMPUTE:
         return Look(place, service, draining.operations(service))
     operations, waiting = draining.operations(service), draining.waiting(place.name)
-    return Look(place, service, operations, waiting, departures.read(place.name))
+    guests = host_guests.read(place.name, place.shutdown)
+    return Look(place, service, operations, waiting, departures.read(place.name), guests)
 
 
 def _by_env_file(process: Node) -> Place:
@@ -152,6 +158,15 @@ def _by_env_file(process: Node) -> Place:
             broker_url=told.get("STILLWATER_CELL_BROKER_URL", ""),
         )  # fmt: skip
     return Place(process.name, BINARIES[process.role], cell, process)
+
+
+def _ourselves() -> Place:
+    """The host whose settings these are."""
+    cell = Cell(
+        id=settings.CELL_UUID, name=settings.CELL_NAME or "its cell", database_url=settings.CELL_DATABASE_URL,
+        broker_url=settings.CELL_BROKER_URL,
+    )  # fmt: skip
+    return Place(settings.HOST, COMPUTE, cell)
 
 
 def _cell0() -> Cell:
@@ -199,6 +214,7 @@ def facts(one: Look) -> dict[str, Any]:
         "waiting": one.waiting,
         "operations": operations([one]),
         "moves": moves(one),
+        "guests": guests(one),
     }  # fmt: skip
 
 
@@ -241,6 +257,16 @@ def moves(one: Look) -> dict[str, Any] | None:
             for line in found.lines
         ],
     }  # fmt: skip
+
+
+def guests(one: Look) -> list[dict[str, Any]] | None:
+    """Those that go off with it; None where none does."""
+    rows = [
+        {"server": line.server_id, "name": line.name, "priority": line.priority, "state": line.state,
+         "seconds_left": rounded(line.seconds_left), "signals": line.signals, "words": line.words or None}
+        for line in one.guests
+    ]  # fmt: skip
+    return rows or None
 
 
 def _drain(service: Service) -> dict[str, Any] | None:

@@ -27,9 +27,12 @@ def page(one: Look) -> list[str]:
 
 
 def operations(looks: Sequence[Look]) -> list[dict[str, Any]]:
-    """What is in progress beside them, a row each: while a host works on, its moves are shown as moves only."""
+    """What is in progress beside them, a row each: moves of a host that works on, and guests that go off with
+    theirs, are shown as that only.
+    """
     ours = {line.request_id for one in looks if one.service and one.service.takes_requests
             for line in one.moves.under_way}  # fmt: skip
+    ours |= {line.request_id for one in looks for line in one.guests}
     return [row for row in look.operations(looks) if row["request_id"] not in ours]
 
 

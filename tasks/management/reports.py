@@ -16,8 +16,8 @@ from cells.models import Cell, HostMapping
 from compute import dispatch
 from compute.models import Service, Step
 from compute.models.host import COMPUTE, CONDUCTOR, SCHEDULER
+from tasks.management import guest_lines, moves
 from tasks.management import look as looking
-from tasks.management import moves
 from tasks.management.asked import Asked, Refused
 from tasks.management.follow import DONE, SILENT
 from tasks.management.look import Look, Place, look
@@ -149,7 +149,7 @@ def _page(one: Look, depths: dict[str, int | None]) -> list[str]:
         rows = moves.operations([one])
         if rows:
             lines += [f"    {line}" for line in table_lines(OPERATIONS[1:], shown(rows))]
-        lines += moves.page(one)
+        lines += moves.page(one) + guest_lines.page(one)
     return lines
 
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from cells.management.tables import table_lines
 from compute.models import Service
-from tasks.management import look, moves
+from tasks.management import guest_lines, look, moves
 from tasks.management.look import Look
 
 FORMATS = ("table", "json", "jsonl")
@@ -29,6 +29,7 @@ class End:
     host: str
     code: int
     sentence: str
+    look: Look | None = None  # the last one, where that is not at its record
 
 
 class Screen:
@@ -95,6 +96,7 @@ class Lines(Screen):
                 self._said[one.place.name] = said
                 self._say(said)
             self._moves(one)
+            self._guests(one)
         self._changes({key(row): row for row in moves.operations(looks)})
 
     def _moves(self, one: Look) -> None:
@@ -103,6 +105,14 @@ class Lines(Screen):
             name = f"{one.place.name} {line.server_id}"
             if said and self._said.get(name) != said:
                 self._say(f"{one.place.name}: {said}")
+            self._said[name] = said
+
+    def _guests(self, one: Look) -> None:
+        for line in one.guests:
+            name = f"{one.place.name} guest {line.server_id}"
+            said = guest_lines.said(line)
+            if said and self._said.get(name) != said:
+                self._say(f"{one.place.name}: {guest_lines.with_time(line)}")
             self._said[name] = said
 
     def _changes(self, now: dict[tuple[str, ...], dict[str, Any]]) -> None:
@@ -143,7 +153,8 @@ class JsonLines(Json):
     def show(self, looks: Sequence[Look]) -> None:
         """What moves by itself, as ages do, is no change."""
         now = [
-            (summary(one), [key(row) for row in look.operations([one])], [moves.said(line) for line in one.moves.lines])
+            (summary(one), [key(row) for row in look.operations([one])],
+             [moves.said(line) for line in one.moves.lines], [guest_lines.said(line) for line in one.guests])
             for one in looks
         ]  # fmt: skip
         if now != self._last:
@@ -180,12 +191,14 @@ def page(looks: Sequence[Look]) -> list[str]:
     if rows:
         lines += ["", *(f"  {line}" for line in table_lines(OPERATIONS, shown(rows)))]
     for one in looks:
-        lines += moves.page(one)
+        lines += moves.page(one) + guest_lines.page(one)
     return lines
 
 
 def summary(one: Look) -> str:
     """One line about a host, without anything that changes by itself."""
+    if one.down and one.guests:
+        return f"{one.place.name}: {guest_lines.sentence(one.guests)}"
     if one.down:
         return f"{one.place.name} unknown: {one.place.cell.name} does not answer ({one.down})"
     words = [f"{one.place.name} {one.state}"]
@@ -193,6 +206,8 @@ def summary(one: Look) -> str:
         words.append(f"{look.in_progress(one)} in progress, {one.waiting} waiting")
     if one.moves.lines:
         words.append(one.moves.sentence)
+    if one.guests:
+        words.append(guest_lines.sentence(one.guests))
     return ": ".join(words)
 
 

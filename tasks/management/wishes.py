@@ -1,36 +1,47 @@
 """`host drain` and `host undrain`: a wish in the service record, and following it.
 
-With `--migrate` servers leave first, with `--return` they come back. Conductors see to that, whoever follows.
+With `--migrate` servers leave first, with `--return` they come back. Conductors see to that, whoever follows. With
+`--shutdown-guests` the host shuts its guests down before it is drained.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from django.conf import settings
+from django.db import transaction
 from django.utils import timezone
 
 from cells import scatter
+from cells.context import current_alias
 from cells.models import Cell
-from compute import draining, forecast
+from compute import draining, forecast, host_guests
 from compute.departures import AT_ONCE, Line
 from compute.forecast import Forecast
 from compute.models import Service
 from compute.models.host import COMPUTE
+from tasks.management import alone, guests
 from tasks.management.asked import Asked, Refused, who, worst
 from tasks.management.follow import DONE, SILENT, Goal, drained, follow, undrained
 from tasks.management.look import Look, Place, look
 from tasks.management.screen import End, span
 
 ASK_SECONDS = 15.0  # a broker that is away takes its time before the row is enough
+RESERVE = 10.0  # seconds of a drain's time in which its guests are off already; at most a tenth of it
 
 
 def drain(asked: Asked) -> int:
     """Ask, then follow until each host is drained or has ended."""
-    looks = look(_with_servers(asked) if asked.migrate else asked.places())
+    looks = look(_with_servers(asked) if asked.migrate or asked.shutdown_guests else asked.places())
     if asked.dry_run:
         return _forecast(asked, looks)
-    ends = {one.place.name: end for one in looks if (end := _ask(asked, one))}
+    shutdowns: dict[str, str] = {}
+    ends = {one.place.name: end for one in looks if (end := _ask(asked, one, shutdowns))}
+    looks = [replace(one, place=replace(one.place, shutdown=shutdowns.get(one.place.name, ""))) for one in looks]
+    if asked.shutdown_guests:
+        dead = [one for one in looks if one.down or (one.service is not None and alone.is_dead(one))]
+        ends |= {one.place.name: guests.nobody_there(asked, one) for one in dead}
     if asked.no_wait:
         ends |= {
             one.place.name: End(one.place.name, DONE, f"{one.place.name} is asked to drain. Follow it: "
@@ -53,15 +64,17 @@ def _finish(asked: Asked, looks: Sequence[Look], ends: dict[str, End], goal: Goa
     rest = [one.place for one in looks if one.place.name not in ends]
     if rest:
         last, followed = follow(rest, goal, asked.screen, asked.interval, asked.patience)
+        if asked.shutdown_guests:
+            followed = [guests.carried_out(asked, one, end) for one, end in zip(last, followed, strict=True)]
         ends |= {end.host: end for end in followed}
         seen = {one.place.name: one for one in last}
         looks = [seen.get(one.place.name, one) for one in looks]
     found = [ends[one.place.name] for one in looks]
-    asked.screen.end(looks, found)
+    asked.screen.end([end.look or one for end, one in zip(found, looks, strict=True)], found)
     return worst([end.code for end in found])
 
 
-def _ask(asked: Asked, one: Look) -> End | None:
+def _ask(asked: Asked, one: Look, shutdowns: dict[str, str]) -> End | None:
     """Write the wish, unless it is there already; the end, if there is nothing to follow."""
     service, name = one.service, one.place.name
     if service is None:
@@ -69,8 +82,11 @@ def _ask(asked: Asked, one: Look) -> End | None:
     stopped = one.state == "stopped"
     if stopped and asked.then_exit and not asked.migrate:
         return End(name, DONE, f"{name} is stopped already: nothing to drain.")
-    if not _wanted_already(asked, service):
-        failed = _write(one.place, service, lambda row: _wish(asked, row))
+    with_guests = asked.shutdown_guests and not alone.is_dead(one)
+    if with_guests:
+        guests.tell_paused(asked, one.place)
+    if with_guests or not _wanted_already(asked, service):
+        failed = _write(one.place, service, lambda row: _ask_for(asked, row, shutdowns, with_guests=with_guests))
         if failed:
             return failed
     elif not stopped:
@@ -84,6 +100,17 @@ def _ask(asked: Asked, one: Look) -> End | None:
         return End(name, DONE, f"{name} is stopped: nothing to drain. When it is started it takes no work until: "
                    f"manage.py host undrain {name}")  # fmt: skip
     return None
+
+
+def _ask_for(asked: Asked, service: Service, shutdowns: dict[str, str], *, with_guests: bool) -> None:
+    """The wish, and the guests: at once, or an empty host would be drained in between."""
+    with transaction.atomic(using=current_alias()):
+        if not _wanted_already(asked, service):
+            _wish(asked, service)
+        if with_guests:
+            seconds = asked.seconds - min(RESERVE, asked.seconds / 10) if asked.seconds else None
+            by, at_once = who(), asked.parallel
+            shutdowns[service.host] = host_guests.ask(service.host, by=by, at_once=at_once, seconds=seconds)
 
 
 def _undo(asked: Asked, one: Look) -> End | None:
@@ -136,7 +163,7 @@ def _goes_on(service: Service) -> bool:
 def _moves(asked: Asked, service: Service) -> int:
     """How many servers at a time leave first; 0: they stay."""
     before = service.drain_moves if _goes_on(service) else 0
-    if asked.stay:
+    if asked.stay or asked.shutdown_guests:
         return 0
     return asked.parallel or before or AT_ONCE if asked.migrate else before
 
@@ -146,7 +173,7 @@ def _with_servers(asked: Asked) -> list[Place]:
     places = asked.places()
     others = [place.name for place in places if place.binary != COMPUTE]
     if others:
-        raise Refused(f"{', '.join(others)}: only compute hosts have servers that could move.")
+        raise Refused(f"{', '.join(others)}: only compute hosts have servers.")
     return places
 
 

@@ -1,8 +1,8 @@
-"""manage.py host: start, stop, restart, drain, undrain, status, list.
+"""manage.py host: start, stop, restart, drain, undrain, shutdown-guests, status, list.
 
 Exit codes: 0 done; 1 wrong words, or a host nobody knows; 2 it still drains, and goes on; 3 a host or its
-cell does not answer (status: is not up); 4 it ended with operations unfinished, which the journal keeps;
-5 a process did not start; 6 the drain was taken back (or the undrain) by somebody else meanwhile;
+cell does not answer (status: is not up); 4 it ended with operations unfinished, which the journal keeps, or with
+guests on; 5 a process did not start; 6 the drain was taken back (or the undrain, the shutdown) by somebody else meanwhile;
 130 interrupted: what was asked for goes on. Of several hosts the highest code counts.
 """
 
@@ -23,7 +23,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from cloud import env
-from tasks.management import lives, reports, screen, wishes
+from tasks.management import guests, lives, reports, screen, wishes
 from tasks.management.asked import Asked, Refused
 from tasks.management.follow import CANCELLED, INTERRUPTED, SILENT, USAGE
 from tasks.node import BadEnvFile
@@ -37,17 +37,21 @@ DOES: dict[str, tuple[str, Callable[[Asked], int] | None]] = {
               "undrain", wishes.drain),
     "undrain": ("take the drain back, and wait until it takes work, with --return has its servers back",
                 wishes.undrain),
+    "shutdown-guests": ("shut all guests of a host down, the lowest priority first, each with its own grace; who was "
+                        "running runs again when the host is back", guests.shutdown_guests),
     "status": ("one page: wanted and seen, lanes, operations", None),
     "list": ("all hosts of all cells, a page at a time", None),
 }
-FOLLOWS = ("start", "stop", "restart", "drain", "undrain")
+FOLLOWS = ("start", "stop", "restart", "drain", "undrain", "shutdown-guests")
 SAID = (
     "interval", "patience", "seconds", "reason", "then_exit", "no_wait", "dry_run", "force", "parallel", "migrate",
-    "stay", "bring_back",
+    "stay", "bring_back", "shutdown_guests",
 )  # fmt: skip
 GOES_ON = {
     "drain": "Interrupted. The drain goes on. Follow it: the same command; take it back: host undrain {names}",
     "undrain": "Interrupted. It was asked to take work again. Follow it: the same command.",
+    "shutdown-guests": "Interrupted. The host goes on with it. Follow it: the same command; whose turn has not come "
+    "stays on with: host undrain {names}",
     "stop": "Interrupted. They drain and end all the same. Follow it: the same command.",
     "restart": "Interrupted. Whatever was told to end ends, and is not started. Go on: the same command.",
     "start": "Interrupted. What was started goes on starting. Follow it: the same command.",
@@ -57,7 +61,10 @@ GOES_ON = {
 class Command(BaseCommand):
     """Words and exit codes; what each verb does is in tasks/management."""
 
-    help = f"Start, stop, restart, drain, undrain and show hosts (also conductors and schedulers). {CODES}"
+    help = (
+        "Start, stop, restart, drain, undrain and show hosts (also conductors and schedulers); shut down their guests. "
+        f"{CODES}"
+    )
     requires_system_checks: list[str] = []  # a host's own machine has no global database
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -144,7 +151,7 @@ def _add_words(verb: str, words: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     if verb in FOLLOWS:
         words.add_argument("--interval", type=_positive, default=1.0, help="Seconds between looks; default: 1.")
-    if verb in ("drain", "undrain"):
+    if verb in ("drain", "undrain", "shutdown-guests"):
         words.add_argument(
             "--wait-for-answer", dest="patience", type=_positive, default=30.0, metavar="SECONDS",
             help="Give up when nothing has been heard of the host for so long; more than its heartbeat takes. "
@@ -152,6 +159,8 @@ def _add_words(verb: str, words: argparse.ArgumentParser) -> None:
         )  # fmt: skip
     if verb == "drain":
         _add_drain(words)
+    if verb == "shutdown-guests":
+        _add_shutdown(words)
     if verb == "undrain":
         words.add_argument(
             "--return", dest="bring_back", action="store_true",
@@ -164,6 +173,11 @@ def _add_words(verb: str, words: argparse.ArgumentParser) -> None:
             help="Follow for so long; 0: to the end. Default: the graceful timeout of the host, and a little more.",
         )  # fmt: skip
         words.add_argument("--force", action="store_true", help="End it by SIGQUIT, then SIGKILL, when that is over.")
+    if verb == "stop":
+        words.add_argument(
+            "--shutdown-guests", action="store_true", help="First its guests go off, each with its own grace.",
+        )  # fmt: skip
+        words.add_argument("--parallel", type=_count, default=0, help="So many guests go off at a time; default: 16.")
     if verb == "restart":
         words.add_argument("--parallel", type=_count, default=1, help="So many hosts at the same time; default: 1.")
 
@@ -180,9 +194,26 @@ def _add_drain(words: argparse.ArgumentParser) -> None:
         help="Its servers leave first: live where they run, cold where they are stopped. The time counts for both.",
     )  # fmt: skip
     moves.add_argument("--no-migrate", dest="stay", action="store_true", help="Those that have not left yet stay.")
-    words.add_argument("--parallel", type=_count, default=0, help="So many servers leave at a time; default: 4.")
+    moves.add_argument(
+        "--shutdown-guests", action="store_true",
+        help="First its guests go off, each with its own grace, and all in the time of --timeout, if that is said.",
+    )  # fmt: skip
+    words.add_argument(
+        "--parallel", type=_count, default=0,
+        help="So many servers leave (default: 4), or guests go off (16), at a time.",
+    )  # fmt: skip
     words.add_argument("--no-wait", action="store_true", help="Ask, and do not follow.")
     words.add_argument("--dry-run", action="store_true", help="Name what would have to end; change nothing.")
+
+
+def _add_shutdown(words: argparse.ArgumentParser) -> None:
+    words.add_argument("--parallel", type=_count, default=0, help="So many guests go off at a time; default: 16.")
+    words.add_argument(
+        "--timeout", dest="seconds", type=_seconds,
+        help="The time they have together: whoever is on then is forced off. Not said: each has its own grace.",
+    )  # fmt: skip
+    words.add_argument("--force", action="store_true", help="Also of a host that takes work: servers may come.")
+    words.add_argument("--no-wait", action="store_true", help="Ask, and do not follow.")
 
 
 def _ends_with_usage(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,163 @@
+"""`host shutdown-guests`, and the same as a part of `host drain` and `host stop`.
+
+What is asked for is in the journal, and the host carries it out whoever follows. Where nobody carries it out, the
+guests of this very machine are shut down by its hypervisor (`alone.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cells import scatter
+from cells.models import Cell
+from compute import host_guests
+from compute.models.host import COMPUTE
+from tasks.management import alone, guest_lines
+from tasks.management.asked import Asked, Refused, who, worst
+from tasks.management.follow import CANCELLED, DONE, SILENT, UNFINISHED, USAGE, Goal, follow
+from tasks.management.look import Look, Place, look
+from tasks.management.screen import End
+
+ASK_SECONDS = 15.0  # a broker that is away takes its time before the row is enough
+ROUNDS = 3  # for those that come, or are started, meanwhile, where a host takes work
+
+
+def shutdown_guests(asked: Asked) -> int:
+    """Ask, then follow until every guest is off, or somebody took it back."""
+    looks = look(compute(asked.places()))
+    if not asked.force:
+        _must_be_closed(looks)
+    ends: dict[str, End] = {}
+    for _ in range(ROUNDS):
+        rest = [one for one in looks if one.place.name not in ends or ends[one.place.name].code == DONE]
+        again = _round(asked, rest, first=not ends)
+        if not again:
+            break
+        ends |= again
+        if asked.no_wait or not asked.force:
+            break
+    found = [ends[one.place.name] for one in looks]
+    asked.screen.end([end.look or one for end, one in zip(found, looks, strict=True)], found)
+    return worst([end.code for end in found])
+
+
+def _round(asked: Asked, looks: Sequence[Look], *, first: bool) -> dict[str, End]:
+    """What became of those that had something to do."""
+    ends, places = {}, []
+    for one in looks:
+        place = ask(asked, one)
+        if isinstance(place, Place):
+            places.append(place)
+        elif first or place.code != DONE:
+            ends[one.place.name] = place
+    if asked.no_wait:
+        return ends | {place.name: _asked(place) for place in places}
+    if places:
+        seen, found = follow(places, off(), asked.screen, asked.interval, asked.patience)
+        for one, end in zip(seen, found, strict=True):
+            ends[end.host] = replace(carried_out(asked, one, end), look=one)
+    return ends
+
+
+def ask(asked: Asked, one: Look) -> Place | End:
+    """Ask a host; the place to look at, or how it has ended already."""
+    if one.down or alone.is_dead(one):
+        return nobody_there(asked, one)
+    tell_paused(asked, one.place)
+    request_id, away = written(one.place, asked, asked.seconds)
+    if away:
+        return alone.shut_down(asked, one, f"its cell does not answer ({away})")
+    if not request_id:
+        return End(one.place.name, DONE, f"{one.place.name}: no guest is on.")
+    return replace(one.place, shutdown=request_id)
+
+
+def written(place: Place, asked: Asked, seconds: float | None) -> tuple[str, str]:
+    """The request id of the shutdown, or why its cell does not answer."""
+
+    def write(_: Cell) -> str:
+        return host_guests.ask(place.name, by=who(), at_once=asked.parallel, seconds=seconds)
+
+    gathered = scatter.gather([place.cell], write, timeout=ASK_SECONDS)
+    away = gathered.down.get(place.cell.id)
+    return ("", away.reason) if away else (gathered.answers[place.cell.id], "")
+
+
+def tell_paused(asked: Asked, place: Place) -> None:
+    """Before it happens."""
+
+    def read(_: Cell) -> list[tuple[str, str]]:
+        return [(one.display_name, one.uuid) for one in host_guests.paused(place.name)]
+
+    for name, uuid in scatter.gather([place.cell], read, timeout=ASK_SECONDS).answers.get(place.cell.id, ()):
+        asked.screen.say(f"{place.name}: {name} ({uuid}) is paused and will be forced off: its memory is lost.")
+
+
+def off() -> Goal:
+    """Every guest is off, or stays on for a reason."""
+    began = time.monotonic()
+
+    def goal(one: Look) -> tuple[int, str] | None:
+        lines, name = one.guests, one.place.name
+        if one.down or not lines:
+            return None
+        if all(line.is_over for line in lines):
+            states = {line.state for line in lines}
+            code = UNFINISHED if "failed" in states else CANCELLED if "called off" in states else DONE
+            return code, guest_lines.ended(name, lines, time.monotonic() - began)
+        if one.place.node is not None and alone.is_dead(one):
+            return SILENT, f"{name} ended with guests on."
+        return None
+
+    return goal
+
+
+def nobody_there(asked: Asked, one: Look) -> End:
+    """Nobody to ask: done here, if it can be."""
+    why = f"its cell does not answer ({one.down})" if one.down else "its worker does not run"
+    return alone.shut_down(asked, one, why)
+
+
+def carried_out(asked: Asked, one: Look, end: End) -> End:
+    """What the host did not do is done here, if it can be."""
+    if end.code == SILENT:
+        return nobody_there(asked, one) if one.down else alone.shut_down(asked, one, "it does not go on with it")
+    if any(not line.is_over for line in one.guests) and alone.is_dead(one):
+        return alone.shut_down(asked, one, "its worker has ended, with guests on")
+    failed = any(line.state == "failed" for line in one.guests)
+    return replace(end, code=max(end.code, UNFINISHED)) if failed else end
+
+
+def ask_and_tell(asked: Asked, looks: Sequence[Look]) -> tuple[list[Place], dict[str, End]]:
+    """Before their processes are told to end: where to look from now on, and who has nobody to ask."""
+    places, alone_ended = [], {}
+    for one in looks:
+        found = ask(replace(asked, seconds=None), one)
+        places.append(found if isinstance(found, Place) else one.place)
+        if isinstance(found, End):
+            alone_ended[one.place.name] = found
+    return places, alone_ended
+
+
+def compute(places: Sequence[Place]) -> Sequence[Place]:
+    """The same. Raises Refused when one of them can have no guests."""
+    others = [place.name for place in places if place.binary != COMPUTE]
+    if others:
+        raise Refused(f"{', '.join(others)}: only compute hosts have guests.")
+    return places
+
+
+def _must_be_closed(looks: Sequence[Look]) -> None:
+    """A host that takes work gets new servers, and its users start old ones, while others go off."""
+    open_ones = [one.place.name for one in looks if one.service and one.service.takes_requests and one.service.beats]
+    if open_ones:
+        names = " ".join(open_ones)
+        raise Refused(f"{', '.join(open_ones)}: takes work, so servers would come and be started meanwhile. Close it "
+                      f"first: manage.py host drain {names} --shutdown-guests; or: --force", USAGE)  # fmt: skip
+
+
+def _asked(place: Place) -> End:
+    return End(place.name, DONE, f"{place.name} is asked to shut its guests down. Follow it: "
+               f"manage.py host shutdown-guests {place.name}")  # fmt: skip
