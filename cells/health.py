@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +18,7 @@ from cloud import log
 
 logger = log.get(__name__)
 FIRST_PAUSE = 0.25  # of an interval, then twice as long each time, up to one interval
+MOMENTS = 200  # of a cell that are remembered
 _changed = threading.Condition()
 
 
@@ -35,7 +37,17 @@ class Outage:
         return max(0.0, self.next_look - time.monotonic())
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A cell went down, or came back after `seconds`. As this process saw it."""
+
+    at: float  # seconds since 1970
+    reason: str = ""  # "": it came back
+    seconds: float = 0.0
+
+
 _down: dict[str, Outage] = {}
+_history: dict[str, deque[Moment]] = {}
 _look: Callable[[Collection[str]], Mapping[str, str]] | None = None
 _thread: threading.Thread | None = None
 
@@ -51,12 +63,19 @@ def outage(cell_id: str) -> Outage | None:
     return _down.get(cell_id)
 
 
+def history(cell_id: str, seconds: float = 3600.0) -> list[Moment]:
+    """What has happened to a cell lately, oldest first."""
+    since = time.time() - seconds
+    return [moment for moment in list(_history.get(cell_id, ())) if moment.at >= since]
+
+
 def seen_down(cell_id: str, reason: str) -> None:
     """Remember a failure, and begin to look for its end."""
     with _changed:
         before = _down.get(cell_id)
         if before is None:
             _down[cell_id] = _next(Outage(reason))
+            _note(cell_id, Moment(time.time(), reason))
             logger.warning("cell.down", cell=cell_id, reason=reason)
         else:
             _down[cell_id] = replace(before, reason=reason)
@@ -69,6 +88,8 @@ def seen_up(cell_id: str) -> None:
     if cell_id in _down:
         with _changed:
             found = _down.pop(cell_id, None)
+            if found is not None:
+                _note(cell_id, Moment(time.time(), seconds=time.time() - found.since))
         if found is not None:
             logger.info("cell.up", cell=cell_id, seconds=round(time.time() - found.since, 1))
 
@@ -77,6 +98,10 @@ def look_with(look: Callable[[Collection[str]], Mapping[str, str]]) -> None:
     """How to look at cells: what is still wrong with each of them, "" when nothing is."""
     global _look  # one way to look, for the whole process
     _look = look
+
+
+def _note(cell_id: str, moment: Moment) -> None:
+    _history.setdefault(cell_id, deque(maxlen=MOMENTS)).append(moment)
 
 
 def _next(found: Outage) -> Outage:

@@ -142,12 +142,12 @@ def _look(cell_ids: Collection[str]) -> dict[str, str]:
         cells = list(Cell.objects.filter(pk__in=cell_ids))
     finally:
         connections["default"].close()  # this thread looks seldom
-    _ask_all(cells, _touch, time.monotonic() + settings.CELL_TIMEOUT, result)
+    _ask_all(cells, touch, time.monotonic() + settings.CELL_TIMEOUT, result)
     return {cell_id: down.reason for cell_id, down in result.down.items()}
 
 
-def _touch(cell: Cell) -> None:
-    """What requests ask of a cell: a database that is there with its tables locked is no use."""
+def touch(cell: Cell) -> None:
+    """What every request asks of a cell: a database that is there with its tables locked is no use."""
     with connections[cell.alias].cursor() as cursor:
         for table in ("compute_instance", "compute_service"):
             cursor.execute(f"SELECT 1 FROM {table} LIMIT 1")  # noqa: S608  our own names

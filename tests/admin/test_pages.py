@@ -142,7 +142,27 @@ def test_passwords_in_urls_are_never_shown(browser, cells):
     Cell.objects.create(id=GONE, name="broken", database_url="postgresql://u:TOP-SECRET@h:port/d")
     for page in ("/admin/", CELLS, f"{CELLS}{cell.id}/change/", f"{CELLS}{GONE}/change/"):
         assert "TOP-SECRET" not in text(browser, page)
-    assert "redis://:****@127.0.0.1:1/0" in text(browser, CELLS)
+    assert "redis://:****@127.0.0.1:1/0" in text(browser, f"{CELLS}{cell.id}/change/")
+
+
+def test_the_page_of_cells_says_what_is_in_each_and_how_quickly_it_answers(browser, cells, lost):
+    furnish(cells["cell1"], "h1")
+    rows.service(cells["cell1"], "h2", last_seen_up=timezone.now() - timedelta(hours=1))
+    rows.server(cells["cell1"], vm_state="stopped")
+    for number in range(3):
+        rows.mapping(lost, f"{number}")
+    page = text(browser, CELLS)
+    assert "1 down, 1 up" in page
+    assert "1 active" in page
+    assert "1 stopped" in page
+    assert "3 UNKNOWN" in page
+    assert " ms" in page
+    one = text(browser, f"{CELLS}{lost.pk}/change/")
+    assert "3 servers show as UNKNOWN" in one
+    assert "(OperationalError): no request asks. Look number" in one
+    assert "UTC: down, OperationalError" in one
+    fine = text(browser, f"{CELLS}{cells['cell1'].pk}/change/")
+    assert "closed: every request asks the cell" in fine
 
 
 def test_a_cell_is_closed_to_new_servers_and_opened_again(browser, cells):

@@ -1,4 +1,4 @@
-"""manage.py cell_list: the cells that are known."""
+"""manage.py cell_list: the cells that are known, and whether they answer."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import Count
 
+from cells import answers
 from cells.management.tables import add_json, print_json, print_table
 from cells.models import Cell, masked
 
 
 class Command(BaseCommand):
-    """Reads the global database only, so it works whatever cell is down."""
+    """Whatever cell is down is listed all the same, with the reason."""
 
-    help = "List the cells. Passwords in URLs are masked unless --verbose is given."
+    help = (
+        "List the cells, with how quickly the database and the broker of each answer, or why they do not. Passwords in "
+        "URLs are masked unless --verbose is given."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         """`--verbose` shows secrets."""
@@ -24,14 +28,17 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """One row per cell."""
         show = str if options["verbose"] else masked
+        cells = list(Cell.objects.annotate(known_hosts=Count("hosts")).order_by("name"))
+        said = answers.ask(cells)
         rows = [
             {
-                "name": cell.name, "uuid": cell.id, "database_url": show(cell.database_url),
-                "broker_url": show(cell.broker_url), "disabled": cell.disabled, "hosts": cell.known_hosts,
+                "name": cell.name, "uuid": cell.id, "database": said[cell.id].database.text,
+                "broker": said[cell.id].broker.text, "disabled": cell.disabled, "hosts": cell.known_hosts,
+                "database_url": show(cell.database_url), "broker_url": show(cell.broker_url),
             }
-            for cell in Cell.objects.annotate(known_hosts=Count("hosts")).order_by("name")
+            for cell in cells
         ]  # fmt: skip
         if options["json"]:
             print_json(self, rows)
         else:
-            print_table(self, ("name", "uuid", "database_url", "broker_url", "disabled", "hosts"), rows)
+            print_table(self, list(rows[0]) if rows else ("name",), rows)

@@ -1,0 +1,188 @@
+"""Admin page of cells: whether each answers, how quickly, and what is in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.db.models import Count, Q, QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from cells import admin_look as look
+from cells import answers, health
+from cells.models import Cell, InstanceMapping, masked
+from compute.models import Instance, Service
+from compute.models.host import COMPUTE
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What is in a cell: hosts and servers by state."""
+
+    hosts: Counter[str]
+    servers: dict[str, int]
+
+
+@admin.register(Cell)
+class CellPage(look.JoinedPage):
+    """Cells. The one thing to change here is whether new servers go there."""
+
+    list_display = ("name", "state", "new_servers", "host_states", "server_states", "database", "broker")
+    fields = (
+        "name", "id", "state", "why", "breaker", "new_servers", "host_states", "server_states", "database",
+        "database_url_shown", "broker", "broker_url_shown", "last_hour", "created_at",
+    )  # fmt: skip
+    readonly_fields = fields
+    search_fields = ("name", "id")
+    ordering = ("name",)
+    actions = ("send_new_servers", "send_no_new_servers")
+
+    def has_toggle_permission(self, request: HttpRequest) -> bool:
+        """Who may change cells by Django's permissions."""
+        return bool(request.user.has_perm("cells.change_cell"))
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Cell]:
+        """With its number of hosts."""
+        return super().get_queryset(request).annotate(known_hosts=Count("hosts"))
+
+    def join(self, rows: list[Any]) -> None:
+        """Whether each answers and how quickly, what is in it, and how many servers the global side knows there."""
+        said, gathered = answers.ask(rows), look.ask(rows, _inside)
+        living = Count("pk", filter=~Q(queued_for_delete=True))
+        counts = dict(
+            InstanceMapping.objects.filter(cell__in=rows).values("cell").order_by()
+            .annotate(living=living).values_list("cell", "living")
+        )  # fmt: skip
+        for cell in rows:
+            cell.down, cell.inside = gathered.down.get(cell.pk), gathered.answers.get(cell.pk)
+            cell.said, cell.living = said[cell.pk], counts.get(cell.pk, 0)
+
+    @admin.display(description="State")
+    def state(self, cell: Any) -> SafeString:
+        """Seen just now."""
+        if cell.down is None:
+            return look.up_or_down()
+        since = look.down_for(cell.pk)
+        return format_html("{} {}, for {}", look.up_or_down(cell.down.reason, since), cell.down.reason, since)
+
+    @admin.display(description="Because")
+    def why(self, cell: Any) -> str:
+        """What a cell that is down means."""
+        if cell.down is None:
+            return "It answers."
+        return (
+            f"{cell.down.reason}, for {look.down_for(cell.pk)}. {cell.living:,} servers show as UNKNOWN; "
+            "new servers go elsewhere."
+        )
+
+    @admin.display(description="New servers")
+    def new_servers(self, cell: Any) -> SafeString:
+        """What the operator wants."""
+        if cell.is_cell0:
+            return look.label("keeps failures", look.GREY)
+        return (
+            look.label("disabled", look.WARN, "‖") if cell.disabled else look.label("enabled", look.GOOD, "▶")
+        )
+
+    @admin.display(description="Breaker")
+    def breaker(self, cell: Any) -> str:
+        """Whether this process asks the cell at all."""
+        outage = health.outage(cell.pk)
+        if outage is None:
+            return "closed: every request asks the cell"
+        return (
+            f"open since {datetime.fromtimestamp(outage.since, UTC):%F %T} UTC ({outage.reason}): no request asks. "
+            f"Look number {outage.looks} is in {outage.seconds_until_look:.1f} s."
+        )
+
+    @admin.display(description="Hosts", ordering="known_hosts")
+    def host_states(self, cell: Any) -> str:
+        """By state; of a cell that is down only how many are mapped."""
+        if cell.inside is None:
+            return f"{cell.known_hosts} unknown" if cell.known_hosts else "-"
+        return _counted(cell.inside.hosts) or "-"
+
+    @admin.display(description="Servers")
+    def server_states(self, cell: Any) -> str:
+        """By state; of a cell that is down, those nobody asked to delete."""
+        if cell.inside is None:
+            return f"{cell.living:,} UNKNOWN"
+        return _counted(cell.inside.servers) or "-"
+
+    @admin.display(description="Database answers in")
+    def database(self, cell: Any) -> str:
+        """Just now, or why not."""
+        return str(cell.said.database.text)
+
+    @admin.display(description="Broker answers in")
+    def broker(self, cell: Any) -> str:
+        """Just now, or why not."""
+        return str(cell.said.broker.text)
+
+    @admin.display(description="Database")
+    def database_url_shown(self, cell: Cell) -> str:
+        """Without the password."""
+        return _without_password(cell.database_url)
+
+    @admin.display(description="Broker")
+    def broker_url_shown(self, cell: Cell) -> str:
+        """Without the password."""
+        return _without_password(cell.broker_url) or "-"
+
+    @admin.display(description="The last hour, as this process saw it")
+    def last_hour(self, cell: Cell) -> str | SafeString:
+        """When it went, and when it came back."""
+        lines = [(_told(moment),) for moment in reversed(health.history(cell.pk))]
+        return format_html_join("", "<div>{}</div>", lines) if lines else "It answered all the time."
+
+    @admin.action(description="Enable: new servers may go there", permissions=["toggle"])
+    def send_new_servers(self, request: HttpRequest, cells: QuerySet[Cell]) -> None:
+        """Take new servers again."""
+        self._set_disabled(request, cells, disabled=False)
+
+    @admin.action(description="Disable: no new servers go there", permissions=["toggle"])
+    def send_no_new_servers(self, request: HttpRequest, cells: QuerySet[Cell]) -> None:
+        """Take no new servers; those that are there are not touched."""
+        self._set_disabled(request, cells, disabled=True)
+
+    def _set_disabled(self, request: HttpRequest, cells: QuerySet[Cell], *, disabled: bool) -> None:
+        chosen = [cell for cell in cells if not cell.is_cell0 and cell.disabled != disabled]
+        Cell.objects.filter(pk__in=[cell.pk for cell in chosen]).update(disabled=disabled)
+        word = "disabled" if disabled else "enabled"
+        if chosen:
+            LogEntry.objects.log_actions(str(request.user.pk), chosen, CHANGE, change_message=word)
+        messages.success(request, f"{len(chosen)} cells {word}.")
+
+
+def _inside(_: Cell) -> Inside:
+    hosts = Counter(_host_state(service) for service in Service.objects.filter(binary=COMPUTE))
+    servers = Instance.objects.filter(deleted=False).values_list("vm_state").annotate(count=Count("id"))
+    return Inside(hosts, dict(servers.order_by("vm_state")))
+
+
+def _counted(states: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))
+
+
+def _told(moment: health.Moment) -> str:
+    at = f"{datetime.fromtimestamp(moment.at, UTC):%T} UTC"
+    return f"{at}: down, {moment.reason}" if moment.reason else f"{at}: back after {look.seconds(moment.seconds)}"
+
+
+def _host_state(service: Service) -> str:
+    return (service.drain_state or "up") if service.is_up else "down"
+
+
+def _without_password(url: str) -> str:
+    """A URL too broken to be taken apart is not shown at all."""
+    try:
+        return masked(url)
+    except ValueError:
+        return "(not a valid URL)"
