@@ -6,7 +6,6 @@ copied to the steps that wait for it. So it goes on without a database, and with
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +74,7 @@ def shut_down(run: Run, at_most: float | None = None) -> str:
     Run again after a restart, the guest gets what is left of its time and no more. `at_most`: whatever its grace;
     0 ends also a clock that somebody else started.
     """
-    driver, uuid, now = run.hypervisor, run.instance.uuid, time.time()
+    driver, uuid, known = run.hypervisor, run.instance.uuid, Clock.load(run.step.clock)
     seconds: float = seconds_for(run.instance, run.params)
     seconds = seconds if at_most is None else min(seconds, at_most)
     try:
@@ -85,16 +84,17 @@ def shut_down(run: Run, at_most: float | None = None) -> str:
     except VirtError:  # this step ends with a fault, and nobody is to pull the plug after it
         with suppress(VirtError):
             driver.stop_clock(uuid)
+        mind(uuid)
         raise
     if clock is not None and clock.runs:
         if _Post.keeper is not None:
-            _Post.keeper.mind(uuid)
+            _Post.keeper.keep(uuid, clock)
             raise Waits(clock.words(), clock)
-        clock = driver.power_off(uuid, clock.left(time.time()), clock.interval)
-    if clock is not None and clock.ended >= now and _Post.keeper is not None:
-        _Post.keeper.over(uuid, clock)  # others may wait for it, too
+        clock = driver.power_off(uuid, clock.left(clock.now()), clock.interval)
+    if clock is not None and (known is None or known.runs) and _Post.keeper is not None:
+        _Post.keeper.over(uuid, clock)  # news: others may wait for it, too
     if clock is None or clock.ended < run.step.queued_at.timestamp():  # of another story
-        clock = Clock.load(run.step.clock)
+        clock = known
     if clock is None:
         return "was off already"
     run.step.clock = clock.facts  # on record with the step's end

@@ -25,7 +25,7 @@ IN_HAND = math.inf
 
 
 class Keeper:
-    """Whoever begins a shutdown says `mind(uuid)`; `tell(uuid, clock)` is called with every change, and at the end.
+    """Whoever waits for a guest says `mind(uuid)`; `tell(uuid, clock)` is called with every change, and at the end.
 
     `tell` is called from threads of the keeper's, for each guest in order, and must not block.
     """
@@ -46,8 +46,15 @@ class Keeper:
         self._driver.on_change(self.look)
         self._thread.start()
 
+    def keep(self, uuid: str, clock: Clock) -> None:
+        """Keep this clock from now on. Whoever is about to wait for it says `mind` once he does."""
+        with self._changed:
+            if uuid not in self._due:
+                self._seen[uuid], self._due[uuid] = clock, time.monotonic() + max(BLINK, clock.wait)
+                self._changed.notify_all()
+
     def mind(self, uuid: str) -> None:
-        """Keep the clock of this guest from now on, and tell where it is, whether or not that is news."""
+        """Look at the clock of this guest now, and tell where it is if it has ended, whether or not that is news."""
         with self._changed:
             self._news.add(uuid)
             self._due[uuid] = 0.0
@@ -139,7 +146,7 @@ class Keeper:
             before = self._seen.get(uuid)
             clock = _latest(before, clock)
             self._seen[uuid] = clock
-        if is_news or clock != before:
+        if clock != before or (is_news and not clock.runs):
             self._tell(uuid, clock)
         return time.monotonic() + max(clock.wait, BLINK) if clock.runs else None
 

@@ -1,0 +1,208 @@
+"""The keeper of a host's clocks: what it costs, and what it does when guests, or the hypervisor, do not answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from compute.virt import keeper as module
+from compute.virt.base import Guest, Image, VirtError
+from compute.virt.clock import Clock
+from compute.virt.fake import FakeDriver
+from compute.virt.keeper import Keeper
+
+EMPTY = Image("empty", "raw")
+
+
+def guest(name: str) -> Guest:
+    """One without anything in it."""
+    return Guest(uuid=name, name=name, display_name=name, vcpus=1, memory_mb=64, disk_gb=0, image=EMPTY)
+
+
+class World:
+    """A host with guests, and everything its keeper tells."""
+
+    def __init__(self) -> None:
+        self.driver = FakeDriver("host")
+        self.told: list[tuple[str, Clock]] = []
+        self.keeper = Keeper(self.driver, lambda uuid, clock: self.told.append((uuid, clock)))
+
+    def boot(self, *names: str, **orders: Any) -> None:
+        """Guests that answer the power button as ordered."""
+        for name in names:
+            self.driver.spawn(guest(name), lambda path: path.write_bytes(b"\0" * 512) and None)
+            self.driver.orders.shutdown(uuid=name, **orders)
+
+    def stop(self, name: str, seconds: float, interval: float = 10.0) -> Clock:
+        """What a step does before it waits, and once it does."""
+        clock = self.driver.begin_shutdown(name, seconds, interval)
+        assert clock is not None
+        self.keeper.keep(name, clock)
+        self.keeper.mind(name)
+        return clock
+
+    def ends(self) -> list[tuple[str, str]]:
+        """Who ended, in order, and how."""
+        return [(uuid, clock.how) for uuid, clock in list(self.told) if not clock.runs]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.keeper.close(10)
+    world.driver.close()
+
+
+def until(what: Callable[[], Any], seconds: float = 30) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.005)
+
+
+def calls(world: World, verb: str) -> int:
+    """How often it was called."""
+    return [name for name, _ in world.driver.calls].count(verb)
+
+
+def test_ends_are_told_once_each_in_their_order_the_moment_they_come(world):
+    world.boot("first", delay=0.1)
+    world.boot("second", delay=0.3)
+    world.boot("never", ignore=True)
+    world.keeper.start()
+    clocks = {name: world.stop(name, 0.6) for name in ("never", "second", "first")}
+    until(lambda: len(world.ends()) == 3)
+    assert world.ends() == [("first", "guest"), ("second", "guest"), ("never", "forced")]
+    for name, clock in world.told:
+        assert clock.deadline == clocks[name].deadline
+    assert {name: round(clock.ended - clock.begun, 1) for name, clock in world.told if not clock.runs} == {
+        "first": 0.1, "second": 0.3, "never": 0.6,
+    }  # fmt: skip
+    assert world.keeper.minded() == {}
+
+
+def test_events_of_guests_nobody_shuts_down_cost_nothing(world):
+    world.boot("slow", ignore=True)
+    world.keeper.start()
+    world.stop("slow", 60)
+    until(lambda: calls(world, "power_state") >= 2)
+    seen, begun = len(world.driver.calls), time.monotonic()
+    for number in range(20_000):
+        world.keeper.look(f"other-{number}")
+    assert time.monotonic() - begun < 2
+    time.sleep(0.1)
+    assert len(world.driver.calls) == seen
+
+
+def test_as_many_hung_guests_as_there_are_hands_hold_up_nobody(world, monkeypatch):
+    monkeypatch.setattr(module, "STUCK", 0.5)
+    hung = [f"hung-{number}" for number in range(module.HANDS + 4)]
+    world.boot("well", "later", *hung, ignore=True)
+    world.keeper.start()
+    for name in hung:
+        world.stop(name, 60, 0.2)
+        world.driver.orders.delay("signal_shutdown", 60, name)
+    until(lambda: calls(world, "signal_shutdown") >= 2 * len(hung))  # the second signal of each does not return
+    clock = world.stop("well", 0.5)
+    until(lambda: ("well", "forced") in world.ends())
+    assert time.time() - clock.deadline < 2
+    assert len([one for one in threading.enumerate() if one.name.startswith("grace-hung")]) == len(hung)
+
+
+def test_a_hypervisor_that_is_away_from_the_start_is_asked_until_it_answers(world):
+    world.boot("old", "older", ignore=True)
+    for name in ("old", "older"):
+        world.driver.begin_shutdown(name, 0.3, 10)  # by a past life
+    world.driver.go_away()
+    world.keeper.start()
+    time.sleep(0.5)
+    assert world.told == []
+    world.driver.come_back()
+    until(lambda: len(world.ends()) == 2)
+    assert sorted(world.ends()) == [("old", "forced"), ("older", "forced")]
+
+
+def test_a_guest_whose_turns_fail_is_tried_again_and_said_once(world, monkeypatch, caplog):
+    monkeypatch.setattr(module, "AGAIN", 0.05)
+    world.boot("bad", "good", ignore=True)
+    world.keeper.start()
+    world.driver.orders.fail("power_off", times=3, uuid="bad", error=VirtError)
+    bad, good = world.stop("bad", 0.3), world.stop("good", 0.3)
+    until(lambda: len(world.ends()) == 2)
+    assert world.ends() == [("good", "forced"), ("bad", "forced")]
+    assert good.deadline - bad.deadline < 0.2
+    assert [record.levelname for record in caplog.records if "turn_failed" in record.message] == ["ERROR"]
+
+
+def test_who_listens_and_fails_is_told_again(monkeypatch):
+    monkeypatch.setattr(module, "AGAIN", 0.05)
+    world = World()
+    failures, heard = [1, 2], []
+
+    def tell(uuid: str, clock: Clock) -> None:
+        if failures:
+            raise OSError(failures.pop())
+        heard.append((uuid, clock.how))
+
+    world.keeper = Keeper(world.driver, tell)
+    world.boot("a")
+    world.keeper.start()
+    world.stop("a", 60)
+    until(lambda: heard)
+    world.keeper.close(10)
+    world.driver.close()
+    assert heard[-1] == ("a", "guest")
+
+
+def test_an_end_that_somebody_made_is_told_though_the_guest_is_gone_or_has_booted(world):
+    for name in ("gone", "booted"):
+        world.boot(name, ignore=True)
+    world.keeper.start()
+    for name in ("gone", "booted"):
+        world.stop(name, 60)
+        ended = world.driver.begin_shutdown(name, 0, 10)
+        world.keeper.over(name, ended)
+        if name == "gone":
+            world.driver.destroy(name)
+        else:
+            world.driver.power_on(guest(name))
+    until(lambda: len(world.ends()) >= 2)
+    time.sleep(0.1)
+    last = dict(world.told)
+    assert {name: clock.words() for name, clock in last.items()} == dict.fromkeys(
+        ("gone", "booted"), "forced off after 0 s: somebody could not wait, 1 signal (acpi)"
+    )
+
+
+def test_one_that_is_closed_in_the_middle_of_a_turn_lets_go_and_leaves_the_clock(world):
+    world.boot("slow", ignore=True)
+    world.keeper.start()
+    clock = world.stop("slow", 60, 0.1)
+    world.driver.orders.delay("signal_shutdown", 60, "slow")
+    until(lambda: calls(world, "signal_shutdown") >= 2)
+    begun = time.monotonic()
+    world.keeper.close()
+    assert time.monotonic() - begun < 1
+    kept = world.driver.clock("slow")
+    assert kept is not None
+    assert (kept.begun, kept.deadline, kept.runs) == (clock.begun, clock.deadline, True)
+
+
+def test_hundreds_of_guests_leave_nothing_behind(world):
+    names = [f"guest-{number}" for number in range(300)]
+    world.boot(*names)
+    world.keeper.start()
+    threads = threading.active_count()
+    for name in names:
+        world.stop(name, 60)
+    until(lambda: len(dict(world.ends())) == len(names))
+    until(lambda: not world.keeper.minded())
+    for kept in (world.keeper._due, world.keeper._news, world.keeper._failures, world.keeper._since):
+        assert not kept
+    assert threading.active_count() <= threads + 2
