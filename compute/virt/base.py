@@ -152,8 +152,9 @@ class Driver(ABC):
 
     @abstractmethod
     def signal_shutdown(self, uuid: str) -> str:
-        """Press the power button once; how it was signalled ("acpi" or "agent"). Does not wait.
+        """Ask the guest once to shut down: its agent if that answers, else its power button.
 
+        How it was signalled: "agent" or "acpi", in two seconds at most. Does not wait for the guest.
         Raises GuestInvalidState when the guest is not running.
         """
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import cache
-from math import floor, isfinite
+from math import floor
 from pathlib import Path
 from typing import Any
 
 ENDED = {"crashed": "guest crashed after", "gone": "guest was gone after", "left": "given up after"}
 HURRY = "somebody could not wait"  # why a clock was ended before its deadline
 SOON = 1e-3  # seconds: floats that are meant to be equal are no further apart
+FAR = 1e11  # seconds since 1970: beyond that is no date
 LATE = 2.0  # seconds after the deadline a guest that shut itself down was merely found off
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -48,9 +50,11 @@ class Clock:
         """What `text` or `facts` gave, also those of a newer version; None for what nobody can read."""
         try:
             facts = json.loads(kept) if isinstance(kept, str) and kept else kept
-            known = {field.name: _READ[str(field.type)] for field in fields(cls)}
-            return cls(**{name: known[name](value) for name, value in facts.items() if name in known})  # type: ignore[union-attr]
-        except (ValueError, TypeError, AttributeError):
+            if not isinstance(facts, dict):
+                return None
+            known = (field for field in fields(cls) if field.name in facts)
+            return cls(**{field.name: _READ[field.type](facts[field.name]) for field in known})
+        except (ValueError, TypeError, OverflowError):
             return None
 
     @property
@@ -138,12 +142,12 @@ class Clock:
 
 def _number(value: Any) -> float:
     number = float(value)
-    if not isfinite(number):
+    if not -FAR < number < FAR:  # nor no number at all, as JSON may have it
         raise ValueError(value)
     return number
 
 
-_READ = {"float": _number, "int": int, "str": str}
+_READ: dict[object, Callable[[Any], Any]] = {"float": _number, "int": int, "str": str}
 
 
 @cache

@@ -10,7 +10,6 @@ from pathlib import Path
 from compute.virt import content
 from compute.virt.base import (
     Driver,
-    Farewell,
     Guest,
     GuestEvent,
     GuestInvalidState,
@@ -20,26 +19,24 @@ from compute.virt.base import (
     ImageUnusable,
     PowerState,
 )
-from compute.virt.clock import Clock as ShutdownClock
-from compute.virt.events import Announcer, Bells, wait_for
+from compute.virt.events import Announcer, Bells
 from compute.virt.fake_calls import Calls
-from compute.virt.fake_clock import Clock
+from compute.virt.fake_clock import Clock, Lookout
 from compute.virt.fake_effects import Effect, Happened
+from compute.virt.fake_ending import ALIVE, Ending
 from compute.virt.fake_images import Images
 from compute.virt.fake_migration import Migration
-from compute.virt.fake_orders import Orders, from_properties
+from compute.virt.fake_orders import Orders
 from compute.virt.fake_rescue import Rescue
 from compute.virt.fake_state import Record, State
 from compute.virt.locks import Locks
-from compute.virt.shutdown import Shutdown
 
-ALIVE = frozenset({PowerState.RUNNING, PowerState.PAUSED})
 SUPPORTS = frozenset({"pause", "suspend", "snapshot", "live_snapshot", "console_output", "shutdown_signal",
                       "live_migrate", "migrate"})  # fmt: skip
 MIB, GIB = 1 << 20, 1 << 30
 
 
-class FakeDriver(Migration, Rescue, Shutdown, Driver):
+class FakeDriver(Migration, Rescue, Ending, Driver):
     """The whole contract, in no time, or in as much as was ordered.
 
     With a `state` file guests outlive this process, also a killed one, as real guests do. Orders
@@ -69,6 +66,7 @@ class FakeDriver(Migration, Rescue, Shutdown, Driver):
         self._call = Calls(self._state, self.orders)
         self.calls = self._call.made
         self._clock = Clock(self._state, self._is_down)
+        self._lookout = Lookout(self._state, self._others_changed)
 
     def facts(self) -> HostFacts:
         with self._call("facts", ""):
@@ -89,11 +87,6 @@ class FakeDriver(Migration, Rescue, Shutdown, Driver):
     def guests(self) -> dict[str, PowerState]:
         with self._call("guests", ""):
             return self._state.powers()
-
-    def farewells(self) -> dict[str, Farewell]:
-        with self._call("farewells", ""):
-            powers = self._state.powers()
-            return {uuid: known for uuid, known in self._state.farewells().items() if powers.get(uuid) in ALIVE}
 
     def power_state(self, uuid: str) -> PowerState:
         with self._call("power_state", uuid):
@@ -127,48 +120,6 @@ class FakeDriver(Migration, Rescue, Shutdown, Driver):
                 self._change(guest.uuid, PowerState.RUNNING, "resumed", Effect.RESUMED)
             elif power is not PowerState.RUNNING:
                 self._boot(guest, Effect.POWERED_ON)
-
-    def cut_power(self, uuid: str) -> None:
-        with self._call("power_off", uuid):
-            if self._power(uuid) in ALIVE | {PowerState.SUSPENDED}:
-                self._change(uuid, PowerState.SHUTDOWN, "destroyed", Effect.OFF_BY_FORCE)
-
-    def clock(self, uuid: str) -> ShutdownClock | None:
-        with self._call("clock", uuid):
-            return self._state.clock(uuid)
-
-    def keep_clock(self, uuid: str, clock: ShutdownClock) -> None:
-        with self._call("keep_clock", uuid), self._state.alone():
-            self._state.get(uuid)
-            self._state.keep_clock(uuid, clock)
-
-    def clocks(self) -> dict[str, ShutdownClock]:
-        with self._call("clocks", ""):
-            return {uuid: clock for uuid, clock in self._state.clocks().items() if clock.runs}
-
-    def how_ended(self, uuid: str) -> str:
-        with self._call("how_ended", uuid):
-            return self._state.how_ended(uuid)
-
-    def on_change(self, look: Callable[[str], None]) -> None:
-        self._bells.tell(look)
-
-    def signal_shutdown(self, uuid: str) -> str:
-        with self._call("signal_shutdown", uuid), self._state.alone():
-            record = self._in(uuid, PowerState.RUNNING)
-            wish = from_properties(record.properties).shutdown
-            order = self.orders.shutdown_of(uuid)
-            record.presses += 1
-            deaf = wish.ignore or order.ignore or record.presses <= max(wish.skip, order.skip)
-            if not deaf and record.off_at is None:
-                record.off_at = time.time() + (wish.delay or order.delay)
-            self._state.save(record)
-        self._clock.wind()
-        return "acpi"
-
-    def wait_until_off(self, uuid: str, seconds: float) -> bool:
-        with self._call("wait_until_off", uuid), self._bells.listening(uuid) as bell:
-            return wait_for(bell, lambda: self._power(uuid) not in ALIVE, seconds, self._state.look_again)
 
     def reboot_hard(self, guest: Guest, mark: str = "") -> None:
         """In the two parts a real one has: off with the mark kept, then on."""
@@ -228,6 +179,7 @@ class FakeDriver(Migration, Rescue, Shutdown, Driver):
     def close(self) -> None:
         self._call.end()
         self._clock.close()
+        self._lookout.close()
         self._announcer.close()
         self._state.close()
 
@@ -297,6 +249,7 @@ class FakeDriver(Migration, Rescue, Shutdown, Driver):
                 mark=mark or (old.mark if old else ""),
                 rescue=old.rescue if old else "",
                 farewell=guest.farewell,
+                booted_at=time.time(),
             )
             self._state.save(record)
             self._state.keep_clock(guest.uuid, None)
@@ -315,12 +268,17 @@ class FakeDriver(Migration, Rescue, Shutdown, Driver):
             )
             self._state.happened(guest.uuid, Effect.BUILT)
 
+    def _others_changed(self, uuid: str) -> None:
+        self._bells.ring(uuid)
+        self._clock.wind()
+
     def _tell(self, event: GuestEvent) -> None:
         for watcher in list(self._watchers):
             self._announcer.submit(partial(watcher, event))
 
     def _is_down(self, uuid: str) -> None:
-        if not self._state.mark_down(uuid):  # overtaken, or another process was first
+        power = self._state.mark_down(uuid)
+        if power is None or power is PowerState.RUNNING:  # another was first; or it booted, which is no event
             return
         self._bells.ring(uuid)
-        self._tell(GuestEvent(uuid, PowerState.SHUTDOWN, "shutdown"))
+        self._tell(GuestEvent(uuid, power, "shutdown" if power is PowerState.SHUTDOWN else "crashed"))

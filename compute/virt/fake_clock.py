@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from compute.virt.fake_state import State
+from compute.virt.fake_state import SHARED_SECONDS, State
 
 
 class Clock:
@@ -45,3 +45,35 @@ class Clock:
                 left = None if next_down is None else next_down - time.time()
                 if not self._closing and (left is None or left > 0):
                     self._changed.wait(left)
+
+
+class Lookout:
+    """Sees what other processes do to guests in a shared file; one thread, from when somebody wants to know it."""
+
+    def __init__(self, state: State, changed: Callable[[str], None]) -> None:
+        self._state, self._changed = state, changed
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Without a file there are no others."""
+        if self._thread is None and self._state.file is not None:
+            self._thread = threading.Thread(target=self._run, name="fake-lookout", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Before the state is closed."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(5)
+
+    def _run(self) -> None:
+        version, powers = self._state.version(), self._state.powers()
+        while not self._closing.wait(SHARED_SECONDS):
+            before, version = version, self._state.version()
+            if version == before:
+                continue
+            was, powers = powers, self._state.powers()
+            for uuid in was.keys() | powers.keys():
+                if was.get(uuid) is not powers.get(uuid):
+                    self._changed(uuid)

@@ -17,6 +17,7 @@ class Effect(StrEnum):
     OFF_BY_GUEST = "powered off by guest"
     OFF_BY_FORCE = "powered off by force"
     CRASHED = "crashed"
+    REBOOTED_BY_GUEST = "rebooted by guest"
     REBOOTED = "rebooted"
     PAUSED = "paused"
     UNPAUSED = "unpaused"

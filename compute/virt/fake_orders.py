@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from compute.virt import base
 from compute.virt.base import VirtError
@@ -15,10 +16,12 @@ VERBS = (frozenset(base.Driver.__abstractmethods__) - NO_VERBS) | {
     "expect", "unexpect", "reach", "hand_over", "settle", "take_back", "forget",
 }  # fmt: skip
 ALWAYS = -1
+ENDS = frozenset({"crash", "reboot"})
 _KINDS: list[type[VirtError]] = [VirtError, *VirtError.__subclasses__()]
 KINDS: Mapping[str, type[VirtError]] = {kind.__name__: kind for kind in _KINDS}
 TRUE = frozenset({"1", "true", "yes", "on", "always"})
 PROPERTY = "fake_"
+ALIASES = {"fake_agent": "fake_shutdown_agent"}
 
 
 @dataclass(slots=True)
@@ -36,11 +39,25 @@ class Order:
 
 @dataclass(slots=True)
 class Shutdown:
-    """How a guest answers its power button."""
+    """How a guest takes it that it is to shut down."""
 
     delay: float = 0.0  # seconds until it is off
     ignore: bool = False
-    skip: int = 0  # that many presses are lost first
+    skip: int = 0  # that many signals are lost first
+    deaf: float = 0.0  # signals are lost for so many seconds after its boot
+    agent: str = ""  # yes: it has one, which answers when the guest is not deaf any more; hangs: and it never answers
+    ends: str = ""  # not off, but with a crash, or with a reboot
+
+    def over(self, weaker: Shutdown) -> Shutdown:
+        """Both wishes in one: of two numbers this one's or the larger, of two words this one's."""
+        return Shutdown(
+            delay=self.delay or weaker.delay,
+            ignore=self.ignore or weaker.ignore,
+            skip=max(self.skip, weaker.skip),
+            deaf=max(self.deaf, weaker.deaf),
+            agent=self.agent or weaker.agent,
+            ends=self.ends or weaker.ends,
+        )
 
 
 @dataclass(slots=True)
@@ -82,10 +99,10 @@ class Orders:
         with self._lock:
             self._order(verb, uuid).die = times
 
-    def shutdown(self, *, delay: float = 0.0, ignore: bool = False, skip: int = 0, uuid: str = "") -> None:
-        """How guests answer the power button from now on."""
+    def shutdown(self, *, uuid: str = "", **wishes: Any) -> None:
+        """How guests take it from now on; the wishes are those of `Shutdown`."""
         with self._lock:
-            self._shutdown[uuid] = Shutdown(delay, ignore, skip)
+            self._shutdown[uuid] = Shutdown(**wishes)
 
     def clear(self) -> None:
         """No delays, no failures."""
@@ -113,7 +130,7 @@ class Orders:
             return max((o.delay for key in {uuid, ""} if (o := self._orders.get((verb, key)))), default=0.0)
 
     def shutdown_of(self, uuid: str) -> Shutdown:
-        """How this guest answers its power button."""
+        """How this guest takes it."""
         with self._lock:
             return self._shutdown.get(uuid) or self._shutdown[""]
 
@@ -136,10 +153,10 @@ def parse_orders(text: str) -> Parsed:
 
 
 def from_properties(properties: Mapping[str, str]) -> Parsed:
-    """Read an image's `fake_<verb>_<what>` properties; nonsense in them is ignored, not raised."""
+    """Read an image's `fake_<verb>_<what>` properties, and `fake_agent`; nonsense in them is ignored, not raised."""
     parsed = Parsed()
     for name, value in properties.items():
-        verb, underscore, what = name.removeprefix(PROPERTY).rpartition("_")
+        verb, underscore, what = ALIASES.get(name, name).removeprefix(PROPERTY).rpartition("_")
         if name.startswith(PROPERTY) and underscore:
             try:
                 _set(parsed, verb, what, str(value))
@@ -153,6 +170,9 @@ def _set(parsed: Parsed, verb: str, what: str, value: str) -> None:
         "delay": float,
         "ignore": lambda text: text.lower() in TRUE,
         "skip": int,
+        "deaf": float,
+        "agent": lambda text: "hangs" if text.lower() == "hangs" else "yes" if text.lower() in TRUE else "",
+        "ends": _end,
     }
     plain: Mapping[str, Callable[[str], object]] = {
         "delay": float,
@@ -170,6 +190,12 @@ def _set(parsed: Parsed, verb: str, what: str, value: str) -> None:
 
 def _times(text: str) -> int:
     return ALWAYS if text.lower() == "always" else int(text)
+
+
+def _end(text: str) -> str:
+    if text not in ENDS:
+        raise ValueError(f"a shutdown ends in no {text!r}: {', '.join(sorted(ENDS))}")
+    return text
 
 
 def _kind(text: str) -> type[VirtError]:

@@ -23,7 +23,8 @@ CREATE TABLE IF NOT EXISTS guests (
     virtual_size INTEGER NOT NULL, mark TEXT NOT NULL DEFAULT '',
     off_at REAL, presses INTEGER NOT NULL DEFAULT 0, boots INTEGER NOT NULL DEFAULT 0,
     properties TEXT NOT NULL DEFAULT '{}', console TEXT NOT NULL DEFAULT '',
-    rescue TEXT NOT NULL DEFAULT '', clock TEXT NOT NULL DEFAULT '', farewell TEXT NOT NULL DEFAULT '');
+    rescue TEXT NOT NULL DEFAULT '', clock TEXT NOT NULL DEFAULT '', farewell TEXT NOT NULL DEFAULT '',
+    booted_at REAL NOT NULL DEFAULT 0, ends TEXT NOT NULL DEFAULT '');
 CREATE INDEX IF NOT EXISTS guests_going_down ON guests (off_at) WHERE off_at IS NOT NULL;
 CREATE TABLE IF NOT EXISTS images (id TEXT PRIMARY KEY, virtual_size INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS failures (
@@ -34,13 +35,21 @@ CREATE TABLE IF NOT EXISTS effects (
     verb TEXT NOT NULL, mark TEXT NOT NULL);
 """
 # of guests; a file of an older version has none
-LATER_COLUMNS = dict.fromkeys(("mark", "rescue", "clock", "farewell"), "TEXT NOT NULL DEFAULT ''")
-COLUMNS = "uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue, farewell"
+LATER_COLUMNS = dict.fromkeys(("mark", "rescue", "clock", "farewell", "ends"), "TEXT NOT NULL DEFAULT ''") | {
+    "booted_at": "REAL NOT NULL DEFAULT 0"
+}
+COLUMNS = "uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue, farewell, booted_at, ends"
+# what becomes of a guest at its `off_at`, by its `ends`
+OUTCOMES = {
+    "": (PowerState.SHUTDOWN, Effect.OFF_BY_GUEST),
+    "crash": (PowerState.CRASHED, Effect.CRASHED),
+    "reboot": (PowerState.RUNNING, Effect.REBOOTED_BY_GUEST),
+}
 
 
 @dataclass(slots=True)
 class Record:
-    """One guest; `off_at` is when a guest that was asked to shut down will be off.
+    """One guest; `off_at` is when a guest that was asked to shut down will be off, or what else it `ends` in.
 
     `mark` names the last reboot that was begun, `rescue` the image it boots instead of its own disk.
     """
@@ -56,6 +65,8 @@ class Record:
     mark: str = ""
     rescue: str = ""
     farewell: Farewell = field(default_factory=lambda: Farewell(""))
+    booted_at: float = 0.0
+    ends: str = ""  # one of OUTCOMES
 
 
 class State:
@@ -106,10 +117,11 @@ class State:
     def save(self, record: Record) -> None:
         self.run(
             f"INSERT INTO guests ({COLUMNS})"  # noqa: S608 - our own column names
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO UPDATE SET name=excluded.name,"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO UPDATE SET name=excluded.name,"
             " power=excluded.power, virtual_size=excluded.virtual_size, off_at=excluded.off_at,"
             " presses=excluded.presses, boots=excluded.boots, properties=excluded.properties,"
-            " mark=excluded.mark, rescue=excluded.rescue, farewell=excluded.farewell",
+            " mark=excluded.mark, rescue=excluded.rescue, farewell=excluded.farewell,"
+            " booted_at=excluded.booted_at, ends=excluded.ends",
             record.uuid,
             record.name,
             int(record.power),
@@ -121,6 +133,8 @@ class State:
             record.mark,
             record.rescue,
             json.dumps(asdict(record.farewell)),
+            record.booted_at,
+            record.ends,
         )
 
     def forget(self, uuid: str) -> None:
@@ -146,16 +160,20 @@ class State:
 
     def powers(self) -> dict[str, PowerState]:
         """Every guest's power state, those whose time to go down has come among them."""
-        rows = self.run("SELECT uuid, power, off_at FROM guests")
+        rows = self.run("SELECT uuid, power, off_at, ends FROM guests")
         now = time.time()
         return {
-            uuid: PowerState.SHUTDOWN if off_at is not None and off_at <= now else PowerState(power)
-            for uuid, power, off_at in rows
+            uuid: OUTCOMES[ends][0] if off_at is not None and off_at <= now else PowerState(power)
+            for uuid, power, off_at, ends in rows
         }
 
     def farewells(self) -> dict[str, Farewell]:
         """Of every guest there is a record of."""
         return {uuid: _farewell(text) for uuid, text in self.run("SELECT uuid, farewell FROM guests")}
+
+    def version(self) -> int:
+        """Another one when another process has written."""
+        return int(self.run("PRAGMA data_version")[0][0])
 
     def next_down(self) -> float | None:
         """When the next guest powers itself off, None if none will."""
@@ -166,18 +184,20 @@ class State:
         rows = self.run("SELECT uuid FROM guests WHERE off_at <= ?", time.time())
         return [uuid for (uuid,) in rows]
 
-    def mark_down(self, uuid: str) -> bool:
-        """The guest's time to go down has come; True for the one caller who may say so."""
+    def mark_down(self, uuid: str) -> PowerState | None:
+        """The guest's time to go down has come: what it does now, for the one caller who may say so."""
         with self.alone():
-            due = self.run("SELECT off_at FROM guests WHERE uuid = ? AND off_at <= ?", uuid, time.time())
+            due = self.run("SELECT off_at, ends FROM guests WHERE uuid = ? AND off_at <= ?", uuid, time.time())
             if not due:
-                return False
+                return None
+            off_at, ends = due[0]
+            power, effect = OUTCOMES[ends]
             self.run(
-                "UPDATE guests SET power = ?, off_at = NULL, presses = 0 WHERE uuid = ?",
-                int(PowerState.SHUTDOWN), uuid,
+                "UPDATE guests SET power = ?, off_at = NULL, presses = 0, boots = boots + ?, booted_at = ?"
+                " WHERE uuid = ?", int(power), power is PowerState.RUNNING, off_at, uuid,
             )  # fmt: skip
-            self.happened(uuid, Effect.OFF_BY_GUEST, at=due[0][0])
-            return True
+            self.happened(uuid, effect, at=off_at)
+            return power
 
     def how_ended(self, uuid: str) -> str:
         """What the last change made of a guest that is off; "" when it was none of those that end it."""
@@ -245,13 +265,11 @@ class State:
 
 
 def _record(row: tuple) -> Record:
-    uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue, farewell = row
-    properties, farewell = json.loads(properties), _farewell(farewell)
-    record = Record(
-        uuid, name, PowerState(power), virtual_size, off_at, presses, boots, properties, mark, rescue, farewell
-    )
-    if off_at is not None and off_at <= time.time():  # it went down, maybe while nobody looked
-        record.power, record.off_at, record.presses = PowerState.SHUTDOWN, None, 0
+    record = Record(*row)
+    record.power, record.properties = PowerState(record.power), json.loads(str(record.properties))
+    record.farewell = _farewell(str(record.farewell))
+    if record.off_at is not None and record.off_at <= time.time():  # it went down, maybe while nobody looked
+        record.power, record.off_at, record.presses = OUTCOMES[record.ends][0], None, 0
     return record
 
 

@@ -11,7 +11,6 @@ import libvirt
 
 from compute.virt.base import (
     Driver,
-    Farewell,
     Guest,
     GuestEvent,
     GuestInvalidState,
@@ -23,17 +22,16 @@ from compute.virt.base import (
     PowerState,
     VirtError,
 )
-from compute.virt.clock import Clock
-from compute.virt.events import Announcer, Bells, wait_for
+from compute.virt.events import Announcer, Bells
 from compute.virt.libvirt import capabilities, disk, rescue, snapshot
+from compute.virt.libvirt.ending import Ending
 from compute.virt.libvirt.errors import translated
 from compute.virt.libvirt.files import Notes, files_of, host_id
-from compute.virt.libvirt.guest import OFF, LibvirtGuest, power_state
+from compute.virt.libvirt.guest import LibvirtGuest, power_state
 from compute.virt.libvirt.host import Host
 from compute.virt.libvirt.moving import Moving, Road
 from compute.virt.libvirt.xml import choose_virt_type, domain_xml
 from compute.virt.locks import Locks
-from compute.virt.shutdown import Shutdown
 
 DETAILS = {
     libvirt.VIR_DOMAIN_EVENT_STARTED: "started",
@@ -59,7 +57,7 @@ LEAVES = {
 BEGUN = frozenset({PowerState.RUNNING, PowerState.SHUTDOWN})
 
 
-class LibvirtDriver(Moving, rescue.Rescue, Shutdown, Driver):
+class LibvirtDriver(Ending, Moving, rescue.Rescue, Driver):
     """One libvirt daemon, one state directory. Connects at first use: build it after a fork."""
 
     def __init__(
@@ -122,17 +120,6 @@ class LibvirtDriver(Moving, rescue.Rescue, Shutdown, Driver):
                     states[uuid] = power_state(state, reason, has_saved_memory=uuid in saved)
         return states
 
-    def farewells(self) -> dict[str, Farewell]:
-        known = {}
-        with translated():
-            ours = {entry.name for entry in self._guests.iterdir()} - self._arriving.all()
-            on = self._host.connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
-        for domain in on:
-            if domain.UUIDString() in ours:
-                with suppress(GuestNotFound):  # it is being destroyed
-                    known[domain.UUIDString()] = LibvirtGuest(domain).farewell()
-        return known
-
     def power_state(self, uuid: str) -> PowerState:
         try:
             return self._guest(uuid).power_state()
@@ -181,58 +168,6 @@ class LibvirtDriver(Moving, rescue.Rescue, Shutdown, Driver):
             self.resume(guest)
         else:
             self._define(guest).start()
-
-    def cut_power(self, uuid: str) -> None:
-        with suppress(GuestNotFound):
-            guest = self._guest(uuid)
-            guest.stop()
-            guest.forget_saved_memory()
-
-    def clock(self, uuid: str) -> Clock | None:
-        with suppress(GuestNotFound):
-            return self._guest(uuid).clock()
-        return None
-
-    def keep_clock(self, uuid: str, clock: Clock) -> None:
-        self._guest(uuid).keep_clock(clock)
-
-    def clocks(self) -> dict[str, Clock]:
-        running = {}
-        for uuid in self.guests():
-            clock = self.clock(uuid)
-            if clock is not None and clock.runs:
-                running[uuid] = clock
-        return running
-
-    def how_ended(self, uuid: str) -> str:
-        try:
-            return self._guest(uuid).how_ended()
-        except GuestNotFound:
-            return "gone"
-
-    def on_change(self, look: Callable[[str], None]) -> None:
-        self._bells.tell(look)
-
-    def signal_shutdown(self, uuid: str) -> str:
-        guest = self._guest(uuid)
-        state = guest.power_state()
-        if state is not PowerState.RUNNING:
-            raise GuestInvalidState(f"guest {uuid} is {state.name}, not running")
-        guest.press_power_button()
-        return "acpi"
-
-    def wait_until_off(self, uuid: str, seconds: float) -> bool:
-        def is_off() -> bool:
-            return self.power_state(uuid) in OFF | {PowerState.NOSTATE}
-
-        def is_off_or_away() -> bool:
-            # An absent daemon is no answer: keep waiting, it is asked again when it is back.
-            with suppress(HypervisorUnavailable):
-                return is_off()
-            return False
-
-        with self._bells.listening(uuid) as bell:
-            return wait_for(bell, is_off_or_away, seconds) or is_off()
 
     def reboot_hard(self, guest: Guest, mark: str = "") -> None:
         """The mark is in the definition before the guest is created from it: killed in between, it is only off."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from compute.virt.base import Farewell, Guest, VirtError
+from compute.virt.libvirt import agent
 
 NAMESPACE = "urn:stillwater:guest:1"
 CLOCK_NAMESPACE, CLOCK_PREFIX = "urn:stillwater:shutdown:1", "stillwater-shutdown"
@@ -57,6 +58,9 @@ def domain_xml(
     for letter, file in zip("ab", [rescue, disk] if rescue else [disk], strict=False):
         _disk(devices, file, disk_cache, f"vd{letter}")
     _serial(devices, console)
+    if agent.is_wanted(guest.image.properties):
+        channel = ET.SubElement(devices, "channel", type="unix")
+        ET.SubElement(channel, "target", type="virtio", name=agent.CHANNEL)
     _network(devices, guest)
     ET.SubElement(devices, "controller", type="usb", model="none")
     ET.SubElement(devices, "memballoon", model="none")
