@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from django.conf import settings
 
+from cells import rumours
 from cloud import log
 
 logger = log.get(__name__)
@@ -53,7 +54,10 @@ _thread: threading.Thread | None = None
 
 
 def known_down(cell_id: str) -> str:
-    """Why the cell is held to be down; "" when it is up."""
+    """Why the cell is held to be down, here or by another process of this machine; "" when it is up."""
+    for heard, reason in rumours.news().items():
+        if heard not in _down:
+            _remember(heard, reason)
     found = _down.get(cell_id)
     return found.reason if found else ""
 
@@ -71,6 +75,11 @@ def history(cell_id: str, seconds: float = 3600.0) -> list[Moment]:
 
 def seen_down(cell_id: str, reason: str) -> None:
     """Remember a failure, and begin to look for its end."""
+    _remember(cell_id, reason)
+    rumours.tell(cell_id, reason)
+
+
+def _remember(cell_id: str, reason: str) -> None:
     with _changed:
         before = _down.get(cell_id)
         if before is None:
@@ -86,6 +95,7 @@ def seen_down(cell_id: str, reason: str) -> None:
 def seen_up(cell_id: str) -> None:
     """It answered."""
     if cell_id in _down:
+        rumours.take_back(cell_id)
         with _changed:
             found = _down.pop(cell_id, None)
             if found is not None:
@@ -148,3 +158,4 @@ def _looked(cell_id: str, wrong: str) -> None:
         found = _down.get(cell_id)
         if found is not None:
             _down[cell_id] = _next(replace(found, reason=wrong))
+    rumours.tell(cell_id, wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -10,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from cells import health, scatter
+from cells import health, rumours, scatter
 from cells.models import Cell
 from compute.models import Service
 from tests.cells import rows
@@ -174,3 +175,33 @@ def until(is_so):
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_what_one_process_learned_its_neighbours_know(cells, settings, tmp_path):
+    settings.RUMOURS_DIR, settings.CELL_RETRY_INTERVAL = tmp_path / "rumours", 60
+    cell = cells["cell1"]
+    assert health.known_down(cell.id) == ""
+    health.seen_down(cell.id, "cut off")
+    health._down.clear()  # as in another process
+    rumours._seen.clear()
+    assert health.known_down(cell.id) == "cut off"
+    health.seen_up(cell.id)
+    health._down.clear()
+    rumours._seen.clear()
+    assert health.known_down(cell.id) == ""
+
+
+def test_an_old_rumour_says_nothing(cells, settings, tmp_path):
+    settings.RUMOURS_DIR, settings.CELL_RETRY_INTERVAL = tmp_path / "rumours", 1
+    rumours.tell(cells["cell1"].id, "cut off")
+    os.utime(tmp_path / "rumours" / cells["cell1"].id, (1, 1))
+    rumours._seen.clear()
+    assert rumours.news() == {}
+
+
+def test_a_wrong_rumour_is_forgotten_by_who_looks_for_himself(cells, settings, tmp_path):
+    settings.RUMOURS_DIR, settings.CELL_RETRY_INTERVAL = tmp_path / "rumours", 0.2
+    rumours.tell(cells["cell1"].id, "cut off")
+    assert health.known_down(cells["cell1"].id) == "cut off"
+    until(lambda: not health.known_down(cells["cell1"].id))
+    assert list((tmp_path / "rumours").iterdir()) == []
