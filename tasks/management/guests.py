@@ -151,7 +151,8 @@ def compute(places: Sequence[Place]) -> Sequence[Place]:
 
 def _must_be_closed(looks: Sequence[Look]) -> None:
     """A host that takes work gets new servers, and its users start old ones, while others go off."""
-    open_ones = [one.place.name for one in looks if one.service and one.service.takes_requests and one.service.beats]
+    working = [one for one in looks if one.service is not None and not alone.is_dead(one)]
+    open_ones = [one.place.name for one in working if one.service and one.service.takes_requests]
     if open_ones:
         names = " ".join(open_ones)
         raise Refused(f"{', '.join(open_ones)}: takes work, so servers would come and be started meanwhile. Close it "

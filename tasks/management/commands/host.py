@@ -2,8 +2,8 @@
 
 Exit codes: 0 done; 1 wrong words, or a host nobody knows; 2 it still drains, and goes on; 3 a host or its
 cell does not answer (status: is not up); 4 it ended with operations unfinished, which the journal keeps, or with
-guests on; 5 a process did not start; 6 the drain was taken back (or the undrain, the shutdown) by somebody else meanwhile;
-130 interrupted: what was asked for goes on. Of several hosts the highest code counts.
+guests on; 5 a process did not start; 6 the drain was taken back (or the undrain, the shutdown) by somebody else
+meanwhile; 130 interrupted: what was asked for goes on. Of several hosts the highest code counts.
 """
 
 from __future__ import annotations
