@@ -6,7 +6,7 @@ A deleted server is not counted by the quota from the moment the delete is asked
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
 from django.conf import settings
@@ -147,12 +147,13 @@ class Ending(ServerAction):
         return super().next_step(done, run) if "source" in run.params else None
 
     def complete(self, run: Run, power_state: PowerState | None) -> None:
-        """All is recorded with its end; or it failed, and lives on."""
+        """All is recorded with its end; or it failed, and lives on, unless a newer delete has it."""
         if run.step.name != "count_again":
             return
-        failed = run.action.steps.filter(name=self.steps[0].name, state="failed").last()
-        why = failed.details if failed else "the delete was taken back"
-        state.abandon(run.instance, self.move, fault_of(VirtError(why)))
+        ended = run.action.steps.filter(name=self.steps[0].name, state__in=("failed", "cancelled")).last()
+        why = ended.details if ended else "the delete was taken back"
+        with suppress(StateConflict):
+            state.abandon(run.instance, self.move, fault_of(VirtError(why)))
         journal.close_action(run.action, outcome=why, failed=True)
 
     def after_failure(self, run: Run, error: BaseException) -> StepSpec | None:
