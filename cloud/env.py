@@ -140,6 +140,7 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_RELAY_INTERVAL", float, 5.0, "Seconds between looks for work whose message was lost."),
         V("STILLWATER_RESEND_AFTER", float, 15.0, "Seconds a step may stay queued before it is sent again."),
         V("STILLWATER_SHUTDOWN_TIMEOUT", int, 60, "Seconds a guest has to shut down by itself; 0 = off at once.", least=0),
+        V("STILLWATER_GUESTS_SHUTDOWN_TIMEOUT", int, 300, "Seconds all guests of a host have together when its machine goes down; 0 = each as long as its grace. Units are derived from it."),
         V("STILLWATER_SHUTDOWN_RETRY_INTERVAL", int, 10, "Seconds between signals to a guest that shuts down; at least 1.", least=1),
         V("STILLWATER_RESIZE_CONFIRM_WINDOW", int, 0, "Seconds after which a resize or cold migration confirms itself; 0 = never."),
         V("STILLWATER_RECLAIM_INSTANCE_INTERVAL", int, 0, "Seconds a deleted server is kept, off, and can be restored; 0 = not at all. The same for API and conductors (Nova: reclaim_instance_interval)."),

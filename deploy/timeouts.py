@@ -1,7 +1,8 @@
 """How long a supervisor has to wait for a process: the process's own shutdown timeout, and a margin.
 
 Units and manifests are plain files, complete as they are. Their numbers that follow from
-STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT are filled in here, as `docs/generate.py` fills the tables of the docs.
+STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT (and STILLWATER_GUESTS_SHUTDOWN_TIMEOUT) are filled in here, as `docs/generate.py`
+fills the tables of the docs.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from cloud.env import GRACEFUL_SHUTDOWN_TIMEOUTS
+from cloud.env import GRACEFUL_SHUTDOWN_TIMEOUTS, VARIABLES
 from deploy.local import envfiles
 from deploy.local.state import ROOT
 
 VARIABLE = "STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT"
+GUESTS, SHUTDOWN = "STILLWATER_GUESTS_SHUTDOWN_TIMEOUT", "shutdown-guests"  # of the guests of a machine
+GUESTS_MARGIN = 60  # to find out that a worker or a database does not answer, and to do it all the same
 MARGIN = 20  # to record what is unfinished and to close, on a machine that is going down as a whole
 INSTALLED = "/opt/stillwater"
 _ROLE = re.compile(r"STILLWATER_ROLE\W+(?:value: )?(\w+)")
@@ -30,11 +33,17 @@ def supervisor_seconds(role: str, values: Mapping[str, str]) -> int | None:
     return int(-(-own // 1)) + MARGIN if own else None
 
 
+def guests_seconds(values: Mapping[str, str]) -> int | None:
+    """The same for whoever shuts down a machine's guests."""
+    own = int(values.get(GUESTS) or VARIABLES[GUESTS].default)
+    return own + GUESTS_MARGIN if own else None
+
+
 def filled(text: str, fill: Fill, values: Mapping[str, str], prefix: str = INSTALLED) -> str:
     """A unit or manifest with the numbers of its role; one without a role has none."""
     role = _ROLE.search(text)
     if role:
-        text = fill(text, supervisor_seconds(role[1], values))
+        text = fill(text, guests_seconds(values) if SHUTDOWN in text else supervisor_seconds(role[1], values))
     return text.replace(INSTALLED, prefix.rstrip("/"))
 
 

@@ -16,11 +16,14 @@ import yaml
 from django.urls import resolve
 
 from cloud import env
+from tasks.management.commands.host import Command
 
 ROOT = Path(__file__).resolve().parent.parent
 SYSTEMD, KUBERNETES = ROOT / "deploy/systemd", ROOT / "deploy/kubernetes"
 UNITS = sorted(path.name for path in SYSTEMD.glob("*.s[eo][rc]*"))
-SERVICES = [name for name in UNITS if name.endswith(".service")]
+GUESTS = "stillwater-guests@.service"  # no process of ours, but what is done when it is stopped
+SERVICES = [name for name in UNITS if name.endswith(".service") and name != GUESTS]
+GUESTS_TIMEOUT = "STILLWATER_GUESTS_SHUTDOWN_TIMEOUT"
 MANIFESTS = sorted(path.name for path in KUBERNETES.glob("*.yaml"))
 WORKLOADS = ["api.yaml", "conductor-cell1.yaml", "host-cell1.yaml", "scheduler.yaml"]
 ROLE = re.compile(r"STILLWATER_ROLE\W+(?:value: )?(\w+)")
@@ -173,6 +176,32 @@ def test_a_host_is_drained_before_the_machine_stops_its_guests():
     after = " ".join(unit["After"]).split()
     assert {"libvirt-guests.service", "libvirtd.service"} <= set(after)  # started after them: stopped before them
     assert "Requires" not in unit, "a restart of libvirtd is no reason to stop"
+
+
+def test_guests_go_off_before_their_host_and_libvirtd_are_stopped():
+    unit, host = lines(SYSTEMD / GUESTS), lines(SYSTEMD / "stillwater-host@.service")
+    after = set(" ".join(unit["After"]).split())
+    # started after them: stopped before them, and before systemd stops the guests' scopes
+    assert {"stillwater-host@%i.service", "libvirtd.service", "libvirt-guests.service"} <= after
+    assert "virt-guest-shutdown.target" in after
+    assert (unit["Type"], unit["RemainAfterExit"]) == (["oneshot"], ["yes"])
+    assert not {"Requires", "BindsTo", "PartOf"} & set(unit), "a restart of the worker touches no guest"
+    for same in ("STILLWATER_HOST", "STILLWATER_HOST_STATE", "EnvironmentFile", "User", "WorkingDirectory"):
+        assert unit[same] == host[same]
+
+
+def test_what_stops_the_guests_is_a_command_of_ours_with_a_time_that_fits(tmp_path):
+    for own, timeout, wait in (("", "300", "360"), ("900", "900", "960"), ("0", "", "infinity")):
+        folder = tmp_path / f"t{own}"
+        folder.mkdir()
+        out = rendered("systemd", folder, **({GUESTS_TIMEOUT: own} if own else {}))
+        unit = lines(out / GUESTS)
+        [stop] = unit["ExecStop"]
+        assert unit["TimeoutStopSec"] == [wait]
+        words = stop.replace("%i", "host1").split()[2:]
+        asked = Command().create_parser("manage.py", "host").parse_args(words[1:])
+        assert (words[0], asked.verb, asked.hosts, asked.force) == ("host", "shutdown-guests", ["host1"], True)
+        assert asked.seconds == (float(timeout) if timeout else None)
 
 
 # -- Kubernetes

@@ -14,6 +14,9 @@ FOLDER = Path(__file__).resolve().parent
 def fill(text: str, seconds: int | None) -> str:
     """A unit that gives its process that long; also told to the process, which checks it."""
     wait = "infinity" if seconds is None else str(seconds)
+    if timeouts.SHUTDOWN in text:
+        words = f" --timeout {seconds - timeouts.GUESTS_MARGIN}" if seconds else ""
+        text = re.sub(r"^(ExecStop=.* --force).*$", rf"\1{words}", text, flags=re.MULTILINE)
     text = re.sub(r"^TimeoutStopSec=.*$", f"TimeoutStopSec={wait}", text, flags=re.MULTILINE)
     return re.sub(r"STILLWATER_SUPERVISOR_TIMEOUT=\S+", f"STILLWATER_SUPERVISOR_TIMEOUT={seconds or 0}", text)
 
