@@ -11,6 +11,9 @@ STRICT := -p tests.live.no_skips
 UP := $(if $(DRIVER),--driver $(DRIVER)) $(if $(PORT),--port $(PORT)) $(if $(BIND),--bind $(BIND)) \
       $(if $(REDIS_PORT),--redis-port $(REDIS_PORT)) $(if $(HOSTS),--hosts-per-cell $(HOSTS))
 
+# images of CI set it, and every process would compile all of us again
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help up down status shell lint test test-fast test-postgres test-live chaos matrix bench requirements clean bootstrap
 

@@ -33,7 +33,7 @@ _server = os.environ.get("STILLWATER_TEST_DATABASE_URL", "")
 
 def _database(name: str) -> dict:
     if _server:
-        return config(f"{_server.rstrip('/')}/{name}") | {"CONN_MAX_AGE": 0}
+        return config(f"{_server.rstrip('/')}/{name}")
     path = Path(_state) / f"{name}.sqlite3"
     return config(f"sqlite:///{path}") | {"TEST": {"NAME": str(path)}}
 
@@ -41,5 +41,7 @@ def _database(name: str) -> dict:
 DATABASES = {"default": _database("stillwater")} | {
     f"cell:{uuid}": _database(f"stillwater_{name}") for name, uuid in CELLS.items()
 }
+INSTALLED_APPS = [*INSTALLED_APPS, "tests"]  # noqa: F405  for its own `flush`
+WHITENOISE_AUTOREFRESH = True  # looks for a file when it is asked for, and not for all of them in every client
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 ALLOWED_HOSTS = ["*"]
