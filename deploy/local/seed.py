@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local import clients, envfiles
-from deploy.local.daemons import manage, python
+from deploy.local.daemons import python
+from deploy.local.management import manage
 from deploy.local.progress import Failed, hint, step
 from deploy.local.state import CELL0, CELLS, DOMAINS, ROOT, State
 

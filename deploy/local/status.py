@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from deploy.local import api, hosts, redis, workers
-from deploy.local.daemons import Daemon, manage
+from deploy.local.daemons import Daemon
+from deploy.local.management import manage
 from deploy.local.progress import Failed
 from deploy.local.state import State
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local import api, boot, brokers, clients, envfiles, hosts, redis, workers
-from deploy.local.daemons import manage, tool
+from deploy.local.daemons import tool
+from deploy.local.management import manage
 from deploy.local.progress import Failed, hint, say, step
 from deploy.local.seed import Guests, databases
 from deploy.local.state import DOMAINS, State, write_private

@@ -9,7 +9,7 @@ from typing import Any
 
 from cloud.processes import Daemon
 from deploy.local import envfiles
-from deploy.local.daemons import manage
+from deploy.local.management import manage
 from deploy.local.progress import Failed
 from deploy.local.state import CELLS, State
 from tasks import node as processes
