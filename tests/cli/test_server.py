@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 
 from django.utils import timezone
@@ -99,10 +100,25 @@ def test_one_that_is_refused_does_not_keep_the_others(shell, boot, cloud):
     assert cloud.row(on).vm_state == "stopped"
 
 
-def test_what_the_hosts_said_is_told_to_those_who_may_know(shell, boot):
-    boot("web1")
-    [row] = shell.json("server", "stop", "web1", "--wait", "--all-projects", user="admin")
-    assert "guest shut down in" in row["outcome"]
+def test_an_owner_sees_the_shutdown_go_on_and_how_it_went(shell, boot, cloud):
+    host = cloud.host_of(boot("web1"))
+    host.driver.orders.shutdown(delay=4)
+    with host.with_keeper():
+        done = shell("server", "stop", "web1", "--shutdown-timeout", "30", "--wait")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^web1: guest is shutting down, (2[5-9]|30) s left, 1 signal \(acpi\)$", done.stderr, re.MULTILINE)
+    assert re.fullmatch(r"web1: stopped in \d+\.\d s: guest shut down in [4-9]\.\d s, 1 signal \(acpi\)\n", done.stdout)
+
+
+def test_a_servers_own_grace_is_what_its_guest_gets(shell, boot, cloud):
+    host = cloud.host_of(boot("web1", metadata={"termination_grace_period_seconds": "3600"}))
+    host.driver.orders.shutdown(delay=4)
+    with host.with_keeper():
+        done = shell("server", "stop", "web1", "--wait", "--timeout", "3")
+        assert done.returncode == 4, done.stderr
+        assert re.search(r"web1: timed out: guest is shutting down, 3\d\d\d s left", done.stderr)
+        assert shell("server", "show", "web1", "--wait").returncode == 0
+    assert shell("server", "show", "web1", "-f", "value", "-c", "termination_grace_period_seconds").stdout == "3600\n"
 
 
 def test_a_failed_operation_is_1_and_says_why(shell, boot, cloud):
