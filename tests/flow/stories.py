@@ -116,7 +116,7 @@ def settled(cloud: Cloud) -> None:
     launched: set[str] = set()
     for cell in cloud.cells.values():
         with target_cell(cell):
-            assert not Step.objects.filter(state__in=["queued", "running"]).exists()
+            assert not Step.objects.filter(state__in=["queued", "running", "waiting"]).exists()
             assert not InstanceAction.objects.filter(finished_at__isnull=True).exists()
             living = Instance.objects.filter(deleted=False)
             assert not living.filter(task_state__isnull=False).exists()

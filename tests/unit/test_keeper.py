@@ -54,8 +54,8 @@ class World:
 def world() -> Iterator[World]:
     world = World()
     yield world
+    world.driver.close()  # what hangs ends
     world.keeper.close(10)
-    world.driver.close()
 
 
 def until(what: Callable[[], Any], seconds: float = 30) -> None:
