@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "a" * 32
 
 
-def prepare() -> Path:
+def prepare(**more: str) -> Path:
     """Settings of a fresh state folder, before Django is set up. To be called once in a process."""
     state = Path(tempfile.mkdtemp(prefix="stillwater-bench-"))
     (state / "static").mkdir()
@@ -21,5 +21,6 @@ def prepare() -> Path:
         STILLWATER_TOKEN_KEYS="ZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmY=", STILLWATER_LOG_LEVEL="WARNING",
         STILLWATER_CELL_TIMEOUT="30", DJANGO_SETTINGS_MODULE="cloud.settings",
     )  # fmt: skip
+    os.environ.update(more)
     django.setup()
     return state
