@@ -13,7 +13,6 @@ from typing import Any
 from bench import boots, drain, emptying, place, report
 from deploy.local import postgres
 
-
 WHAT = ("lists", "boots", "drain", "emptying", "down", "all")
 
 
