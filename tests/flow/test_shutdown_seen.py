@@ -161,6 +161,29 @@ def test_what_was_preempted_says_how_its_clock_ended(api, admin, cloud, settings
     assert shown["events"][0]["details"] == f"preempted: {shown['events'][0]['shutdown']['outcome']}"
 
 
+def test_who_joins_sees_the_same_clock_and_the_same_end(api, admin, cloud, settings):
+    settings.SHUTDOWN_TIMEOUT = 2
+    server_id = cloud.boot(api)
+    host = cloud.host_of(server_id)
+    host.driver.orders.shutdown(ignore=True)
+    with host.with_keeper():
+        act(api, server_id, {"os-stop": None})
+        cloud.work_until(lambda: host.waiting())
+        first = show(api, server_id)["shutdown"]
+        assert api.delete(f"/servers/{server_id}?shutdown_timeout=500").status_code == 204
+        cloud.work_until(lambda: len(host.waiting()) == 2)
+        server = show(api, server_id)
+        assert server["OS-EXT-STS:task_state"] == "deleting"
+        assert {name: server["shutdown"][name] for name in ("begun", "deadline")} == {
+            name: first[name] for name in ("begun", "deadline")
+        }
+        cloud.work_until(lambda: all(action.finished_at for action in cloud.history(server_id)))
+    path = f"/servers/{server_id}/os-instance-actions"
+    ids = [one["request_id"] for one in api.get(path).json()["instanceActions"]][:2]
+    ends = [api.get(f"{path}/{one}").json()["instanceAction"]["events"][0]["shutdown"]["outcome"] for one in ids]
+    assert ends == ["forced off after 2 s, 1 signal (acpi)"] * 2
+
+
 @pytest.mark.parametrize(
     ("state", "words"),
     [("done", "guest was off after a restart"), ("failed", "given up"), ("cancelled", "given up"), ("running", "")],
