@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +13,9 @@ from rest_framework.test import APIClient
 
 from cloud.identity import tokens
 from cloud.identity.models import Project, RoleAssignment, User
+from tests import stock
 
 PASSWORD = "correct horse battery"
-OPENSTACK = Path(sys.executable).with_name("openstack")
 ROLES = (
     ("admin", "admin", "admin"), ("admin", "demo", "admin"), ("demo", "demo", "member"),
     ("reader", "demo", "reader"), ("other", "other", "member"),
@@ -80,14 +78,14 @@ def openstack(live_server, people, settings, tmp_path):
     settings.PUBLIC_URL = live_server.url
 
     def run(command: str, *more: str, user: str = "admin", parse: bool = True, fails: bool = False):
-        words = [str(OPENSTACK), *command.split(), *more, *(["-f", "json"] if parse else [])]
+        words = [*command.split(), *more, *(["-f", "json"] if parse else [])]
         env = {
             "PATH": os.environ["PATH"], "HOME": str(tmp_path), "LC_ALL": "C.UTF-8",
             "OS_AUTH_URL": f"{live_server.url}/identity/v3", "OS_IDENTITY_API_VERSION": "3",
             "OS_USERNAME": user, "OS_PASSWORD": PASSWORD, "OS_PROJECT_NAME": _home(user),
             "OS_USER_DOMAIN_NAME": "Default", "OS_PROJECT_DOMAIN_ID": "default",
         }  # fmt: skip
-        done = subprocess.run(words, capture_output=True, text=True, env=env, timeout=120, check=False)
+        done = stock.run(*words, env=env, seconds=120)
         assert (done.returncode != 0) == fails, f"{words}: {done.stdout}\n{done.stderr}"
         return done.stderr if fails else json.loads(done.stdout) if parse else done.stdout
 

@@ -31,6 +31,7 @@ from deploy.local.daemons import Daemon
 from deploy.local.libvirtd import LibvirtHost
 from deploy.local.ports import any_free, next_free
 from deploy.local.state import ROOT, State
+from tests import stock
 
 UP_SECONDS, DOWN_SECONDS, STATUS_SECONDS, CLIENT_SECONDS = 400, 300, 60, 180
 # Waiting costs the same test more when beats are slow; nothing else about the cloud differs from a user's.
@@ -113,11 +114,8 @@ class Cloud:
     ) -> subprocess.CompletedProcess[str]:
         """The stock client as it is, whatever it answers."""
         name = "stillwater-admin" if admin else "stillwater"
-        command = [str(ROOT / ".venv/bin/openstack"), "--os-cloud", name, *words]
-        return subprocess.run(
-            command, cwd=ROOT, env=boot.client_environment(self.state), capture_output=True, text=True,
-            timeout=seconds, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        environment = boot.client_environment(self.state)
+        return stock.run("--os-cloud", name, *words, env=environment, seconds=seconds)
 
     def sdk(self, *, admin: bool = False) -> Any:
         """An openstacksdk connection."""
