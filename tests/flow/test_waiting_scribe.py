@@ -1,0 +1,158 @@
+"""What a host's keeper sees reaches the steps that wait, also when their database was away meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from cells.context import target_cell
+from cells.models import Cell
+from compute import grace
+from compute.models import Step
+from compute.virt.clock import Clock
+from tasks import guests, worker
+from tests.flow import stories
+from tests.flow.waits import begin
+
+
+class Away:
+    """A host whose cell's database nobody can open, until it is back: meanwhile it is another one, that is broken."""
+
+    def __init__(self, cells: dict[str, Cell]) -> None:
+        self.worker = worker.Worker("host", "host1", cells["cell0"].id)
+        self._cell = cells["cell1"].id
+        self._broken = connections.databases[cells["cell0"].alias]
+        self._name = self._broken["NAME"]
+
+    def begins(self) -> None:
+        """From now on."""
+        self._broken["NAME"] = "/nowhere/at/all"
+
+    def is_back(self) -> None:
+        """It answers."""
+        self.worker.cell_id = self._cell
+
+    def ends(self) -> None:
+        """All is as it was."""
+        self._broken["NAME"] = self._name
+
+
+@pytest.fixture
+def away(cells) -> Iterator[Away]:
+    """One that has not begun."""
+    connections[cells["cell0"].alias].ensure_connection()  # the test itself has it open
+    away = Away(cells)
+    yield away
+    away.ends()
+
+
+@pytest.fixture
+def scribe(away, monkeypatch) -> Iterator[guests.Scribe]:
+    """As in a host's process."""
+    monkeypatch.setattr(guests, "AGAIN", 0.05)
+    scribe = guests.Scribe(away.worker)
+    yield scribe
+    scribe.close()
+    until(lambda: not [one for one in threading.enumerate() if one.name == "grace-scribe"])
+
+
+def until(what: Callable[[], Any], seconds: float = 30) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.01)
+
+
+def test_a_clock_that_ends_while_the_database_is_away_is_on_record_when_it_is_back(
+    admin, cloud, settings, away, scribe
+):  # fmt: skip
+    waiting = begin("stop", admin, cloud, settings)
+    with waiting.host.with_keeper():
+        waiting.parked()
+    away.begins()
+    clock = waiting.clock
+    for number in range(5):
+        scribe.hear(waiting.server_id, clock.signal(clock.begun + number, "acpi"))
+    scribe.hear(waiting.server_id, clock.end(clock.begun + 7))
+    time.sleep(0.3)
+    assert waiting.step_state() == "waiting"
+
+    away.is_back()
+
+    until(lambda: waiting.step_state() == "queued")
+    waiting.goes_off()
+    cloud.work()
+    assert Clock.load(waiting.step.clock).deadline == clock.deadline
+    stories.settled(cloud)
+
+
+def test_of_each_guest_the_newest_word_is_written_and_ends_come_first(admin, cloud, settings, away, scribe):
+    waiting = begin("stop", admin, cloud, settings)
+    with waiting.host.with_keeper():
+        waiting.parked()
+    away.begins()
+    clock = waiting.clock
+    for number in range(200):
+        scribe.hear(f"other-{number}", clock)
+    for number in range(3):
+        clock = clock.signal(clock.begun + number, "acpi")
+        scribe.hear(waiting.server_id, clock)
+    for number in range(50):
+        scribe.hear(f"ended-{number}", clock.end(clock.begun + 1))
+    assert [*scribe._over] == [f"ended-{number}" for number in range(50) if f"ended-{number}" in scribe._over]
+    away.is_back()
+    until(lambda: not scribe._over)
+    assert scribe._going_on  # the ends did not wait for those
+    until(lambda: waiting.step.clock["signals"] == 4)
+    assert waiting.step.details.startswith("4 signals (acpi); forced off at ")
+
+
+def test_a_word_that_cannot_be_written_holds_up_no_other(admin, cloud, settings, away, scribe):
+    waiting = begin("stop", admin, cloud, settings)
+    with waiting.host.with_keeper():
+        waiting.parked()
+    away.is_back()
+    with target_cell(waiting.host.cell):
+        row = waiting.step
+        Step.objects.create(
+            action=row.action, server_id="strange", name="power_off", event="x", host="host1", lane="ops",
+            state="waiting", clock={}, queued_at=row.queued_at,
+        )  # fmt: skip
+    clock = waiting.clock
+    scribe.hear("strange", Clock(clock.begun, 1e300, 1.0))  # no calendar has that day
+    scribe.hear(waiting.server_id, clock.end(clock.begun + 7))
+    until(lambda: waiting.step_state() == "queued")
+    with target_cell(waiting.host.cell):
+        Step.objects.filter(server_id="strange").delete()
+
+
+def test_a_host_process_finds_what_waits_and_lets_go_in_the_end(admin, cloud, settings):
+    """From the beginning of a process to its end, as `tasks/lifetime.py` has it."""
+    waiting = begin("stop", admin, cloud, settings)
+    with waiting.host.with_keeper():
+        waiting.parked()
+    waiting.goes_off()  # nobody sees it
+    me = worker.Worker("host", waiting.host.name, waiting.host.cell.id, waiting.host.driver)
+    guests.start(me)
+    try:
+        assert guests.kept() == 0
+        with target_cell(waiting.host.cell):
+            assert guests.look_after_waiting(me) == 1
+        until(lambda: waiting.step_state() == "queued")
+        cloud.work()
+        stories.lead(admin, cloud, waiting.server_id, ())
+        assert stories.states(cloud, waiting.server_id) == ("stopped", None)
+        again = begin("stop", admin, cloud, settings)
+        again.parked()
+        assert guests.kept() == 1  # also a drain without a database waits for it
+    finally:
+        guests.stop()
+    assert guests.kept() == 0
+    assert grace._Post.keeper is None
+    assert again.clock.runs
