@@ -101,17 +101,11 @@ class Shutdown(Driver):
             raise
         except VirtError as error:  # a guest that cannot be signalled is one that does not hear
             log.warning("grace.signal_failed uuid=%s error=%r", uuid, error)
-            return self._kept(uuid, replace(clock, signalled=now))
-        return self._kept(uuid, clock.signal(now, by))
+            return self._noted(uuid, replace(clock, signalled=now))
+        return self._noted(uuid, clock.signal(now, by))
 
     def _force(self, uuid: str, clock: Clock, why: str = "") -> Clock:
-        clock = clock.forcing(why)
-        try:
-            self._kept(uuid, clock)
-        except HypervisorUnavailable:
-            raise
-        except VirtError as error:  # a guest that hangs may keep us from writing, and not from pulling the plug
-            log.warning("grace.not_kept uuid=%s error=%r", uuid, error)
+        clock = self._noted(uuid, clock.forcing(why))
         self.cut_power(uuid)
         return self._off(uuid, clock)
 
@@ -119,6 +113,16 @@ class Shutdown(Driver):
         """Its end, as the hypervisor saw it; a guest that is gone ended as was said before."""
         how = self.how_ended(uuid)
         return self._kept(uuid, clock.end(clock.now(), clock.how if how == "gone" and clock.how else how))
+
+    def _noted(self, uuid: str, clock: Clock) -> Clock:
+        """A guest that hangs may keep us from writing it down; not from going on, and from pulling the plug."""
+        try:
+            return self._kept(uuid, clock)
+        except HypervisorUnavailable:
+            raise
+        except VirtError as error:
+            log.warning("grace.not_kept uuid=%s error=%r", uuid, error)
+            return clock
 
     def _kept(self, uuid: str, clock: Clock) -> Clock:
         with suppress(GuestNotFound):  # its clock is gone with it

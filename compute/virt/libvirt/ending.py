@@ -75,7 +75,7 @@ class Ending(Shutdown):
         state = guest.power_state()
         if state is not PowerState.RUNNING:
             raise GuestInvalidState(f"guest {uuid} is {state.name}, not running")
-        if agent.is_there(guest.definition(now=True)) and agent.shuts_down(self._host.another, uuid):
+        if guest.has_agent() and agent.shuts_down(self._host.another, uuid):
             return "agent"
         guest.press_power_button()
         return "acpi"

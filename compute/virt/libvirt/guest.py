@@ -18,6 +18,7 @@ from compute.virt.base import (
     VirtError,
 )
 from compute.virt.clock import Clock
+from compute.virt.libvirt import agent
 from compute.virt.libvirt.bounded import bounded
 from compute.virt.libvirt.errors import translated
 from compute.virt.libvirt.xml import (
@@ -182,6 +183,11 @@ class LibvirtGuest:
         except GuestInvalidState:
             if self.is_active():
                 raise
+
+    def has_agent(self) -> bool:
+        """Whether something in it listens where its agent would."""
+        with translated():
+            return agent.is_there(self.domain.XMLDesc())
 
     def press_power_button(self) -> None:
         press = libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN
