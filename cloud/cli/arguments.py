@@ -27,7 +27,7 @@ examples:
   stillwater server delete web1 --soft-shutdown --wait
   stillwater server resize web1 --flavor m1.small --wait && stillwater server resize web1 --confirm
   stillwater server list -f value -c id -c status | grep ERROR
-  stillwater server stop web1 --wait -f json | jq -r .[].outcome
+  stillwater server stop web1 --wait -f json | jq -r '.[].outcome'
 
 clouds: from clouds.yaml (here, in ~/.config/openstack, /etc/openstack or $OS_CLIENT_CONFIG_FILE) by --os-cloud or
   $OS_CLOUD, else from OS_AUTH_URL, OS_USERNAME and so on.

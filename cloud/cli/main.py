@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from cloud.cli import arguments
 from cloud.cli.problems import INTERRUPTED, Problem
@@ -12,6 +13,9 @@ from cloud.cli.problems import INTERRUPTED, Problem
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; see arguments.EXAMPLES for the codes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a name that the terminal cannot show is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
     try:
         words = arguments.parse(argv)
         from cloud.cli import commands  # noqa: PLC0415  openstacksdk takes half a second, --help goes without it
