@@ -25,6 +25,7 @@ from tasks.management.follow import DONE, INTERRUPTED, SILENT, UNFINISHED
 from tasks.management.look import Look, Place
 from tasks.management.screen import End
 
+SOON = 1.0  # seconds
 Running = dict[str, Line]
 
 
@@ -111,7 +112,7 @@ def _power_off(driver: Driver, wish: Farewell, uuid: str, until: float | None) -
     while clock is not None and clock.runs:
         due = clock.due if until is None else min(clock.due, until)
         driver.wait_until_off(uuid, max(0.1, due - time.time()))
-        late = until is not None and time.time() >= until
+        late = until is not None and time.time() >= until and clock.deadline > until + SOON  # somebody else's clock
         clock = driver.begin_shutdown(uuid, 0, clock.interval) if late else driver.turn(uuid)
     return clock
 

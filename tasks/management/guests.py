@@ -126,8 +126,23 @@ def carried_out(asked: Asked, one: Look, end: End) -> End:
         return nobody_there(asked, one) if one.down else alone.shut_down(asked, one, "it does not go on with it")
     if any(not line.is_over for line in one.guests) and alone.is_dead(one):
         return alone.shut_down(asked, one, "its worker has ended, with guests on")
-    failed = any(line.state == "failed" for line in one.guests)
-    return replace(end, code=max(end.code, UNFINISHED)) if failed else end
+    if any(line.state == "failed" for line in one.guests):
+        return replace(end, code=max(end.code, UNFINISHED))
+    return _late(asked, one, end) if end.code == DONE else end
+
+
+def _late(asked: Asked, one: Look, end: End) -> End:
+    """Who came by a move that was under way when they were asked for goes off, too."""
+
+    def read(_: Cell) -> bool:
+        return bool(host_guests.still_on(one.place.name))
+
+    if not scatter.gather([one.place.cell], read, timeout=ASK_SECONDS).answers.get(one.place.cell.id):
+        return end
+    found: End | Place = ask(asked, one)
+    if isinstance(found, Place):
+        [one], [found] = follow([found], off(), asked.screen, asked.interval, asked.patience)
+    return End(end.host, found.code, f"{end.sentence}\n{found.sentence}", found.look or one)
 
 
 def ask_and_tell(asked: Asked, looks: Sequence[Look]) -> tuple[list[Place], dict[str, End]]:

@@ -94,8 +94,9 @@ def find(names: Sequence[str], folder: Path, run: Path, logs: Path) -> tuple[lis
         process = local(name, folder, run, logs)
         if process is not None:
             found[name] = _by_env_file(process)
-    if settings.ROLE == "host" and settings.HOST in names:  # as a unit has it, whose env file has another name
-        found.setdefault(settings.HOST, _ourselves())
+    if settings.ROLE == "host" and settings.HOST in names:  # also where a unit's env file has another name
+        process = local(settings.HOST, folder, run, logs)
+        found[settings.HOST] = _ourselves(process)
     rest = [name for name in names if name not in found]
     silent: list[str] = []
     if rest and settings.ROLE != "host":
@@ -160,13 +161,13 @@ def _by_env_file(process: Node) -> Place:
     return Place(process.name, BINARIES[process.role], cell, process)
 
 
-def _ourselves() -> Place:
+def _ourselves(process: Node | None) -> Place:
     """The host whose settings these are."""
     cell = Cell(
         id=settings.CELL_UUID, name=settings.CELL_NAME or "its cell", database_url=settings.CELL_DATABASE_URL,
         broker_url=settings.CELL_BROKER_URL,
     )  # fmt: skip
-    return Place(settings.HOST, COMPUTE, cell)
+    return Place(settings.HOST, COMPUTE, cell, process)
 
 
 def _cell0() -> Cell:

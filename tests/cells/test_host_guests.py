@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from cells.context import target_cell
 from cells.models import Cell
-from compute import host_guests
+from compute import host_guests, power
 from compute.host_guests import Line
 from compute.models import Instance, Service
 from compute.virt.base import PowerState
@@ -62,13 +62,15 @@ def on_its_machine(cloud, servers, settings, tmp_path) -> Iterator[FakeDriver]:
 
 
 @contextmanager
-def works(cloud) -> Iterator[None]:
-    """The host carries out what it is asked for, meanwhile."""
+def works(cloud, then: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """The host carries out what it is asked for, meanwhile; `then` happens, once it can."""
     over = threading.Event()
 
     def work() -> None:
+        happened = False
         while not over.wait(0.05):
             cloud.work()
+            happened = happened or then()
         connections.close_all()
 
     with cloud.hosts["host1"].with_keeper():
@@ -147,6 +149,29 @@ def test_a_drain_closes_the_host_and_its_guests_go_off_before_it_is_drained(host
     cloud.work()
     assert powers(cloud) == {PowerState.SHUTDOWN}
     assert host("undrain", "host1", "--wait-for-answer", "1").code in (0, 3)
+
+
+def test_a_server_that_is_on_when_all_others_are_off_goes_off_too(host, api, cloud, servers):
+    """It came by a move that was under way; here somebody turned it on, on the machine itself."""
+    at = cloud.hosts["host1"]
+    now = timezone.now()
+    with target_cell(at.cell):
+        Service.objects.filter(host="host1").update(draining_since=now, drain_wanted=True)
+
+    def once() -> bool:
+        with target_cell(at.cell):
+            if powers(cloud) != {PowerState.SHUTDOWN} or host_guests.has_open("host1"):
+                return False
+            at.driver.power_on(Instance.objects.get(uuid=servers[0]).as_guest())
+            power.sync("host1", at.driver)
+            return bool(Service.objects.filter(host="host1").update(drained_at=now))
+
+    with works(cloud, once):
+        done = host("drain", "host1", "--shutdown-guests", *QUICK)
+    assert done.code == 0, done.out + done.err
+    assert "host1 is drained" in done.out
+    assert "host1: 1 of 1 guests are off after" in done.out
+    assert powers(cloud) == {PowerState.SHUTDOWN}
 
 
 @pytest.mark.parametrize("verb", ["shutdown-guests", "drain"])
