@@ -72,12 +72,12 @@ def _lists(rows: list[dict[str, Any]]) -> str:
 def _down(found: dict[str, Any]) -> str:
     text = (
         "## While a cell is down\n\n"
-        f"{found['cells']} cells with {found['servers']:,} servers on PostgreSQL; {found['requests']} requests, of list\n"
-        "(1,000 servers), detail (100), show, services and boot in turn, through gunicorn. One cell after the other\n"
-        "refuses connections, accepts them and never answers (also those that are open), answers after 5 s. A cell\n"
-        f"has {found['timeout_s']:g} s to answer. \"First\" is the slowest of the first requests after the failure, one\n"
-        "of each client; \"back\" is from its end until no answer of any process has UNKNOWN servers. Ratios are to\n"
-        "all up.\n\n"
+        f"{found['cells']} cells with {found['servers']:,} servers on PostgreSQL; {found['requests']} requests, of\n"
+        "list (1,000 servers), detail (100), show, services and boot in turn, through gunicorn. One cell after the\n"
+        "other refuses connections, accepts them and never answers (also those that are open), answers after 5 s. A\n"
+        f"cell has {found['timeout_s']:g} s to answer. \"First\" is the slowest of the first requests after the\n"
+        "failure, one of each client; \"back\" is from its end until no answer of any process has UNKNOWN servers.\n"
+        "Ratios are to all up.\n\n"
         "| cell | clients | first | p50 | ratio | p95 | ratio | slowest later one | to all-up p95 | back |\n"
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
     )
