@@ -7,11 +7,14 @@ import pty
 import re
 import signal
 
+import pytest
 from django.utils import timezone
 
 from cells.models import InstanceMapping
 from compute.models import Flavor
 from compute.virt.base import VirtError
+
+pytestmark = pytest.mark.live  # a process for every command: a second each
 
 
 def test_a_list_for_people_and_for_programs(shell, boot):
