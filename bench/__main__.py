@@ -10,10 +10,12 @@ import subprocess
 import sys
 from typing import Any
 
-from bench import boots, drain, emptying, place, report
+from bench import boots, drain, emptying, grace, place, report
 from deploy.local import postgres
 
 WHAT = ("lists", "boots", "drain", "emptying", "down", "all")
+
+WHAT = ("lists", "boots", "drain", "emptying", "grace", "all")
 
 
 def main() -> None:
@@ -33,6 +35,8 @@ def main() -> None:
         found["drain"] = drain.run()
     if options.what in ("emptying", "all"):
         found["emptying"] = emptying.run(options.servers)
+    if options.what in ("grace", "all"):
+        found["grace"] = grace.run()
     if options.what in ("lists", "all"):
         state = place.prepare()
         from bench import lists  # noqa: PLC0415  its models need the settings that were just made

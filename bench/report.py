@@ -49,6 +49,8 @@ def page(found: dict[str, Any]) -> str:
         parts.append(_drain(found["drain"]))
     if "emptying" in found:
         parts.append(_emptying(found["emptying"]))
+    if "grace" in found:
+        parts.append(_grace(found["grace"]))
     return "\n".join(parts)
 
 
@@ -136,4 +138,23 @@ def _emptying(row: dict[str, Any]) -> str:
         f"| {row['servers']} | {row['left_s']:.1f} s | {row['floor_s']:.1f} s | **{row['ratio']:.2f}** "
         f"| {row['mean_move_s']:.2f} s | {row['ratio_to_moves']:.2f} | {row['most_at_once']} | {row['lost']} "
         f"| {' + '.join(str(n) for n in row['at_others'])} |\n"
+    )
+
+
+def _grace(row: dict[str, Any]) -> str:
+    answered = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in row["answered_s"].items())
+    return (
+        "## Guests get their grace\n\n"
+        f"{row['guests']} guests of one fake host with {row['slots']} slots are stopped at once by 8 clients: some go\n"
+        "off at once, some after 3, 6 or 9 s, some hear only the second signal; those that never obey are asked last.\n"
+        "The floor is the slowest guest; above it are all requests, and all bookkeeping. Late is what passes between the\n"
+        "end of a guest and that of its server's stop on record. A step that runs has a slot, one that waits has none;\n"
+        "typical is the median of the slots in use while guests were waited for.\n\n"
+        "| guests | slowest | total | ratio | asked all | late, median | late, most | waiting, most "
+        "| slots in use, most | typical |\n"
+        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
+        f"| {row['guests']} | {row['slowest_s']:.1f} s | {row['total_s']:.1f} s | **{row['ratio']:.2f}** "
+        f"| {row['asked_s']:.1f} s | {row['late_median_s'] * 1000:.0f} ms | {row['late_most_s']:.2f} s "
+        f"| {row['waiting_most']} | {row['busy_most']} | {row['busy_typical']:.0f} |\n\n"
+        f"Other requests of the host meanwhile, from the request to the end: {answered}.\n"
     )

@@ -68,9 +68,9 @@ class Stage:
             self._images[name] = made.id
         return self._images[name]
 
-    def order(self, image: str, host: str = "", name: str = "s") -> str:
+    def order(self, image: str, host: str = "", name: str = "s", **more: Any) -> str:
         """Ask for one server; its id. AssertionError unless it was accepted."""
-        server = {"name": name, "imageRef": image, "flavorRef": FLAVOR, "networks": "none"}
+        server = {"name": name, "imageRef": image, "flavorRef": FLAVOR, "networks": "none", **more}
         if host:
             server["host"] = host
         answer = self.call("POST", "/servers", {"server": server})

@@ -1,0 +1,40 @@
+"""Fifty guests with wills of their own are stopped at once, and nobody waits for nothing.
+
+How waiting is done. The step of a stop starts the guest's clock, which is kept with the guest, and parks itself: a
+row in the state "waiting", no thread, no slot, no message. One thread of the host's process, the keeper, knows for
+every clock when something is due, and hears from the hypervisor the moment a guest is off; the scribe, another thread,
+writes that into the row, whose message then goes out again on the ops lane. So what a host does meanwhile costs what
+it always costs.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from tests.live import fifty
+from tests.live.cloud import Cloud
+from tests.live.stage import Stage
+
+LATE = 2.0  # seconds
+
+
+@pytest.mark.live
+def test_fifty_guests_take_as_long_as_the_slowest_and_the_host_goes_on(fake_cloud: Cloud):
+    stage = Stage(fake_cloud)
+    stopped = fifty.stop_them(stage, "host1", "cell1", "fifty")
+    try:
+        for begins, words in stopped.words.items():
+            assert [said for said in words if not said.startswith(begins)] == []
+        # From the moment the last of them was accepted: the requests themselves are not what is asked about here.
+        assert stopped.total - stopped.accepted < fifty.SLOWEST + LATE, stopped
+        assert max(stopped.late) < LATE
+        assert statistics.median(stopped.late) < 0.5
+        calm = stopped.busy.calm()
+        assert stopped.busy.most("waiting", calm) > 25
+        assert stopped.busy.most("running", calm) <= fifty.ENDS_AT_ONCE  # those whose guest has just gone off
+        assert stopped.busy.typical("running", calm) == 0
+        assert {what: took for what, took in stopped.answered.items() if took >= 1} == {}
+    finally:
+        stage.empty()
