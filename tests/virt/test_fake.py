@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -317,3 +318,82 @@ def _raw_image() -> Image:
 
 def _write_raw(target: Path) -> None:
     target.write_bytes(bytes(4096))
+
+
+def behaving(**wishes: str) -> Image:
+    """Of guests that take their shutdown so."""
+    return replace(_raw_image(), properties={f"fake_{name}": value for name, value in wishes.items()})
+
+
+def fake_guest(driver: FakeDriver, **wishes: str) -> str:
+    guest = Bench(driver, Path(), Path()).guest(behaving(**wishes))
+    driver.spawn(guest, _write_raw)
+    return guest.uuid
+
+
+@pytest.fixture
+def driver() -> Iterator[FakeDriver]:
+    made = FakeDriver()
+    yield made
+    made.close()
+
+
+def test_a_guest_that_boots_hears_nothing_for_a_while(driver: FakeDriver):
+    uuid = fake_guest(driver, shutdown_deaf="0.8")
+    clock = driver.power_off(uuid, 30, 0.3)
+    assert clock.how == "guest"
+    assert 0.8 <= clock.ended - clock.begun < 10
+    assert clock.signals >= 2
+
+
+@pytest.mark.parametrize(("agent", "by"), [("yes", "agent"), ("hangs", "acpi"), ("no", "acpi")])
+def test_a_fake_guest_may_have_an_agent(driver: FakeDriver, agent: str, by: str):
+    clock = driver.power_off(fake_guest(driver, agent=agent), 30, 10)
+    assert (clock.how, clock.by) == ("guest", by)
+    assert (clock.ended - clock.begun >= 1.0) == (agent == "hangs")
+
+
+def test_an_agent_listens_when_its_guest_has_booted(driver: FakeDriver):
+    uuid = fake_guest(driver, agent="yes", shutdown_deaf="0.5", shutdown_delay="0.2")
+    clock = driver.power_off(uuid, 30, 0.6)
+    assert (clock.how, clock.by, clock.signals) == ("guest", "acpi, agent", 2)
+
+
+def test_a_guest_may_crash_when_it_is_to_shut_down(driver: FakeDriver):
+    uuid = fake_guest(driver, shutdown_ends="crash")
+    clock = driver.power_off(uuid, 30, 10)
+    assert clock.how == "crashed"
+    assert driver.power_state(uuid) is PowerState.CRASHED
+    assert driver.effects(uuid)[-1].effect is Effect.CRASHED
+
+
+def test_a_guest_may_boot_again_instead_of_going_off(driver: FakeDriver):
+    uuid = fake_guest(driver, shutdown_ends="reboot")
+    clock = driver.power_off(uuid, 0.7, 0.3)
+    assert (clock.how, clock.why) == ("forced", "")
+    assert clock.signals >= 2
+    happened = [one.effect for one in driver.effects(uuid)]
+    assert happened.count(Effect.REBOOTED_BY_GUEST) >= 2
+    assert happened[-1] is Effect.OFF_BY_FORCE
+
+
+def test_how_guests_shut_down_is_read_from_a_setting():
+    wish = parse_orders("shutdown.deaf=15,shutdown.agent=hangs,shutdown.ends=reboot").shutdown
+    assert (wish.deaf, wish.agent, wish.ends) == (15, "hangs", "reboot")
+    with pytest.raises(ValueError, match="ends in no 'fire'"):
+        parse_orders("shutdown.ends=fire")
+
+
+def test_a_keeper_hears_at_once_what_another_process_did(tmp_path: Path):
+    """As the worker of a host and a command of its operator do; here two drivers on one file."""
+    one, other = (FakeDriver(state=tmp_path / "fake.db") for _ in range(2))
+    heard: list[str] = []
+    one.on_change(heard.append)
+    mine, theirs = (fake_guest(one, shutdown_ignore="1") for _ in range(2))
+    begun = time.monotonic()
+    other.power_off(theirs, 0)
+    wait_until(lambda: theirs in heard, "it is heard of")
+    assert time.monotonic() - begun < 5
+    assert mine not in heard
+    one.close()
+    other.close()
