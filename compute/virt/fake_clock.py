@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from compute.virt.base import PowerState
 from compute.virt.fake_state import SHARED_SECONDS, State
 
 
@@ -58,7 +59,8 @@ class Lookout:
     def start(self) -> None:
         """Without a file there are no others."""
         if self._thread is None and self._state.file is not None:
-            self._thread = threading.Thread(target=self._run, name="fake-lookout", daemon=True)
+            seen = self._state.version(), self._state.powers()
+            self._thread = threading.Thread(target=self._run, args=seen, name="fake-lookout", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
@@ -67,8 +69,7 @@ class Lookout:
         if self._thread is not None:
             self._thread.join(5)
 
-    def _run(self) -> None:
-        version, powers = self._state.version(), self._state.powers()
+    def _run(self, version: int, powers: dict[str, PowerState]) -> None:
         while not self._closing.wait(SHARED_SECONDS):
             before, version = version, self._state.version()
             if version == before:

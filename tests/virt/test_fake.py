@@ -388,8 +388,8 @@ def test_a_keeper_hears_at_once_what_another_process_did(tmp_path: Path):
     """As the worker of a host and a command of its operator do; here two drivers on one file."""
     one, other = (FakeDriver(state=tmp_path / "fake.db") for _ in range(2))
     heard: list[str] = []
-    one.on_change(heard.append)
     mine, theirs = (fake_guest(one, shutdown_ignore="1") for _ in range(2))
+    one.on_change(heard.append)
     begun = time.monotonic()
     other.power_off(theirs, 0)
     wait_until(lambda: theirs in heard, "it is heard of")
