@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -171,6 +172,20 @@ def test_a_hurry_that_comes_while_the_delete_is_just_about_to_wait_is_not_lost(a
     is_gone(cloud, server_id)
 
 
+def test_no_hurry_is_lost_whenever_it_comes(api, cloud):
+    for _ in range(6):
+        server_id, host = deaf(api, cloud)
+        api.delete(f"/servers/{server_id}?shutdown_type=SOFT")
+        both = [partial(host.run, stories.only_step(cloud).pk),
+                partial(api.delete, f"/servers/{server_id}?shutdown_type=HARD")]  # fmt: skip
+        with host.with_keeper():
+            began = time.monotonic()
+            stories.at_once(2, partial(_do, both))
+            cloud.work_until(lambda uuid=server_id: cloud.row(uuid).deleted)
+            assert time.monotonic() - began < 30  # of 60
+        is_gone(cloud, server_id)
+
+
 def test_a_hurry_that_comes_before_the_delete_began_is_not_lost(api, cloud):
     server_id, host = deaf(api, cloud)
     api.delete(f"/servers/{server_id}?shutdown_type=SOFT")
@@ -305,6 +320,10 @@ def test_a_host_killed_between_the_end_of_the_grace_and_that_of_the_guest_ends_r
         cloud.work()
     is_gone(cloud, server_id)
     assert outcomes(cloud, server_id)[0][1].startswith("guest shut down in ")
+
+
+def _do(what, number):
+    return what[number]()
 
 
 def _ended(cloud, server_id, kept):
