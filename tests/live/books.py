@@ -49,7 +49,7 @@ def unfinished(cloud: Cloud) -> list[str]:
         if row.vm_state == "building" or row.task_state:
             left.append(f"{row.name} on {row.host or row.cell} is {row.vm_state}/{row.task_state}")
     for cell in CELLS:
-        steps = "SELECT name, server_id, host, state FROM compute_step WHERE state IN ('queued', 'running')"
+        steps = "SELECT name, server_id, host, state FROM compute_step WHERE state IN ('queued', 'running', 'waiting')"
         for name, uuid, host, state in cloud.ask(cell, steps):
             left.append(f"step {name} of {uuid} on {host or cell} is {state}")
     return left
