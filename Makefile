@@ -46,8 +46,8 @@ lint: ## style, types, imports, settings, migrations
 test-fast: ## everything but real guests and kills, on SQLite
 	$(PYTEST) -n 2 $(FAST) $(STRICT)
 
-test-postgres: ## the same on a PostgreSQL server of its own
-	$(PYTHON) -m deploy.local.postgres $(PYTEST) -n 2 $(FAST) $(STRICT)
+test-postgres: ## those of them that use a database, on a PostgreSQL server of its own
+	$(PYTHON) -m deploy.local.postgres $(PYTEST) -n 2 -p tests.databases $(FAST) $(STRICT)
 
 test-live: ## real Redis, workers, guests and clients, and what happens when they are killed
 	$(PYTEST) -n 2 --dist loadscope -p tests.live.together -m "live or chaos" $(STRICT)

@@ -9,12 +9,14 @@ from urllib.parse import quote
 import pytest
 from django.conf import settings as django_settings
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import TransactionTestCase
 from rest_framework.test import APIClient
 
 from cells import health
 from cells.models import Cell
 from cloud.caller import Caller
+from tests import databases
 from tests.byhand import Cloud
 
 PROJECT, OTHER_PROJECT = "a" * 32, "b" * 32
@@ -25,6 +27,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "cells" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.django_db(transaction=True, databases="__all__"))
+
+
+@pytest.fixture(autouse=True)
+def _no_database_in_secret(request: pytest.FixtureRequest) -> Iterator[None]:
+    """`make test-postgres` leaves out the tests that use none."""
+
+    def refuse(connection: BaseDatabaseWrapper) -> None:
+        raise AssertionError(f"{request.node.nodeid} opens the database {connection.alias} and is not marked so")
+
+    with pytest.MonkeyPatch.context() as patch:
+        if not databases.used_by(request.node):
+            patch.setattr(BaseDatabaseWrapper, "connect", refuse)
+        yield
 
 
 def connections_are_kept(case: TransactionTestCase) -> bool:

@@ -1,0 +1,23 @@
+"""pytest -p tests.databases: only the tests that use a database. What the others find they find on any.
+
+A test that opens one without being among them fails (`tests.conftest`), so none can be left out unseen.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+USES = {"db", "transactional_db", "cells", "_no_memories"}  # fixtures
+
+
+def used_by(item: pytest.Item) -> bool:
+    """Whether a test may open a database."""
+    return item.get_closest_marker("django_db") is not None or not USES.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the others."""
+    others = [item for item in items if not used_by(item)]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if used_by(item)]
