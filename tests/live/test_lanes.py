@@ -14,9 +14,9 @@ SLOTS = 2
 
 @pytest.fixture(scope="module")
 def small_cloud() -> Iterator[Cloud]:
-    """Hosts with two slots, whose guests ignore the power button for 15 seconds."""
-    deaf = {"STILLWATER_FAKE_ORDERS": "shutdown.ignore=1", "STILLWATER_SHUTDOWN_TIMEOUT": "15"}
-    cloud = Cloud("fake", STILLWATER_HOST_SLOTS=str(SLOTS), **deaf)
+    """Hosts with two slots, which take 15 seconds for a hard reboot."""
+    slow = {"STILLWATER_FAKE_ORDERS": "reboot_hard.delay=15"}
+    cloud = Cloud("fake", STILLWATER_HOST_SLOTS=str(SLOTS), **slow)
     try:
         cloud.up()
         yield cloud
@@ -24,15 +24,15 @@ def small_cloud() -> Iterator[Cloud]:
         cloud.end()
 
 
-def steps_of_stops(cloud: Cloud, cell: str) -> dict[str, int]:
-    """How many stops of a cell run, and how many wait."""
+def steps_of_reboots(cloud: Cloud, cell: str) -> dict[str, int]:
+    """How many reboots of a cell run, and how many wait."""
     with sqlite3.connect(cloud.directory / f"{cell}.sqlite3") as database:
-        found = database.execute("SELECT state, count(*) FROM compute_step WHERE name = 'power_off' GROUP BY state")
+        found = database.execute("SELECT state, count(*) FROM compute_step WHERE name = 'reboot' GROUP BY state")
         return dict(found.fetchall())
 
 
 @pytest.mark.live
-def test_a_console_answers_while_slow_stops_fill_the_host(small_cloud):
+def test_a_console_answers_while_slow_reboots_fill_the_host(small_cloud):
     member, admin = small_cloud.sdk(), small_cloud.sdk(admin=True)
     image, flavor = member.image.find_image("micro"), member.compute.find_flavor("m1.nano")
     made = [
@@ -46,11 +46,11 @@ def test_a_console_answers_while_slow_stops_fill_the_host(small_cloud):
     assert len(full) > SLOTS
 
     for server in full:
-        member.compute.stop_server(server)
+        member.compute.reboot_server(server, "HARD")
 
     cell = busiest.replace("host", "cell")
     expected = {"running": SLOTS, "queued": len(full) - SLOTS}
-    eventually("the slots are full", lambda: steps_of_stops(small_cloud, cell) == expected, seconds=10)
+    eventually("the slots are full", lambda: steps_of_reboots(small_cloud, cell) == expected, seconds=10)
     output = member.compute.get_server_console_output(full[-1])
     assert "STILLWATER READY" in output["output"]
-    assert steps_of_stops(small_cloud, cell) == expected  # the console waited for nobody
+    assert steps_of_reboots(small_cloud, cell) == expected  # the console waited for nobody
