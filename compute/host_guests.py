@@ -90,8 +90,6 @@ def ask(host: str, *, by: str, at_once: int = 0, seconds: float | None = None) -
         new = [(farewell.priority(one.metadata), one) for one in are_on(host).order_by("pk") if one.uuid not in listed]
         for rank, instance in sorted(new, key=lambda ranked: ranked[0]):
             _open(instance, DOWN, request_id, by, {"source": host, "rank": rank} | words)
-    if new:
-        logger.info("host.guests_go_down", host=host, servers=len(new), request_id=request_id, by=by)
     return request_id if new or listed else ""
 
 

@@ -64,7 +64,7 @@ def test_every_guest_that_is_on_goes_off_and_its_own_log_says_so(api, admin, clo
 
 def test_lower_priorities_go_first_and_equal_ones_together(api, cloud, host):
     last, first, second, also_first = priorities(api, cloud, 10, -5, 0, -5)
-    host.driver.orders.shutdown(delay=0.2)
+    host.driver.orders.shutdown(delay=1)
     with host.with_keeper():
         ask(cloud)
         cloud.work()
@@ -93,6 +93,20 @@ def test_no_more_at_once_than_wanted(api, cloud, host):
 
         cloud.work_until(over)
     assert most == 2
+    assert is_off(cloud, *servers)
+    settled(cloud)
+
+
+def test_turns_taken_at_the_same_moment_are_no_more_than_wanted(api, cloud, host):
+    servers = boot(api, cloud, 6)
+    host.driver.orders.shutdown(ignore=True)
+    with host.with_keeper():
+        ask(cloud, at_once=2)
+        steps = [step_of(cloud, server_id).pk for server_id in servers]
+        stories.at_once(6, lambda number: host.run(steps[number]))
+        assert sorted(line.state for line in read(cloud).values()) == ["shutting down"] * 2 + ["waiting"] * 4
+        ask(cloud, seconds=0)
+        cloud.work_until(lambda: not host.waiting())
     assert is_off(cloud, *servers)
     settled(cloud)
 

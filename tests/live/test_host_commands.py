@@ -65,7 +65,7 @@ def test_a_drain_is_followed_from_two_terminals_and_ends_with_the_last_operation
         documents, second_code = ended(second)
 
     assert (code, second_code) == (0, 0)
-    assert re.search(rf"host1: stop of {server} is running: .*, ends within \d+ s", out), out
+    assert re.search(rf"host1: stop of {server} is \w+: .*, ends within \d+ s", out), out
     assert re.search(r"host1 is drained after [\d.]+ s\. It stays so until: manage.py host undrain host1", out), out
     states = [json.loads(line)["hosts"][0]["state"] for line in documents.splitlines()]
     assert states[-1] == "drained"
@@ -136,6 +136,64 @@ def test_a_killed_host_does_not_answer_and_comes_back_drained(cloud):
     back = host(cloud, "start", "host1")
     assert (back.returncode, "To have it take work: manage.py host undrain host1" in back.stdout) == (0, True)
     assert row(cloud, "host1")["state"] == "drained"
+
+
+# -- with its guests
+
+
+def test_guests_go_off_with_their_host_and_come_back_with_it(cloud):
+    """Killed in the middle; its own machine restarts it; and it stays closed until somebody opens it."""
+    server = running_on(cloud, "host1")
+    refused = host(cloud, "shutdown-guests", "host1")
+    assert (refused.returncode, "host drain host1 --shutdown-guests" in refused.stderr) == (1, True)
+    cloud.sdk().compute.set_server_metadata(server, termination_grace_period_seconds="12")
+    with terminal(cloud, "drain", "host1", "--shutdown-guests") as process:
+        eventually("it is signalled", lambda: "shuts down: 1 signal" in said(process), pause=0.1)
+        clock = clock_of(cloud, server)
+        cloud.kill("host1", signal.SIGKILL)
+        assert host(cloud, "start", "host1").returncode == 0
+        out, code = ended(process)
+    assert code == 0, out
+    assert f"({server}) is off: forced off after" in out
+    assert "host1 is drained" in out
+    assert clock_of(cloud, server)["begun"] == clock["begun"]
+    assert status_of(cloud, server) == "SHUTOFF"
+    assert host(cloud, "restart", "host1").returncode == 0
+    assert status_of(cloud, server) == "SHUTOFF"
+    assert host(cloud, "undrain", "host1").returncode == 0
+    eventually("it runs again", lambda: status_of(cloud, server) == "ACTIVE")
+    actions = list(cloud.sdk().compute.server_actions(server))
+    assert [action.action for action in actions[:2]] == ["start", "stop"]
+    cloud.sdk().compute.delete_server_metadata(server, ["termination_grace_period_seconds"])
+
+
+def test_without_worker_and_database_the_machines_own_command_turns_them_off(cloud):
+    server = running_on(cloud, "host1")
+    own = {"STILLWATER_ENV_FILE": str(cloud.directory / "env/host1.env")}
+    cloud.kill("host1", signal.SIGKILL)
+    elsewhere = host(cloud, "shutdown-guests", "host1", "--wait-for-answer", "5")
+    assert (elsewhere.returncode, "its worker does not run" in elsewhere.stdout) == (3, True)
+    away = {"STILLWATER_CELL_DATABASE_URL": "sqlite:////proc/nowhere/x.sqlite3"}
+    done = host(cloud, "shutdown-guests", "host1", "--timeout", "2", **own, **away)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "does not answer" in done.stdout
+    assert f"({server}) is off: forced off after 2 s" in done.stdout
+    assert status_of(cloud, server) == "ACTIVE", "nobody could write it down"
+    assert host(cloud, "start", "host1").returncode == 0
+    eventually("it is down, then up again", lambda: [
+        action.action for action in cloud.sdk().compute.server_actions(server)
+    ][:2] == ["start", "stop"])  # fmt: skip
+    eventually("it runs again", lambda: status_of(cloud, server) == "ACTIVE")
+
+    cloud.sdk().compute.set_server_metadata(server, termination_grace_period_seconds="2")
+    stopped = host(cloud, "stop", "host1", "--shutdown-guests", **own)
+    assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+    assert f"({server}) is off: forced off after 2 s" in stopped.stdout
+    assert cloud.daemon("host1").pid() is None
+    assert status_of(cloud, server) == "SHUTOFF"
+    assert host(cloud, "start", "host1").returncode == 0
+    eventually("it runs again", lambda: status_of(cloud, server) == "ACTIVE")
+    cloud.sdk().compute.delete_server_metadata(server, ["termination_grace_period_seconds"])
 
 
 # -- processes
@@ -361,9 +419,26 @@ def stop_slowly(cloud: Cloud, name: str) -> str:
         compute.start_server(server)
         eventually("it runs", lambda: status_of(cloud, server) == "ACTIVE", pause=0.1)
     compute.stop_server(server)
-    question = f"SELECT 1 FROM compute_step WHERE server_id = '{server}' AND state = 'running'"
+    question = f"SELECT 1 FROM compute_step WHERE server_id = '{server}' AND state IN ('running', 'waiting')"
     eventually("the stop is begun", lambda: cloud.ask(cell_of(name), question), pause=0.1)
     return server
+
+
+def running_on(cloud: Cloud, name: str) -> str:
+    """A server of this host; all of its servers run."""
+    compute = cloud.sdk().compute
+    here = [one for one in cloud.sdk(admin=True).compute.servers(all_projects=True) if one.compute_host == name]
+    for one in here:
+        if one.status == "SHUTOFF":
+            compute.start_server(one.id)
+    eventually("they run", lambda: {status_of(cloud, one.id) for one in here} == {"ACTIVE"}, pause=0.2)
+    return str(here[0].id)
+
+
+def clock_of(cloud: Cloud, server: str) -> dict[str, Any]:
+    """Of its newest step that has one."""
+    question = f"SELECT clock FROM compute_step WHERE server_id = '{server}' AND clock IS NOT NULL ORDER BY id DESC"
+    return json.loads(cloud.ask("cell1", question)[0][0])
 
 
 def cell_of(name: str) -> str:
