@@ -112,7 +112,7 @@ class Shutdown(Driver):
     def _off(self, uuid: str, clock: Clock) -> Clock:
         """Its end, as the hypervisor saw it; a guest that is gone ended as was said before."""
         how = self.how_ended(uuid)
-        return self._kept(uuid, clock.end(clock.now(), clock.how if how == "gone" and clock.how else how))
+        return self._noted(uuid, clock.end(clock.now(), clock.how if how == "gone" and clock.how else how))
 
     def _noted(self, uuid: str, clock: Clock) -> Clock:
         """A guest that hangs may keep us from writing it down; not from going on, and from pulling the plug."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from compute.virt import load
-from compute.virt.base import Driver, Guest, GuestNotFound, PowerState
+from compute.virt.base import Driver, Guest, GuestNotFound, HypervisorUnavailable, PowerState
 from compute.virt.clock import HURRY, Clock
 from deploy.local.libvirtd import LibvirtHost
 from tests.virt.conftest import GUESTS, Bench, wait_until
@@ -310,11 +310,14 @@ class Killed(BaseException):
 PRIMITIVES = ("clock", "keep_clock", "signal_shutdown", "cut_power", "how_ended")
 
 
-@pytest.mark.parametrize("side", ["before", "after"])
+@pytest.mark.parametrize("side", ["before", "after", "away"])
 def test_killed_before_and_after_everything_it_does_the_next_life_ends_it_at_the_same_deadline(
     ward: Ward, side: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """One guest, a life for each of its kill points; each life goes on where the one before it died."""
+    """One guest, a life for each of its kill points; each life goes on where the one before it died.
+
+    So does one that finds the hypervisor away at each call.
+    """
     guest, driver, deaths = ward.deaf(), ward.driver, 0
     begun = driver.begin_shutdown(guest.uuid, SHORT, EVERY)
     done: set[tuple[str, int, str]] = set()
@@ -325,8 +328,8 @@ def test_killed_before_and_after_everything_it_does_the_next_life_ends_it_at_the
             point = (verb, kept.signals if kept else 0, kept.how + str(kept.runs) if kept else "")
             first_time = point not in done
             done.add(point)
-            if first_time and side == "before":
-                raise Killed
+            if first_time and side != "after":
+                raise Killed if side == "before" else HypervisorUnavailable("away")
             result = real(*args)
             if first_time:
                 raise Killed
@@ -340,7 +343,7 @@ def test_killed_before_and_after_everything_it_does_the_next_life_ends_it_at_the
     while clock is not None and clock.runs:
         try:
             clock = driver.turn(guest.uuid)
-        except Killed:
+        except (Killed, HypervisorUnavailable):
             deaths += 1
     assert clock is not None
     assert deaths >= 7, done

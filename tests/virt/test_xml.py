@@ -11,6 +11,7 @@ import pytest
 libvirt = pytest.importorskip("libvirt")
 
 from compute.virt.base import (  # noqa: E402 - libvirt may be absent where only the fake is used
+    Farewell,
     Guest,
     GuestInvalidState,
     GuestNotFound,
@@ -22,11 +23,12 @@ from compute.virt.base import (  # noqa: E402 - libvirt may be absent where only
     PowerState,
     VirtError,
 )
-from compute.virt.libvirt import xml  # noqa: E402
+from compute.virt.libvirt import agent, xml  # noqa: E402
 from compute.virt.libvirt.errors import kind_of, translated  # noqa: E402
 from compute.virt.libvirt.guest import LibvirtGuest, power_state  # noqa: E402
 
 NASTY = "</title><devices/>&\"'<!--\n\x00\x1b ü 🐧"
+NASTY_TEXT = "</clock>\"'<!-- ü 🐧"
 GUEST = Guest(
     uuid="6f0a1d3e-0000-4000-8000-000000000001",
     name="instance-0000002a",
@@ -177,3 +179,35 @@ def test_every_state_of_libvirt_is_known():
     assert power_state(off, crashed, has_saved_memory=True) is PowerState.SUSPENDED
     assert power_state(libvirt.VIR_DOMAIN_SHUTDOWN, 0) is PowerState.RUNNING
     assert power_state(99, 0) is PowerState.NOSTATE
+
+
+@pytest.mark.parametrize(("word", "there"), [("yes", 1), ("True", 1), (" 1", 1), ("no", 0), ("", 0), ("maybe", 0)])
+def test_a_guest_whose_image_has_an_agent_has_a_channel_for_it(word: str, there: int):
+    image = replace(GUEST.image, properties={"hw_qemu_guest_agent": word})
+    written = definition(replace(GUEST, image=image))
+    targets = ET.fromstring(written).findall("devices/channel[@type='unix']/target")
+    assert [target.get("name") for target in targets] == ["org.qemu.guest_agent.0"] * there
+    assert not agent.is_there(written), "nobody listens in a definition"
+    assert agent.is_there(written.replace('name="org.qemu', 'state="connected" name="org.qemu')) == bool(there)
+
+
+@pytest.mark.parametrize(("seconds", "priority"), [(None, 0), (0, -7), (3600, 12)])
+def test_how_a_guest_wants_to_be_shut_down_is_read_as_it_was_written(seconds, priority):
+    guest = replace(GUEST, display_name="n", shutdown_timeout=seconds, shutdown_priority=priority)
+    element = ET.fromstring(definition(guest)).find(f"metadata/{{{xml.NAMESPACE}}}guest")
+    assert xml.farewell(ET.tostring(element, encoding="unicode")) == guest.farewell
+
+
+def test_what_somebody_else_wrote_of_a_shutdown_is_not_believed():
+    said = "<guest><name>n</name><shutdown_timeout>soon</shutdown_timeout><shutdown_priority/></guest>"
+    assert xml.farewell(said) == Farewell("n")
+    assert xml.farewell("<guest/>") == Farewell("")
+    assert xml.note_text(xml.note_xml("clock", NASTY_TEXT)) == NASTY_TEXT
+    assert xml.note_text("") == ""
+
+
+@pytest.mark.parametrize("reason", ["SHUTTING_DOWN", "SNAPSHOT", "DUMP", "STARTING_UP"])
+def test_a_pause_of_a_moment_is_none(reason: str):
+    code = getattr(libvirt, f"VIR_DOMAIN_PAUSED_{reason}")
+    assert power_state(libvirt.VIR_DOMAIN_PAUSED, code) is PowerState.RUNNING
+    assert power_state(libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER) is PowerState.PAUSED

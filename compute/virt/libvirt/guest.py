@@ -63,8 +63,6 @@ REASONS: Mapping[tuple[int, int], PowerState] = {
 ENDS: Mapping[int, str] = {
     libvirt.VIR_DOMAIN_SHUTOFF_SHUTDOWN: "guest",
     libvirt.VIR_DOMAIN_SHUTOFF_DESTROYED: "forced",
-    libvirt.VIR_DOMAIN_SHUTOFF_CRASHED: "crashed",
-    libvirt.VIR_DOMAIN_SHUTOFF_FAILED: "crashed",
 }
 OFF = frozenset({PowerState.SHUTDOWN, PowerState.CRASHED, PowerState.SUSPENDED})
 
@@ -111,21 +109,25 @@ class LibvirtGuest:
         return clock
 
     def keep_clock(self, clock: Clock) -> None:
-        """Of a domain that is gone by now: GuestNotFound."""
-        if not clock.signalled:  # the first time
+        """Of a domain that is gone by now: GuestNotFound. The first may take long: without it there is no clock."""
+        first = not clock.signalled
+        seconds = CALL_SECONDS if first and not clock.how else NOTE_SECONDS
+        if first:
             with suppress(GuestInvalidState):
-                self._note(BOOT_NAMESPACE, BOOT_PREFIX, note_xml("boot", repr(clock.begun)), NOW)
-        self._note(CLOCK_NAMESPACE, CLOCK_PREFIX, note_xml("clock", clock.text), NEXT_TIME)
+                self._note(BOOT_NAMESPACE, BOOT_PREFIX, note_xml("boot", repr(clock.begun)), NOW, seconds)
+        self._note(CLOCK_NAMESPACE, CLOCK_PREFIX, note_xml("clock", clock.text), NEXT_TIME, seconds)
 
     def how_ended(self) -> str:
         """How it went off; "" when libvirt was away then, and has forgotten."""
         with translated():
             state, reason = self.domain.state()
+        if power_state(state, reason) is PowerState.CRASHED:
+            return "crashed"
         return ENDS.get(reason, "") if state == libvirt.VIR_DOMAIN_SHUTOFF else ""
 
-    def _note(self, namespace: str, prefix: str, xml: str, where: int) -> None:
+    def _note(self, namespace: str, prefix: str, xml: str, where: int, seconds: float) -> None:
         element = libvirt.VIR_DOMAIN_METADATA_ELEMENT
-        bounded(NOTE_SECONDS, "metadata", lambda: self.domain.setMetadata(element, xml, prefix, namespace, where))
+        bounded(seconds, "metadata", lambda: self.domain.setMetadata(element, xml, prefix, namespace, where))
 
     def _metadata(self, namespace: str, where: int = NEXT_TIME) -> str:
         """An element of its definition, or of the guest that runs; "" if it has none."""
