@@ -1,0 +1,245 @@
+"""Harm in the middle of a grace period: workers, libvirtd and a cell's database go away, and every guest gets its time.
+
+All of it at once, each harm to a host of its own: cell1 loses its database, host3 of it also its worker; in cell2
+host2 loses its worker and host4 its libvirtd.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from deploy.guests.micro import Micro
+from deploy.local import workers
+from deploy.local.postgres import Server
+from tasks import node
+from tests.live import books
+from tests.live.cloud import Cloud, eventually
+from tests.live.vigil import Guest, Vigil
+from tests.live.ward import Ward
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+GRACE, SHORT, RETRY = 30, 12, 10  # seconds
+WITHIN = 2
+HARM_AT, AWAY, DATABASE_BACK_AT = 5, 10, 35
+WORKER_STARTS = 5  # seconds at most, on a machine that has time
+PATIENCE = 30  # for a worker to start on a busy machine
+OBEYS_AFTER = 18  # when everybody but the database is back
+BOUND = 8
+HOSTS = {
+    "host1": "its cell's database was away",
+    "host2": "its worker was killed",
+    "host3": "its worker was killed and started again while its cell's database was away",
+    "host4": "its libvirtd was killed",
+}
+HARMED = pytest.mark.parametrize("host", HOSTS, ids=HOSTS.values())
+
+
+class Story(Ward):
+    """What happened, and when: `back` is when the database came back, `settled` when the record was right."""
+
+    asked = harmed = restarted = back = settled = 0.0
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Server]:
+    """A PostgreSQL of cell1's own."""
+    server = Server()
+    try:
+        server.start()
+        with psycopg.connect(f"{server.url}/postgres", autocommit=True) as connection:
+            connection.execute("CREATE DATABASE cell1")
+        yield server
+    finally:
+        server.stop()
+        server.remove()
+
+
+@pytest.fixture(scope="module")
+def place(database: Server) -> Iterator[Cloud]:
+    """Two cells with two libvirt hosts each."""
+    with Cloud("libvirt", hosts_per_cell=2, STILLWATER_CELL1_DATABASE_URL=f"{database.url}/cell1") as place:
+        yield place
+
+
+@pytest.fixture(scope="module")
+def story(place: Cloud, database: Server) -> Iterator[Story]:
+    """On every host one that never obeys, one such with less time, and one that obeys late, are stopped."""
+    with Vigil(place) as vigil:
+        story = Story(place, vigil, "harm")
+        deaf = story.made(Micro("deaf", ignore_acpi=True), os_shutdown_timeout=str(GRACE))
+        slow = story.made(Micro("slow", shutdown_delay=OBEYS_AFTER), os_shutdown_timeout="60")
+        for host in HOSTS:
+            story.admit(f"{host}-long", deaf, host)
+            story.admit(f"{host}-short", deaf, host, {"termination_grace_period_seconds": str(SHORT)})
+            story.admit(f"{host}-slow", slow, host)
+        story.watch(*story.ids)
+        story.are_ready(*story.ids)
+        story.asked = time.time()
+        for uuid in story.ids.values():
+            assert story.ask(uuid, {"os-stop": None}) == 202
+        eventually("all were signalled", lambda: all(vigil[uuid].pressed for uuid in story.ids.values()), HARM_AT)
+        harm(story, database)
+        yield story
+        story.empty()
+        books.settled(place)
+        books.check(place)
+
+
+def harm(story: Story, database: Server) -> None:
+    """Kill, wait, start again, wait, and let the database come back when all is over."""
+    cloud = story.cloud
+    until(story.asked + HARM_AT)
+    database.stop()
+    cloud.kill("host2")
+    cloud.kill("host3")
+    cloud.libvirtd("host4").stop(signal.SIGKILL)
+    story.harmed = time.time()
+    until(story.harmed + AWAY)
+    cloud.libvirtd("host4").start()
+    start(cloud, "host2", "host3")
+    story.restarted = time.time()
+    eventually("all are off", story.vigil.all_gone, GRACE + PATIENCE)
+    until(story.asked + DATABASE_BACK_AT)
+    database.start()
+    story.back = time.time()
+    books.settled(cloud)
+    story.settled = time.time()
+
+
+def start(cloud: Cloud, *hosts: str) -> None:
+    """As `manage.py host start` does, which waits for the database."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("DJANGO_SETTINGS_MODULE", raising=False)  # pytest-django's are not the product's
+        node.start([workers.process(cloud.state, workers.Node(host, "host")) for host in hosts], cloud.state.directory)
+
+
+def until(moment: float) -> None:
+    """It is part of the story when things happen."""
+    time.sleep(max(0.0, moment - time.time()))
+
+
+def there_again(story: Story, host: str) -> float:
+    """When there is certainly somebody again who can do something: mostly before the deadline."""
+    return story.restarted + WORKER_STARTS if host in ("host2", "host3") else 0.0
+
+
+def seen(story: Story, name: str) -> Guest:
+    """A guest as it was seen from outside."""
+    return story.vigil[story.ids[name]]
+
+
+@HARMED
+def test_a_guest_that_never_obeys_gets_its_time_once(story, host):
+    guest = seen(story, f"{host}-long")
+    late = max(0.0, there_again(story, host) - guest.pressed[0] - GRACE)
+    assert -WITHIN < guest.lasted - GRACE < WITHIN + late, f"off after {guest.lasted:.1f} s"
+    words = story.words(story.ids[f"{host}-long"])
+    assert re.fullmatch(r"forced off after \d+ s, [23] signals \(acpi\)", words), words
+
+
+@HARMED
+def test_it_is_signalled_once_an_interval(story, host):
+    guest = seen(story, f"{host}-long")
+    intervals = [int((pressed - guest.pressed[0] + 0.5) / RETRY) for pressed in guest.pressed]
+    assert intervals[0] == 0
+    assert len(intervals) == len(set(intervals)) <= GRACE / RETRY, f"signals at {guest.pressed}"
+    if host == "host1":  # nobody was away who signals
+        assert intervals == [0, 1, 2]
+
+
+@HARMED
+def test_a_guest_that_obeys_meanwhile_is_not_forced(story, host):
+    guest = seen(story, f"{host}-slow")
+    assert len(guest.pressed) == 1, "it shuts down, and hears no more"
+    assert OBEYS_AFTER - WITHIN < guest.lasted < OBEYS_AFTER + WITHIN
+    words = story.words(story.ids[f"{host}-slow"])
+    said = re.fullmatch(r"guest shut down in ([\d.]+) s, [12] signals? \(acpi\)", words)
+    assert said, words
+    assert float(said[1]) < max(guest.gone, story.restarted, there_again(story, host)) - guest.pressed[0] + WITHIN
+
+
+def test_a_deadline_is_kept_while_nobody_can_write(story):
+    guest = seen(story, "host1-short")
+    assert abs(guest.lasted - SHORT) < 1
+    assert story.words(story.ids["host1-short"]) == "forced off after 12 s, 2 signals (acpi)"
+
+
+@pytest.mark.parametrize("host", ["host2", "host3", "host4"])
+def test_a_deadline_that_passed_with_nobody_there_is_kept_as_soon_as_somebody_is(story, host):
+    guest = seen(story, f"{host}-short")
+    assert guest.gone > story.harmed + AWAY, "who did that?"
+    assert guest.gone < max(story.restarted, there_again(story, host)) + WITHIN
+    assert len(guest.pressed) == 1, "no second grace"
+
+
+def test_the_record_is_right_within_seconds_of_the_database_coming_back(story):
+    assert story.settled - story.back < 5
+    assert {story.show(uuid)["status"] for uuid in story.ids.values()} == {"SHUTOFF"}
+    assert {len(story.actions(uuid)) for uuid in story.ids.values()} == {2}, "created, and stopped once"
+
+
+# -- a stop, a delete and the host's shutdown, within a second or two of each other
+
+
+@pytest.fixture(scope="module")
+def closing(place: Cloud, story: Story) -> Iterator[Story]:
+    """host2 is shut down with all its guests, each with its own grace; host4 has 8 seconds."""
+    with Vigil(place) as vigil:
+        closing = Story(place, vigil, "closing")
+        never = closing.made(Micro("never", ignore_acpi=True))
+        closing.admit("three", never, "host2", {"termination_grace_period_seconds": "15"})
+        closing.admit("own", never, "host2", {"termination_grace_period_seconds": "6"})
+        closing.admit("obeys", closing.made(Micro("obeys")), "host2")
+        closing.admit("paused", never, "host2")
+        closing.admit("bound", never, "host4")
+        closing.watch(*closing.ids)
+        closing.are_ready(*closing.ids)
+        assert closing.ask(closing.ids["paused"], {"pause": None}) == 202
+        closing.wait(closing.ids["paused"], "PAUSED")
+        closing.asked = time.time()
+        assert closing.ask(closing.ids["three"], {"os-stop": None}) == 202
+        assert closing.call("DELETE", f"/servers/{closing.ids['three']}?shutdown_type=SOFT").status_code == 204
+        down = ("host", "shutdown-guests", "--force", "--no-wait")
+        place.manage(*down, "host2")
+        place.manage(*down, "--timeout", str(BOUND), "host4")
+        eventually("all are off", vigil.all_gone, 60)
+        books.settled(place)
+        yield closing
+        closing.empty()
+
+
+def test_a_stop_a_delete_and_the_shutdown_of_the_host_are_one_clock_with_one_outcome(closing):
+    uuid, guest = closing.ids["three"], seen(closing, "three")
+    actions = closing.actions(uuid)
+    assert [action["action"] for action in actions] == ["create", "stop", "delete", "stop"]
+    told = [action["events"][0]["details"] for action in actions[1:]]
+    assert all("forced off after 15 s, 2 signals (acpi)" in words for words in told), told
+    assert abs(guest.lasted - 15) < 1
+    assert len(guest.pressed) == 2
+    assert not closing.show(uuid)
+
+
+def test_every_guest_of_a_host_that_goes_down_has_its_own_grace(closing):
+    assert abs(seen(closing, "own").lasted - 6) < 1
+    assert closing.words(closing.ids["own"]) == "forced off after 6 s, 1 signal (acpi)"
+    assert closing.words(closing.ids["obeys"]).startswith("guest shut down in ")
+    assert closing.words(closing.ids["paused"]) == "forced off at once: it was paused"
+    assert not seen(closing, "paused").pressed
+    for name in ("own", "obeys", "paused"):
+        assert closing.show(closing.ids[name])["status"] == "SHUTOFF"
+
+
+def test_the_bound_of_the_hosts_shutdown_ends_the_grace_of_a_guest(closing):
+    assert seen(closing, "bound").lasted < BOUND + 1
+    assert seen(closing, "bound").gone - closing.asked > BOUND
+    assert closing.words(closing.ids["bound"]).startswith("forced off after ")
+
+
+def test_a_server_that_was_off_is_not_touched_by_the_shutdown_of_its_host(closing, story):
+    assert len(story.actions(story.ids["host2-long"])) == 2
