@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from django.db import DatabaseError, close_old_connections
+from django.db import DatabaseError, close_old_connections, connections
 
 from cells.context import target_cell
 from cloud import log
@@ -53,6 +53,7 @@ class Scribe:
         while (word := self._next()) is not None:
             if not self._write(*word):
                 self._put_back(*word)
+        connections.close_all()  # this thread's own
 
     def _next(self) -> tuple[str, Clock] | None:
         """The oldest word; None when there will be no more."""
