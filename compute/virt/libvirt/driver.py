@@ -30,29 +30,10 @@ from compute.virt.libvirt.files import Notes, files_of, host_id
 from compute.virt.libvirt.guest import LibvirtGuest, power_state
 from compute.virt.libvirt.host import Host
 from compute.virt.libvirt.moving import Moving, Road
+from compute.virt.libvirt.news import news
 from compute.virt.libvirt.xml import choose_virt_type, domain_xml
 from compute.virt.locks import Locks
 
-DETAILS = {
-    libvirt.VIR_DOMAIN_EVENT_STARTED: "started",
-    libvirt.VIR_DOMAIN_EVENT_SUSPENDED: "paused",
-    libvirt.VIR_DOMAIN_EVENT_RESUMED: "resumed",
-    libvirt.VIR_DOMAIN_EVENT_STOPPED: "shutdown",
-    libvirt.VIR_DOMAIN_EVENT_PMSUSPENDED: "asleep",
-    libvirt.VIR_DOMAIN_EVENT_CRASHED: "crashed",
-}
-STOPPED_DETAILS = {
-    libvirt.VIR_DOMAIN_EVENT_STOPPED_DESTROYED: "destroyed",
-    libvirt.VIR_DOMAIN_EVENT_STOPPED_CRASHED: "crashed",
-    libvirt.VIR_DOMAIN_EVENT_STOPPED_FAILED: "crashed",
-    libvirt.VIR_DOMAIN_EVENT_STOPPED_SAVED: "saved",
-}
-# it runs on elsewhere: no news of this host
-LEAVES = {
-    (libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_SUSPENDED_MIGRATED),
-    (libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_SUSPENDED_POSTCOPY),
-    (libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_STOPPED_MIGRATED),
-}
 # a guest with the mark of this reboot: nothing is left to do, or only to power it on
 BEGUN = frozenset({PowerState.RUNNING, PowerState.SHUTDOWN})
 
@@ -276,12 +257,8 @@ class LibvirtDriver(Ending, Moving, rescue.Rescue, Driver):
 
     def _on_event(self, uuid: str, event: int, detail: int) -> None:
         self._bells.ring(uuid)
-        if (event, detail) in LEAVES:
-            return
-        if event in DETAILS and self._watchers:
-            what = DETAILS[event]
-            if event == libvirt.VIR_DOMAIN_EVENT_STOPPED:
-                what = STOPPED_DETAILS.get(detail, what)
+        what = news(event, detail)
+        if what and self._watchers:
             self._announcer.submit(partial(self._report, uuid, what))
 
     def _on_back(self) -> None:
