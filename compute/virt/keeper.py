@@ -132,9 +132,11 @@ class Keeper:
                 self._due[uuid] = due
             self._changed.notify_all()
 
-    def _resumed(self) -> None:
+    def _resumed(self) -> float | None:
+        """Done once."""
         for uuid in self._driver.clocks():
             self.mind(uuid)
+        return None
 
     def _turned(self, uuid: str) -> float | None:
         """When it is due again; None: it has ended."""
