@@ -17,6 +17,8 @@ from compute.virt.clock import Clock
 
 DOWN = Move(frozenset({VmState.ACTIVE, VmState.PAUSED}), TaskState.POWERING_OFF, VmState.STOPPED)
 STAYS = Move(state.LIVING - DOWN.start, TaskState.POWERING_OFF)  # rescued, resized, in ERROR: off, and that still
+# who joins the clock of one that is rebooted would find it on again
+STAYS_OFF = frozenset({TaskState.POWERING_OFF, TaskState.DELETING, TaskState.SOFT_DELETING})
 LOOK_AGAIN = 5.0  # seconds, while something else goes on with the server
 
 
@@ -73,9 +75,10 @@ class HostShutdown(ServerAction):
     def _begin(self, run: Run) -> None:
         """Take its turn and the server, so that nobody starts it meanwhile. Raises Waits."""
         clock = run.hypervisor.clock(run.instance.uuid)
-        joins = clock is not None and clock.runs
         with turns.lock(run.step.host):
             waits = None
+            run.instance.refresh_from_db()
+            joins = clock is not None and clock.runs and run.instance.task_state in STAYS_OFF
             if not joins and not turns.has_come(run.step, run.action):
                 waits = turns.wait(run.step, turns.WAITS, turns.AGAIN)
             elif not _take(run) and not joins and (busy := _busy_with(run)):
@@ -107,7 +110,6 @@ def _was_shut_down(run: Run) -> bool:
 
 def _take(run: Run) -> bool:
     """Idle -> powering off; False when something goes on with it, which then keeps it."""
-    run.instance.refresh_from_db()
     stays = run.instance.vm_state not in DOWN.start
     try:
         state.begin(run.instance, STAYS if stays else DOWN)

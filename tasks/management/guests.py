@@ -95,6 +95,20 @@ def tell_paused(asked: Asked, place: Place) -> None:
         asked.screen.say(f"{place.name}: {name} ({uuid}) is paused and will be forced off: its memory is lost.")
 
 
+def forecast(one: Look) -> str:
+    """Who would go off, and who would lose something; changes nothing."""
+
+    def read(_: Cell) -> tuple[int, list[str]]:
+        name = one.place.name
+        return host_guests.are_on(name).count(), [server.display_name for server in host_guests.paused(name)]
+
+    found = scatter.gather([one.place.cell], read, timeout=ASK_SECONDS).answers.get(one.place.cell.id)
+    if found is None:
+        return f"{one.place.name}: its cell does not answer."
+    lost = "".join(f"\n  ! {name} is paused: its memory would be lost" for name in found[1])
+    return f"{one.place.name}: {found[0]} guests would go off.{lost}"
+
+
 def off() -> Goal:
     """Every guest is off, or stays on for a reason."""
     began = time.monotonic()

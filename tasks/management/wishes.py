@@ -203,6 +203,9 @@ def _forecast(asked: Asked, looks: Sequence[Look]) -> int:
     if asked.migrate:
         ends = [End(end.host, end.code, f"{_would_move(one)}\nThen: {end.sentence}") if one.service else end
                 for one, end in zip(looks, ends, strict=True)]  # fmt: skip
+    if asked.shutdown_guests:
+        ends = [End(end.host, end.code, f"{guests.forecast(one)}\nThen: {end.sentence}")
+                for one, end in zip(looks, ends, strict=True)]  # fmt: skip
     asked.screen.once(looks)
     asked.screen.end(looks, ends)
     return worst([end.code for end in ends])

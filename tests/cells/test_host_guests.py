@@ -131,6 +131,9 @@ def test_it_may_only_ask_and_be_followed_later_as_json(host, cloud, servers):
 
 def test_who_is_paused_is_named_beforehand(host, api, cloud, servers):
     stories.lead(api, cloud, servers[1], ("pause",))
+    forecast = host("drain", "host1", "--shutdown-guests", "--dry-run")
+    assert "host1: 2 guests would go off.\n  ! early is paused: its memory would be lost\nThen: host1" in forecast.out
+    assert not cloud.queued()
     drained(cloud)
     asked = host("shutdown-guests", "host1", "--no-wait")
     assert f"host1: early ({servers[1]}) is paused and will be forced off: its memory is lost." in asked.out

@@ -10,7 +10,7 @@ from cells.context import target_cell
 from compute import draining, host_guests, recovery, turns
 from compute.models import Service, Step
 from compute.virt.base import HypervisorUnavailable, PowerState, VirtError
-from tests.flow import stories, two_hosts
+from tests.flow import lost_hosts, stories, two_hosts
 from tests.flow.going_down import ask, drained, flagged, is_off, one_host, order, read, step_of
 from tests.flow.stories import Killed, act, lead, settled, states
 
@@ -222,6 +222,28 @@ def test_a_stop_that_waits_is_joined_and_stays_the_users(api, cloud, host):
     settled(cloud)
 
 
+@pytest.mark.parametrize("name", ["reboot", "rescue"])
+def test_one_that_goes_off_only_to_come_on_again_goes_off_after_that(name, api, cloud, host):
+    server_id = cloud.boot(api)
+    host.driver.orders.shutdown(delay=0.5)
+    body = {"reboot": {"type": "SOFT"}} if name == "reboot" else {"rescue": None}
+    with host.with_keeper():
+        assert act(api, server_id, body).status_code in (200, 202)
+        cloud.work()
+        assert len(host.waiting()) == 1
+        ask(cloud)
+        cloud.work()
+        assert step_of(cloud, server_id).details.startswith(f"waits for {name[:5]}")
+        cloud.work_until(lambda: states(cloud, server_id)[1] is None)
+        assert host.driver.power_state(server_id) is PowerState.RUNNING
+        due(host)
+        cloud.work_until(lambda: not host.waiting())
+    assert is_off(cloud, server_id)
+    assert states(cloud, server_id) == ("stopped" if name == "reboot" else "rescued", None)
+    assert flagged(cloud) == {server_id}
+    settled(cloud)
+
+
 def test_nobody_starts_a_guest_that_goes_off_with_its_host(api, cloud, host):
     server_id = cloud.boot(api)
     host.driver.orders.shutdown(delay=0.4)
@@ -429,6 +451,28 @@ def test_a_server_that_was_moved_before_its_turn_is_left_alone_where_it_is(api, 
     assert states(cloud, server_id) == ("active", None)
     stories.true_to_the_guest(cloud, server_id)
     settled(cloud)
+
+
+@pytest.mark.parametrize("when", ["before", "inside", "taken"])
+def test_a_host_that_never_comes_back_up_leaves_its_servers_to_an_evacuation(when, admin, cloud):
+    server_id = two_hosts.booted(admin, cloud)
+    ask(cloud)
+    if when == "inside":
+        two_hosts.claim(cloud, step_of(cloud, server_id))
+    if when == "taken":
+        cloud.hosts["host1"].driver.orders.fail("keep_clock", error=Killed)
+        with pytest.raises(Killed):
+            cloud.work()
+        assert states(cloud, server_id) == ("active", "powering-off")
+    lost_hosts.gone_host(admin, cloud)
+    answer = lost_hosts.evacuate(admin, server_id)
+    assert answer.status_code == 200, answer.content
+    lost_hosts.work(cloud, "host1")
+    assert (cloud.row(server_id).host, states(cloud, server_id)) == ("host3", ("active", None))
+    lost_hosts.back(cloud)
+    cloud.work()
+    lost_hosts.is_at(cloud, server_id, "host3")
+    assert step_of(cloud, server_id).details == "lives on host3"
 
 
 def due(host):
