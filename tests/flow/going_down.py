@@ -7,7 +7,7 @@ from typing import Any
 from django.conf import settings
 
 from cells.context import target_cell
-from compute import host_guests, turns
+from compute import host_guests, recovery, turns
 from compute.models import Instance, Service, Step
 from compute.virt.base import PowerState
 from tasks import comeback, hostboot
@@ -95,3 +95,20 @@ def is_off(cloud: Cloud, *servers: str) -> bool:
 def order(cloud: Cloud, verb: str) -> list[str]:
     """Whose guests a verb was called for, in that order, each once."""
     return list(dict.fromkeys(uuid for called, uuid in cloud.hosts["host1"].driver.calls if called == verb))
+
+
+def boot(api: Any, cloud: Cloud, count: int = 1, **more: Any) -> list[str]:
+    """So many servers."""
+    return [cloud.boot(api, f"s{number}", **more) for number in range(count)]
+
+
+def priorities(api: Any, cloud: Cloud, *wanted: int) -> list[str]:
+    """A server of each priority."""
+    return [cloud.boot(api, f"p{each}", metadata={"shutdown_priority": str(each)}) for each in wanted]
+
+
+def due(host: Host) -> None:
+    """What the relay does when their time is over."""
+    with target_cell(host.cell):
+        Step.objects.filter(state="waiting", clock__isnull=True).update(not_before="2020-01-01T00:00:00Z")
+        recovery.relay()

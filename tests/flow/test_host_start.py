@@ -10,9 +10,22 @@ from compute.models import Service
 from compute.virt.base import HypervisorUnavailable, PowerState
 from tasks import comeback
 from tests.flow import stories, two_hosts
-from tests.flow.going_down import ask, back, come_back, drained, flagged, is_off, one_host, order, step_of
+from tests.flow.going_down import (
+    ask,
+    back,
+    boot,
+    come_back,
+    drained,
+    flagged,
+    is_off,
+    one_host,
+    order,
+    priorities,
+    step_of,
+)
 from tests.flow.stories import Killed, act, lead, settled, states
-from tests.flow.test_host_shutdown import MOMENTS, boot, priorities
+
+MOMENTS = ("before", "inside", "after the work")
 
 
 @pytest.fixture
