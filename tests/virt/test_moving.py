@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -181,3 +182,23 @@ def test_a_destroyed_guest_leaves_nothing_to_take_back(pair: Pair):
     if pair.is_real:
         wait_until(lambda: not pair.a.host.qemu_pids() and not pair.b.host.qemu_pids(), "no QEMU is left")
         assert not list(pair.a.folder.glob(f"**/*{guest.uuid}*"))
+
+
+def test_a_guest_takes_its_wishes_and_its_agent_along_and_leaves_its_clock_behind(pair: Pair):
+    """A clock that ran must not pull its plug on the other host."""
+    image = replace(
+        pair.a.use(pair.a.image_file.with_name("micro-deaf.img")),
+        properties={"hw_qemu_guest_agent": "yes", "fake_shutdown_ignore": "1"},
+    )
+    guest = replace(pair.a.guest(image), shutdown_timeout=7, shutdown_priority=3)
+    pair.a.driver.spawn(guest, pair.a.fetch)
+    pair.a.wait_console(guest.uuid, READY)
+    pair.a.driver.begin_shutdown(guest.uuid, 60, 30)
+    moved(pair, guest)
+
+    assert (pair.a.driver.turn(guest.uuid), pair.b.driver.turn(guest.uuid)) == (None, None)
+    assert (pair.a.driver.clocks(), pair.b.driver.clocks()) == ({}, {})
+    assert (pair.a.driver.farewells(), pair.b.driver.farewells()) == ({}, {guest.uuid: guest.farewell})
+    assert pair.places() == ({}, {guest.uuid: PowerState.RUNNING})
+    clock = pair.b.driver.power_off(guest.uuid, 0.4, 0.3)
+    assert (clock.how, clock.by) == ("forced", "acpi")
