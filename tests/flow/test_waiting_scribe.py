@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import OperationalError
 
 from cells.context import target_cell
-from cells.models import Cell
 from compute import grace
 from compute.models import Step
 from compute.virt.clock import Clock
@@ -20,45 +19,42 @@ from tests.flow import stories
 from tests.flow.waits import begin
 
 
-class Away:
-    """A host whose cell's database nobody can open, until it is back: meanwhile it is another one, that is broken."""
+class Away(worker.Worker):
+    """A host whose cell's database nobody can reach, until it is back."""
 
-    def __init__(self, cells: dict[str, Cell]) -> None:
-        self.worker = worker.Worker("host", "host1", cells["cell0"].id)
-        self._cell = cells["cell1"].id
-        self._broken = connections.databases[cells["cell0"].alias]
-        self._name = self._broken["NAME"]
+    is_away = True
 
-    def begins(self) -> None:
-        """From now on."""
-        self._broken["NAME"] = "/nowhere/at/all"
+    @property
+    def alias(self) -> str:
+        """Where to connect: there is nobody."""
+        if self.is_away:
+            raise OperationalError("connection refused")
+        return super().alias
 
     def is_back(self) -> None:
         """It answers."""
-        self.worker.cell_id = self._cell
-
-    def ends(self) -> None:
-        """All is as it was."""
-        self._broken["NAME"] = self._name
+        self.is_away = False
 
 
 @pytest.fixture
-def away(cells) -> Iterator[Away]:
-    """One that has not begun."""
-    connections[cells["cell0"].alias].ensure_connection()  # the test itself has it open
-    away = Away(cells)
-    yield away
-    away.ends()
+def away(cells) -> Away:
+    """host1, from the beginning of the test."""
+    return Away("host", "host1", cells["cell1"].id)
 
 
 @pytest.fixture
 def scribe(away, monkeypatch) -> Iterator[guests.Scribe]:
     """As in a host's process."""
     monkeypatch.setattr(guests, "AGAIN", 0.05)
-    scribe = guests.Scribe(away.worker)
+    scribe = guests.Scribe(away)
     yield scribe
     scribe.close()
-    until(lambda: not [one for one in threading.enumerate() if one.name == "grace-scribe"])
+    until(has_ended)
+
+
+def has_ended() -> bool:
+    """No scribe's thread is left."""
+    return not [one for one in threading.enumerate() if one.name == "grace-scribe"]
 
 
 def until(what: Callable[[], Any], seconds: float = 30) -> None:
@@ -75,7 +71,6 @@ def test_a_clock_that_ends_while_the_database_is_away_is_on_record_when_it_is_ba
     waiting = begin("stop", admin, cloud, settings)
     with waiting.host.with_keeper():
         waiting.parked()
-    away.begins()
     clock = waiting.clock
     for number in range(5):
         scribe.hear(waiting.server_id, clock.signal(clock.begun + number, "acpi"))
@@ -96,7 +91,6 @@ def test_of_each_guest_the_newest_word_is_written_and_ends_come_first(admin, clo
     waiting = begin("stop", admin, cloud, settings)
     with waiting.host.with_keeper():
         waiting.parked()
-    away.begins()
     clock = waiting.clock
     for number in range(200):
         scribe.hear(f"other-{number}", clock)
@@ -153,6 +147,7 @@ def test_a_host_process_finds_what_waits_and_lets_go_in_the_end(admin, cloud, se
         assert guests.kept() == 1  # also a drain without a database waits for it
     finally:
         guests.stop()
+        until(has_ended)
     assert guests.kept() == 0
     assert grace._Post.keeper is None
     assert again.clock.runs
