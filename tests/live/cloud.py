@@ -130,13 +130,30 @@ class Cloud:
 
     def manage(self, *words: str, seconds: float = 60) -> str:
         """A `manage.py` command on its global side; what it printed."""
-        environment = self._environment() | {"STILLWATER_ENV_FILE": str(self.directory / "stillwater.env")}
         done = subprocess.run(
-            [sys.executable, str(ROOT / "manage.py"), *words], cwd=ROOT, env=environment, capture_output=True,
+            [sys.executable, str(ROOT / "manage.py"), *words], cwd=ROOT, env=self._managing(), capture_output=True,
             text=True, timeout=seconds, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def manage_soon(self, *words: str) -> Callable[[], str]:
+        """The same in a process that has started, and waits for a call of what this returns."""
+        wait = "print(flush=True); input(); from django.core.management import call_command"
+        command = [sys.executable, str(ROOT / "manage.py"), "shell", "-v", "0", "-c", f"{wait}; call_command(*{words})"]
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=self._managing(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stdout
+        process.stdout.readline()
+
+        def now() -> str:
+            out, err = process.communicate("now\n", timeout=60)
+            assert process.returncode == 0, err
+            return out
+
+        return now
 
     def ask(self, database: str, question: str) -> list[tuple[Any, ...]]:
         """Rows of one of its databases: global, cell0, cell1, cell2."""
@@ -200,6 +217,9 @@ class Cloud:
                 assert not [pid for host in self.state.hosts for pid in self.libvirtd(host).qemu_pids()]
         assert not self.leftovers()
         shutil.rmtree(self.directory)
+
+    def _managing(self) -> dict[str, str]:
+        return self._environment() | {"STILLWATER_ENV_FILE": str(self.directory / "stillwater.env")}
 
     def _local(self, *words: str, seconds: float) -> str:
         done = self._run(*words, seconds=seconds)

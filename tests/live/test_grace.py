@@ -76,7 +76,7 @@ def admit(ward: Evening) -> None:
             own = {} if case.own is None else {OWN: str(case.own)}
             flavor = {"flavorRef": LARGER} if case.guest == "agent" else {}
             ward.admit(name, image(case.guest, case.image), metadata=own, **flavor)
-    for name in ("hurried", "paused", "killed"):
+    for name in ("hurried", "paused", "killed", "memory", "asleep"):
         ward.admit(name, image("never"))
     for name in TOGETHER:
         ward.admit(name, image("obeys"))
@@ -120,6 +120,13 @@ def interrupts(ward: Evening) -> None:
     ward.virsh("paused", "suspend")
     eventually("paused is off", lambda: guest(ward, "paused").gone, 20, 0.05)
     os.kill(guest(ward, "killed").pid, signal.SIGKILL)
+    for name in ("memory", "asleep"):
+        assert ward.ask(ward.ids[name], {"pause": None}) == 202
+        ward.wait(ward.ids[name], "PAUSED")
+    assert ward.ask(ward.ids["memory"], {"shelve": None}) == 202
+    ward.asked["asleep"] = time.time()
+    assert ward.call("DELETE", f"/servers/{ward.ids['asleep']}?shutdown_type=SOFT").status_code == 204
+    eventually("they are off", lambda: all(guest(ward, name).gone for name in ("memory", "asleep")), 20, 0.05)
 
 
 def guest(ward: Evening, name: str) -> Guest:
@@ -186,12 +193,27 @@ def test_hard_ends_a_wait_and_both_who_asked_know(ward):
     assert ward.show(ward.ids["hurried"])["status"] == "SHUTOFF"
     _, first, second = ward.actions(ward.ids["hurried"])
     said = [action["events"][0]["details"] for action in (first, second)]
-    assert all("forced off after" in words and "1 signal" in words for words in said), said
+    assert all("forced off after" in words and "somebody could not wait" in words for words in said), said
 
 
 def test_a_guest_that_is_paused_meanwhile_is_not_waited_for(ward):
     assert guest(ward, "paused").gone - ward.paused < PROMPTLY
     assert "it was paused" in words(ward, "paused")
+
+
+def test_a_paused_guest_is_shelved_without_a_wait(ward):
+    assert ward.show(ward.ids["memory"])["status"] == "SHELVED_OFFLOADED"
+    assert guest(ward, "memory").pressed == []
+    assert words(ward, "memory").startswith("; keeps its memory until its disk is safe")
+
+
+def test_a_paused_guest_is_deleted_without_a_wait(ward):
+    assert guest(ward, "asleep").gone - ward.asked["asleep"] < PROMPTLY
+    assert words(ward, "asleep") == "forced off at once: it was paused"
+
+
+def test_a_server_that_is_off_is_not_stopped_again(ward):
+    assert ward.ask(ward.ids["stop-obeys"], {"os-stop": None}) == 409
 
 
 def test_a_guest_whose_qemu_dies_meanwhile_is_not_waited_for(ward):
