@@ -31,10 +31,10 @@ FOLLOW: dict[tuple[str, PowerState], VmState] = {
 }
 
 
-def noticed(host: str, driver: Driver, event: GuestEvent) -> None:
+def noticed(host: str, driver: Driver, event: GuestEvent, *, booted: bool = False) -> None:
     """One event of the hypervisor. A server with a task is left to its task.
 
-    An event may be late, so it only says where to look: what counts is the state now.
+    An event may be late, so it only says where to look: what counts is the state now. `booted`: see `sync`.
     """
     instance = _idle(host).filter(uuid=event.uuid).first()
     if instance is None:
@@ -44,7 +44,7 @@ def noticed(host: str, driver: Driver, event: GuestEvent) -> None:
     except VirtError as error:
         logger.warning("power.event_not_recorded", server=event.uuid, error=repr(error))  # the sync will
         return
-    _record(instance, power_state, event.detail)
+    _see(instance, power_state, driver, event.detail, booted=booted)
 
 
 def sync(host: str, driver: Driver, *, booted: bool = False) -> int:
@@ -62,10 +62,7 @@ def sync(host: str, driver: Driver, *, booted: bool = False) -> int:
         if _is_known(instance, power_state):
             continue
         differing += 1
-        if booted and instance.vm_state in RUNS and power_state in OFF:
-            _record(instance, power_state, _how(instance, driver), resumes_with_host=True)
-        else:
-            _record(instance, power_state, "found by the power sync")
+        _see(instance, power_state, driver, "found by the power sync", booted=booted)
     return differing
 
 
@@ -81,6 +78,14 @@ def _is_known(instance: Instance, power_state: PowerState) -> bool:
     if power_state == PowerState.NOSTATE:
         return True
     return power_state == instance.power_state and (instance.vm_state, power_state) not in FOLLOW
+
+
+def _see(instance: Instance, power_state: PowerState, driver: Driver, why: str, *, booted: bool) -> None:
+    """Write down what is seen of a server, and whether it is to be back with its host."""
+    if booted and instance.vm_state in RUNS and power_state in OFF:
+        _record(instance, power_state, _how(instance, driver), resumes_with_host=True)
+    else:
+        _record(instance, power_state, why)
 
 
 def _record(instance: Instance, power_state: PowerState, why: str, *, resumes_with_host: bool = False) -> None:

@@ -19,13 +19,22 @@ def after_start(me: worker.Worker) -> None:
     """What went off with the machine is on record, and comes back. In the targeted cell."""
     if me.driver is None:
         return
-    booted = hostboot.happened(settings.HOST_STATE)
-    if booted:
+    if with_host():
         host_guests.call_off(me.host, "the host went down before its turn")
-    power.sync(me.host, me.driver, booted=booted)
+    sync(me)
     hostboot.remember(settings.HOST_STATE)
     _due.set()
     look(me)
+
+
+def with_host() -> bool:
+    """Whether who is found off went off with the host: the machine booted, or somebody stops its guests."""
+    return hostboot.happened(settings.HOST_STATE)
+
+
+def sync(me: worker.Worker) -> int:
+    """By the clock, in the targeted cell."""
+    return power.sync(me.host, me.driver, booted=with_host()) if me.driver is not None else 0
 
 
 def when_open() -> None:
@@ -42,4 +51,5 @@ def look(me: worker.Worker) -> int:
     if host_guests.has_open(me.host):
         return 0
     _due.clear()
+    hostboot.remember(settings.HOST_STATE)
     return host_guests.bring_back(me.host)

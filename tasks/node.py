@@ -129,20 +129,14 @@ def stranger(node: Node) -> int | None:
     """The same worker, started by somebody else (a unit of systemd): its pid. It has no pidfile of ours."""
     cell = read(node.env_file).get("STILLWATER_CELL_UUID")
     marks = {f"STILLWATER_ENV_FILE={node.env_file}"} | ({f"STILLWATER_CELL_UUID={cell}"} if cell else set())
-    return next((pid for pid in runs(node.name, marks) if not alive(pid, node.daemon.needle)), None)
-
-
-def runs(name: str, marks: Collection[str]) -> list[int]:
-    """Workers of a name on this machine that have one of the `marks` in their environment: their pids."""
-    found = []
-    for pid in with_command(f"\0{name}@stillwater\0"):
+    for pid in with_command(f"\0{node.name}@stillwater\0"):
         try:
             environ = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
         except OSError:  # it ended meanwhile, or is somebody else's
             continue
-        if set(marks) & set(environ):
-            found.append(pid)
-    return found
+        if marks & set(environ) and not alive(pid, node.daemon.needle):
+            return pid
+    return None
 
 
 def end(node: Node) -> None:

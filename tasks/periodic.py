@@ -15,7 +15,7 @@ from django.db import DatabaseError, close_old_connections
 
 from cells.context import target_cell
 from cloud import log
-from compute import emptying, gone, last_known, late_deletes, power, reclaim, recovery, shelving, unconfirmed
+from compute import emptying, gone, last_known, late_deletes, reclaim, recovery, shelving, unconfirmed
 from compute.actions import delete
 from compute.scheduler import place, uncounted, unfilled, ungrouped
 from tasks import comeback, inventory, worker
@@ -85,7 +85,7 @@ def rounds_of(role: str) -> list[Periodic]:
         Periodic("comeback", 2, comeback.look),
         Periodic("lost_guests", 15, lambda me: me.driver and gone.turn_off(me.host, me.driver)),
         Periodic("inventory", 60, inventory.report),
-        Periodic("power_sync", 60, lambda me: me.driver and power.sync(me.host, me.driver)),
+        Periodic("power_sync", 60, comeback.sync),
     ]
 
 

@@ -35,12 +35,9 @@ def is_ours(place: Place) -> bool:
 
 
 def is_dead(one: Look) -> bool:
-    """Whether nobody carries out what the host is asked for: by its process, where that would be here."""
-    place = one.place
-    if place.node is not None:
-        return place.pid is None and node.stranger(place.node) is None
-    if is_ours(place):
-        return not node.runs(place.name, {f"STILLWATER_CELL_UUID={place.cell.id}"})
+    """Whether nobody carries out what the host is asked for: by its process where that is known, else its heartbeat."""
+    if one.place.node is not None:
+        return one.place.pid is None and node.stranger(one.place.node) is None
     return one.service is None or not one.service.beats
 
 

@@ -57,6 +57,7 @@ def on_its_machine(cloud, servers, settings, tmp_path) -> Iterator[FakeDriver]:
     cell = cloud.cells["cell1"]
     settings.ROLE, settings.HOST, settings.HOST_STATE = "host", "host1", tmp_path
     settings.CELL_UUID, settings.CELL_NAME, settings.CELL_DATABASE_URL = cell.id, "cell1", url_of(cell.alias)
+    killed_long_ago(cloud)
     settings.DRIVER, settings.FAKE_OPTIONS = "fake", {"hostname": "host1", "state": tmp_path / "guests.sqlite3"}
     return cloud.hosts["host1"].driver
 
@@ -81,6 +82,12 @@ def works(cloud, then: Callable[[], bool] = lambda: True) -> Iterator[None]:
         finally:
             over.set()
             thread.join(30)
+
+
+def killed_long_ago(cloud) -> None:
+    """host1's process."""
+    with target_cell(cloud.cells["cell1"]):
+        Service.objects.filter(host="host1").update(last_seen_up=timezone.now() - timedelta(days=1))
 
 
 def powers(cloud) -> set[PowerState]:
@@ -200,8 +207,7 @@ def test_only_compute_hosts_have_guests(host, cloud):
 
 
 def test_from_another_machine_it_says_where_to_go(host, cloud, servers):
-    with target_cell(cloud.cells["cell1"]):
-        Service.objects.filter(host="host1").update(last_seen_up=timezone.now() - timedelta(days=1))
+    killed_long_ago(cloud)
     silent = host("shutdown-guests", "host1")
     assert silent.code == 3
     assert "its worker does not run, and its guests were not shut down. On its machine, with its own" in silent.out
@@ -238,7 +244,9 @@ def test_a_guest_whose_record_is_gone_has_the_grace_its_host_keeps(
     host, api, cloud, servers, on_its_machine, settings
 ):
     driver = on_its_machine
+    cloud.hosts["host1"].report()
     cloud.boot(api, "stubborn", metadata={"termination_grace_period_seconds": "1"})
+    killed_long_ago(cloud)
     with target_cell(cloud.cells["cell1"]):
         Instance.objects.filter(display_name="stubborn").delete()
     settings.FAKE_OPTIONS = settings.FAKE_OPTIONS | {"orders": "shutdown.ignore=1"}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from django.conf import settings as django_settings
 
 from cells.context import target_cell
 from compute import draining, host_guests, power
 from compute.models import Service
-from compute.virt.base import HypervisorUnavailable, PowerState
-from tasks import comeback
+from compute.virt.base import GuestEvent, HypervisorUnavailable, PowerState
+from tasks import comeback, hostboot
 from tests.flow import stories, two_hosts
 from tests.flow.going_down import (
     ask,
@@ -21,6 +22,7 @@ from tests.flow.going_down import (
     one_host,
     order,
     priorities,
+    process,
     step_of,
 )
 from tests.flow.stories import Killed, act, lead, settled, states
@@ -96,6 +98,25 @@ def test_guests_that_went_down_with_the_machine_are_recorded_and_started(api, cl
     host.driver.power_off_from_inside(stopped_itself)
     assert back(cloud) == 0, "a worker that was only away starts no guest"
     assert states(cloud, stopped_itself) == ("stopped", None)
+    settled(cloud)
+
+
+def test_guests_that_somebody_turned_off_as_the_cell_was_away_come_back_though_the_worker_lived(api, cloud, host):
+    """The command did, as the machine was to go down; then the cell was back, and after all it was not."""
+    found, told = boot(api, cloud, 2)
+    back(cloud)
+    hostboot.announce(django_settings.HOST_STATE)
+    for server_id in (found, told):
+        host.driver.power_off(server_id, timeout=5)
+    with target_cell(host.cell):
+        event = GuestEvent(told, PowerState.SHUTDOWN, "shutdown")
+        power.noticed("host1", host.driver, event, booted=comeback.with_host())
+        assert comeback.sync(process(host)) == 1
+    assert flagged(cloud) == {found, told}
+    assert come_back(cloud) == 0
+    comeback.when_open()
+    assert come_back(cloud) == 2
+    assert not comeback.with_host()
     settled(cloud)
 
 
