@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 
 from compute import farewell
+from compute.models import Step
 from compute.virt.base import HypervisorUnavailable, VirtError
 from compute.virt.clock import Clock
 from compute.virt.keeper import Keeper
@@ -82,8 +83,9 @@ def shut_down(run: Run, at_most: float | None = None) -> str:
     except HypervisorUnavailable:
         raise
     except VirtError:  # this step ends with a fault, and nobody is to pull the plug after it
-        with suppress(VirtError):
-            driver.stop_clock(uuid)
+        if not _others_wait(run):
+            with suppress(VirtError):
+                driver.stop_clock(uuid)
         mind(uuid)
         raise
     if clock is not None and clock.runs:
@@ -99,6 +101,12 @@ def shut_down(run: Run, at_most: float | None = None) -> str:
         return "was off already"
     run.step.clock = clock.facts  # on record with the step's end
     return clock.words() if clock.ended else "guest was off after a restart"
+
+
+def _others_wait(run: Run) -> bool:
+    """Whether the guest's clock is also another action's."""
+    waiting = Step.objects.filter(server_id=run.instance.uuid, host=run.step.host, state=Step.State.WAITING)
+    return waiting.filter(clock__isnull=False).exclude(pk=run.step.pk).exists()
 
 
 def as_reboot(words: str) -> str:

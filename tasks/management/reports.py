@@ -89,7 +89,8 @@ def _services(page: Page) -> list[tuple[Service, int]]:
     if not page.everything:
         services = services.filter(binary=COMPUTE)
     found = list(services[: page.limit + 1])
-    steps = Step.objects.filter(state=Step.State.RUNNING, host__in=[row.host for row in found if row.binary == COMPUTE])
+    at_it = Step.objects.filter(state__in=(Step.State.RUNNING, Step.State.WAITING))
+    steps = at_it.filter(host__in=[row.host for row in found if row.binary == COMPUTE])
     counts = dict(steps.values_list("host").annotate(Count("pk")).order_by())
     return [(row, counts.get(row.host, 0) if row.binary == COMPUTE else row.in_progress) for row in found]
 

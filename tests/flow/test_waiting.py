@@ -242,6 +242,24 @@ def test_a_delete_joins_the_wait_of_a_stop_or_ends_it(hard, admin, cloud, settin
     stories.settled(cloud)
 
 
+def test_one_that_joins_and_fails_leaves_the_others_their_clock(admin, cloud, settings):
+    waiting = begin("stop", admin, cloud, settings)
+    with waiting.host.with_keeper() as keeper:
+        waiting.parked()
+        clock = waiting.clock
+        waits_until = time.monotonic() + 30
+        while keeper._since or min(keeper._due.values()) < time.monotonic():  # it would take the failure
+            assert time.monotonic() < waits_until
+        waiting.host.driver.orders.fail("clock", uuid=waiting.server_id)
+        assert admin.delete(f"/servers/{waiting.server_id}?shutdown_type=SOFT").status_code == 204
+        cloud.work_until(lambda: all(action.finished_at for action in cloud.history(waiting.server_id)))
+    stop, delete = cloud.history(waiting.server_id)[-2:]
+    assert delete.steps.get().details == "could not be shut down: clock failed to order"  # and was destroyed
+    assert stop.outcome.startswith("preempted: guest was gone after")  # and not: given up
+    assert Clock.load(waiting.step.clock).begun == clock.begun
+    stories.settled(cloud)
+
+
 def test_a_hard_reboot_ends_the_wait_of_a_soft_one(admin, cloud, settings):
     waiting = begin("soft reboot", admin, cloud, settings)
     with waiting.host.with_keeper():
