@@ -56,6 +56,10 @@ class Ward(Stage):
         """Wait until their operating systems hear."""
         eventually(f"{names} are ready", lambda: all(self.vigil[self.ids[name]].ready for name in names))
 
+    def console(self, uuid: str) -> str:
+        """What its guest said."""
+        return str(self.call("POST", f"/servers/{uuid}/action", {"os-getConsoleOutput": {}}).json()["output"])
+
     def virsh(self, name: str, word: str) -> None:
         """What somebody does to its guest behind our back."""
         uuid = self.ids[name]
