@@ -104,7 +104,7 @@ class Step(CellModel):
             models.Index(
                 fields=("server_id",), name="open_steps_of_server",
                 condition=Q(state__in=["queued", "running", "waiting"]),
-            ),  # fmt: skip
+            ),
         )
 
     def __str__(self) -> str:
