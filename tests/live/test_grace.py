@@ -14,7 +14,7 @@ from tests.live import books
 from tests.live.cloud import Cloud, eventually
 from tests.live.grace_cases import AT_ONCE, CASES, GUESTS, OBEYS, OWN, RETRY, TIMEOUT, Case
 from tests.live.vigil import Guest, Vigil
-from tests.live.ward import Ward
+from tests.live.ward import Ward, forced
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 WITHIN = 1.0  # seconds from a deadline
@@ -170,9 +170,10 @@ def test_a_guest_that_never_obeys_is_forced_off_at_its_deadline(ward, name):
     assert seen.gone - ward.asked[name] > case.end - 0.1, "its deadline was kept, and not shortened"
     assert seen.lasted < case.end + WITHIN
     assert len(seen.pressed) == case.signals
-    forced = "fell back to a hard reboot" if case.operation == "reboot" else "forced off"
-    plural = "s" if case.signals > 1 else ""
-    assert words(ward, name).startswith(f"{forced} after {case.end} s, {case.signals} signal{plural} (acpi)")
+    seconds, signals = forced(words(ward, name))
+    assert abs(seconds - case.end) <= WITHIN
+    assert signals == case.signals
+    assert ("fell back to a hard reboot" in words(ward, name)) == (case.operation == "reboot")
 
 
 @pytest.mark.parametrize("name", names(AT_ONCE))

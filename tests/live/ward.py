@@ -9,6 +9,7 @@ ward.words(uuid)             how its guest's power off ended, as the action log 
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,13 @@ from deploy.local.state import ROOT
 from tests.live.cloud import Cloud, eventually
 from tests.live.stage import Stage
 from tests.live.vigil import Vigil
+
+
+def forced(words: str) -> tuple[int, int]:
+    """Of a guest that did not obey: after how many seconds it was forced off, and how often it was signalled."""
+    said = re.search(r"(?:forced off|fell back to a hard reboot) after (\d+) s, (\d+) signals? \(acpi\)", words)
+    assert said, words
+    return int(said[1]), int(said[2])
 
 
 class Ward(Stage):
