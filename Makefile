@@ -5,7 +5,8 @@
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 LOCAL := $(PYTHON) -m deploy.local
-FAST := -m "not live and not chaos and not matrix"
+ALL := not live and not chaos and not matrix
+FAST := -m "$(ALL) and not weather"
 # a skipped test is a failed set-up
 STRICT := -p tests.live.no_skips
 UP := $(if $(DRIVER),--driver $(DRIVER)) $(if $(PORT),--port $(PORT)) $(if $(BIND),--bind $(BIND)) \
@@ -15,7 +16,7 @@ UP := $(if $(DRIVER),--driver $(DRIVER)) $(if $(PORT),--port $(PORT)) $(if $(BIN
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status shell lint test test-fast test-postgres test-live chaos matrix bench requirements clean bootstrap
+.PHONY: help up down status shell lint test test-fast test-weather test-postgres test-live chaos matrix bench requirements clean bootstrap
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -43,16 +44,19 @@ lint: ## style, types, imports, settings, migrations
 	$(PYTHON) manage.py check
 	$(PYTHON) manage.py makemigrations --check --dry-run
 
-test-fast: ## everything but real guests and kills, on SQLite
+test-fast: ## everything but real guests, kills and races, on SQLite
 	$(PYTEST) -n 2 $(FAST) $(STRICT)
 
-test-postgres: ## those of them that use a database, on a PostgreSQL server of its own
-	$(PYTHON) -m deploy.local.postgres $(PYTEST) -n 2 -p tests.databases $(FAST) $(STRICT)
+test-weather: ## who dies when, who is first, who waits: hundreds of moments, on SQLite
+	$(PYTEST) -n 2 -m "weather and $(ALL)" $(STRICT)
+
+test-postgres: ## those of both that use a database, on a PostgreSQL server of its own
+	$(PYTHON) -m deploy.local.postgres $(PYTEST) -n 2 -p tests.databases -m "$(ALL)" $(STRICT)
 
 test-live: ## real Redis, workers, guests and clients, and what happens when they are killed
 	$(PYTEST) -n 2 --dist loadscope -p tests.live.together -m "live or chaos" $(STRICT)
 
-test: bootstrap test-fast test-postgres test-live ## all tests, nothing skipped
+test: bootstrap test-fast test-weather test-postgres test-live ## all tests, nothing skipped
 
 chaos: ## 3 seeds of harm to a whole cloud, then kill -9 at every named point: CHAOS="--seeds 4 --operations 100"
 	$(PYTHON) -m tests.chaos $(CHAOS)

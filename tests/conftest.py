@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -22,9 +23,19 @@ from tests.byhand import Cloud
 PROJECT, OTHER_PROJECT = "a" * 32, "b" * 32
 
 
+# Who dies when, who is first, who waits for a guest: hundreds of moments of each, so not in `make test-fast`.
+WEATHER = re.compile(
+    r"kill|races?\b|_race|waiting|host_shutdown|host_guests|delete_graces|flow/test_shutdown_words|unit/test_keeper|"
+    r"virt/test_shutdown|flow/test_(emptying|evacuate|migrations|gone)\.py"
+)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test that uses cells needs all databases, committed: cells are asked from other threads."""
     for item in items:
+        if WEATHER.search(item.nodeid) and not item.nodeid.startswith("tests/test_"):
+            item.add_marker(pytest.mark.weather)
         if "cells" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.django_db(transaction=True, databases="__all__"))
 

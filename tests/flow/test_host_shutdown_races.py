@@ -42,7 +42,7 @@ def test_stop_delete_and_the_hosts_shutdown_have_one_clock_and_one_outcome(close
 
 def test_a_stop_that_waits_is_joined_and_stays_the_users(api, cloud, host):
     server_id = cloud.boot(api)
-    host.driver.orders.shutdown(delay=0.4)
+    host.driver.orders.shutdown(delay=2)
     with host.with_keeper():
         act(api, server_id, {"os-stop": None})
         cloud.work()
@@ -57,7 +57,7 @@ def test_a_stop_that_waits_is_joined_and_stays_the_users(api, cloud, host):
         cloud.work_until(lambda: not host.waiting())
     stop_words, down_words = [action.outcome for action in cloud.history(server_id)[1:]]
     assert stop_words == down_words
-    assert down_words.startswith("guest shut down in 0.")
+    assert down_words.startswith("guest shut down in ")
     assert states(cloud, server_id) == ("stopped", None)
     assert not flagged(cloud), "its user wants it off"
     settled(cloud)
@@ -66,7 +66,7 @@ def test_a_stop_that_waits_is_joined_and_stays_the_users(api, cloud, host):
 @pytest.mark.parametrize("name", ["reboot", "rescue"])
 def test_one_that_goes_off_only_to_come_on_again_goes_off_after_that(name, api, cloud, host):
     server_id = cloud.boot(api)
-    host.driver.orders.shutdown(delay=0.5)
+    host.driver.orders.shutdown(delay=2)
     body = {"reboot": {"type": "SOFT"}} if name == "reboot" else {"rescue": None}
     with host.with_keeper():
         assert act(api, server_id, body).status_code in (200, 202)
@@ -87,7 +87,7 @@ def test_one_that_goes_off_only_to_come_on_again_goes_off_after_that(name, api, 
 
 def test_nobody_starts_a_guest_that_goes_off_with_its_host(api, cloud, host):
     server_id = cloud.boot(api)
-    host.driver.orders.shutdown(delay=0.4)
+    host.driver.orders.shutdown(delay=2)
     with host.with_keeper():
         ask(cloud)
         cloud.work()
