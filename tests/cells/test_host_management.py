@@ -278,7 +278,7 @@ def test_lines_say_each_change_once():
 
 
 def test_the_live_table_is_written_over_itself_and_fits_the_terminal(monkeypatch):
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: (60, 8))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda **_: (60, 8))
     out = io.StringIO()
     live = screen.Live(OutputWrapper(out))
     live.show([seen(operation(), **wanted())])
