@@ -121,6 +121,7 @@ def test_a_grace_period_that_is_changed_counts_from_the_next_shutdown_on(api, cl
         cloud.work()
         assert [length(step) for step in host.waiting()] == [50]
         ask(api, cloud, server_id, {"os-stop": HARD})
+        cloud.work_until(lambda: not host.waiting())  # the keeper tells who waited
         ask(api, cloud, server_id, {"os-start": None})
         assert api.delete(f"{path}/metadata/{OWN}").status_code == 204
         ask(api, cloud, server_id, {"os-stop": None})
