@@ -237,21 +237,21 @@ def wanted(**columns: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("look", "code"),
     [
-        (seen(drain_wanted=True, drain_by="ann@x"), None),
-        (seen(operation(), **wanted()), None),
-        (seen(**wanted(drained_at=timezone.now())), follow.DONE),
-        (seen(**wanted(drained_at=timezone.now(), drain_then_exit=True)), None),
-        (seen(ended_at=timezone.now()), follow.DONE),
-        (seen(ended_at=timezone.now(), in_progress=1), follow.UNFINISHED),
-        (seen(), follow.CANCELLED),
-        (seen(draining_since=timezone.now(), drain_by="SIGTERM", drain_then_exit=True), None),
-        (seen(operation(), **wanted(drain_deadline=timezone.now() - timedelta(seconds=1))), follow.STILL),
-        (seen(operation(), **wanted(drain_deadline=timezone.now() - DAY)), None),  # over before we came
-        (seen(operation(), **wanted(drain_deadline=timezone.now() + DAY)), None),
+        (lambda: seen(drain_wanted=True, drain_by="ann@x"), None),
+        (lambda: seen(operation(), **wanted()), None),
+        (lambda: seen(**wanted(drained_at=timezone.now())), follow.DONE),
+        (lambda: seen(**wanted(drained_at=timezone.now(), drain_then_exit=True)), None),
+        (lambda: seen(ended_at=timezone.now()), follow.DONE),
+        (lambda: seen(ended_at=timezone.now(), in_progress=1), follow.UNFINISHED),
+        (lambda: seen(), follow.CANCELLED),
+        (lambda: seen(draining_since=timezone.now(), drain_by="SIGTERM", drain_then_exit=True), None),
+        (lambda: seen(operation(), **wanted(drain_deadline=timezone.now() - timedelta(seconds=1))), follow.STILL),
+        (lambda: seen(operation(), **wanted(drain_deadline=timezone.now() - DAY)), None),  # over before we came
+        (lambda: seen(operation(), **wanted(drain_deadline=timezone.now() + DAY)), None),
     ],
 )
 def test_a_followed_drain_ends_when(look, code):
-    reached = follow.drained(timezone.now() - timedelta(minutes=1))(look)
+    reached = follow.drained(timezone.now() - timedelta(minutes=1))(look())  # seen now, not when tests were collected
     assert (reached and reached[0]) == code
 
 
