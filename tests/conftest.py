@@ -36,6 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if WEATHER.search(item.nodeid) and not item.nodeid.startswith("tests/test_"):
             item.add_marker(pytest.mark.weather)
+        if "race" in item.nodeid:
+            item.add_marker(pytest.mark.race)
         if "cells" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.django_db(transaction=True, databases="__all__"))
 

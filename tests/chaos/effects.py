@@ -17,7 +17,7 @@ DOES = {
 }  # fmt: skip
 MOVES = OFF | {"powered on", "migrated out", "taken back", "destroyed"}
 MAY = {
-    "create": {"destroyed"}, "reboot": OFF, "createImage": {"snapshot taken"},
+    "create": {"destroyed"}, "delete": OFF, "reboot": OFF, "createImage": {"snapshot taken"},
     "live-migration": {"migrated out", "taken back"}, "migrate": MOVES, "resize": MOVES,
     "revertResize": MOVES - {"migrated out", "taken back"}, "createBackup": {"snapshot taken"},
     "rebuild": OFF | {"destroyed"}, "rescue": OFF | {"powered on", "unrescued"}, "unrescue": OFF | {"powered on"},

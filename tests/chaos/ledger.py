@@ -230,7 +230,7 @@ def _action(action: Action, records: Records) -> list[Finding]:
     found = [
         Finding("stuck", action.server, f"step {step.name} of {name} is {step.state}")
         for step in action.steps
-        if step.state in ("queued", "running")
+        if step.state in ("queued", "running", "waiting")
     ]
     if action.name not in DOES or not action.key:
         return found

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import requests
 
@@ -64,7 +65,8 @@ class Stage:
         if name not in self._images:
             kind = {"disk_format": "raw", "container_format": "bare", "visibility": "public"}
             fake = {f"fake_{order}": value for order, value in orders.items()}
-            made = self._sdk.image.create_image(name, data=b"\0" * 512, validate_checksum=False, **kind, **fake)
+            mine = f"{name}-{uuid4().hex[:8]}"  # tests that share a cloud have images of one kind each
+            made = self._sdk.image.create_image(mine, data=b"\0" * 512, validate_checksum=False, **kind, **fake)
             self._images[name] = made.id
         return self._images[name]
 

@@ -135,7 +135,9 @@ def test_a_message_that_comes_again_and_again_has_one_effect(site):
     assert (set(ends), set(deleted)) == (set(ids[:4]), set(ids[4:]))
     done = site.effects() - before
     assert {uuid for uuid, _ in done} == set(ids)
-    assert Counter(verb for _, verb in done.elements()) == {"spawned": 6, "powered off by guest": 4, "destroyed": 2}
+    assert Counter(verb for _, verb in done.elements()) == {
+        "spawned": 6, "powered off by guest": 4, "powered off by force": 2, "destroyed": 2,
+    }  # fmt: skip
     assert set(done.values()) == {1}, done
     assert {(state, attempts) for _, state, attempts in set(site.steps()) - old} == {("done", 1)}
 

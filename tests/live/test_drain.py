@@ -192,7 +192,7 @@ def test_what_is_asked_while_a_host_is_stopped_is_done_once_when_it_is_back(stag
             done = [what for what in done if what != "powered off by guest"]
         assert done == [SPAWNED, *effects], name
     stage.wait(ids["delete"], "DELETED")
-    assert stage.effects(ids["delete"]) == [SPAWNED, "destroyed"]
+    assert stage.effects(ids["delete"]) == [SPAWNED, "powered off by force", "destroyed"]
     stage.wait(ids["boot"], "ACTIVE")
     assert stage.effects(ids["boot"]) == [SPAWNED]
     stage.wait(ids["resize"], "VERIFY_RESIZE")
