@@ -108,6 +108,42 @@ class LateDelete(GlobalModel):
         return self.server_id
 
 
+class LateEvent(GlobalModel):
+    """An external event that was accepted while its server's cell was down. It is delivered when the cell is back."""
+
+    server_id = models.CharField(max_length=36)
+    cell = models.ForeignKey(Cell, on_delete=models.CASCADE, related_name="late_events")
+    name = models.CharField(max_length=64)
+    tag = models.CharField(max_length=255, blank=True, default="")
+    status = models.CharField(max_length=16)
+    request_id = models.CharField(max_length=64)
+    user_id = models.CharField(max_length=64)  # of who sent it
+    project_id = models.CharField(max_length=64)
+    received_at = models.DateTimeField()
+
+    class Meta:
+        indexes = (models.Index(fields=("cell", "id"), name="late_events_of_cell"),)
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.server_id}"
+
+
+class CellOutage(GlobalModel):
+    """A time in which one process held a cell to be down; open while `ended_at` is null."""
+
+    cell = models.ForeignKey(Cell, on_delete=models.CASCADE, related_name="outages")
+    seen_by = models.CharField(max_length=255)  # role, machine and pid
+    reason = models.CharField(max_length=255)
+    began_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes = (models.Index(fields=("cell", "-began_at"), name="outages_of_cell"),)
+
+    def __str__(self) -> str:
+        return f"{self.cell_id} as seen by {self.seen_by}"
+
+
 class LastKnown(GlobalModel):
     """What a server was when its cell was last heard of. Shown beside UNKNOWN, never as what it is.
 

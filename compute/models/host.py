@@ -107,6 +107,10 @@ class ComputeNode(CellModel):
     vcpus_used = models.PositiveIntegerField(default=0)
     memory_mb_used = models.PositiveIntegerField(default=0)
     disk_gb_used = models.PositiveIntegerField(default=0)
+    # of bare metal: one host serves many nodes, and each is one server's or nobody's
+    is_whole = models.BooleanField(default=False, db_default=False)
+    resource_class = models.CharField(max_length=255, blank=True, default="", db_default="")
+    out_of_use = models.CharField(max_length=255, blank=True, default="", db_default="")  # why it takes no server
     updated_at = models.DateTimeField()
 
     class Meta:

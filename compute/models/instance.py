@@ -135,6 +135,7 @@ class Instance(CellModel):
             project_id=self.project_id,
             shutdown_timeout=farewell.said(self.metadata, image.get("properties", {})),
             shutdown_priority=farewell.priority(self.metadata),
+            node=self.node,
         )
 
 

@@ -66,6 +66,10 @@ class Driver(ABC):
     def facts(self) -> HostFacts:
         """What this host offers, read afresh."""
 
+    def nodes(self) -> list[HostFacts]:
+        """Every node this host serves, in one call. Most hosts are their only node."""
+        return [self.facts()]
+
     @abstractmethod
     def guests(self) -> dict[str, PowerState]:
         """Every guest of ours on this host, in one hypervisor call."""
@@ -212,6 +216,14 @@ class Driver(ABC):
     @abstractmethod
     def unrescue(self, guest: Guest) -> None:
         """Off, and to boot its own disk again; the rescue disk is gone. One that is not in rescue is left alone."""
+
+    def power_update_event(self, uuid: str, said: PowerState) -> PowerState:
+        """Who has charge of the machine says that it was switched: RUNNING or SHUTDOWN. What to put on record.
+
+        That is what the machine does now, where it can be asked, for a word may come late; else what was said.
+        Nothing is done to the machine. Raises NotSupported where nobody but the hypervisor knows (spec 5).
+        """
+        raise NotSupported(f"a {type(self).__name__} host takes nobody's word for a guest's power state")
 
     # -- from host to host: expect (destination), hand_over (source), settle (destination), forget
     # (source); back again: unexpect (destination), take_back (source). A driver that cannot do this has none.

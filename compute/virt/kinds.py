@@ -99,6 +99,7 @@ class Guest:
     project_id: str = ""
     shutdown_timeout: int | None = None  # None: the operator's
     shutdown_priority: int = 0
+    node: str = ""  # hypervisor_hostname of where it is, or is to be
 
     @property
     def farewell(self) -> Farewell:
@@ -120,6 +121,9 @@ class HostFacts:
     cpu_info: Mapping[str, object] = field(default_factory=dict)
     uptime_seconds: int = 0
     supports: frozenset[str] = frozenset()
+    is_whole: bool = False  # bare metal: one server has all of it
+    resource_class: str = ""
+    out_of_use: str = ""  # why it takes no new server, e.g. "maintenance: fan broken"
 
 
 @dataclass(frozen=True, slots=True)
