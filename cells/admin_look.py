@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from django.contrib.admin.views.main import PAGE_VAR
 from django.core.paginator import Page, Paginator
@@ -17,10 +17,9 @@ from django.utils.safestring import SafeString
 from unfold.admin import ModelAdmin
 from unfold.views import ChangeList
 
-from cells import scatter
+from cells import health, scatter
 from cells.models import Cell
 
-T = TypeVar("T")
 NBSP = "\u00a0"  # a duration is one word
 GOOD, BAD, WARN, BUSY, GREY = "success", "danger", "warning", "info", "default"
 _FRAME = (
@@ -33,28 +32,17 @@ _COLOURS = {
     BUSY: "bg-blue-100 text-blue-700 dark:bg-blue-500/20 dark:text-blue-400",
     GREY: "bg-base-500/8 text-base-700 dark:bg-base-500/20 dark:text-base-200",
 }
-_since: dict[str, datetime] = {}  # cell id -> when this process first saw it down
-
-
-def ask(cells: Iterable[Cell], question: Callable[[Cell], T]) -> scatter.Gathered[T]:
-    """Ask all cells at once, and remember since when which one does not answer."""
-    gathered = scatter.gather(cells, question)
-    for cell_id in gathered.answers:
-        _since.pop(cell_id, None)
-    for cell_id in gathered.down:
-        _since.setdefault(cell_id, timezone.now())
-    return gathered
 
 
 def down_for(cell_id: str) -> str:
-    """How long this process has seen the cell down; "" when it is up."""
-    since = _since.get(cell_id)
-    return age(since) if since else ""
+    """How long this process has held a cell to be down that did not answer."""
+    outage = health.outage(cell_id)
+    return seconds(time.time() - outage.since) if outage else "a moment"
 
 
-def named_down(cells: dict[str, Cell], gathered: scatter.Gathered[T]) -> list[tuple[str, str, str]]:
+def named_down(cells: dict[str, Cell], down: dict[str, scatter.Down]) -> list[tuple[str, str, str]]:
     """(name, reason, for how long) of each cell that did not answer."""
-    return [(cells[pk].name, down.reason, down_for(pk)) for pk, down in gathered.down.items()]
+    return [(cells[pk].name, why.reason, down_for(pk)) for pk, why in down.items()]
 
 
 def label(word: str, colour: str = GREY, sign: str = "", title: str = "") -> SafeString:

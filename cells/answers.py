@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
 
 from django.conf import settings
 
-from cells import brokers, health, scatter
+from cells import broker_asks, brokers, health, scatter
 from cells.models import Cell
 
-_executor = ThreadPoolExecutor(16, thread_name_prefix="broker-answers")
-_asked: dict[str, Future[float]] = {}  # by URL: a broker that hangs holds one thread, however often it is asked
-_lock = threading.Lock()
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,60 +33,54 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Cellular:
-    """What one cell said; `outage` is the breaker's, when it is open."""
+class Cellular(Generic[T]):
+    """What one cell said; `outage` is the breaker's, when it is open. `read` is None of a cell that is down."""
 
     database: Answer
     broker: Answer
+    read: T | None = None
     outage: health.Outage | None = None
 
 
-def ask(cells: Iterable[Cell]) -> dict[str, Cellular]:
+def ask(cells: Iterable[Cell]) -> dict[str, Cellular[None]]:
     """By cell id. Nothing is raised: what does not answer says why."""
+    return ask_and_read(cells, lambda _: None)
+
+
+def ask_and_read(cells: Iterable[Cell], read: Callable[[Cell], T]) -> dict[str, Cellular[T]]:
+    """As `ask`, with what `read` finds in the targeted cell; the time it takes is not counted."""
     asked = list(cells)
     end = time.monotonic() + settings.CELL_TIMEOUT
-    waiting = {cell.id: _broker(cell.broker_url) for cell in asked if cell.broker_url}
-    gathered = scatter.gather(asked, _database)
-    return {
-        cell.id: Cellular(
-            Answer(gathered.answers.get(cell.id), _why(gathered, cell.id)),
-            _collect(waiting.get(cell.id), end), health.outage(cell.id),
-        )
-        for cell in asked
-    }  # fmt: skip
+    waiting = {cell.id: _ask_broker(cell.broker_url) for cell in asked if cell.broker_url}
+    gathered = scatter.gather(asked, lambda cell: (_timed(cell), read(cell)))
+    return {cell.id: _cellular(cell, gathered, _broker(waiting.get(cell.id), end)) for cell in asked}
 
 
-def _why(gathered: scatter.Gathered[float], cell_id: str) -> str:
-    down = gathered.down.get(cell_id)
-    return down.reason if down else ""
-
-
-def _database(cell: Cell) -> float:
+def _timed(cell: Cell) -> float:
     began = time.monotonic()
     scatter.touch(cell)
     return time.monotonic() - began
 
 
-def _broker(url: str) -> Future[float]:
-    with _lock:
-        last = _asked.get(url)
-        if last is None or last.done():
-            last = _asked[url] = _executor.submit(_answers, url)
-        return last
+def _ask_broker(broker_url: str) -> Future[float]:
+    return broker_asks.ask(broker_url, "answers", partial(_seconds, broker_url))
 
 
-def _answers(url: str) -> float:
+def _seconds(broker_url: str) -> float:
     began = time.monotonic()
-    brokers.depths(url, [])
+    brokers.depths(broker_url, [])
     return time.monotonic() - began
 
 
-def _collect(future: Future[float] | None, end: float) -> Answer:
+def _cellular(cell: Cell, gathered: scatter.Gathered[tuple[float, T]], broker: Answer) -> Cellular[T]:
+    if cell.id in gathered.down:
+        return Cellular(Answer(trouble=gathered.down[cell.id].reason), broker, outage=health.outage(cell.id))
+    seconds, read = gathered.answers[cell.id]
+    return Cellular(Answer(seconds), broker, read)
+
+
+def _broker(future: Future[float] | None, end: float) -> Answer:
     if future is None:
         return Answer()
-    try:
-        return Answer(future.result(timeout=max(0.0, end - time.monotonic())))
-    except FutureTimeout:
-        return Answer(trouble=scatter.LATE)
-    except Exception as error:  # every transport raises its own kinds, and all mean: not reached
-        return Answer(trouble=type(error).__name__)
+    said = broker_asks.collect(future, end)
+    return Answer(trouble=said.reason) if isinstance(said, broker_asks.Away) else Answer(said)

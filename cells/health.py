@@ -75,8 +75,9 @@ def history(cell_id: str, seconds: float = 3600.0) -> list[Moment]:
 
 def seen_down(cell_id: str, reason: str) -> None:
     """Remember a failure, and begin to look for its end."""
-    _remember(cell_id, reason)
-    rumours.tell(cell_id, reason)
+    with _changed:
+        _remember(cell_id, reason)
+        rumours.tell(cell_id, reason)
 
 
 def _remember(cell_id: str, reason: str) -> None:
@@ -95,8 +96,8 @@ def _remember(cell_id: str, reason: str) -> None:
 def seen_up(cell_id: str) -> None:
     """It answered."""
     if cell_id in _down:
-        rumours.take_back(cell_id)
         with _changed:
+            rumours.take_back(cell_id)
             found = _down.pop(cell_id, None)
             if found is not None:
                 _note(cell_id, Moment(time.time(), seconds=time.time() - found.since))
@@ -154,8 +155,8 @@ def _looked(cell_id: str, wrong: str) -> None:
     if not wrong:
         seen_up(cell_id)
         return
-    with _changed:
+    with _changed:  # and not told after somebody found it up
         found = _down.get(cell_id)
         if found is not None:
             _down[cell_id] = _next(replace(found, reason=wrong))
-    rumours.tell(cell_id, wrong)
+            rumours.tell(cell_id, wrong)

@@ -19,7 +19,6 @@ class Line:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._wrapper: Any = None
-        self._is_cut = False
 
     def open(self, alias: str) -> None:
         """This thread's connection to a database is the one, from now on."""
@@ -31,11 +30,6 @@ class Line:
         with self._lock:
             self._wrapper = None
 
-    @property
-    def is_cut(self) -> bool:
-        """Whether somebody cut it while the question was under way."""
-        return self._is_cut
-
     def cut(self) -> None:
         """From any thread. Whoever waits gets an OperationalError now.
 
@@ -44,7 +38,6 @@ class Line:
         with self._lock:
             if self._wrapper is None:
                 return
-            self._is_cut = True
             connection = getattr(self._wrapper, "connection", None)
             if connection is None or self._wrapper.vendor != "postgresql":
                 return

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from django.conf import settings
 from django.db import DatabaseError
@@ -17,7 +15,7 @@ from django.utils import timezone
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from cells import brokers, scatter
+from cells import broker_asks, brokers, scatter
 from cells.models import BuildRequest, Cell, HostMapping
 from cloud import log, metrics
 from compute import departures, dispatch, journal
@@ -28,9 +26,6 @@ logger = log.get(__name__)
 GLOBAL = "global"
 Lines = list[tuple[metrics.Declared, tuple[str, ...], float]]
 
-_executor = ThreadPoolExecutor(64, thread_name_prefix="broker")  # one thread a broker, see _ask
-_asked: dict[str, Future[dict[str, int]]] = {}
-_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,29 +146,21 @@ def _queues(hosts: set[str]) -> list[str]:
 
 
 def _depths(brokers_of: dict[str, tuple[str, list[str]]]) -> Lines:
-    """All brokers at once, within CELL_TIMEOUT. Not through `scatter`: a cell lives on without its broker."""
+    """All brokers at once, within CELL_TIMEOUT."""
     end, lines = time.monotonic() + settings.CELL_TIMEOUT, Lines()
-    asked = {cell: _ask(url, queues) for cell, (url, queues) in brokers_of.items() if url}
+    asked = {
+        cell: broker_asks.ask(url, "depths", partial(brokers.depths, url, queues))
+        for cell, (url, queues) in brokers_of.items() if url
+    }  # fmt: skip
     for cell, future in asked.items():
-        try:
-            depths = future.result(timeout=max(0.0, end - time.monotonic()))
-        except FutureTimeout:
-            depths = None
-        except Exception as error:  # every transport raises its own kinds, and all mean: not reached
-            logger.debug("metrics.broker_away", cell=cell, error=type(error).__name__)
-            depths = None
-        lines.append((metrics.CELL_UP, (cell, "broker"), depths is not None))
-        lines += [(metrics.QUEUE_DEPTH, (cell, *_lane(queue)), depth) for queue, depth in (depths or {}).items()]
+        depths = broker_asks.collect(future, end)
+        if isinstance(depths, broker_asks.Away):
+            logger.debug("metrics.broker_away", cell=cell, reason=depths.reason)
+            lines.append((metrics.CELL_UP, (cell, "broker"), 0))
+            continue
+        lines.append((metrics.CELL_UP, (cell, "broker"), 1))
+        lines += [(metrics.QUEUE_DEPTH, (cell, *_lane(queue)), depth) for queue, depth in depths.items()]
     return lines
-
-
-def _ask(url: str, queues: list[str]) -> Future[dict[str, int]]:
-    """The broker's answer to come. While it owes one it is not asked again, so one that hangs holds one thread."""
-    with _lock:
-        last = _asked.get(url)
-        if last is None or last.done():
-            _asked[url] = last = _executor.submit(brokers.depths, url, queues)
-        return last
 
 
 def _lane(queue: str) -> tuple[str, str]:

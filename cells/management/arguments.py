@@ -23,6 +23,20 @@ def add_uuid(parser: CommandParser, meaning: str = "The cell, by its UUID.") -> 
     parser.add_argument("--uuid", default="", help=meaning)
 
 
+def add_max_count(parser: CommandParser, what: str) -> None:
+    """`--max-count`. Its value is checked by `max_count`: the parser would end with its own code."""
+    parser.add_argument("--max-count", help=f"Most {what} in this run; default: all.")
+
+
+def max_count(command: BaseCommand, given: str | int | None) -> int | None:
+    """A positive number, None when it is not given, or the end of the command with 127."""
+    if given is None:
+        return None
+    if not str(given).isdecimal() or int(given) < 1:
+        end(command, 127, "--max-count must be a positive number.")
+    return int(given)
+
+
 def find_cell(uuid: str = "", name: str = "") -> Cell | None:
     """The cell with this UUID and, if given, this name."""
     wanted = {key: value for key, value in (("id", uuid.lower()), ("name", name)) if value}

@@ -54,31 +54,31 @@ class CellPage(look.JoinedPage):
 
     def join(self, rows: list[Any]) -> None:
         """Whether each answers and how quickly, what is in it, and how many servers the global side knows there."""
-        said, gathered = answers.ask(rows), look.ask(rows, _inside)
+        said = answers.ask_and_read(rows, _inside)
         living = Count("pk", filter=~Q(queued_for_delete=True))
         counts = dict(
             InstanceMapping.objects.filter(cell__in=rows).values("cell").order_by()
             .annotate(living=living).values_list("cell", "living")
         )  # fmt: skip
         for cell in rows:
-            cell.down, cell.inside = gathered.down.get(cell.pk), gathered.answers.get(cell.pk)
             cell.said, cell.living = said[cell.pk], counts.get(cell.pk, 0)
+            cell.inside, cell.trouble = cell.said.read, cell.said.database.trouble
 
     @admin.display(description="State")
     def state(self, cell: Any) -> SafeString:
         """Seen just now."""
-        if cell.down is None:
+        if not cell.trouble:
             return look.up_or_down()
         since = look.down_for(cell.pk)
-        return format_html("{} {}, for {}", look.up_or_down(cell.down.reason, since), cell.down.reason, since)
+        return format_html("{} {}, for {}", look.up_or_down(cell.trouble, since), cell.trouble, since)
 
     @admin.display(description="Because")
     def why(self, cell: Any) -> str:
         """What a cell that is down means."""
-        if cell.down is None:
+        if not cell.trouble:
             return "It answers."
         return (
-            f"{cell.down.reason}, for {look.down_for(cell.pk)}. {cell.living:,} servers show as UNKNOWN; "
+            f"{cell.trouble}, for {look.down_for(cell.pk)}. {cell.living:,} servers show as UNKNOWN; "
             "new servers go elsewhere."
         )
 

@@ -13,8 +13,8 @@ from django.utils import timezone
 from django.utils.html import format_html
 
 from cells import admin_look as look
+from cells import scatter
 from cells.models import BuildRequest, Cell, HostMapping, InstanceMapping
-from cells.scatter import Gathered
 from compute import state
 from compute.admin import progress, signs
 from compute.models import Instance, Service
@@ -46,7 +46,7 @@ class Numbers:
 def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """Called by unfold for the index. Three questions per cell, four to the global database."""
     cells = list(Cell.objects.order_by("name"))
-    gathered = look.ask(cells, _read)
+    gathered = scatter.gather(cells, _read)
     mapped = _mapped_servers()
     unknown = {cell.pk: mapped.get(cell.pk, 0) for cell in cells if cell.pk in gathered.down}
     steps = progress.oldest(
@@ -85,7 +85,7 @@ def _mapped_servers() -> dict[str | None, int]:
     return dict(living.order_by().values("cell").annotate(n=Count("pk")).values_list("cell", "n"))
 
 
-def _cells_card(cells: list[Cell], gathered: Gathered[Numbers]) -> dict[str, Any]:
+def _cells_card(cells: list[Cell], gathered: scatter.Gathered[Numbers]) -> dict[str, Any]:
     down = len(gathered.down)
     lines = [look.label(f"{len(cells) - down} up", look.GOOD, "▲")]
     if down:
@@ -98,7 +98,7 @@ def _cells_card(cells: list[Cell], gathered: Gathered[Numbers]) -> dict[str, Any
     }
 
 
-def _hosts_card(gathered: Gathered[Numbers]) -> dict[str, Any]:
+def _hosts_card(gathered: scatter.Gathered[Numbers]) -> dict[str, Any]:
     up = sum(numbers.hosts_up for numbers in gathered.values())
     down = sum(len(numbers.hosts) for numbers in gathered.values()) - up
     unknown = HostMapping.objects.filter(cell__in=list(gathered.down)).count()
@@ -127,7 +127,7 @@ def _left(service: Service) -> str:
     return f"{service.host} ({service.in_progress} left)" if service.in_progress else service.host
 
 
-def _servers_card(gathered: Gathered[Numbers], unknown: int) -> dict[str, Any]:
+def _servers_card(gathered: scatter.Gathered[Numbers], unknown: int) -> dict[str, Any]:
     statuses: Counter[str] = sum((numbers.statuses for numbers in gathered.values()), Counter())
     waiting = BuildRequest.objects.count()
     lines = [_status_line(word, number) for word, number in statuses.most_common()]
@@ -153,7 +153,7 @@ def _work_card(steps: list[progress.Line]) -> dict[str, Any]:
     return {"title": "Oldest open action", "number": look.age(step.queued_at), "lines": lines, "url": url}
 
 
-def _cell_row(cell: Cell, gathered: Gathered[Numbers], unknown: dict[str, int]) -> list[Any]:
+def _cell_row(cell: Cell, gathered: scatter.Gathered[Numbers], unknown: dict[str, int]) -> list[Any]:
     wanted = "-" if cell.is_cell0 else "disabled" if cell.disabled else "enabled"
     if cell.pk in gathered.down:
         reason, since = gathered.down[cell.pk].reason, look.down_for(cell.pk)

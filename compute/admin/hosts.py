@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString
 from unfold.sections import TemplateSection
 
 from cells import admin_look as look
+from cells import scatter
 from cells.models import HostMapping
 from compute import dispatch, journal
 from compute.admin import services, signs, wishes
@@ -84,7 +85,7 @@ class HostPage(look.JoinedPage):
         names: dict[str, list[str]] = {}
         for row in rows:
             names.setdefault(row.cell_id, []).append(row.host)
-        gathered = look.ask(cells.values(), lambda cell: read_facts(names[cell.pk]))
+        gathered = scatter.gather(cells.values(), lambda cell: read_facts(names[cell.pk]))
         for row in rows:
             row.facts = gathered.answers.get(row.cell_id, {}).get(row.host)
             row.down = gathered.down.get(row.cell_id)

@@ -17,6 +17,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from cells import admin_look as look
+from cells import scatter
 from cells.models import Cell, InstanceMapping
 from cloud.errors import ApiError
 from compute import actions, legal, lookup, microversion, migration_log, migration_words
@@ -77,7 +78,7 @@ def _context(request: HttpRequest, found: migration_log.Page, wanted: dict[str, 
         "kinds": sorted(TYPES.values()),
         "older": urlencode(asked | {"after": last}) if last else "",
         "newest": urlencode(asked) if request.GET.get("after") else None,
-        "down": [(cells[pk].name, down.reason, look.down_for(pk) or "a moment") for pk, down in found.down.items()],
+        "down": look.named_down(cells, found.down),
         "live": any(migration_log.status(row) in GOING for _, row in found.rows),
         "now": timezone.now(),
     }
@@ -100,7 +101,7 @@ def _waiting(found: migration_log.Page) -> dict[str, Instance]:
         if migration_log.status(row) == FINISHED:
             ids.setdefault(cell.pk, []).append(row.server_id)
     cells = {cell.pk: cell for cell, _ in found.rows if cell.pk in ids}
-    read = look.ask(cells.values(), lambda cell: list(Instance.objects.filter(uuid__in=ids[cell.pk])))
+    read = scatter.gather(cells.values(), lambda cell: list(Instance.objects.filter(uuid__in=ids[cell.pk])))
     return {instance.uuid: instance for rows in read.answers.values() for instance in rows}
 
 

@@ -59,7 +59,7 @@ class Button:
 def context(mapping: InstanceMapping, who: Caller | None = None) -> dict[str, Any]:
     """What the template needs: some questions to the server's cell; buttons for who may press them."""
     cell = mapping.cell
-    found = look.ask([cell], lambda _: _read(mapping.server_id, who)) if cell else scatter.Gathered({}, {})
+    found = scatter.gather([cell], lambda _: _read(mapping.server_id, who)) if cell else scatter.Gathered({}, {})
     instance, history, choices = found.answers.get(cell.pk, NOTHING) if cell else NOTHING
     down = found.down.get(cell.pk) if cell else None
     return {
@@ -67,7 +67,7 @@ def context(mapping: InstanceMapping, who: Caller | None = None) -> dict[str, An
         "mapping": mapping,
         "name": instance.display_name if instance else mapping.server_id,
         "status": _status(mapping, instance, down),
-        "since": look.down_for(cell.pk) if cell and down else "",
+        "since": look.down_for(cell.pk) if cell else "",
         "down": down,
         "known": _known(mapping) + (_columns(instance) if instance else []),
         "fault": instance.fault if instance else None,

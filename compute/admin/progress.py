@@ -13,6 +13,7 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from cells import admin_look as look
+from cells import scatter
 from cells.models import BuildRequest, Cell
 from compute import journal
 from compute.admin import signs, waits
@@ -54,7 +55,7 @@ def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
     cells = {cell.pk: cell for cell in Cell.objects.order_by("name")}
-    gathered = look.ask(cells.values(), lambda _: (read(MOST), _ended()))
+    gathered = scatter.gather(cells.values(), lambda _: (read(MOST), _ended()))
     names = {pk: cell.name for pk, cell in cells.items()}
     lines = oldest({names[pk]: found for pk, (found, _) in gathered.answers.items()})
     ended = [(names[pk], action) for pk, (_, actions) in gathered.answers.items() for action in actions]
@@ -70,7 +71,7 @@ def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
         "capped": [names[pk] for pk, (found, _) in gathered.answers.items() if len(found.steps) >= MOST],
         "most": MOST,
         "most_unplaced": PER_PAGE,
-        "down": look.named_down(cells, gathered),
+        "down": look.named_down(cells, gathered.down),
         "now": now,
     }
     return TemplateResponse(request, "admin/stillwater/progress.html", context)

@@ -13,6 +13,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from cells import admin_look as look
+from cells import scatter
 from cells.models import Cell, InstanceMapping, LastKnown
 from compute import state
 from compute.admin import asks, migrations, one_server, progress, signs
@@ -95,7 +96,7 @@ class ServerPage(look.JoinedPage):
             found = Instance.objects.filter(uuid__in=ids[cell.pk]).only(*LISTED)
             return {instance.uuid: instance for instance in found}
 
-        gathered = look.ask(cells.values(), read)
+        gathered = scatter.gather(cells.values(), read)
         for row in rows:
             row.instance = gathered.answers.get(row.cell_id, {}).get(row.pk)
             row.down = gathered.down.get(row.cell_id)
@@ -116,7 +117,7 @@ class ServerPage(look.JoinedPage):
             return list(found.values_list("uuid", flat=True)[:NAMES_FOUND])
 
         cells = {cell.pk: cell for cell in Cell.objects.all()}
-        gathered = look.ask(cells.values(), named)
+        gathered = scatter.gather(cells.values(), named)
         by_name = [server_id for ids in gathered.values() for server_id in ids]
         if gathered.down:
             names = ", ".join(cells[cell_id].name for cell_id in gathered.down)

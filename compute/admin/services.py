@@ -17,6 +17,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
 from cells import admin_look as look
+from cells import scatter
 from cells.models import Cell, HostMapping
 from compute import departures, draining
 from compute.admin import signs, waits, wishes
@@ -47,7 +48,7 @@ def listing(request: HttpRequest, model_admin: Any) -> HttpResponse:
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
     cells = {cell.pk: cell for cell in Cell.objects.order_by("name")}
-    gathered = look.ask(cells.values(), lambda _: (_services(), draining.waiting_by_host()))
+    gathered = scatter.gather(cells.values(), lambda _: (_services(), draining.waiting_by_host()))
     rows = [
         _row(cells[pk], service, waiting.get(service.host, 0))
         for pk, (services, waiting) in gathered.answers.items() for service in services
@@ -55,7 +56,7 @@ def listing(request: HttpRequest, model_admin: Any) -> HttpResponse:
     context = model_admin.admin_site.each_context(request) | {
         "title": "Services",
         "table": {"headers": HEADERS, "rows": rows},
-        "down": look.named_down(cells, gathered),
+        "down": look.named_down(cells, gathered.down),
         "now": timezone.now(),
     }
     return TemplateResponse(request, "admin/stillwater/services.html", context)
@@ -82,7 +83,7 @@ def page(request: HttpRequest, model_admin: Any, cell_id: str, uuid: str) -> Htt
 
 def panel(request: HttpRequest, cell: Cell, uuid: str, *, may_change: bool) -> dict[str, Any]:
     """What the panel shows. Raises Http404 when a cell that answers has no such service."""
-    gathered = look.ask([cell], lambda _: _read(uuid))
+    gathered = scatter.gather([cell], lambda _: _read(uuid))
     down, known = gathered.down.get(cell.pk), gathered.answers.get(cell.pk)
     if known is None and down is None:
         raise Http404(f"There is no service {uuid} in cell {cell}.")
@@ -149,7 +150,7 @@ def _read(uuid: str) -> Known | None:
 
 def _wish(request: HttpRequest, cell: Cell, uuid: str) -> str:
     """Carry out what was asked, leave a trace of it, and say what became of it."""
-    gathered = look.ask([cell], lambda _: Service.objects.filter(uuid=uuid).first())
+    gathered = scatter.gather([cell], lambda _: Service.objects.filter(uuid=uuid).first())
     service = gathered.answers.get(cell.pk)
     if service is None:
         return wishes.nothing_changed(cell, gathered.down.get(cell.pk))

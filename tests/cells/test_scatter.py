@@ -205,3 +205,13 @@ def test_a_wrong_rumour_is_forgotten_by_who_looks_for_himself(cells, settings, t
     assert health.known_down(cells["cell1"].id) == "cut off"
     until(lambda: not health.known_down(cells["cell1"].id))
     assert list((tmp_path / "rumours").iterdir()) == []
+
+
+def test_a_look_that_comes_too_late_spreads_no_rumour(cells, settings, tmp_path):
+    settings.RUMOURS_DIR, settings.CELL_RETRY_INTERVAL = tmp_path / "rumours", 60
+    cell = cells["cell1"]
+    health.seen_down(cell.id, "cut off")
+    health.seen_up(cell.id)  # a request that was under way was answered
+    health._looked(cell.id, "cut off")
+    assert list((tmp_path / "rumours").iterdir()) == []
+    assert health.known_down(cell.id) == ""

@@ -29,7 +29,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """The options of nova-manage."""
         arguments.add_uuid(parser)
-        parser.add_argument("--max-count", help="Most servers mapped in this run; default: all.")
+        arguments.add_max_count(parser, "servers mapped")
         parser.add_argument(
             "--reset", action="store_true",
             help="Accepted for scripts written for nova-manage: a run always looks from the beginning.",
@@ -37,7 +37,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Batch after batch, so a run that is stopped has lost nothing."""
-        limit = self._limit(options["max_count"])
+        limit = arguments.max_count(self, options["max_count"])
         cell = arguments.cell_or_end(self, options["uuid"], code=255)
         mapped, more = 0, False
         try:
@@ -48,13 +48,6 @@ class Command(BaseCommand):
         self.stdout.write(f"{mapped} servers mapped.")
         if more:
             arguments.end(self, 1, "More servers are left; run this again.")
-
-    def _limit(self, given: str | int | None) -> int | None:
-        if given is None:
-            return None
-        if not str(given).isdecimal() or int(given) < 1:
-            arguments.end(self, 127, "--max-count must be a positive number.")
-        return int(given)
 
 
 def _map(cell: Cell, limit: int | None) -> tuple[int, bool]:

@@ -44,11 +44,11 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """The option of nova-manage."""
         add_json(parser)
-        parser.add_argument("--max-count", help="Most rows changed in this run; default: all.")
+        arguments.add_max_count(parser, "rows changed")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """One migration after the other; what cannot be done keeps nothing else from it."""
-        room = self._limit(options["max_count"])
+        room = arguments.max_count(self, options["max_count"])
         results = {}
         for name, migrate in MIGRATIONS.items():
             results[name] = done = migrate(room)
@@ -66,13 +66,6 @@ class Command(BaseCommand):
             arguments.end(self, 2, "\n".join([*trouble, "Run this again when it answers."]))
         if any(done.left for done in results.values()):
             arguments.end(self, 1, "More is left; run this again.")
-
-    def _limit(self, given: str | int | None) -> int | None:
-        if given is None:
-            return None
-        if not str(given).isdecimal() or int(given) < 1:
-            arguments.end(self, 127, "--max-count must be a positive number.")
-        return int(given)
 
 
 def populate_queued_for_delete(room: int | None) -> Done:
