@@ -68,9 +68,11 @@ matrix: ## every operation of two hosts x hosts, conductor, broker, all x SIGTER
 bench: ## numbers beside their floors
 	$(PYTHON) -m bench
 
-requirements: ## compile requirements.txt and requirements-dev.txt from the .in files
+requirements: ## compile requirements.txt, requirements-dev.txt and deploy/ironic-requirements.txt from the .in files
 	.venv/bin/uv pip compile -q --python-version 3.11 requirements.in -o requirements.txt
 	.venv/bin/uv pip compile -q --python-version 3.11 requirements-dev.in -o requirements-dev.txt
+	.venv/bin/uv pip compile -q --python-version 3.11 --no-emit-package numpy deploy/ironic-requirements.in \
+		-o deploy/ironic-requirements.txt
 
 clean: ## delete the state folder and caches; refused while the cloud runs
 	@$(LOCAL) clean

@@ -182,6 +182,22 @@ install_python_packages() { # $1: requirements file
     "$venv/bin/python" -m pip install -q -r "$1"
 }
 
+# The tests of bare metal start an Ironic of their own. One for all checkouts of this machine; deploy/local/ironic.py
+# looks for it at the same place.
+ironic() {
+    wanted=$root/deploy/ironic-requirements.txt
+    version=$(sed -n 's/^ironic==//p' "$wanted")
+    home=${XDG_CACHE_HOME:-$HOME/.cache}/stillwater/ironic-$version
+    if cmp -s "$wanted" "$home/requirements.txt"; then return 0; fi
+    say "installing Ironic $version into $home"
+    "$venv/bin/python" -m pip install -qq uv &&
+        "$venv/bin/uv" venv -q --clear --python "$venv/bin/python" "$home" &&
+        UV_FIND_LINKS=${UV_FIND_LINKS:-${PIP_FIND_LINKS:-}} "$venv/bin/uv" pip install -q --compile-bytecode \
+            --no-deps --python "$home/bin/python" -r "$wanted" ||
+        stop "could not install Ironic $version (output above); check the network or the package index and run this again."
+    cp "$wanted" "$home/requirements.txt"
+}
+
 # The application is not a package, so its command is written here. -P: no folder called cloud in the place where
 # somebody types it is taken for ours.
 command_line() {
@@ -203,3 +219,4 @@ case $driver in libvirt | fake) ;; *) stop "--driver is libvirt or fake, not '$d
 system
 environment
 command_line
+if [ "$tests" = yes ]; then ironic; fi

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from deploy.local import ironic as ironics
 from tests.live.cloud import Cloud
 
 
@@ -36,3 +37,10 @@ def fake_cloud() -> Iterator[Cloud]:
     """The same with the fake driver: quick, and failures can be ordered."""
     with Cloud("fake") as cloud:
         yield cloud
+
+
+@pytest.fixture(scope="session")
+def ironic() -> Iterator[ironics.Ironic]:
+    """A real one that tells nobody; a test enrolls its own nodes, and puts its options back when it restarts it."""
+    with ironics.server() as ironic:
+        yield ironic

@@ -17,7 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 ROOT = Path(__file__).resolve().parents[2]
-CLOUDS = ("pair_cloud", "fake_cloud", "cloud")  # of the session; helpers call any of them "cloud"
+CLOUDS = ("pair_cloud", "fake_cloud", "cloud", "ironic")  # of the session; helpers call any of them "cloud"
 # Longest first, as the last lines of a run say; the others take less than half a minute.
 LONG = (
     "pair_cloud", "tests/live/test_host_commands.py", "fake_cloud", "cloud", "tests/matrix/test_matrix.py",
