@@ -98,6 +98,7 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_SECRET_KEY", str, "", "Signs sessions and image tickets; shared by API, scheduler, conductors.", secret=True),
         V("STILLWATER_TOKEN_KEYS", list, [], "Fernet keys of identity tokens, newest first, comma separated.", secret=True),
         V("STILLWATER_TOKEN_TTL", int, 3600 * 8, "Seconds an identity token is good for."),
+        V("STILLWATER_PASSWORD_WORK_FACTOR", int, 1 << 14, "How slow passwords are to check, to whoever stole their hashes too: scrypt's N, a power of two. 16384 takes a login about 0.2 s of CPU.", least=1 << 10),
         V("STILLWATER_ALLOWED_HOSTS", list, ["127.0.0.1", "localhost", "[::1]"], "Host headers the API answers to."),
         V("STILLWATER_PUBLIC_URL", str, "http://127.0.0.1:8774", "Where clients and hosts reach the API; catalog and links."),
         V("STILLWATER_DATABASE_URL", str, "", "The global database; default: SQLite in the state folder.", secret=True),

@@ -11,7 +11,8 @@ from django.contrib.auth.hashers import MD5PasswordHasher
 from django.utils import timezone
 
 from cloud.identity import tokens
-from cloud.identity.models import RevokedToken
+from cloud.identity.hashers import Scrypt
+from cloud.identity.models import RevokedToken, User
 from tests.identity.fixtures import PASSWORD
 
 pytestmark = [pytest.mark.django_db(databases=["default"]), pytest.mark.urls("tests.identity.urls")]
@@ -30,6 +31,17 @@ def log_in(client, identity, scope=None, query=""):
 
 def demo_project(people):
     return {"project": {"id": people.projects["demo"].id}}
+
+
+def test_passwords_kept_at_another_speed_are_kept_anew_at_the_next_login(anonymous, people, settings, monkeypatch):
+    settings.PASSWORD_HASHERS = ["cloud.identity.hashers.Scrypt", *settings.PASSWORD_HASHERS]
+    for speed in (1 << 10, 1 << 11):
+        monkeypatch.setattr(Scrypt, "work_factor", speed)
+        assert log_in(anonymous, by_name()).status_code == 201
+        assert log_in(anonymous, by_name(password="wrong")).status_code == 401
+        kept = User.objects.get(name="demo").password
+        assert kept.startswith("scrypt$")
+        assert Scrypt().decode(kept)["work_factor"] == speed
 
 
 def test_a_password_gives_a_token_for_a_project(anonymous, people):
