@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from cloud.errors import BadRequest, Conflict, NotFound, Unavailable
 
 
@@ -39,6 +41,15 @@ class CellDown(Unavailable):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"Cell {name} does not answer now, so its servers cannot be changed or read in full.")
+
+
+class PartialList(Unavailable):
+    """A list would leave out what is in cells that do not answer, and lists here are to be whole."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        down = sorted(names)
+        cells = f"Cell {down[0]} does" if len(down) == 1 else f"Cells {', '.join(down)} do"
+        super().__init__(f"{cells} not answer now, so this list cannot be whole. Try again later.")
 
 
 class HostUnreachable(Unavailable):

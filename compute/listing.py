@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from django.conf import settings
 from django.db.models import (
     CharField,
     DateTimeField,
@@ -30,7 +31,7 @@ from cells import scatter
 from cells.models import BuildRequest, Cell, InstanceMapping
 from cloud.errors import BadRequest
 from compute import boot, server_rows, unplaced
-from compute.errors import CellDown
+from compute.errors import CellDown, PartialList
 from compute.models import Instance, Service
 from compute.server_rows import ServerRow
 
@@ -84,6 +85,19 @@ def servers(query: Query) -> Listed:
     for _, services in filled.values():
         listed.services.update({service.host: service for service in services})
     return listed
+
+
+def skip(down: Iterable[Cell], project_id: str = "") -> None:
+    """Before cells that are down are left out of a list of a project ("": of all).
+
+    Raises PartialList when the operator wants no such lists, and something of the project may be there.
+    """
+    if settings.LIST_RECORDS_BY_SKIPPING_DOWN_CELLS:
+        return
+    owner = {"servers__project_id": project_id} if project_id else {"servers__isnull": False}
+    names = set(Cell.objects.filter(pk__in=[cell.pk for cell in down], **owner).values_list("name", flat=True))
+    if names:
+        raise PartialList(names)
 
 
 def _waiting(query: Query, where: Q) -> dict[str, BuildRequest]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from django.db import InterfaceError, OperationalError
 
@@ -17,6 +18,7 @@ from compute import boot
 from compute.errors import CellDown, ServerNotFound, ServerNotReady
 from compute.models import Instance
 
+T = TypeVar("T")
 SECONDS_TO_CHANGE = 10.0  # the cell answered just now; so long it may take to record what is asked of it
 
 
@@ -69,16 +71,30 @@ def server(server_id: str, caller: Caller) -> Iterator[Instance]:
         raise ServerNotFound(server_id)
     if found.down is not None:
         raise CellDown(cell.name)
-    with target_cell(cell):
+    with held(cell):
         instance = Instance.objects.filter(uuid=server_id, deleted=False).first()
         if instance is None:
             raise ServerNotReady(server_id) if found.request else ServerNotFound(server_id)
-        try:
-            with cut_after(cell.alias, SECONDS_TO_CHANGE):
-                yield instance
-        except (OperationalError, InterfaceError) as exc:
-            health.seen_down(cell.id, type(exc).__name__)
-            raise CellDown(cell.name) from exc
+        yield instance
+
+
+@contextmanager
+def held(cell: Cell) -> Iterator[None]:
+    """A cell that answered just now, targeted. Raises CellDown when it goes away meanwhile."""
+    try:
+        with target_cell(cell), cut_after(cell.alias, SECONDS_TO_CHANGE):
+            yield
+    except (OperationalError, InterfaceError) as exc:
+        health.seen_down(cell.id, type(exc).__name__)
+        raise CellDown(cell.name) from exc
+
+
+def ask(cell: Cell, read: Callable[[], T]) -> T:
+    """What can be read in a cell within the deadline of all that is asked of cells. Raises CellDown."""
+    answer = scatter.one(cell, lambda _: read())
+    if isinstance(answer, scatter.Down):
+        raise CellDown(cell.name)
+    return answer
 
 
 def _unplaced(mapping: InstanceMapping, request: BuildRequest | None) -> Found:

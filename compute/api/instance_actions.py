@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -11,16 +9,14 @@ from django.db.models import Q
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from cells import health, scatter
-from cells.context import target_cell
-from cells.models import BuildRequest, InstanceMapping
+from cells.models import BuildRequest, Cell, InstanceMapping
 from cloud.errors import BadRequest, NotFound
 from compute import lookup, shutdowns
 from compute.api import paging
 from compute.api.base import ComputeView
 from compute.api.server_query import moment
 from compute.api.server_view import host_id
-from compute.errors import CellDown, ServerNotFound
+from compute.errors import ServerNotFound
 from compute.models import Instance, InstanceAction, Step
 
 _RESULTS = {Step.State.DONE: "Success", Step.State.FAILED: "Error", Step.State.CANCELLED: "Error"}
@@ -35,16 +31,18 @@ class InstanceActionsView(ComputeView):
         self.check("os_compute_api:os-instance-actions:list", mapping.project_id)
         if mapping.cell is None and BuildRequest.objects.filter(pk=server_id).exists():
             return Response({"instanceActions": []})  # the journal begins in the cell
-        with targeted(mapping):
-            self._must_be_visible(server_id)
-            found = InstanceAction.objects.filter(server_id=server_id).order_by("-started_at", "-pk")
-            rows = self._page(request, found) if self.version >= (2, 58) else list(found[:1000])
+        rows = lookup.ask(_cell_of(mapping), lambda: self._rows(request, server_id))
         answer: dict[str, Any] = {"instanceActions": [self._shape(row) for row in rows]}
         if self.version >= (2, 58):
             path = f"/servers/{server_id}/os-instance-actions"
             more = paging.next_link(request, path, len(rows), rows[-1].request_id if rows else "")
             answer |= {"links": more} if more else {}
         return Response(answer)
+
+    def _rows(self, request: Request, server_id: str) -> list[InstanceAction]:
+        self._must_be_visible(server_id)
+        found = InstanceAction.objects.filter(server_id=server_id).order_by("-started_at", "-pk")
+        return self._page(request, found) if self.version >= (2, 58) else list(found[:1000])
 
     def _must_be_visible(self, server_id: str) -> None:
         """What happened to a deleted server can be read since 2.21."""
@@ -90,16 +88,18 @@ class InstanceActionView(InstanceActionsView):
         """GET …/os-instance-actions/{request id}."""
         mapping = lookup.mapping_of(server_id, self.caller)
         self.check("os_compute_api:os-instance-actions:show", mapping.project_id)
-        with targeted(mapping):
-            self._must_be_visible(server_id)
-            row = InstanceAction.objects.filter(server_id=server_id, request_id=action_id).first()
-            if row is None:
-                raise NotFound(f"Action for request_id {action_id} on instance {server_id} not found")
-            steps = list(row.steps.select_related("action").order_by("queued_at", "pk"))
+        row, steps = lookup.ask(_cell_of(mapping), lambda: self._row(server_id, action_id))
         shape = self._shape(row)
         if self.version >= (2, 51) or self.allows("os_compute_api:os-instance-actions:events"):
             shape["events"] = [self._event(step, mapping.project_id) for step in steps]
         return Response({"instanceAction": shape})
+
+    def _row(self, server_id: str, action_id: str) -> tuple[InstanceAction, list[Step]]:
+        self._must_be_visible(server_id)
+        row = InstanceAction.objects.filter(server_id=server_id, request_id=action_id).first()
+        if row is None:
+            raise NotFound(f"Action for request_id {action_id} on instance {server_id} not found")
+        return row, list(row.steps.select_related("action").order_by("queued_at", "pk"))
 
     def _event(self, step: Step, project_id: str) -> dict[str, Any]:
         admin = self.allows("os_compute_api:os-instance-actions:events")
@@ -122,17 +122,11 @@ class InstanceActionView(InstanceActionsView):
         return event
 
 
-@contextmanager
-def targeted(mapping: InstanceMapping) -> Iterator[None]:
-    """The cell of a mapping. Raises ServerNotFound, CellDown."""
+def _cell_of(mapping: InstanceMapping) -> Cell:
+    """Raises ServerNotFound."""
     if mapping.cell is None:
         raise ServerNotFound(mapping.server_id)
-    try:
-        with target_cell(mapping.cell):
-            yield
-    except scatter.AWAY as exc:
-        health.seen_down(mapping.cell.id, type(exc).__name__)
-        raise CellDown(mapping.cell.name) from exc
+    return mapping.cell
 
 
 def _naive(when: datetime | None) -> str | None:

@@ -8,8 +8,9 @@ from django.db.models import Q
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from cells.models import Cell
 from cloud.errors import BadRequest, NotFound
-from compute import lookup, migration_log, migration_words, schema
+from compute import listing, lookup, migration_log, migration_words, schema
 from compute.api import migration_view, paging
 from compute.api.base import ComputeView
 from compute.api.server_query import moment
@@ -95,8 +96,11 @@ class MigrationsView(ComputeView):
         paged = self.version >= (2, 59)
         limit = paging.limit_of(request) if paged else None
         marker = request.query_params.get("marker", "") if paged else ""
-        where = self._where(None if self.allows(f"{ALL_RULE}:all_projects") else project)
+        everybodys = self.allows(f"{ALL_RULE}:all_projects")
+        where = self._where(None if everybodys else project)
         found = migration_log.page(where, limit, marker, keys=self._keys())
+        if found.down:
+            listing.skip(Cell.objects.filter(pk__in=found.down), "" if everybodys else project)
         show = self.allows(f"{ALL_RULE}:host")
         rows = [row for _, row in found.rows]
         answer: dict[str, Any] = {

@@ -289,10 +289,9 @@ def _special(filters: Filters, query: QueryDict, version: Version, *, is_admin: 
         filters.all_tenants = not value or schema.is_true(value)
     if filters.all_tenants:
         filters.project_id = query.get("project_id") or query.get("tenant_id") or ""
-        filters.plain = not filters.project_id
     if "deleted" in query and is_admin:
         filters.deleted = schema.is_true(query["deleted"] or "true")
-        filters.plain = False
+        filters.plain = not filters.deleted
     elif "changes-since" in query or ("changes-before" in query and version >= (2, 66)):
         filters.deleted = None
     if "soft_deleted" in query and is_admin:

@@ -10,7 +10,6 @@ from typing import Any
 
 import orjson
 
-from cells.models import InstanceMapping, RequestSpec
 from cloud.caller import Caller
 from compute import groups, policy, server_rows, shutdowns, state
 from compute.api.base import bookmark, links
@@ -52,10 +51,10 @@ class View:
         return found
 
     def image(self, image_id: str) -> Any:
-        """`_image`, made once for all servers of an image."""
+        """`image`, made once for all servers of an image."""
         found = self.images.get(image_id)
         if found is None:
-            found = self.images[image_id] = _image(image_id)
+            found = self.images[image_id] = image(image_id)
         return found
 
 
@@ -133,29 +132,6 @@ def as_changed(server: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def unknown(mapping: InstanceMapping, spec: RequestSpec | None, kind: str, version: Version) -> dict[str, Any]:
-    """A server whose cell is down, from the global side alone (spec 3); `kind`: brief, detail or show."""
-    server_id = mapping.server_id
-    server: dict[str, Any] = {"id": server_id, "status": "UNKNOWN", "links": links(f"/servers/{server_id}")}
-    if kind == "brief":
-        return server
-    server |= {"tenant_id": mapping.project_id, "created": mapping.created_at.strftime("%Y-%m-%dT%H:%M:%SZ")}
-    if kind == "detail":
-        return server
-    flavor = dict(spec.flavor) if spec else {}
-    flavor.pop("id", None)
-    server |= {
-        "user_id": mapping.user_id or "UNKNOWN",
-        "image": _image(spec.image_id if spec else ""),
-        "flavor": flavor,
-        "OS-EXT-AZ:availability_zone": (spec.availability_zone if spec else "") or "UNKNOWN",
-        "OS-EXT-STS:power_state": 0,
-    }
-    if version >= (2, 71):
-        server["server_groups"] = groups.ids_of(server_id)
-    return server
-
-
 @lru_cache(maxsize=4096)
 def host_id(project_id: str, host: str) -> str:
     """The host, recognisable within a project and to nobody else; "" without a host."""
@@ -173,6 +149,13 @@ def host_status(service: Service | None, host: str) -> str:
     if service.disabled:
         return "MAINTENANCE"
     return "UP" if service.is_up else "UNKNOWN"
+
+
+def image(image_id: str) -> Any:
+    """The image a server was made of, as the API names it; "" without one."""
+    if not image_id:
+        return ""
+    return {"id": image_id, "links": [{"rel": "bookmark", "href": bookmark(f"/images/{image_id}")}]}
 
 
 def _shutdown(row: ServerRow, database: str) -> dict[str, Any]:
@@ -231,12 +214,6 @@ def _add_newer(server: dict[str, Any], row: ServerRow, view: View, *, detail_lis
         server["OS-EXT-SRV-ATTR:hostname"] = row.hostname
     if minor >= 96:
         server["pinned_availability_zone"] = row.pinned_availability_zone or None
-
-
-def _image(image_id: str) -> Any:
-    if not image_id:
-        return ""
-    return {"id": image_id, "links": [{"rel": "bookmark", "href": bookmark(f"/images/{image_id}")}]}
 
 
 def _flavor(row: ServerRow, version: Version) -> Any:

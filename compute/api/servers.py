@@ -10,13 +10,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cells.context import current_alias
-from cells.models import Cell, InstanceMapping, RequestSpec
+from cells.models import Cell, InstanceMapping
 from cloud.errors import Forbidden
 from compute import (
     actions,
     boot,
     deleting,
-    last_known,
     late_deletes,
     listing,
     lookup,
@@ -24,7 +23,7 @@ from compute import (
     server_rows,
     shutdown_words,
 )
-from compute.api import paging, server_create, server_metadata, server_query, server_view
+from compute.api import paging, server_create, server_metadata, server_query, server_unknown, server_view
 from compute.api.base import ComputeView, link, links
 from compute.api.server_query import Filters
 from compute.api.server_view import View
@@ -103,18 +102,16 @@ class ServersView(ComputeView):
         return [server_view.full(row, view, detail_list=True) for row in listed.rows]
 
     def _unknown(self, down: list[Cell], filters: Filters) -> list[dict[str, Any]]:
-        """Servers of cells that do not answer, since 2.69, in lists without filters and paging (spec 3)."""
-        if not down or self.version < (2, 69) or not filters.plain:
+        """Servers of cells that do not answer, since 2.69, in lists without filters and paging. Raises PartialList."""
+        if not down:
             return []
-        living = Q(queued_for_delete=False) | Q(queued_for_delete__isnull=True)
-        mappings = InstanceMapping.objects.filter(living, cell__in=down)
-        if not filters.all_tenants:
-            mappings = mappings.filter(project_id=self.caller.project_id)
-        found = mappings.order_by("-created_at", "server_id")[: paging.limit_of(self.request)]
-        known = last_known.of(found, self.caller) if filters.last_known else {}
-        return [
-            server_view.unknown(mapping, None, self.kind, self.version) | known.get(mapping.pk, {}) for mapping in found
-        ]
+        project_id = filters.project_id if filters.all_tenants else self.caller.project_id
+        if self.version < server_unknown.SINCE or not filters.plain:
+            listing.skip(down, project_id)
+            return []
+        mappings = server_unknown.of(down, project_id, paging.limit_of(self.request))
+        detail = self.kind == "detail"
+        return server_unknown.listed(mappings, self.caller, detail=detail, known=filters.last_known)
 
 
 class ServersDetailView(ServersView):
@@ -145,12 +142,16 @@ class ServerView(ComputeView):
         found = lookup.find(server_id, self.caller)
         self.check("os_compute_api:servers:show", found.mapping.project_id)
         if found.instance is None:
-            return self._down(found)
+            return self._down(found.mapping)
         if found.request is not None:
             view = View.of(self.version, self.caller)
             return Response({"server": server_view.full(server_rows.of(found.instance), view)})
         assert found.mapping.cell is not None  # noqa: S101  it was just read from there
-        return self._read(found.instance)
+        try:
+            with lookup.held(found.mapping.cell):
+                return self._read(found.instance)
+        except CellDown:
+            return self._down(found.mapping)
 
     def put(self, request: Request, server_id: str) -> Response:
         """PUT /servers/{id}: name, description, addresses, host name, and how it is shut down."""
@@ -188,14 +189,9 @@ class ServerView(ComputeView):
         server = server_view.current(instance, self.version, self.caller)
         return Response({"server": server_view.as_changed(server) if changed and self.version < (2, 75) else server})
 
-    def _down(self, found: lookup.Found) -> Response:
-        if self.version < (2, 69):  # its clients do not know servers of which little is known
-            raise CellDown(found.mapping.cell.name if found.mapping.cell else "")
-        spec = RequestSpec.objects.filter(pk=found.mapping.server_id).first()
-        server = server_view.unknown(found.mapping, spec, "show", self.version)
-        if server_query.wants_last_known(self.request.query_params):
-            server |= last_known.of([found.mapping], self.caller).get(found.mapping.pk, {})
-        return Response({"server": server})
+    def _down(self, mapping: InstanceMapping) -> Response:
+        known = server_query.wants_last_known(self.request.query_params)
+        return Response({"server": server_unknown.shown(mapping, self.version, self.caller, known=known)})
 
     def _update_schema(self) -> dict[str, Any]:
         properties = dict(self.UPDATE["properties"])  # type: ignore[call-overload]

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from cells.context import target_cell
 from cloud.errors import BadRequest, Conflict
-from compute import departures, draining
+from compute import departures, draining, lookup
 from compute.api.wire import closed, moment
 from compute.departures import AT_ONCE, Line, Moves
 from compute.fleet import Placed
@@ -44,7 +43,7 @@ def carry_out(one: Placed, wanted: dict[str, Any] | None, by: str) -> Placed:
     if wanted is not None and {"migrate", "return"} & set(wanted) and service.binary != COMPUTE:
         raise BadRequest(f"Service {service} has no servers that could move.")
     left_alone: Sequence[Line] = ()
-    with target_cell(one.cell):
+    with lookup.held(one.cell):
         if wanted is None:
             draining.undo(service)
         elif "return" in wanted:

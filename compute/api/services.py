@@ -11,10 +11,9 @@ from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from cells.context import target_cell
 from cells.models import HostMapping
 from cloud.errors import BadRequest, Conflict, NotFound
-from compute import fleet, gone, schema
+from compute import fleet, gone, lookup, schema
 from compute.api import service_drain
 from compute.api.base import ComputeView
 from compute.api.wire import closed, moment, only
@@ -172,9 +171,9 @@ def _wanted(body: dict[str, Any], binary: str) -> dict[str, Any]:
 
 
 def _change(one: Placed, wanted: dict[str, Any]) -> None:
-    """Write only what was asked: the heartbeat writes the rest of the row. Raises BadRequest."""
+    """Write only what was asked: the heartbeat writes the rest of the row. Raises BadRequest, CellDown."""
     wanted = {**wanted, "updated_at": timezone.now()}
-    with target_cell(one.cell):
+    with lookup.held(one.cell):
         if wanted.get("forced_down") is False and (owed := gone.owes(one.service.host)):
             raise BadRequest(
                 f"Host {one.service.host} still has to remove what it has of {owed} servers that were evacuated or "
@@ -187,10 +186,10 @@ def _change(one: Placed, wanted: dict[str, Any]) -> None:
 
 
 def _remove(one: Placed) -> None:
-    """Raises Conflict while a server is there, or is being placed there."""
-    with target_cell(one.cell) as alias:
+    """Raises Conflict while a server is there, or is being placed there; CellDown."""
+    with lookup.held(one.cell):
         try:
-            with transaction.atomic(using=alias):
+            with transaction.atomic(using=one.cell.alias):
                 if one.service.binary == COMPUTE:
                     if Instance.objects.filter(host=one.service.host, deleted=False).exists():
                         raise _hosts_servers()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-from django.db import connections
+import threading
 
-from cells.models import Cell, InstanceMapping
+import pytest
+from django.db import OperationalError, connections
+from django.db.backends.utils import CursorWrapper
+
+from cells.models import Cell, HostMapping, InstanceMapping, RequestSpec
 from tests.api.servers import BORN, FLAVOR, IMAGE, server, unplaced
 from tests.conftest import OTHER_PROJECT, PROJECT
 
@@ -51,37 +54,125 @@ def test_since_269_its_servers_come_first_and_unknown(api, cells, lost):
         assert ids(api.get(path, version="2.69")) == [lost, here, waiting]  # the breaker answers the same
 
 
-def test_an_unknown_server_has_what_the_global_side_knows_and_no_more(api, lost):
-    brief = api.get("/servers").json()["servers"][0]
-    assert brief.keys() == {"id", "status", "links"}
-    assert brief["status"] == "UNKNOWN"
-    detail = api.get("/servers/detail").json()["servers"][0]
-    assert detail.keys() == {"id", "status", "tenant_id", "created", "links"}
-    assert detail["tenant_id"] == PROJECT
-    assert detail["created"] == BORN.replace(minute=59, hour=11).strftime("%Y-%m-%dT%H:%M:%SZ")
+def links_of(server_id):
+    root = "http://127.0.0.1:8774/compute"
+    return [
+        {"rel": "self", "href": f"{root}/v2.1/servers/{server_id}"},
+        {"rel": "bookmark", "href": f"{root}/servers/{server_id}"},
+    ]
 
 
-@pytest.mark.parametrize(
-    ("version", "also"),
-    [("2.69", set()), ("2.71", {"server_groups"}), ("2.96", {"server_groups"})],
-)
-def test_one_server_of_a_down_cell_is_shown_as_far_as_known(api, lost, version, also):
-    answer = api.get(f"/servers/{lost}", version=version)
-    assert answer.status_code == 200
-    shown = answer.json()["server"]
-    assert shown.keys() == also | {
-        "id", "status", "tenant_id", "created", "links", "image", "flavor", "OS-EXT-AZ:availability_zone",
-        "OS-EXT-STS:power_state", "user_id",
-    }  # fmt: skip
-    assert (shown["status"], shown["OS-EXT-STS:power_state"]) == ("UNKNOWN", 0)
-    assert (shown["flavor"], shown["image"]["id"]) == (FLAVOR, IMAGE)
-    assert (shown["user_id"], shown["OS-EXT-AZ:availability_zone"]) == ("someone", "UNKNOWN")
+VERSIONS = [f"2.{minor}" for minor in range(1, 97)]
+CREATED = BORN.replace(minute=59, hour=11).strftime("%Y-%m-%dT%H:%M:%SZ")
+UNKNOWN = {"status": "UNKNOWN"}
+DETAIL = UNKNOWN | {"tenant_id": PROJECT, "created": CREATED}
+SHOW = DETAIL | {
+    "user_id": "someone",
+    "image": {
+        "id": IMAGE, "links": [{"rel": "bookmark", "href": f"http://127.0.0.1:8774/compute/images/{IMAGE}"}],
+    },
+    "flavor": FLAVOR,
+    "OS-EXT-AZ:availability_zone": "UNKNOWN",
+    "OS-EXT-STS:power_state": 0,
+}  # fmt: skip
 
 
-def test_one_server_of_a_down_cell_is_503_for_clients_before_269(api, lost):
-    answer = api.get(f"/servers/{lost}", version="2.68")
-    assert answer.status_code == 503
-    assert answer.headers["Retry-After"]
+def test_lists_are_the_spec_to_the_letter(api, lost):
+    own = {"id": lost, "links": links_of(lost)}
+    for version in ("2.69", "2.75", "2.96"):
+        assert api.get("/servers", version=version).json() == {"servers": [own | UNKNOWN]}
+        assert api.get("/servers/detail", version=version).json() == {"servers": [own | DETAIL]}
+
+
+def test_a_shown_server_is_the_spec_to_the_letter(api, lost):
+    own = {"id": lost, "links": links_of(lost)}
+    for version in VERSIONS[68:]:
+        also = {"server_groups": []} if version >= "2.71" else {}
+        assert api.get(f"/servers/{lost}", version=version).json() == {"server": own | SHOW | also}
+
+
+def test_what_was_asked_for_is_shown_of_an_unknown_server(api, lost):
+    RequestSpec.objects.filter(pk=lost).update(availability_zone="east", image_id="")
+    InstanceMapping.objects.filter(pk=lost).update(user_id="")
+    shown = api.get(f"/servers/{lost}").json()["server"]
+    assert (shown["OS-EXT-AZ:availability_zone"], shown["image"], shown["user_id"]) == ("east", "", "UNKNOWN")
+    RequestSpec.objects.all().delete()
+    shown = api.get(f"/servers/{lost}").json()["server"]
+    assert (shown["OS-EXT-AZ:availability_zone"], shown["image"], shown["flavor"]) == ("UNKNOWN", "", {})
+
+
+def test_services_of_a_down_cell_are_the_spec_to_the_letter(admin, cells, cut_off):
+    HostMapping.objects.create(host="host2", cell=cells["cell2"])
+    cut_off(cells["cell2"])
+    unknown = {"services": [{"binary": "nova-compute", "host": "host2", "status": "UNKNOWN"}]}
+    for version in ("2.69", "2.96"):
+        assert admin.get("/os-services", version=version).json() == unknown
+        assert admin.get("/os-services?host=host2&binary=nova-compute", version=version).json() == unknown
+    assert admin.get("/os-services?binary=nova-conductor").json() == {"services": []}
+    assert admin.get("/os-services", version="2.68").json() == {"services": []}
+    cut_off(cells["cell0"])
+    assert admin.get("/os-services").json() == unknown
+
+
+@pytest.mark.parametrize("who", ["api", "admin"])
+def test_before_269_an_unknown_server_has_every_key_its_clients_count_on(who, request, cells, lost):
+    client, here = request.getfixturevalue(who), server(cells["cell1"], "here")
+    for version in VERSIONS[:68]:
+        known = client.get(f"/servers/{here}", version=version).json()["server"]
+        unknown = client.get(f"/servers/{lost}", version=version).json()["server"]
+        assert unknown.keys() == known.keys() - {"progress"}, version
+        assert (unknown["id"], unknown["status"], unknown["tenant_id"]) == (lost, "UNKNOWN", PROJECT)
+        assert (unknown["OS-EXT-STS:vm_state"], unknown["OS-EXT-STS:power_state"]) == (None, 0)
+        assert (unknown["created"], unknown["name"], unknown["hostId"]) == (CREATED, "", "")
+        assert (unknown["image"], unknown["flavor"]) == (known["image"], known["flavor"])
+        assert {type(unknown[key]) for key in ("name", "metadata", "addresses")} == {str, dict}
+
+
+def test_what_clients_may_ask_with_is_no_reason_to_leave_them_out(admin, cells, cut_off):
+    """`openstack server list` says `deleted=False`; both are known without the cell (spec 3, Filters)."""
+    mine, theirs = server(cells["cell2"]), server(cells["cell2"], project_id=OTHER_PROJECT)
+    cut_off(cells["cell2"])
+    assert set(ids(admin.get("/servers/detail?all_tenants=True&deleted=False"))) == {mine, theirs}
+    assert ids(admin.get(f"/servers/detail?all_tenants=True&project_id={OTHER_PROJECT}")) == [theirs]
+    assert ids(admin.get("/servers/detail?all_tenants=True&deleted=True")) == []
+
+
+def test_lists_that_have_to_be_whole_are_503(api, stranger, admin, cells, lost, settings):
+    here = server(cells["cell1"], "here", project_id=OTHER_PROJECT)
+    settings.LIST_RECORDS_BY_SKIPPING_DOWN_CELLS = False
+    for query, version in (("", "2.68"), ("/detail", "2.1"), ("?limit=5", "2.96"), ("/detail?name=x", "2.69")):
+        answer = api.get(f"/servers{query}", version=version)
+        assert answer.status_code == 503
+        assert "Cell cell2 does not answer now, so this list" in answer.json()["serviceUnavailable"]["message"]
+        assert answer.headers["Retry-After"]
+        assert ids(stranger.get(f"/servers{query}", version=version)) in ([here], [])  # nothing of theirs is left out
+        assert admin.get(f"/servers{query}{'&' if '?' in query else '?'}all_tenants=1").status_code == (
+            503 if "?" in query else 200
+        )
+    assert ids(api.get("/servers", version="2.69")) == [lost]
+
+
+def test_a_list_of_migrations_that_has_to_be_whole_is_503(admin, cells, lost, settings):
+    assert admin.get("/os-migrations").json() == {"migrations": []}
+    settings.LIST_RECORDS_BY_SKIPPING_DOWN_CELLS = False
+    for version in ("2.58", "2.59", "2.96"):
+        assert admin.get("/os-migrations", version=version).status_code == 503
+    InstanceMapping.objects.all().delete()
+    assert admin.get("/os-migrations").status_code == 200
+
+
+def test_a_cell_that_goes_away_between_two_questions_makes_its_server_unknown(api, cells, monkeypatch):
+    """It answered when it was asked for the server, and not a moment later."""
+    here, run = server(cells["cell1"]), CursorWrapper.execute
+
+    def gone(self, *query):
+        if self.db.alias == cells["cell1"].alias and threading.current_thread() is threading.main_thread():
+            raise OperationalError("server closed the connection unexpectedly")
+        return run(self, *query)
+
+    monkeypatch.setattr(CursorWrapper, "execute", gone)
+    assert api.get(f"/servers/{here}").json()["server"]["status"] == "UNKNOWN"
+    assert ids(api.get("/servers")) == [here]  # the breaker knows, too
 
 
 @pytest.mark.parametrize("query", ["limit=10", "sort_key=uuid", "sort_dir=asc", "name=lost", "status=ACTIVE",
