@@ -50,6 +50,7 @@ class Moment:
 _down: dict[str, Outage] = {}
 _history: dict[str, deque[Moment]] = {}
 _look: Callable[[Collection[str]], Mapping[str, str]] | None = None
+_then: list[Callable[[], None]] = []  # what is told of cells that are back
 _thread: threading.Thread | None = None
 
 
@@ -103,6 +104,13 @@ def seen_up(cell_id: str) -> None:
                 _note(cell_id, Moment(time.time(), seconds=time.time() - found.since))
         if found is not None:
             logger.info("cell.up", cell=cell_id, seconds=round(time.time() - found.since, 1))
+            for tell in _then:
+                tell()
+
+
+def when_up(tell: Callable[[], None]) -> None:
+    """Call this, which must be quick, whenever a cell is back; from whichever thread saw it."""
+    _then.append(tell)
 
 
 def look_with(look: Callable[[Collection[str]], Mapping[str, str]]) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -21,15 +22,17 @@ from django.db import InterfaceError, OperationalError, ProgrammingError, connec
 
 from cells import health
 from cells.context import register, target_cell
-from cells.lines import Line
+from cells.lines import Line, cut_after
 from cells.models import Cell
 from cells.urls import BadDatabaseUrl
 
 T = TypeVar("T")
-AWAY = (OperationalError, InterfaceError, BadDatabaseUrl, ImproperlyConfigured, OSError)
+DATABASE_AWAY = (OperationalError, InterfaceError, BadDatabaseUrl, ImproperlyConfigured)
+AWAY = (*DATABASE_AWAY, OSError)
 UNDEFINED_TABLE = "42P01"  # PostgreSQL: between cell_create and cell_migrate
 LATE, BUSY = "did not answer in time", "this process is too busy to ask it"
 THREADS_PER_CELL = 4
+SECONDS_TO_CHANGE = 10.0  # a cell that answered just now may take to record what is asked of it
 _pools: dict[str, ThreadPoolExecutor] = {}
 _pools_lock = threading.Lock()
 
@@ -86,6 +89,25 @@ def one(cell: Cell, ask: Callable[[Cell], T]) -> T | Down:
     """As `gather` for a single cell."""
     gathered = gather([cell], ask)
     return gathered.answers[cell.id] if cell.id in gathered.answers else gathered.down[cell.id]
+
+
+@contextmanager
+def to_change(cell: Cell) -> Iterator[str]:
+    """Target one cell, in this thread, to change it; not inside a transaction of its database.
+
+    What hangs is cut off. A cell that fails is remembered as down, and what its database said is raised
+    (DATABASE_AWAY): a commit may have been done all the same.
+    """
+    try:
+        with target_cell(cell) as alias, cut_after(alias, SECONDS_TO_CHANGE):
+            yield alias
+    except DATABASE_AWAY as exc:
+        connection = connections[cell.alias] if cell.alias in connections.databases else None
+        if connection is None or connection.errors_occurred:  # or it was the global database's failure
+            health.seen_down(cell.id, type(exc).__name__)
+        if connection is not None:
+            connection.close()
+        raise
 
 
 def _ask_all(cells: Iterable[Cell], ask: Callable[[Cell], T], end: float, result: Gathered[T]) -> None:

@@ -10,6 +10,11 @@ SQLITE_PRAGMAS = (
     "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-64000; "
     "PRAGMA mmap_size=134217728; PRAGMA busy_timeout=10000;"
 )
+# A server that vanished (its machine died, a firewall drops packets) says nothing: Linux would wait for hours.
+VANISHED = {
+    "keepalives_idle": 5, "keepalives_interval": 3, "keepalives_count": 3,  # seconds, seconds, times
+    "tcp_user_timeout": 10_000,  # milliseconds what was sent may go unacknowledged
+}  # fmt: skip
 
 
 class BadDatabaseUrl(ValueError):
@@ -32,6 +37,7 @@ def config(url: str, timeout: float = 2.0) -> dict[str, Any]:
     elif engine == "django.db.backends.postgresql":
         settings["OPTIONS"] = {
             "connect_timeout": max(1, round(timeout)),
+            **VANISHED,
             "options": "-c lock_timeout=4000 -c statement_timeout=10000",
         }
         settings["CONN_MAX_AGE"] = 60

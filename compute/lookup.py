@@ -7,11 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from django.db import InterfaceError, OperationalError
-
-from cells import health, scatter
-from cells.context import target_cell
-from cells.lines import cut_after
+from cells import scatter
 from cells.models import BuildRequest, Cell, InstanceMapping
 from cloud.caller import Caller
 from compute import boot
@@ -19,7 +15,6 @@ from compute.errors import CellDown, ServerNotFound, ServerNotReady
 from compute.models import Instance
 
 T = TypeVar("T")
-SECONDS_TO_CHANGE = 10.0  # the cell answered just now; so long it may take to record what is asked of it
 
 
 @dataclass(slots=True)
@@ -82,10 +77,9 @@ def server(server_id: str, caller: Caller) -> Iterator[Instance]:
 def held(cell: Cell) -> Iterator[None]:
     """A cell that answered just now, targeted. Raises CellDown when it goes away meanwhile."""
     try:
-        with target_cell(cell), cut_after(cell.alias, SECONDS_TO_CHANGE):
+        with scatter.to_change(cell):
             yield
-    except (OperationalError, InterfaceError) as exc:
-        health.seen_down(cell.id, type(exc).__name__)
+    except scatter.DATABASE_AWAY as exc:
         raise CellDown(cell.name) from exc
 
 

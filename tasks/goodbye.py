@@ -6,11 +6,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from django.db import DatabaseError, connections
+from django.db import Error, connections
 from django.utils import timezone
 
 from cells.context import target_cell
-from cells.models import Cell
 from cloud import log
 from compute.models import Service
 from tasks import heartbeat, worker
@@ -53,5 +52,5 @@ def _write(me: worker.Worker, unfinished: int) -> None:
             mine.update(ended_at=timezone.now(), in_progress=unfinished, draining_since=None, drained_at=None)
             mine.filter(drain_then_exit=True).update(**fulfilled)
             mine.filter(drain_wanted=False).update(**fulfilled)
-    except (DatabaseError, Cell.DoesNotExist) as error:
+    except Error as error:
         logger.warning("worker.goodbye_not_written", error=repr(error))

@@ -12,18 +12,19 @@ from datetime import datetime
 from typing import Any
 
 from django.conf import settings
-from django.db import DatabaseError, close_old_connections
+from django.db import Error, close_old_connections
 from django.db.models import QuerySet
 from django.utils import timezone
 
 from cells.context import target_cell
-from cells.models import Cell
+from cells.lines import cut_after
 from cloud import log
 from compute.models import Service
 from tasks import worker
 
 logger = log.get(__name__)
 NAME = "heartbeat"
+SECONDS = 10.0  # a beat may take; a database that hangs is not to hold the ones to come
 _stop = threading.Event()
 _now = threading.Event()
 _beating = threading.Lock()
@@ -73,7 +74,7 @@ def stop(seconds: float = 0.0) -> None:
 
 def beat(me: worker.Worker, status: Status) -> Wish:
     """Say once that we live and how we are; makes the row the first time. What somebody wants of us."""
-    with target_cell(me.alias):
+    with target_cell(me.alias) as alias, cut_after(alias, SECONDS):
         mine = Service.objects.filter(binary=me.binary, host=me.host)
         said = _facts(status)
         same_life = mine.filter(incarnation=me.incarnation).update(**said)
@@ -132,9 +133,10 @@ def _beat_for_ever(status: Callable[[], Status], tell: Callable[[Wish], None]) -
             if failing:
                 logger.info("heartbeat.back")
             failing = False
-        except (DatabaseError, Cell.DoesNotExist) as error:
+        except Error as error:
             if not failing:
                 logger.warning("heartbeat.database_away", error=repr(error))
             failing = True
-        _now.wait(settings.REPORT_INTERVAL)
+        retry = settings.CELL_RETRY_INTERVAL if failing else settings.REPORT_INTERVAL
+        _now.wait(min(settings.REPORT_INTERVAL, retry))
         _now.clear()

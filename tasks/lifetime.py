@@ -12,10 +12,9 @@ from typing import Any
 from celery import signals
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError, close_old_connections
+from django.db import Error, close_old_connections
 
 from cells.context import target_cell
-from cells.models import Cell
 from cloud import env, log, metrics, supervisor
 from compute import dispatch, gone, handover, power, recovery
 from compute.scheduler import place
@@ -40,7 +39,7 @@ def _born(**_: Any) -> None:
     except ImproperlyConfigured as wrong:  # Celery would log it and go on as nobody
         env.stop(str(wrong))
     logger.info("worker.born", worker=me.name, incarnation=me.incarnation, version=worker.version())
-    with suppress(DatabaseError, Cell.DoesNotExist):  # away: then nothing can be claimed either
+    with suppress(Error):  # away: then nothing can be claimed either
         tracker.refuse(refusing=heartbeat.read_wish(me).wanted)  # who is drained begins nothing, not even at first
 
 
@@ -88,10 +87,10 @@ def _first_things(me: worker.Worker, listening: drain.Drain) -> None:
             close_old_connections()
             _look_after_the_past(me, listening)
             return
-        except (DatabaseError, VirtError, Cell.DoesNotExist) as error:
-            logger.warning("worker.first_things_wait", error=repr(error))
+        except (Error, VirtError) as error:
+            logger.warning("worker.first_things_wait", error=repr(error), again_in=pause)
         time.sleep(pause)
-        pause = min(pause * 2, 10)
+        pause = min(pause * 2, float(settings.CELL_RETRY_INTERVAL))
 
 
 def _look_after_the_past(me: worker.Worker, listening: drain.Drain) -> None:
@@ -129,5 +128,5 @@ def _noticed(event: GuestEvent) -> None:
         close_old_connections()  # this thread lives long, and its database may have been away
         with tracker.doing(Kind.EVENT, "power event"), target_cell(me.alias):
             power.noticed(me.host, me.driver, event, booted=comeback.with_host())
-    except DatabaseError as error:
+    except Error as error:
         logger.warning("power.event_not_recorded", server=event.uuid, error=repr(error))  # the sync will

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.db import DatabaseError, close_old_connections
 
+from cells import health
 from cells.context import target_cell
 from cloud import log
 from compute import emptying, gone, last_known, late_deletes, reclaim, recovery, shelving, unconfirmed
@@ -22,7 +23,7 @@ from tasks import comeback, inventory, worker
 from tasks.tracker import Kind, tracker
 
 logger = log.get(__name__)
-_paused = threading.Event()
+_paused, _back = threading.Event(), threading.Event()
 
 
 @dataclass(slots=True)
@@ -33,10 +34,12 @@ class Periodic:
     every: float
     work: Callable[[worker.Worker], object]
     due: float = 0.0
+    after_outage: bool = False  # also at once when a cell that was down is back
 
 
 def start(me: worker.Worker) -> threading.Thread:
     """Begin to go round."""
+    health.when_up(_back.set)
     thread = threading.Thread(target=_go_round, args=(me, rounds_of(me.role)), name="periodic", daemon=True)
     thread.start()
     return thread
@@ -57,8 +60,8 @@ def rounds_of(role: str) -> list[Periodic]:
     relay = settings.RELAY_INTERVAL
     if role == "scheduler":
         return [
-            Periodic("relay_build_requests", relay, lambda me: place.relay()),
-            Periodic("late_deletes", relay, lambda me: late_deletes.carry_out()),
+            Periodic("relay_build_requests", relay, lambda me: place.relay(), after_outage=True),
+            Periodic("late_deletes", relay, lambda me: late_deletes.carry_out(), after_outage=True),
             Periodic("uncounted", settings.RESEND_AFTER, lambda me: uncounted.count_again()),
             Periodic("unfilled", settings.RESEND_AFTER, lambda me: unfilled.discard()),
             Periodic("ungrouped", 60, lambda me: ungrouped.forget()),
@@ -98,9 +101,10 @@ def _go_round(me: worker.Worker, rounds: list[Periodic]) -> None:
     for one in rounds:
         one.due = now + one.every
     while True:
-        time.sleep(max(0.05, min(one.due for one in rounds) - time.monotonic()))
+        is_back = _back.wait(max(0.05, min(one.due for one in rounds) - time.monotonic()))
+        _back.clear()
         for one in rounds:
-            if one.due > time.monotonic():
+            if one.due > time.monotonic() and not (is_back and one.after_outage):
                 continue
             with tracker.doing(Kind.PERIODIC, one.name) as work:
                 if work.refused or _paused.is_set():

@@ -7,9 +7,11 @@ from uuid import uuid4
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.db import OperationalError
 
 from cells import brokers, databases
 from cells.models import CELL0, Cell
+from cells.urls import BadDatabaseUrl
 from compute import dispatch, virt
 from compute.models.host import COMPUTE, CONDUCTOR, SCHEDULER
 from compute.virt.base import Driver
@@ -51,10 +53,16 @@ class Worker:
 
     @property
     def alias(self) -> str:
-        """The database it keeps its records in: its cell's; a scheduler's heartbeat is in cell0."""
-        if self.role == "scheduler":
+        """The database it keeps its records in: its cell's; a scheduler's heartbeat is in cell0.
+
+        Raises DatabaseError; a cell0 nobody made known, or with a wrong URL, is as one that is down.
+        """
+        if self.role != "scheduler":
+            return f"cell:{self.cell_id}"
+        try:
             return databases.register(Cell.objects.get(pk=CELL0))
-        return f"cell:{self.cell_id}"
+        except (Cell.DoesNotExist, BadDatabaseUrl, ImproperlyConfigured) as exc:
+            raise OperationalError(f"cell0 cannot be asked: {exc}") from exc
 
 
 _current: Worker | None = None
@@ -100,5 +108,8 @@ def _open_cell() -> None:
         names = ", ".join(f"STILLWATER_{name}" for name in missing)
         raise ImproperlyConfigured(f"A {settings.ROLE} needs {names}.")
     alias = f"cell:{settings.CELL_UUID}"
-    databases.register_url(alias, settings.CELL_DATABASE_URL)
+    try:
+        databases.register_url(alias, settings.CELL_DATABASE_URL)
+    except BadDatabaseUrl as exc:
+        raise ImproperlyConfigured(f"STILLWATER_CELL_DATABASE_URL: {exc}.") from exc
     brokers.register_url(alias, settings.CELL_BROKER_URL)

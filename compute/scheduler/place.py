@@ -13,12 +13,12 @@ from uuid import uuid4
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from cells import scatter
-from cells.context import current_alias, target_cell
+from cells import health, scatter
+from cells.context import current_alias
 from cells.models import CELL0, BuildRequest, Cell, InstanceMapping, RequestSpec
 from cloud import killpoints, log, metrics
 from cloud.caller import Caller
@@ -35,10 +35,15 @@ from compute.state import TaskState, VmState
 logger = log.get(__name__)
 LEASE = timedelta(seconds=30)
 BATCH = 500
+NOT_ASKED = "Hosts whose cell does not answer now could not be asked."
 
 
 class LeaseLost(RuntimeError):
     """Another scheduler holds the request now; this one wrote nothing."""
+
+
+class Waits(RuntimeError):
+    """Cells that the request needs do not answer. It stays as it is until one of them is back."""
 
 
 def place(server_id: str) -> bool:
@@ -52,7 +57,10 @@ def place(server_id: str) -> bool:
         return _carry(request)
     except LeaseLost:
         logger.warning("schedule.lease_lost")
-        return False
+    except (Waits, *scatter.DATABASE_AWAY) as why:
+        logger.warning("schedule.waits", reason=str(why) or type(why).__name__)
+        _let_go(request)
+    return False
 
 
 def _carry(request: BuildRequest) -> bool:
@@ -62,8 +70,8 @@ def _carry(request: BuildRequest) -> bool:
     if mapping is None or spec is None:
         request.delete()
         return False
-    if mapping.cell is not None and not _arrived_or_free(request, mapping, mapping.cell):
-        return False  # its cell is down, and the server may be in it: the relay comes back
+    if mapping.cell is not None:
+        _arrived_or_free(request, mapping, mapping.cell)
     if mapping.cell is None and not request.delete_requested:
         _find_a_place(request, mapping, spec)
     return _conclude(request, mapping)
@@ -79,18 +87,32 @@ def free_leases_of(scheduler: str) -> int:
 
 
 def relay() -> int:
-    """Send again every build request whose message or scheduler was lost; how many went out."""
+    """Send again every build request whose message or scheduler was lost, or whose cell is back; how many went out."""
     now = timezone.now()
     free = Q(lease_until__isnull=True) | Q(lease_until__lt=now)
     late = Q(sent_at__isnull=True) | Q(sent_at__lt=now - timedelta(seconds=settings.RESEND_AFTER))
-    waiting = BuildRequest.objects.filter(free & late).order_by("created_at").defer("instance", "action")
-    # Those that wait for a cell that is down are many, and not due: they must not hide the others.
+    waiting = _not_in_vain(BuildRequest.objects.filter(free & late))
+    waiting = waiting.order_by("created_at").defer("instance", "action")
     to_send = [request for request in waiting if dispatch.resend_due(request.sent_at, request.sends)][:BATCH]
     for request in to_send:
         BuildRequest.objects.filter(pk=request.pk).update(sent_at=now, sends=F("sends") + 1)
         dispatch.schedule(request.server_id)
     metrics.RESENT.inc(len(to_send))
     return len(to_send)
+
+
+def _not_in_vain(requests: QuerySet[BuildRequest]) -> QuerySet[BuildRequest]:
+    """Without those that wait for cells that are down as far as is known here: they may be many."""
+    cells = list(Cell.objects.all())
+    down = {cell.id for cell in cells if health.known_down(cell.id)}
+    if not down:
+        return requests
+    there = InstanceMapping.objects.filter(cell__in=down)
+    requests = requests.exclude(server_id__in=there.values("server_id"))
+    if all(cell.id in down for cell in cells if not cell.is_cell0 and not cell.disabled):
+        nowhere = InstanceMapping.objects.filter(cell__isnull=True)
+        requests = requests.exclude(server_id__in=nowhere.values("server_id"), delete_requested=False)
+    return requests
 
 
 def _lease(server_id: str) -> BuildRequest | None:
@@ -108,6 +130,12 @@ def _renew(request: BuildRequest) -> None:
         raise LeaseLost(request.server_id)
 
 
+def _let_go(request: BuildRequest) -> None:
+    """It is anybody's, and due as soon as the cells it waits for are not known to be down."""
+    mine = BuildRequest.objects.filter(pk=request.pk, lease_holder=request.lease_holder)
+    mine.update(lease_holder="", lease_until=None, sent_at=None, sends=0)
+
+
 def _name(request: BuildRequest, mapping: InstanceMapping, cell: Cell | None) -> None:
     """Say on the global side which cell is going to be used. Raises LeaseLost."""
     with transaction.atomic(using="default"):
@@ -116,14 +144,13 @@ def _name(request: BuildRequest, mapping: InstanceMapping, cell: Cell | None) ->
     mapping.cell = cell
 
 
-def _arrived_or_free(request: BuildRequest, mapping: InstanceMapping, cell: Cell) -> bool:
-    """Look in the cell an earlier try named. There: fine. Surely not there: the name is taken back."""
+def _arrived_or_free(request: BuildRequest, mapping: InstanceMapping, cell: Cell) -> None:
+    """Look in the cell an earlier try named. There: fine. Surely not there: the name is taken back. Raises Waits."""
     found = scatter.one(cell, lambda _: _is_there(request))
     if isinstance(found, scatter.Down):
-        return False
+        raise Waits(f"it may be in {cell.name}, which is down: {found.reason}")
     if not found:
         _name(request, mapping, None)
-    return True
 
 
 def _is_there(request: BuildRequest) -> bool:
@@ -144,7 +171,7 @@ def _is_there(request: BuildRequest) -> bool:
 
 
 def _find_a_place(request: BuildRequest, mapping: InstanceMapping, spec: RequestSpec) -> None:
-    """Try the best hosts of all cells that answer; no valid host ends in cell0."""
+    """Try the best hosts of all cells that answer; no valid host ends in cell0. Raises Waits when none answers."""
     cells = {cell.id: cell for cell in Cell.objects.filter(disabled=False).exclude(pk=CELL0)}
     answering: set[str] = set()
 
@@ -162,8 +189,10 @@ def _find_a_place(request: BuildRequest, mapping: InstanceMapping, spec: Request
                 return
     except NoValidHost as none:
         down = sorted(cells.keys() - answering)
+        if down and not answering:
+            raise Waits("no cell answers") from none
         logger.warning("schedule.no_valid_host", reason=str(none), cells_down=down)
-        _bury_in_cell0(request, mapping, none)
+        _bury_in_cell0(request, mapping, NoValidHost(f"{none} {NOT_ASKED}") if down else none)
 
 
 def _build_in(cell: Cell, host: pick.HostState, asked: Wanted, request: BuildRequest,
@@ -171,7 +200,7 @@ def _build_in(cell: Cell, host: pick.HostState, asked: Wanted, request: BuildReq
     """Name the cell, then claim, row and first step in one transaction there; False when the room is gone."""
     _name(request, mapping, cell)
     killpoints.reached("place.named")
-    with target_cell(cell) as alias:
+    with scatter.to_change(cell) as alias:
         try:
             with transaction.atomic(using=alias):
                 if not pick.claim(asked, host.node):
@@ -194,7 +223,7 @@ def _bury_in_cell0(request: BuildRequest, mapping: InstanceMapping, reason: NoVa
     """A server nobody can take is an ERROR with a fault, in cell0."""
     cell0 = Cell.objects.get(pk=CELL0)
     _name(request, mapping, cell0)
-    with target_cell(cell0) as alias, transaction.atomic(using=alias):
+    with scatter.to_change(cell0) as alias, transaction.atomic(using=alias):
         if Instance.objects.filter(uuid=mapping.server_id).exists():
             return
         instance = _write_row(request, vm_state=VmState.ERROR, task_state=None, fault=fault_of(reason))
@@ -222,7 +251,7 @@ def _conclude(request: BuildRequest, mapping: InstanceMapping) -> bool:
         if not mine.exists():
             return False
     if mapping.cell is not None:
-        with target_cell(mapping.cell):
+        with scatter.to_change(mapping.cell):
             instance = Instance.objects.filter(uuid=mapping.server_id).first()
             if instance is not None:
                 caller = Caller(request.user_id, project_id=request.project_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.utils import timezone
 
 from cells import health
@@ -18,6 +18,7 @@ from tests.conftest import PROJECT
 from tests.flow import stories
 from tests.flow.stories import at_once
 
+NOWHERE = "sqlite:////proc/nowhere/x.sqlite3"
 MOMENTS = ["asked for", "leased", "cell named", "placed", "built"]
 
 
@@ -302,3 +303,79 @@ def test_a_restarted_scheduler_does_not_wait_for_the_leases_of_its_last_life(api
 
     cloud.work()
     assert api.get(f"/servers/{server_id}").json()["server"]["status"] == "ACTIVE"
+
+
+def test_a_boot_asked_for_while_all_cells_are_down_waits_for_one_of_them(api, cloud, asked):
+    for name in ("cell1", "cell2"):
+        health.seen_down(cloud.cells[name].id, "ordered")
+    assert not place.place(asked)
+    assert api.get(f"/servers/{asked}").json()["server"]["status"] == "BUILD"
+    assert rows(cloud, asked) == []
+    assert place.relay() == 0  # in vain
+    health.seen_up(cloud.cells["cell2"].id)
+    assert place.relay() == 1  # at once
+    cloud.work()
+    assert stories.states(cloud, asked) == ("active", None)
+    assert rows(cloud, asked) == ["cell2"]
+
+
+def test_a_boot_that_waits_for_any_cell_can_be_deleted(api, cloud, asked):
+    for name in ("cell1", "cell2"):
+        health.seen_down(cloud.cells[name].id, "ordered")
+    place.place(asked)
+    assert api.delete(f"/servers/{asked}").status_code == 204
+    nothing_is_left(cloud, asked)
+
+
+def test_who_finds_no_host_is_told_that_some_could_not_be_asked(api, cloud):
+    health.seen_down(cloud.cells["cell2"].id, "ordered")
+    for host in cloud.hosts.values():
+        with target_cell(host.cell):
+            ComputeNode.objects.update(memory_mb_used=1 << 20)
+    server = api.get(f"/servers/{cloud.boot(api)}").json()["server"]
+    assert server["status"] == "ERROR"
+    assert server["fault"]["message"] == (
+        "No valid host was found. No host passed the filter for: memory. "
+        "Hosts whose cell does not answer now could not be asked."
+    )
+
+
+def test_a_cell_that_goes_down_in_the_middle_of_a_placement_is_waited_for(api, cloud, asked, monkeypatch):
+    """It may have the row all the same: only the cell itself can say."""
+    with monkeypatch.context() as patch:
+        patch.setattr(place.create, "record", cut_off)
+        assert not place.place(asked)
+    named = InstanceMapping.objects.get(pk=asked).cell
+    health.seen_down(named.id, "ordered")
+    assert not place.place(asked)
+    assert place.relay() == 0
+    assert InstanceMapping.objects.get(pk=asked).cell == named
+    health.seen_up(named.id)
+    assert place.relay() == 1
+    cloud.work()
+    assert stories.states(cloud, asked) == ("active", None)
+    assert len(rows(cloud, asked)) == 1
+    stories.settled(cloud)
+
+
+def test_a_request_nobody_can_take_waits_for_cell0(api, cloud, asked):
+    for host in cloud.hosts.values():
+        with target_cell(host.cell):
+            ComputeNode.objects.update(memory_mb_used=1 << 20)
+    cell0 = cloud.cells["cell0"]
+    there, cell0.database_url = cell0.database_url, NOWHERE
+    cell0.save()
+    assert not place.place(asked)
+    assert not place.place(asked)
+    assert health.known_down(cell0.id)
+    assert api.get(f"/servers/{asked}").json()["server"]["status"] == "BUILD"
+    cell0.database_url = there
+    cell0.save()
+    health.seen_up(cell0.id)
+    cloud.work()
+    assert api.get(f"/servers/{asked}").json()["server"]["status"] == "ERROR"
+    assert rows(cloud, asked) == ["cell0"]
+
+
+def cut_off(*_, **__):
+    raise OperationalError("server closed the connection unexpectedly")
