@@ -7,6 +7,7 @@ failed is remembered (`cells.health`) and answers DOWN at once until then.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -132,6 +133,7 @@ def _collect(cell_id: str, question: _Question[T], end: float, result: Gathered[
 
 def _ask_one(cell: Cell, ask: Callable[[Cell], T], line: Line) -> T:
     alias = register(cell)
+    _must_be_there(alias)
     connections[alias].close_if_unusable_or_obsolete()
     line.open(alias)
     try:
@@ -146,6 +148,15 @@ def _ask_one(cell: Cell, ask: Callable[[Cell], T], line: Line) -> T:
         raise
     finally:
         line.close()
+
+
+def _must_be_there(alias: str) -> None:
+    """SQLite would make an empty database, and somebody may put the lost one back."""
+    wrapper = connections[alias]
+    name = str(wrapper.settings_dict["NAME"])
+    if wrapper.vendor == "sqlite" and name.startswith("/") and not os.path.exists(name):
+        wrapper.close()
+        raise OperationalError("the file of the cell's database is missing")
 
 
 def _pool(cell_id: str) -> ThreadPoolExecutor:
