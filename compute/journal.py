@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Case, F, Q, QuerySet, When
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, When
 from django.db.models.functions import Coalesce, Greatest
 from django.utils import timezone
 
@@ -19,6 +19,7 @@ QUEUED, RUNNING, WAITING = Step.State.QUEUED, Step.State.RUNNING, Step.State.WAI
 OPEN = (QUEUED, RUNNING, WAITING)
 LATEST = datetime.max.replace(tzinfo=UTC)
 MARGIN = timedelta(seconds=30)  # after its deadline a waiting step goes on, whoever was to wake it
+FOR_THE_TASK = "waits for the server's task to end"
 
 
 def open_action(instance: Instance, *, name: str, key: str, request_id: str, user_id: str,
@@ -94,18 +95,20 @@ def requeue(step: Step, seconds: float, why: str) -> bool:
     return bool(_mine(step).update(state=QUEUED, not_before=due, sent_at=None, details=why, incarnation=""))
 
 
-def park(step: Step, why: str, clock: Clock | None = None, seconds: float | None = None) -> bool:
+def park(
+    step: Step, why: str, clock: Clock | None = None, seconds: float | None = None, lane: str = dispatch.OPS
+) -> bool:
     """A begun step waits, and nobody runs it meanwhile; False when it is not this process's any more.
 
     From now on it is what an operation begun still needs, so it goes on also where nothing new begins; after
-    `seconds` whatever it waits for.
+    `seconds` whatever it waits for. `lane` REQUESTS: a host that drains need not stay for it.
     """
     due = None if seconds is None else timezone.now() + timedelta(seconds=seconds)
     changes: dict[str, Any] = {"not_before": due}
     if clock is not None:
         deadline = datetime.fromtimestamp(clock.deadline, UTC)
         changes = {"clock": clock.facts, "deadline": deadline, "not_before": min(due or LATEST, deadline + MARGIN)}
-    return bool(_mine(step).update(state=WAITING, lane=dispatch.OPS, details=why, incarnation="", **changes))
+    return bool(_mine(step).update(state=WAITING, lane=lane, details=why, incarnation="", **changes))
 
 
 def note_clock(host: str, server_id: str, clock: Clock) -> int:
@@ -139,8 +142,17 @@ def close_action(action: InstanceAction, *, outcome: str = "", failed: bool = Fa
         finished_at=now, updated_at=now, message="Error" if failed else None, outcome=outcome[:2000]
     )
     HostNeed.objects.filter(action=action).delete()
+    _wake_for_a_free_server(action.server_id)
     if "empties" in action.params:  # see compute.emptying: there may be room for the next one
         dispatch.departures(action.params["empties"])
+
+
+def _wake_for_a_free_server(server_id: str) -> None:
+    """What waited for the server's task to end goes on, also on a host that drains."""
+    free = Instance.objects.filter(uuid=OuterRef("server_id"), task_state__isnull=True)
+    waiting = Step.objects.filter(Exists(free), server_id=server_id, state=WAITING, details=FOR_THE_TASK)
+    for step in waiting.order_by("pk"):
+        go_on(step, lane=dispatch.OPS)
 
 
 def remember_fault(action: InstanceAction, fault: dict[str, Any]) -> None:

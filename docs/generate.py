@@ -199,6 +199,10 @@ def _moves() -> Iterator[tuple[str, Any]]:
     from compute import actions  # noqa: PLC0415
 
     for action in sorted(actions.every().values(), key=lambda one: one.name):
+        kinds = getattr(action, "moves", {})
+        if kinds:
+            yield from ((f"{action.name} {kind}", move) for kind, move in kinds.items())
+            continue
         soft, hard = action.move_for({"hard": False}), action.move_for({"hard": True})
         if soft != hard:
             yield f"{action.name} SOFT", soft

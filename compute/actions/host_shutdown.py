@@ -124,6 +124,7 @@ def _busy_with(run: Run) -> str:
     """What goes on with it and has to end first; "" when nothing will, or there is no time for that."""
     until = run.params.get("until")
     others = Step.objects.filter(server_id=run.instance.uuid, state__in=journal.OPEN).exclude(pk=run.step.pk)
+    others = others.exclude(state=Step.State.WAITING, details=journal.FOR_THE_TASK)  # for this one, too
     host = Service.objects.filter(binary=COMPUTE, host=run.step.host).first()
     if host is not None and not host.takes_requests:  # what nobody has begun here stays so
         others = others.exclude(host=host.host, lane=REQUESTS, state=Step.State.QUEUED, attempts=0)

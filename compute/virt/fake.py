@@ -20,6 +20,7 @@ from compute.virt.base import (
     PowerState,
 )
 from compute.virt.events import Announcer, Bells
+from compute.virt.fake_button import Button
 from compute.virt.fake_calls import Calls
 from compute.virt.fake_clock import Clock, Lookout
 from compute.virt.fake_effects import Effect, Happened
@@ -36,7 +37,7 @@ SUPPORTS = frozenset({"pause", "suspend", "snapshot", "live_snapshot", "console_
 MIB, GIB = 1 << 20, 1 << 30
 
 
-class FakeDriver(Migration, Rescue, Ending, Driver):
+class FakeDriver(Migration, Rescue, Button, Ending, Driver):
     """The whole contract, in no time, or in as much as was ordered.
 
     With a `state` file guests outlive this process, also a killed one, as real guests do. Orders
@@ -271,6 +272,10 @@ class FakeDriver(Migration, Rescue, Ending, Driver):
     def _others_changed(self, uuid: str) -> None:
         self._bells.ring(uuid)
         self._clock.wind()
+
+    def _heard(self, event: GuestEvent) -> None:
+        self._bells.ring(event.uuid)
+        self._tell(event)
 
     def _tell(self, event: GuestEvent) -> None:
         for watcher in list(self._watchers):

@@ -30,10 +30,13 @@ class Effect(StrEnum):
     TAKEN_BACK = "taken back"
     RESCUED = "rescued"
     UNRESCUED = "unrescued"
+    SWITCHED_ON = "switched on by hand"
+    SWITCHED_OFF = "switched off by hand"
 
 
 # of a guest that is off: how that came
-ENDS = {Effect.OFF_BY_GUEST: "guest", Effect.OFF_BY_FORCE: "forced", Effect.CRASHED: "crashed"}
+ENDS = {Effect.OFF_BY_GUEST: "guest", Effect.OFF_BY_FORCE: "forced", Effect.CRASHED: "crashed",
+        Effect.SWITCHED_OFF: "forced"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

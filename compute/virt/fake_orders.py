@@ -13,8 +13,9 @@ from compute.virt.base import VirtError
 # built on others, or at once; "power_off" is an order for `cut_power`
 NO_VERBS = {"watch", "close", "on_change", "begin_shutdown", "turn", "stop_clock", "cut_power"}
 VERBS = (frozenset(base.Driver.__abstractmethods__) - NO_VERBS) | {
-    "expect", "unexpect", "reach", "hand_over", "settle", "take_back", "forget",
+    "expect", "unexpect", "reach", "hand_over", "settle", "take_back", "forget", "power_update_event",
 }  # fmt: skip
+OPTIONAL = frozenset({"power_update_event"})  # not supported but by those that are ordered to
 ALWAYS = -1
 ENDS = frozenset({"crash", "reboot"})
 _KINDS: list[type[VirtError]] = [VirtError, *VirtError.__subclasses__()]
@@ -28,13 +29,15 @@ ALIASES = {"fake_agent": "fake_shutdown_agent"}
 class Order:
     """What one verb shall do; `fail` counts down, ALWAYS never ends.
 
-    `die`: so often, over all its lives, the process is killed in the middle of the verb.
+    `die`: so often, over all its lives, the process is killed in the middle of the verb. `accept`: it is supported,
+    which by itself it is not.
     """
 
     delay: float = 0.0
     fail: int = 0
     die: int = 0
     error: type[VirtError] = VirtError
+    accept: bool = False
 
 
 @dataclass(slots=True)
@@ -98,6 +101,16 @@ class Orders:
         """The process is killed in the middle of `verb`, so often over all its lives."""
         with self._lock:
             self._order(verb, uuid).die = times
+
+    def accept(self, verb: str = "power_update_event", uuid: str = "", *, does: bool = True) -> None:
+        """From now on guests' machines can do this, or not."""
+        with self._lock:
+            self._order(verb, uuid).accept = does
+
+    def accepts(self, verb: str, uuid: str) -> bool:
+        """Whether this guest's machine can."""
+        with self._lock:
+            return any(o.accept for key in {uuid, ""} if (o := self._orders.get((verb, key))))
 
     def shutdown(self, *, uuid: str = "", **wishes: Any) -> None:
         """How guests take it from now on; the wishes are those of `Shutdown`."""
@@ -179,6 +192,7 @@ def _set(parsed: Parsed, verb: str, what: str, value: str) -> None:
         "fail": _times,
         "error": _kind,
         "die": int,
+        **({"accept": lambda text: text.lower() in TRUE} if verb in OPTIONAL else {}),
     }
     readers = shutdown if verb == "shutdown" else plain
     if what not in readers or (verb != "shutdown" and verb not in VERBS):

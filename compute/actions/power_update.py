@@ -1,0 +1,189 @@
+"""Who has charge of a machine says that it was switched: the record follows, and the machine is left alone."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from django.db import transaction
+
+from cells.context import current_alias
+from cloud import log
+from compute import grace, journal, state
+from compute.errors import StateConflict
+from compute.lifecycle import OPS, REQUESTS, Run, ServerAction, StepSpec
+from compute.models import Instance, InstanceAction, Service, Step
+from compute.models.host import COMPUTE
+from compute.state import Move, TaskState, VmState
+from compute.virt.base import NotSupported, PowerState, VirtError
+
+logger = log.get(__name__)
+ON, OFF = "POWER_ON", "POWER_OFF"
+NAMES = {ON: "start", OFF: "stop"}  # of the action in the server's history, by what was said
+SAID = {ON: PowerState.RUNNING, OFF: PowerState.SHUTDOWN}
+MOVES = {
+    ON: Move(frozenset({VmState.STOPPED}), TaskState.POWERING_ON, VmState.ACTIVE),
+    OFF: Move(frozenset({VmState.ACTIVE, VmState.PAUSED}), TaskState.POWERING_OFF, VmState.STOPPED),
+}
+# what the machine does -> vm_state to record; the others leave it as it was
+RECORDS = {
+    PowerState.RUNNING: VmState.ACTIVE, PowerState.PAUSED: VmState.PAUSED, PowerState.SHUTDOWN: VmState.STOPPED,
+    PowerState.CRASHED: VmState.STOPPED,
+}  # fmt: skip
+AGAIN = 5.0  # seconds until one that waits looks by itself whether the server is free
+
+
+class PowerUpdate(ServerAction):
+    """Stopped -> active, or active or paused -> stopped. Opened by `compute.external_events`.
+
+    It takes the server when it runs, not when it is heard: one that comes during a task waits for the task to end.
+    Of several only the newest counts. What is so already, or cannot change, is success.
+    """
+
+    name = "power-update"
+    moves = MOVES
+    steps = (StepSpec("power_update", "compute_power_update", lane=OPS),)
+
+    def move_for(self, params: dict[str, Any]) -> Move:
+        """By what was said."""
+        return MOVES[params.get("said", ON)]
+
+    def must_run(self, name: str) -> bool:
+        """Whatever goes on with the server: it looks for itself what is left to do."""
+        return True
+
+    def insists_on(self, name: str) -> bool:
+        """The power sync will find what this could not."""
+        return False
+
+    def power_update(self, run: Run) -> None:
+        """Run again, it goes on with a server it has taken, or begins anew when somebody took it from this."""
+        if not _is_ours(run) and not _take(run):
+            _note_what_it_does(run)
+            return
+        said = run.params["said"]
+        try:
+            does = run.hypervisor.power_update_event(run.instance.uuid, SAID[said])
+        except NotSupported as error:
+            logger.error("power_update.not_supported", said=said, error=str(error))
+            raise
+        journal.change_params(run.action, does=int(does))
+        run.note(f"{said} was said, and the machine is {does.name.lower()}")
+
+    def next_step(self, done: str, run: Run) -> StepSpec | None:
+        """Once more for a server that was taken from this meanwhile, and at its new home for one that has moved."""
+        _lock(run.instance)
+        if run.instance.deleted or not run.instance.host:
+            return None
+        lost = run.params.get("taken") is not None and not _is_ours(run)
+        if not lost and run.instance.host == run.step.host:
+            return None
+        journal.change_params(run.action, taken=None)
+        return self.steps[0]
+
+    def complete(self, run: Run, power_state: PowerState | None) -> None:
+        """What the machine does is on record. `next_step` has locked the row."""
+        if run.params.get("taken") is None:
+            return
+        if not _is_ours(run):
+            run.note(_gone(run.instance))
+            return
+        does = PowerState(run.params["does"])
+        move = replace(self.move_for(run.params), done=RECORDS.get(does))
+        state.finish(run.instance, move, None if does is PowerState.NOSTATE else does)
+
+    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+        """The server is as it was, and the fault is with the action."""
+        _lock(run.instance)
+        if _is_ours(run):
+            state.abandon(run.instance, self.move_for(run.params), None)
+
+
+def _take(run: Run) -> bool:
+    """Idle -> powering on or off; False, with a note, when there is nothing to do. Raises Waits.
+
+    Under the lock of the row: whoever ends a task from then on wakes the one that waits for it.
+    """
+    waits = None
+    with transaction.atomic(using=current_alias()):
+        _lock(run.instance)
+        nothing = _nothing_to_do(run)
+        if nothing:
+            run.note(nothing)
+        elif run.instance.task_state is not None:
+            waits = _wait(run)
+        else:
+            state.begin(run.instance, MOVES[run.params["said"]])
+            journal.change_params(run.action, taken=run.instance.generation)
+    if waits is not None:
+        raise waits
+    return not nothing
+
+
+def _nothing_to_do(run: Run) -> str:
+    """Why, in words; "" when there is, now or when the server's task has ended."""
+    instance, said = run.instance, run.params["said"]
+    newer = InstanceAction.objects.filter(server_id=instance.uuid, key=run.action.key, pk__gt=run.action.pk)
+    newest = newer.order_by("-pk").first()
+    if newest is not None:
+        return f"superseded by {newest.params['said']} of {newest.request_id}"
+    if instance.deleted or instance.host != run.step.host:
+        return _gone(instance)
+    if instance.task_state is not None or instance.vm_state in MOVES[said].start:
+        return ""
+    if instance.vm_state == MOVES[said].done:
+        return f"the server is {instance.vm_state} already"
+    return f"the server is {instance.vm_state}, and stays so"
+
+
+def _gone(instance: Instance) -> str:
+    if instance.deleted:
+        return "the server was deleted"
+    return f"the server lives on {instance.host}" if instance.host else "the server is on no host any more"
+
+
+def _wait(run: Run) -> grace.Waits:
+    """Park it. Older ones that wait hear that they are superseded."""
+    older = Step.objects.filter(server_id=run.instance.uuid, state=Step.State.WAITING, name=run.step.name)
+    for step in older.filter(action__key=run.action.key, action__lt=run.action.pk):
+        journal.go_on(step)
+    lane = REQUESTS if _is_for_later(run) else OPS
+    journal.park(run.step, journal.FOR_THE_TASK, seconds=AGAIN, lane=lane)
+    return grace.Waits(journal.FOR_THE_TASK, parked=True)
+
+
+def _is_for_later(run: Run) -> bool:
+    """Whether its host drains, and what it waits for is a request that nobody begins meanwhile: no need to stay."""
+    host = Service.objects.filter(binary=COMPUTE, host=run.step.host).first()
+    if host is None or host.takes_requests:
+        return False
+    steps = Step.objects.filter(server_id=run.instance.uuid, state__in=journal.OPEN)
+    others = steps.exclude(action__key=run.action.key)
+    unbegun = {"host": run.step.host, "lane": REQUESTS, "state": Step.State.QUEUED, "attempts": 0}
+    return others.filter(**unbegun).exists() and not others.exclude(**unbegun).exists()
+
+
+def _note_what_it_does(run: Run) -> None:
+    """The power state alone of a server whose vm_state stays; nothing when it is not known, or the server is busy."""
+    instance = run.instance
+    if instance.deleted or instance.host != run.step.host or instance.task_state is not None:
+        return
+    try:
+        does = run.hypervisor.power_state(instance.uuid)
+    except VirtError:
+        return
+    if does not in (PowerState.NOSTATE, instance.power_state):
+        with suppress(StateConflict):  # somebody gave it a task meanwhile
+            state.observe(instance, does)
+
+
+def _is_ours(run: Run) -> bool:
+    """Whether nobody has changed the server since this took it."""
+    return run.params.get("taken") == run.instance.generation
+
+
+def _lock(instance: Instance) -> None:
+    """The row, until the caller's transaction ends; and what it says now."""
+    list(Instance.objects.select_for_update().filter(pk=instance.pk).values_list("pk"))
+    instance.refresh_from_db()

@@ -1,0 +1,254 @@
+"""Somebody who has charge of a machine says that it was switched on or off."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+from django.db import transaction
+
+from cells.context import target_cell
+from compute import journal, power, recovery
+from compute.actions import power_update
+from compute.actions.power_update import OFF, ON
+from compute.models import InstanceAction, Step
+from compute.virt.base import PowerState
+from tests.byhand import Cloud
+from tests.flow import stories
+from tests.flow.stories import act, states
+
+
+@pytest.fixture
+def cloud(cloud: Cloud) -> Cloud:
+    """Its machines can be switched, and their hosts are told."""
+    for host in cloud.hosts.values():
+        host.driver.orders.accept()
+    return cloud
+
+
+def say(cloud: Cloud, server_id: str, said: str, request_id: str = "") -> InstanceAction:
+    """As the API records it."""
+    row = cloud.row(server_id)
+    with target_cell(cloud.cell_of(server_id)) as alias, transaction.atomic(using=alias):
+        action = journal.open_action(
+            row, name=power_update.NAMES[said], key="PowerUpdate", request_id=request_id or f"req-{uuid4()}",
+            user_id="ironic", project_id=row.project_id, params={"said": said},
+        )  # fmt: skip
+        journal.open_step(action, name="power_update", event="compute_power_update", host=row.host, lane="ops")
+    return action
+
+
+def switch(cloud: Cloud, server_id: str, said: str) -> InstanceAction:
+    """The button is pressed, and that is said."""
+    cloud.host_of(server_id).driver.switch(server_id, on=said == ON)
+    return say(cloud, server_id, said)
+
+
+def outcome(action: InstanceAction) -> tuple[str | None, str]:
+    """How it ended."""
+    with target_cell(action._state.db):
+        action.refresh_from_db()
+    assert action.finished_at is not None
+    return action.message, action.outcome
+
+
+def stands(cloud: Cloud, server_id: str, vm_state: str) -> None:
+    """At rest, and true."""
+    assert states(cloud, server_id) == (vm_state, None)
+    stories.true_to_the_guest(cloud, server_id)
+    stories.settled(cloud)
+
+
+def calls(cloud: Cloud, server_id: str) -> list[str]:
+    """What its machine was asked to do, or about."""
+    return [verb for verb, uuid in cloud.host_of(server_id).driver.calls if uuid == server_id]
+
+
+def test_a_machine_switched_off_and_on_is_followed_and_shown_with_its_request_id(api, cloud):
+    server_id = cloud.boot(api)
+    off = switch(cloud, server_id, OFF)
+    cloud.work()
+    stands(cloud, server_id, "stopped")
+    assert outcome(off) == (None, "POWER_OFF was said, and the machine is shutdown")
+    on = switch(cloud, server_id, ON)
+    cloud.work()
+    stands(cloud, server_id, "active")
+    shown = stories.last_action(api, server_id)
+    assert (shown["action"], shown["request_id"], shown["message"]) == ("start", on.request_id, None)
+    assert [(e["event"], e["result"]) for e in shown["events"]] == [("compute_power_update", "Success")]
+    assert {"power_on", "power_off", "keep_clock"}.isdisjoint(calls(cloud, server_id)[1:])  # nobody touched it
+
+
+def test_a_machine_switched_on_by_hand_stays_on_over_three_rounds_of_the_sync(api, cloud):
+    server_id = cloud.boot(api)
+    stories.lead(api, cloud, server_id, ("stop",))
+    switch(cloud, server_id, ON)
+    cloud.work()
+    host = cloud.host_of(server_id)
+    with target_cell(host.cell):
+        assert [power.sync(host.name, host.driver) for _ in range(3)] == [0, 0, 0]
+    stands(cloud, server_id, "active")
+
+
+@pytest.mark.parametrize(
+    ("lead", "said", "words"),
+    [
+        ((), ON, "the server is active already"),
+        (("stop",), OFF, "the server is stopped already"),
+        (("suspend",), ON, "the server is suspended, and stays so"),
+        (("suspend",), OFF, "the server is suspended, and stays so"),
+        (("pause",), ON, "the server is paused, and stays so"),
+    ],
+)
+def test_what_is_so_already_or_cannot_change_is_success_and_says_why(lead, said, words, api, cloud):
+    server_id = cloud.boot(api)
+    stories.lead(api, cloud, server_id, lead)
+    was = cloud.row(server_id)
+    action = say(cloud, server_id, said)
+    cloud.work()
+    assert outcome(action) == (None, words)
+    row = cloud.row(server_id)
+    assert (row.generation, row.updated_at) == (was.generation, was.updated_at)
+    assert stories.last_action(api, server_id)["events"][0]["result"] == "Success"
+
+
+def test_a_paused_machine_that_is_switched_off_is_stopped(api, cloud):
+    server_id = cloud.boot(api)
+    stories.lead(api, cloud, server_id, ("pause",))
+    switch(cloud, server_id, OFF)
+    cloud.work()
+    stands(cloud, server_id, "stopped")
+
+
+def test_the_server_is_powering_off_while_the_driver_is_asked(api, cloud, monkeypatch):
+    server_id = cloud.boot(api)
+    driver, seen = cloud.host_of(server_id).driver, []
+    ask = driver.power_update_event
+
+    def asked(uuid: str, said: PowerState) -> PowerState:
+        seen.append((*states(cloud, uuid), said))
+        return ask(uuid, said)
+
+    monkeypatch.setattr(driver, "power_update_event", asked)
+    switch(cloud, server_id, OFF)
+    cloud.work()
+    assert seen == [("active", "powering-off", PowerState.SHUTDOWN)]
+
+
+def test_a_word_that_comes_late_is_recorded_as_the_machine_is(api, cloud):
+    server_id = cloud.boot(api)
+    action = say(cloud, server_id, OFF)  # it is on again already
+    cloud.work()
+    assert outcome(action) == (None, "POWER_OFF was said, and the machine is running")
+    stands(cloud, server_id, "active")
+
+
+def test_a_host_without_it_logs_an_error_and_leaves_the_server_as_it_was(api, admin, cloud, caplog):
+    server_id = cloud.boot(api)
+    host = cloud.host_of(server_id)
+    host.driver.orders.clear()
+    was = cloud.row(server_id)
+    action = say(cloud, server_id, OFF)
+    cloud.work()
+    words = "a FakeDriver host takes nobody's word for a guest's power state"
+    assert outcome(action) == ("Error", words)
+    assert action.fault["message"] == words
+    row = cloud.row(server_id)
+    assert (row.vm_state, row.task_state, row.power_state, row.fault) == ("active", None, was.power_state, None)
+    event = stories.last_action(admin, server_id)["events"][0]
+    assert (event["result"], event["details"], "NotSupported" in event["traceback"]) == ("Error", words, True)
+    assert "power_update.not_supported" in caplog.text
+    stories.settled(cloud)
+
+
+# -- while something goes on with the server
+
+
+def waiting(cloud: Cloud, server_id: str) -> list[Step]:
+    """Events that wait."""
+    with target_cell(cloud.cell_of(server_id)):
+        return list(Step.objects.filter(server_id=server_id, state="waiting", details=journal.FOR_THE_TASK))
+
+
+def hear(cloud: Cloud, server_id: str) -> None:
+    """Its host runs the events, and nothing else."""
+    for _, step in cloud.queued():
+        if step.name == "power_update" and step.server_id == server_id:
+            cloud.hosts[step.host].run(step.pk)
+
+
+@pytest.mark.parametrize("name", ["stop", "soft reboot", "create image", "pause", "suspend"])
+def test_an_event_during_a_task_is_kept_and_applied_when_the_task_ends(name, api, cloud):
+    server_id = cloud.boot(api)
+    act(api, server_id, stories.STORIES[name].body)
+    task = cloud.row(server_id).task_state
+    action = say(cloud, server_id, OFF)
+    hear(cloud, server_id)
+    assert len(waiting(cloud, server_id)) == 1
+    assert cloud.row(server_id).task_state == task
+    ends = stories.STORIES[name].end
+    cloud.work()
+    assert waiting(cloud, server_id) == []
+    assert outcome(action)[0] is None
+    stands(cloud, server_id, {"pause": "paused"}.get(name, ends))
+
+
+def test_the_newest_of_several_wins_and_the_others_say_so(api, cloud):
+    server_id = cloud.boot(api)
+    act(api, server_id, stories.STORIES["create image"].body)
+    driver, said = cloud.host_of(server_id).driver, []
+    for word in (OFF, ON, OFF, ON, OFF):
+        driver.switch(server_id, on=word == ON)
+        said.append(say(cloud, server_id, word))
+        hear(cloud, server_id)
+        assert len(waiting(cloud, server_id)) == 1
+    hear(cloud, server_id)
+    newest = said.pop()
+    for older in said:
+        message, words = outcome(older)
+        assert (message, words.partition(" by ")[0]) == (None, "superseded")
+    cloud.work()
+    assert outcome(newest) == (None, "POWER_OFF was said, and the machine is shutdown")
+    stands(cloud, server_id, "stopped")
+
+
+def test_an_older_one_that_is_heard_last_changes_nothing(api, cloud):
+    server_id = cloud.boot(api)
+    cloud.host_of(server_id).driver.switch(server_id, on=False)
+    older, newer = say(cloud, server_id, ON), say(cloud, server_id, OFF)
+    for _, step in reversed(cloud.queued()):
+        cloud.host_of(server_id).run(step.pk)
+    assert outcome(newer)[1].startswith("POWER_OFF was said")
+    assert outcome(older)[1].startswith("superseded")
+    stands(cloud, server_id, "stopped")
+
+
+def test_a_guest_in_its_grace_period_hears_of_it_when_it_is_off(api, cloud, settings):
+    settings.SHUTDOWN_TIMEOUT = 600
+    server_id = cloud.boot(api)
+    host = cloud.host_of(server_id)
+    host.driver.orders.shutdown(ignore=True)
+    act(api, server_id, {"os-stop": None})
+    with host.with_keeper():
+        cloud.work()
+        host.driver.switch(server_id, on=False)
+        action = say(cloud, server_id, OFF)
+        cloud.work_until(lambda: cloud.row(server_id).task_state is None)
+    assert outcome(action) == (None, "the server is stopped already")
+    stands(cloud, server_id, "stopped")
+
+
+def test_the_net_catches_one_that_nobody_woke(api, cloud):
+    server_id = cloud.boot(api)
+    act(api, server_id, {"pause": None})
+    switch(cloud, server_id, OFF)
+    hear(cloud, server_id)
+    with target_cell(cloud.cell_of(server_id)):
+        recovery.relay()
+        assert len(waiting(cloud, server_id)) == 1  # not yet
+        Step.objects.filter(state="waiting").update(not_before=journal.timezone.now())
+        recovery.relay()
+    assert waiting(cloud, server_id) == []
+    hear(cloud, server_id)
+    [step] = waiting(cloud, server_id)  # the task goes on
+    assert step.attempts == 1
