@@ -1,7 +1,8 @@
 """Limits of projects, exact under parallel requests.
 
-Servers, cores and memory are counted from the global side (mappings and request specs), so a cell that
-is down changes nothing.
+Servers, cores and memory are counted from the global side (mappings and request specs), so a cell that is down changes
+nothing. With QUOTA_COUNT_FROM=cells their sizes come from the cells, and one that is down may forbid a boot
+(`compute.quota_cells`).
 """
 
 from __future__ import annotations
