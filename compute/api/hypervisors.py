@@ -16,7 +16,7 @@ from compute.api import paging, service_drain
 from compute.api.base import ComputeView
 from compute.api.wire import only
 from compute.errors import CellDown
-from compute.fleet import Hypervisor
+from compute.fleet import Hypervisor, Seen
 from compute.microversion import Version
 
 RULE = "os_compute_api:os-hypervisors:"
@@ -40,9 +40,9 @@ class HypervisorsView(ComputeView):
         seen = fleet.hypervisors(counts=self.detail and self.version <= (2, 87), servers=with_servers)
         pattern = request.query_params.get("hypervisor_hostname_pattern")
         if pattern is not None and self.version >= (2, 53):
-            shown, paged = _matching_unpaged(seen.found, pattern, request), False
+            shown, paged = _matching_unpaged(seen, pattern, request), False
         else:
-            shown, paged = self._page(seen.found), self.version >= (2, 33)
+            shown, paged = self._page(seen), self.version >= (2, 33)
         answer: dict[str, Any] = {
             "hypervisors": [
                 as_json(one, self.version, detail=self.detail, with_servers=with_servers) for one in shown
@@ -55,10 +55,15 @@ class HypervisorsView(ComputeView):
                 answer["hypervisors_links"] = more
         return Response(answer)
 
-    def _page(self, found: list[Hypervisor]) -> list[Hypervisor]:
+    def _page(self, seen: Seen[Hypervisor]) -> list[Hypervisor]:
+        """Raises BadRequest for an unknown marker, CellDown when it may be in a down cell."""
         if self.version < (2, 33):
-            return found
-        return paging.page(found, self.request, "uuid" if self.version >= (2, 53) else "number")
+            return seen.found
+        try:
+            return paging.page(seen.found, self.request, "uuid" if self.version >= (2, 53) else "number")
+        except paging.UnknownMarker:
+            _nobody_hides(seen)
+            raise
 
 
 class HypervisorsDetailView(HypervisorsView):
@@ -118,7 +123,7 @@ class SearchView(ComputeView):
     def get(self, request: Request, hypervisor_id: str) -> Response:
         """Those whose name contains the pattern."""
         self.check(f"{RULE}search")
-        found = _matching(fleet.hypervisors().found, hypervisor_id)
+        found = _matching(fleet.hypervisors(), hypervisor_id)
         return Response({"hypervisors": [as_json(one, self.version) for one in found]})
 
 
@@ -130,7 +135,7 @@ class HypervisorServersView(ComputeView):
     def get(self, request: Request, hypervisor_id: str) -> Response:
         """The same, with what runs there."""
         self.check(f"{RULE}servers")
-        found = _matching(fleet.hypervisors(servers=True).found, hypervisor_id)
+        found = _matching(fleet.hypervisors(servers=True), hypervisor_id)
         return Response({"hypervisors": [as_json(one, self.version, with_servers=True) for one in found]})
 
 
@@ -216,22 +221,28 @@ def _by_id(hypervisor_id: str, version: Version, **more: bool) -> Hypervisor:
     for one in seen.found:
         if str(_id(one, version)) == hypervisor_id:
             return one
-    if seen.down:
-        raise CellDown(seen.down[0].name)
+    _nobody_hides(seen)
     raise NotFound(f"Hypervisor with ID '{hypervisor_id}' could not be found.")
 
 
-def _matching(found: list[Hypervisor], pattern: str) -> list[Hypervisor]:
-    """Raises NotFound when no name contains the pattern."""
-    matching = [one for one in found if pattern.lower() in one.node.hypervisor_hostname.lower()]
+def _matching(seen: Seen[Hypervisor], pattern: str) -> list[Hypervisor]:
+    """Raises NotFound when no name contains the pattern, CellDown when one of a down cell may."""
+    matching = [one for one in seen.found if pattern.lower() in one.node.hypervisor_hostname.lower()]
     if not matching:
+        _nobody_hides(seen)
         raise NotFound(f"No hypervisor matching '{pattern}' could be found.")
     return matching
 
 
-def _matching_unpaged(found: list[Hypervisor], pattern: str, request: Request) -> list[Hypervisor]:
+def _matching_unpaged(seen: Seen[Hypervisor], pattern: str, request: Request) -> list[Hypervisor]:
     if "limit" in request.query_params or "marker" in request.query_params:
         raise BadRequest(
             "Paging over hypervisors with the hypervisor_hostname_pattern query parameter is not supported."
         )
-    return _matching(found, pattern)
+    return _matching(seen, pattern)
+
+
+def _nobody_hides(seen: Seen[Hypervisor]) -> None:
+    """What was not found may be in a cell that is down. Raises CellDown."""
+    if seen.down:
+        raise CellDown(seen.down[0].name)

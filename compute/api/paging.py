@@ -14,6 +14,13 @@ from compute.api.base import link
 from compute.errors import InvalidInput
 
 
+class UnknownMarker(BadRequest):
+    """A marker names no record."""
+
+    def __init__(self, marker: str) -> None:
+        super().__init__(f"marker [{marker}] not found")
+
+
 def limit_of(request: Request) -> int:
     """How many records the answer may hold; never more than MAX_LIMIT. Raises InvalidInput."""
     raw = request.query_params.get("limit")
@@ -26,13 +33,16 @@ def limit_of(request: Request) -> int:
 
 
 def page(items: Sequence[Any], request: Request, key: str) -> list[Any]:
-    """A page of a list that is in memory, in its order; `key` is the attribute the marker names."""
+    """A page of a list that is in memory, in its order; `key` is the attribute the marker names.
+
+    Raises UnknownMarker.
+    """
     limit, marker = limit_of(request), request.query_params.get("marker")
     start = 0
     if marker:
         keys = [str(getattr(item, key)) for item in items]
         if marker not in keys:
-            raise BadRequest(f"marker [{marker}] not found")
+            raise UnknownMarker(marker)
         start = keys.index(marker) + 1
     return list(items[start : start + limit])
 

@@ -51,3 +51,20 @@ def down_cell(
     if cell.alias in connections.databases:
         connections[cell.alias].close()
         del connections[cell.alias], connections.databases[cell.alias]
+
+
+@pytest.fixture
+def cut_off(
+    cells: dict[str, Cell], monkeypatch: pytest.MonkeyPatch, django_db_blocker: Any
+) -> Iterator[Callable[..., None]]:
+    """`cut_off(cell)`: from now on this cell's database does not answer; another URL is another way not to."""
+    monkeypatch.setattr(BaseDatabaseWrapper, "ensure_connection", django_db_blocker._real_ensure_connection)
+
+    def cut(cell: Cell, url: str = "") -> None:
+        Cell.objects.filter(pk=cell.pk).update(database_url=url or f"sqlite:////proc/nowhere/{cell.name}.sqlite3")
+
+    known = {cell.alias: connections[cell.alias] for cell in cells.values()}
+    yield cut
+    for alias, connection in known.items():  # these very ones: the test run ends with them
+        connections[alias].close()
+        connections[alias], connections.databases[alias] = connection, connection.settings_dict

@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 from django.utils import timezone
 
+from cells.models import Cell
 from tests.cells import rows
 
 USAGE = {
@@ -170,6 +171,22 @@ def test_a_down_cell_is_left_out(admin, nodes, down_cell):
     assert sums["count"] == 2
     assert admin.get(f"/os-hypervisors/{nodes['h1'].uuid}").status_code == 200
     assert admin.get(f"/os-hypervisors/{uuid4()}").status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("path", "version"),
+    [
+        ("/os-hypervisors?marker={uuid}", "2.96"), ("/os-hypervisors/detail?limit=1&marker=7", "2.33"),
+        ("/os-hypervisors?hypervisor_hostname_pattern=h9", "2.53"), ("/os-hypervisors/h9/search", "2.52"),
+        ("/os-hypervisors/h9/servers", "2.1"), ("/os-hypervisors/{uuid}/uptime", "2.87"),
+    ],
+)  # fmt: skip
+def test_what_is_not_found_may_be_in_a_cell_that_is_down(admin, nodes, down_cell, path, version):
+    answer = admin.get(path.format(uuid=uuid4()), version=version)
+    assert answer.status_code == 503, answer.content
+    assert "Cell cell3 does not answer now" in answer.json()["serviceUnavailable"]["message"]
+    Cell.objects.filter(pk=down_cell.pk).delete()
+    assert admin.get(path.format(uuid=uuid4()), version=version).status_code in (400, 404)
 
 
 def test_hypervisors_are_for_admins(api, nodes):
