@@ -3,7 +3,8 @@
     stock.run("server", "list", env=…)       what subprocess.run([".venv/bin/openstack", …]) would answer
 
 One process imports the client and forks for each command: the same `main()` with the same arguments, environment,
-output and exit code. Nothing a command did is there for the next one.
+output and exit code. Nothing a command did is there for the next one. Only with `--wait` it looks ten times as often,
+or most of the time of these tests were spent between its looks.
 
     python -m tests.stock SOCKET             that process
 """
@@ -30,6 +31,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 OPENSTACK = Path(sys.executable).with_name("openstack")
 START_SECONDS = 60
+ITS_OWN, LOOKS_EVERY = 5, 0.5  # seconds
 # what commands import when they are run
 PACKAGES = (
     "openstackclient.common", "openstackclient.compute.v2", "openstackclient.identity.v3", "openstackclient.image.v2",
@@ -87,8 +89,12 @@ def listen(place: Path) -> None:
             if not module.name.endswith(".tests"):
                 importlib.import_module(module.name)
     from openstackclient import shell
+    from osc_lib import utils
 
     shell.OpenStackShell()  # finds its commands
+    for wait in (utils.wait_for_status, utils.wait_for_delete):
+        defaults = wait.__defaults__ or ()
+        wait.__defaults__ = tuple(LOOKS_EVERY if value == ITS_OWN else value for value in defaults)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(place.with_suffix(".new")))
