@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import Case, F, Value, When
 
 from cells.context import current_alias
-from compute import groups
+from compute import groups, nodes
 from compute.groups import Group
 from compute.models import Allocation, ComputeNode
 
@@ -15,6 +15,8 @@ def claim(
     server_id: str, node: ComputeNode, vcpus: int, memory_mb: int, disk_gb: int, group: Group | None = None
 ) -> bool:
     """Take room on a node for a server; False when there is none left, or its group does not let it be there.
+
+    A whole node is taken whole, by one server, whatever the server's size is.
 
     In the caller's transaction. Claimed already is success, so it may be asked twice.
     """
@@ -31,12 +33,17 @@ def claim(
 
 def _take(server_id: str, node: ComputeNode, vcpus: int, memory_mb: int, disk_gb: int) -> bool:
     """The UPDATE also locks the node's row until the transaction ends."""
-    fits = ComputeNode.objects.filter(
-        pk=node.pk,
-        vcpus_used__lte=F("vcpus") * F("cpu_ratio") - vcpus,
-        memory_mb_used__lte=F("memory_mb") * F("ram_ratio") - memory_mb,
-        disk_gb_used__lte=F("disk_gb") * F("disk_ratio") - disk_gb,
-    )
+    fits = ComputeNode.objects.filter(pk=node.pk, is_whole=node.is_whole, out_of_use="")
+    if node.is_whole:
+        # never 0, also of a machine whose size nobody knows: it is what keeps the next one out
+        vcpus, memory_mb, disk_gb = max(1, node.vcpus), node.memory_mb, node.disk_gb
+        fits = fits.filter(vcpus_used=0)
+    else:
+        fits = fits.filter(
+            vcpus_used__lte=F("vcpus") * F("cpu_ratio") - vcpus,
+            memory_mb_used__lte=F("memory_mb") * F("ram_ratio") - memory_mb,
+            disk_gb_used__lte=F("disk_gb") * F("disk_ratio") - disk_gb,
+        )
     taken = fits.update(
         vcpus_used=F("vcpus_used") + vcpus,
         memory_mb_used=F("memory_mb_used") + memory_mb,
@@ -51,7 +58,10 @@ def _take(server_id: str, node: ComputeNode, vcpus: int, memory_mb: int, disk_gb
 
 
 def release(server_id: str, node_name: str | None = None) -> None:
-    """Give back what a server holds (on one node, or everywhere). Nothing held is success."""
+    """Give back what a server holds (on one node, or everywhere). Nothing held is success.
+
+    A whole node takes the next server once its host has looked at it again: it may have to be cleaned first.
+    """
     held = Allocation.objects.filter(server_id=server_id)
     if node_name is not None:
         held = held.filter(node__hypervisor_hostname=node_name)
@@ -63,4 +73,7 @@ def release(server_id: str, node_name: str | None = None) -> None:
                     vcpus_used=F("vcpus_used") - allocation.vcpus,
                     memory_mb_used=F("memory_mb_used") - allocation.memory_mb,
                     disk_gb_used=F("disk_gb_used") - allocation.disk_gb,
+                    out_of_use=Case(
+                        When(is_whole=True, out_of_use="", then=Value(nodes.LEFT)), default=F("out_of_use")
+                    ),
                 )

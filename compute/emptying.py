@@ -19,7 +19,7 @@ from cells.context import current_alias
 from cloud import log
 from cloud.caller import Caller
 from cloud.errors import ApiError
-from compute import actions, departures, dispatch, journal, moving, moving_cold
+from compute import actions, bare_metal, departures, dispatch, journal, moving, moving_cold
 from compute.departures import COMING, IDLE, UNDER_WAY, State
 from compute.errors import NoValidHost
 from compute.lifecycle import Asked
@@ -89,7 +89,7 @@ def _leave_alone(one: Departure, server: Instance | None) -> None:
 
 def _stays(one: Departure, server: Instance) -> bool:
     """Whether it cannot be moved as it is; then the list says why."""
-    advice = "" if server.task_state else ADVICE.get(server.vm_state, "")
+    advice = advice_for(server)
     busy = f"it is {server.task_state or server.vm_state}"
     if not advice and server.task_state is None and server.vm_state in LIVE | COLD:
         return False
@@ -98,6 +98,13 @@ def _stays(one: Departure, server: Instance) -> bool:
     else:
         _write(one, state=State.BLOCKED if advice else State.WAITING, why=advice or busy)
     return True
+
+
+def advice_for(server: Instance) -> str:
+    """Why an idle server cannot be moved as it is, and what to do about it."""
+    if bare_metal.is_asked(server.flavor):
+        return bare_metal.CANNOT_MOVE
+    return "" if server.task_state else ADVICE.get(server.vm_state, "")
 
 
 def _is_full(host: str) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from compute import moving
 from compute.departures import Line, State
-from compute.emptying import ADVICE, COLD, LIVE
+from compute.emptying import COLD, LIVE, advice_for
 from compute.errors import NoValidHost
 from compute.models import Instance
 from compute.scheduler import pick
@@ -47,11 +47,9 @@ def of_host(host: str) -> Forecast:
     """Reads the global side, too, as the wishes of users are there."""
     servers = list(Instance.objects.filter(host=host, deleted=False).order_by("pk"))
     idle = [server for server in servers if server.task_state is None]
-    going = [server for server in idle if server.vm_state in LIVE | COLD]
-    stuck = [
-        Line(server.uuid, State.BLOCKED, host, why=ADVICE[server.vm_state])
-        for server in idle if server.vm_state in ADVICE
-    ]  # fmt: skip
+    advice = {server.uuid: advice_for(server) for server in idle}
+    going = [server for server in idle if server.vm_state in LIVE | COLD and not advice[server.uuid]]
+    stuck = [Line(uuid, State.BLOCKED, host, why=why) for uuid, why in advice.items() if why]
     hosts = {one.host: one for node in {server.node for server in going} for one in moving.candidates(node)}
     takers = [one for one in hosts.values() if one.host != host and one.up and one.enabled and not one.draining]
     live = sum(server.vm_state in LIVE for server in going)

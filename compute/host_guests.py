@@ -21,7 +21,7 @@ from cells.context import current_alias
 from cloud import log
 from compute import dispatch, farewell, journal, state, turns
 from compute.errors import StateConflict
-from compute.models import Instance, Service, Step
+from compute.models import ComputeNode, Instance, Service, Step
 from compute.models.host import COMPUTE
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
@@ -59,8 +59,12 @@ class Line:
 
 
 def are_on(host: str) -> QuerySet[Instance]:
-    """Servers of a host that are on as far as is recorded, or that something goes on with."""
-    here = Instance.objects.filter(host=host, deleted=False)
+    """Servers of a host that are on as far as is recorded, or that something goes on with.
+
+    Machines are not: they stay on while the host that serves them is down.
+    """
+    machines = ComputeNode.objects.filter(host=host, is_whole=True).values("hypervisor_hostname")
+    here = Instance.objects.filter(host=host, deleted=False).exclude(node__in=machines)
     on = Q(power_state__in=ON) | Q(vm_state__in=(VmState.ACTIVE, VmState.PAUSED)) | Q(task_state__isnull=False)
     return here.filter(on).exclude(vm_state=VmState.SUSPENDED, task_state__isnull=True)
 

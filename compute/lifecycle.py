@@ -17,7 +17,8 @@ from django.utils import timezone
 from cells.context import current_alias
 from cloud import killpoints
 from cloud.caller import Caller
-from compute import journal, state
+from cloud.errors import BadRequest
+from compute import bare_metal, journal, state
 from compute.errors import Conflict, StateConflict
 from compute.microversion import Version
 from compute.models import Instance, InstanceAction, Step
@@ -99,6 +100,7 @@ class ServerAction:
     needs_host: ClassVar[bool] = True
     builds: ClassVar[bool] = False  # makes the guest, so there need not have been one
     minds_lock: ClassVar[bool] = True
+    not_of_machines: ClassVar[str] = ""  # why a bare-metal server cannot do it; "" when it can
 
     # -- API side
 
@@ -128,7 +130,8 @@ class ServerAction:
         return Answer()
 
     def submit(self, instance: Instance, asked: Asked) -> Answer:
-        """Record the action and its first step in one transaction. Raises Conflict when another won."""
+        """Record the action and its first step in one transaction. Raises Conflict when another won, BadRequest."""
+        self._must_be_possible(instance)
         params = self.prepare(instance, asked)
         try:
             with transaction.atomic(using=current_alias()):
@@ -170,6 +173,14 @@ class ServerAction:
             attribute, value = "task_state", conflict.task_state
         name = self.called or self.name or self.key
         return f"Cannot '{name}' instance {instance.uuid} while it is in {attribute} {value}"
+
+    def _must_be_possible(self, instance: Instance) -> None:
+        """Whoever has a machine is told at once what it cannot do."""
+        if self.not_of_machines and bare_metal.is_asked(instance.flavor):
+            name = self.called or self.name or self.key
+            raise BadRequest(
+                f"Cannot '{name}' instance {instance.uuid}: it is a bare-metal server, and {self.not_of_machines}."
+            )
 
     def _must_have_run(self, instance: Instance) -> None:
         """What was never built cannot be rebooted, started or copied, whatever its state says."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from django.db import transaction
 
 from cloud.errors import BadRequest
-from compute import actions, claims, grace, journal, moving, quota, state
+from compute import actions, bare_metal, claims, grace, journal, moving, quota, state
 from compute.errors import StateConflict
 from compute.lifecycle import OPS, On, Run, ServerAction, StepSpec
 from compute.models import Instance, InstanceAction
@@ -28,6 +28,7 @@ class ColdMove(ServerAction):
     """Active or stopped -> resized, elsewhere. A resize that waits for a stopped source waits with nothing done."""
 
     move: ClassVar[Move | None] = MOVE
+    not_of_machines = bare_metal.CANNOT_MOVE
     steps = (
         StepSpec("check_source", "compute_check_source"),
         StepSpec("pick", "cold_migrate", On.CONDUCTOR, OPS, undo="give_back"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from cloud.images import store, tickets
-from compute import imagefile, journal, quota
+from compute import bare_metal, imagefile, journal, quota
 from compute.lifecycle import Answer, Asked, On, Run, ServerAction, StepSpec
 from compute.models import Instance
 from compute.state import Move, TaskState, VmState
@@ -18,6 +18,7 @@ class Snapshot(ServerAction):
     """The image's record is made at once; the host fills it; a failure discards it. The server stays as it was."""
 
     minds_lock = False
+    not_of_machines = bare_metal.CANNOT_COPY
     move: ClassVar[Move | None] = Move(FROM, TaskState.IMAGE_SNAPSHOT)
     clean_up = StepSpec("discard_image", "conductor_discard_image", on=On.CONDUCTOR)
 

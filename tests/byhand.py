@@ -21,7 +21,7 @@ from cells.context import target_cell
 from cells.models import BuildRequest, Cell, HostMapping
 from cloud.images import store
 from cloud.images.models import Image
-from compute import actions, grace, journal, recovery, running
+from compute import actions, grace, journal, nodes, recovery, running
 from compute.models import ComputeNode, Flavor, Instance, InstanceAction, Service, Step
 from compute.scheduler import place
 from compute.virt.clock import Clock
@@ -42,22 +42,13 @@ class Host:
 
     def report(self, zone: str = "nova") -> None:
         """What a real host writes when it starts."""
-        facts, now = self.driver.facts(), timezone.now()
+        now = timezone.now()
         with target_cell(self.cell):
             Service.objects.update_or_create(
                 binary="nova-compute", host=self.name,
                 defaults={"last_seen_up": now, "availability_zone": zone, "incarnation": self.incarnation},
             )  # fmt: skip
-            ComputeNode.objects.update_or_create(
-                hypervisor_hostname=facts.hypervisor_hostname,
-                defaults={
-                    "host": self.name, "hypervisor_type": facts.hypervisor_type,
-                    "hypervisor_version": facts.hypervisor_version, "host_ip": facts.host_ip,
-                    "cpu_info": dict(facts.cpu_info),
-                    "vcpus": facts.vcpus, "memory_mb": facts.memory_mb, "disk_gb": facts.disk_gb,
-                    "updated_at": now,
-                },
-            )  # fmt: skip
+            nodes.record(self.name, self.driver.nodes())
         HostMapping.objects.get_or_create(host=self.name, defaults={"cell": self.cell})
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from compute import claims, imagefile, journal, state
+from compute import claims, imagefile, journal, nodes, state
 from compute.errors import NoValidHost
 from compute.lifecycle import MAX_TRIES, On, OnDrain, Run, ServerAction, StepSpec, open_step
 from compute.models import Instance, InstanceAction
@@ -54,10 +54,10 @@ class Create(ServerAction):
         state.finish(run.instance, MOVE, power_state, **also)
 
     def after_failure(self, run: Run, error: BaseException) -> StepSpec | None:
-        """Another host may do, unless the image itself is bad or the hosts are used up."""
+        """Another host may do, or another node of it, unless the image itself is bad or they are used up."""
         if run.step.name != "build" or isinstance(error, ImageUnusable):
             return None
-        tried = [*dict.fromkeys([*run.params.get("tried", []), run.instance.host])]
+        tried = [*dict.fromkeys([*run.params.get("tried", []), nodes.place_of(run.instance)])]
         run.params.update(tried=tried, why=str(error) or type(error).__name__)
         InstanceAction.objects.filter(pk=run.action.pk).update(params=run.params)
         return self.elsewhere if len(tried) < settings.MAX_ATTEMPTS else None
@@ -68,7 +68,7 @@ class Create(ServerAction):
         A server whose host only drains waits for it when no other one has room.
         """
         instance, tried, left = run.instance, run.params.get("tried", []), run.params.get("left", "")
-        if instance.host and instance.host not in (*tried, left):
+        if instance.host and {instance.host, instance.node}.isdisjoint((*tried, left)):
             return  # an earlier try of this step got as far as this
         room = instance.node
 
@@ -83,14 +83,15 @@ class Create(ServerAction):
             state.during(instance, MOVE, **where)
 
         try:
-            node = pick.claim_best(look, frozenset([*tried, left]), take)
+            found = pick.claim_best(look, frozenset([*tried, left]), take)
         except NoValidHost:
             if instance.host != left or left in tried:
                 raise
             run.note(f"waits for {left}, which drains: no other host of the cell can take it")
         else:
             why = f"{', '.join(tried)} failed" if tried else f"{left} began to drain"
-            run.note(f"moved to {node.host} after {why}")
+            where = found.node.hypervisor_hostname if found.node.is_whole else found.host
+            run.note(f"moved to {where} after {why}")
 
     def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
         """ERROR, with Nova's words when the hosts ran out; what it held of the last host is free.

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from cloud.errors import BadRequest, Conflict, NotFound
 from cloud.images import tickets
-from compute import actions, claims, gone, imagefile, journal, moving, rebuilding, schema, state
+from compute import actions, bare_metal, claims, gone, imagefile, journal, moving, rebuilding, schema, state
 from compute.errors import StateConflict
 from compute.lifecycle import OPS, Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
 from compute.microversion import Version
@@ -33,6 +33,7 @@ class Evacuate(ServerAction):
     policy = "os_compute_api:os-evacuate"
     minds_lock = False
     builds = True
+    not_of_machines = bare_metal.CANNOT_MOVE
     steps = (
         StepSpec("pick", "rebuild_server", On.CONDUCTOR, undo="give_back"),
         StepSpec("build", "compute_rebuild_instance", On.DEST, OPS, undo="tear_down", no_return=True),

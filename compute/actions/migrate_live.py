@@ -9,7 +9,7 @@ from typing import Any
 from django.utils import timezone
 
 from cloud.errors import BadRequest
-from compute import actions, claims, journal, moving, policy, running, schema, state
+from compute import actions, bare_metal, claims, journal, moving, policy, running, schema, state
 from compute.errors import NoValidHost, StateConflict
 from compute.lifecycle import OPS, Asked, On, OnDrain, Run, ServerAction, StepSpec, fault_of
 from compute.microversion import Version
@@ -30,6 +30,7 @@ class MigrateLive(ServerAction):
 
     key, name, called = "os-migrateLive", "live-migration", "os-migrateLive"
     policy = RULE
+    not_of_machines = bare_metal.CANNOT_MOVE
     move = MOVE
     steps = (
         StepSpec("pick", "conductor_live_migrate_instance", On.CONDUCTOR, undo="give_back"),

@@ -1,5 +1,6 @@
 """Freeze a server's CPUs; its memory stays on the host."""
 
+from compute import bare_metal
 from compute.lifecycle import Run, ServerAction, StepSpec
 from compute.state import Move, TaskState, VmState
 
@@ -9,6 +10,7 @@ class Pause(ServerAction):
 
     key = name = "pause"
     policy = "os_compute_api:os-pause-server:pause"
+    not_of_machines = bare_metal.CANNOT_PAUSE
     move = Move(frozenset({VmState.ACTIVE}), TaskState.PAUSING, VmState.PAUSED)
     steps = (StepSpec("pause", "compute_pause_instance"),)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cloud.errors import BadRequest
-from compute import flavors, moving, moving_cold, quota, shutdown_words
+from compute import bare_metal, flavors, moving, moving_cold, quota, shutdown_words
 from compute.errors import FlavorNotFound
 from compute.lifecycle import Asked
 from compute.microversion import Version
@@ -36,6 +36,8 @@ class Resize(moving_cold.ColdMove):
         body = asked.body
         flavor = _flavor(str(body["flavor_id"] if "flavor_id" in body else body["flavorRef"]), instance, asked)
         moving.must_support(instance)
+        if bare_metal.is_asked(flavor.snapshot()):
+            raise BadRequest(f"Flavor {flavor.flavor_id} is of bare metal: no virtual machine can become one.")
         new = {
             "vcpus": flavor.vcpus, "memory_mb": flavor.memory_mb, "disk_gb": flavor.disk_gb,
             "flavor_id": flavor.flavor_id, "flavor": flavor.snapshot(),

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from cloud.images import tickets
 from cloud.images.models import new_id
-from compute import imagefile, off_meanwhile, shelving, shutdown_words, state
+from compute import bare_metal, imagefile, off_meanwhile, shelving, shutdown_words, state
 from compute.lifecycle import OPS, Asked, On, Run, StepSpec
 from compute.models import Instance
 from compute.state import Move, TaskState, VmState
@@ -30,6 +30,7 @@ class Shelve(shelving.Offloads):
 
     key = name = "shelve"
     policy = "os_compute_api:os-shelve:shelve"
+    not_of_machines = bare_metal.CANNOT_COPY
     body = shutdown_words.with_them()
     steps = (
         StepSpec("register", "conductor_shelve_image", On.CONDUCTOR, undo="drop_image"),

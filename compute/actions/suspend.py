@@ -1,5 +1,6 @@
 """Save a server's memory to disk and switch it off."""
 
+from compute import bare_metal
 from compute.lifecycle import Run, ServerAction, StepSpec
 from compute.state import Move, TaskState, VmState
 
@@ -9,6 +10,7 @@ class Suspend(ServerAction):
 
     key = name = "suspend"
     policy = "os_compute_api:os-suspend-server:suspend"
+    not_of_machines = bare_metal.CANNOT_PAUSE
     move = Move(frozenset({VmState.ACTIVE}), TaskState.SUSPENDING, VmState.SUSPENDED)
     steps = (StepSpec("suspend", "compute_suspend_instance"),)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from compute import groups
+from compute import bare_metal, groups
 from compute.scheduler.hosts import HostState
 from compute.scheduler.matching import matches, runs, version_fits
 from compute.scheduler.wanted import Wanted
@@ -23,7 +23,7 @@ class Filter(NamedTuple):
 def passing(wanted: Wanted, every: list[HostState], avoid: frozenset[str]) -> tuple[list[HostState], str]:
     """The hosts every filter lets through; when there are none, the words of the one that left none."""
     wanted = _settled(wanted, every)
-    hosts = [host for host in every if host.host not in avoid]
+    hosts = [host for host in every if host.names.isdisjoint(avoid)]
     for words, passes, wish in FILTERS:
         if wish and wanted.forced:
             continue
@@ -118,6 +118,14 @@ def _is_at_home(host: HostState, wanted: Wanted) -> bool:
     return group is None or group.policy != groups.AFFINITY or group.home in ("", host.host)
 
 
+def _is_such_a_machine(host: HostState, wanted: Wanted) -> bool:
+    """A machine of the class that is asked for; for a virtual machine, no machine at all."""
+    node = host.node
+    if not wanted.resource_class:
+        return not node.is_whole
+    return node.is_whole and bare_metal.normalised(node.resource_class) == wanted.resource_class
+
+
 # Where the user wants it comes first, so that what is wrong with that very host is named.
 FILTERS = (
     Filter("availability zone", lambda host, wanted: wanted.availability_zone in ("", host.zone)),
@@ -125,9 +133,12 @@ FILTERS = (
     Filter(
         "hypervisor", lambda host, wanted: wanted.hypervisor_hostname in ("", host.node.hypervisor_hostname), wish=False
     ),
+    Filter("resource class of the flavor", _is_such_a_machine, wish=False),
     Filter("up", lambda host, _: host.up, wish=False),
     Filter("enabled", lambda host, _: host.enabled),
     Filter("not draining", lambda host, _: not host.draining, wish=False),
+    Filter("not in maintenance or cleaning", lambda host, _: not host.node.out_of_use, wish=False),
+    Filter("machines that are free", lambda host, _: not host.is_taken, wish=False),
     Filter("same_host", lambda host, wanted: not wanted.same_host or bool(wanted.same_host & host.neighbours)),
     Filter("different_host", lambda host, wanted: not wanted.different_host & host.neighbours),
     Filter("image properties", _is_like_the_image),
@@ -136,7 +147,7 @@ FILTERS = (
     Filter("aggregates that are for other projects", _takes_the_project),
     Filter("server group affinity", _is_at_home, wish=False),
     Filter("server group anti-affinity", _is_apart, wish=False),
-    Filter("CPUs", lambda host, wanted: host.free_cpus >= wanted.vcpus, wish=False),
-    Filter("memory", lambda host, wanted: host.free_memory >= wanted.memory_mb, wish=False),
-    Filter("disk", lambda host, wanted: host.free_disk >= wanted.disk_gb, wish=False),
+    Filter("CPUs", lambda host, wanted: host.node.is_whole or host.free_cpus >= wanted.vcpus, wish=False),
+    Filter("memory", lambda host, wanted: host.node.is_whole or host.free_memory >= wanted.memory_mb, wish=False),
+    Filter("disk", lambda host, wanted: host.node.is_whole or host.free_disk >= wanted.disk_gb, wish=False),
 )

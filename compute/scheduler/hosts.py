@@ -1,4 +1,4 @@
-"""The hosts of a cell as the scheduler sees them."""
+"""The hosts of a cell as the scheduler sees them, or rather their nodes: a host may serve many."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from compute.scheduler.wanted import Wanted
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """A host as it was a moment ago. The claim decides whether it still is."""
+    """A node and its host as they were a moment ago. The claim decides whether they still are."""
 
     host: str
     node: ComputeNode
@@ -30,6 +30,16 @@ class HostState:
     aggregates: Sequence[Mapping[str, Any]] = ()  # the metadata of each it is in
     neighbours: frozenset[str] = frozenset()  # those of the wanted server that hold room here
     operations: int = 0  # steps that run here, or are about to
+
+    @property
+    def names(self) -> frozenset[str]:
+        """By either of these it is avoided."""
+        return frozenset({self.host, self.node.hypervisor_hostname})
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether it is a machine that is somebody's."""
+        return self.node.is_whole and self.node.vcpus_used > 0
 
     @property
     def free_cpus(self) -> float:
@@ -48,7 +58,7 @@ class HostState:
 
 
 def read(cell_id: str = "", wanted: Wanted | None = None, known: ByHost | None = None) -> list[HostState]:
-    """Every host of the targeted cell, in three queries, four when it matters who is there.
+    """Every node of the targeted cell, in three queries, four when it matters who is there.
 
     `known`: the aggregates, when they are read already.
     """

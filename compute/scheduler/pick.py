@@ -22,9 +22,12 @@ Look = Callable[[], tuple[Wanted, list[HostState]]]  # what is wanted and what t
 
 
 def rank(wanted: Wanted, hosts: Iterable[HostState], avoid: frozenset[str] = frozenset()) -> list[HostState]:
-    """Hosts that pass every filter, the best first. Raises NoValidHost naming the last filter."""
+    """Hosts that pass every filter, the best first. Raises NoValidHost naming the last filter.
+
+    `avoid`: hosts, or single nodes of them.
+    """
     every = list(hosts)
-    if not any(host.host not in avoid for host in every):
+    if not any(host.names.isdisjoint(avoid) for host in every):
         raise NoValidHost("No valid host was found. There are no hosts left to try.")
     left, stopped_by = filters.passing(wanted, every, avoid)
     if not left:

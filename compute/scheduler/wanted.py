@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cells.models import BuildRequest, RequestSpec
-from compute import groups
+from compute import bare_metal, groups
 from compute.groups import Group
 from compute.models import Instance
 
@@ -41,6 +41,11 @@ class Wanted:
             "hypervisor_hostname": self.hypervisor_hostname,
             "forced": self.forced,
         }
+
+    @property
+    def resource_class(self) -> str:
+        """The class of machine it is to have; "" for a virtual machine."""
+        return bare_metal.wanted_class(self.extra_specs)
 
     @property
     def neighbours(self) -> frozenset[str]:

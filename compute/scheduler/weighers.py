@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from zlib import crc32
 
 from django.conf import settings
 
@@ -24,13 +25,21 @@ WEIGHERS: dict[str, Callable[[HostState, Wanted], float]] = {
 
 
 def best_first(wanted: Wanted, hosts: Sequence[HostState]) -> list[HostState]:
-    """The hosts by weight; those of one weight by name."""
+    """The hosts by weight; those of one weight by name. Machines that are alike are in another order for each server."""
     totals = [0.0] * len(hosts)
     for name, weigh in WEIGHERS.items():
         for index, share in enumerate(_normalised([weigh(host, wanted) for host in hosts])):
             totals[index] += share * _multiplier(name, hosts[index])
-    order = sorted(range(len(hosts)), key=lambda index: (-round(totals[index], 9), hosts[index].host))
+    order = sorted(range(len(hosts)), key=lambda i: (-round(totals[i], 9), *_tie(hosts[i], wanted)))
     return [hosts[index] for index in order]
+
+
+def _tie(host: HostState, wanted: Wanted) -> tuple[str, int, str]:
+    """Of a thousand machines that are alike, servers that come at once do not all want the same one."""
+    name = host.node.hypervisor_hostname
+    if host.node.is_whole:
+        return "", crc32(f"{wanted.server_id}/{name}".encode()), name
+    return host.host, 0, name
 
 
 def _normalised(weights: list[float]) -> list[float]:
