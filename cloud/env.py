@@ -126,6 +126,8 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_FAKE_VCPUS", int, 64, "CPUs the fake driver claims to have."),
         V("STILLWATER_FAKE_MEMORY_MB", int, 262144, "Memory the fake driver claims to have, in MiB."),
         V("STILLWATER_FAKE_DISK_GB", int, 10000, "Disk the fake driver claims to have, in GiB."),
+        V("STILLWATER_FAKE_NODES", int, 1, "Nodes a fake host serves, each of that size."),
+        V("STILLWATER_FAKE_RESOURCE_CLASS", str, "", "Makes each node of a fake host a machine of this class, and one server's."),
         V("STILLWATER_AVAILABILITY_ZONE", str, "nova", "Availability zone of this host."),
         V("STILLWATER_CPU_RATIO", float, 16.0, "Virtual CPUs sold per real one on this host."),
         V("STILLWATER_RAM_RATIO", float, 1.0, "Memory sold per real memory on this host."),

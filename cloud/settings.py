@@ -186,6 +186,8 @@ FAKE_OPTIONS = {
     "vcpus": env.get("STILLWATER_FAKE_VCPUS"),
     "memory_mb": env.get("STILLWATER_FAKE_MEMORY_MB"),
     "disk_gb": env.get("STILLWATER_FAKE_DISK_GB"),
+    "nodes": env.get("STILLWATER_FAKE_NODES"),
+    "resource_class": env.get("STILLWATER_FAKE_RESOURCE_CLASS"),
 }
 
 METRICS_PORT = env.get("STILLWATER_METRICS_PORT")

@@ -1,4 +1,7 @@
-"""The nodes of a host on record: what its driver reports of each. One host may serve a thousand. In the targeted cell."""
+"""The nodes of a host on record: what its driver reports of each. In the targeted cell.
+
+One host may serve a thousand.
+"""
 
 from __future__ import annotations
 

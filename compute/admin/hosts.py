@@ -8,6 +8,7 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.sections import TemplateSection
 
@@ -23,6 +24,7 @@ SHOWN = (
     "host", "cell", "wanted", "seen", "reason", "in_flight", "waiting", "beat", "version", "servers", "cpu",
     "memory", "disk",
 )  # fmt: skip
+NAMED = 100  # nodes out of use
 OPENED = 3  # rows that unfold by themselves, as each then asks every three seconds
 
 
@@ -58,7 +60,7 @@ class HostPage(look.JoinedPage):
     """Hosts. A host whose cell does not answer is unknown, not down."""
 
     list_display = SHOWN
-    fields = (*SHOWN, "created_at")
+    fields = (*SHOWN, "nodes", "created_at")
     readonly_fields = fields
     list_filter = ("cell",)
     list_select_related = ("cell",)
@@ -144,6 +146,17 @@ class HostPage(look.JoinedPage):
     def disk(self, row: Any) -> SafeString | str:
         """Sold, of what may be sold."""
         return _amount(row, "disk_gb", "disk_ratio", "GiB")
+
+    @admin.display(description="Nodes")
+    def nodes(self, row: Any) -> SafeString | str:
+        """Of a host that serves several, or machines: how many are somebody's, and why others are not in use."""
+        found = row.facts.nodes if row.facts else []
+        if len(found) < 2 and not any(node.is_whole for node in found):
+            return "-"
+        out = [(node.hypervisor_hostname, node.out_of_use) for node in found if node.out_of_use]
+        taken = sum(node.vcpus_used > 0 for node in found)
+        counted = f"{len(found)} nodes, {taken} taken, {len(out)} out of use"
+        return format_html("{}{}", counted, format_html_join("", "<br>{}: {}", out[:NAMED]))
 
     @admin.display(description="Reason")
     def reason(self, row: Any) -> SafeString | str:

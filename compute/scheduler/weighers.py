@@ -25,7 +25,7 @@ WEIGHERS: dict[str, Callable[[HostState, Wanted], float]] = {
 
 
 def best_first(wanted: Wanted, hosts: Sequence[HostState]) -> list[HostState]:
-    """The hosts by weight; those of one weight by name. Machines that are alike are in another order for each server."""
+    """The hosts by weight; those of one weight by name, machines in an order of each server's own."""
     totals = [0.0] * len(hosts)
     for name, weigh in WEIGHERS.items():
         for index, share in enumerate(_normalised([weigh(host, wanted) for host in hosts])):

@@ -27,6 +27,7 @@ from compute.virt.fake_effects import Effect, Happened
 from compute.virt.fake_ending import ALIVE, Ending
 from compute.virt.fake_images import Images
 from compute.virt.fake_migration import Migration
+from compute.virt.fake_nodes import Nodes
 from compute.virt.fake_orders import Orders
 from compute.virt.fake_rescue import Rescue
 from compute.virt.fake_state import Record, State
@@ -54,7 +55,10 @@ class FakeDriver(Migration, Rescue, Button, Ending, Driver):
         memory_mb: int = 262_144,
         disk_gb: int = 8192,
         host_ip: str = "127.0.0.1",
+        nodes: int = 1,
+        resource_class: str = "",
     ) -> None:
+        self.machines = Nodes(nodes, resource_class)
         self.orders = orders if isinstance(orders, Orders) else Orders(orders)
         self._facts = (hostname, vcpus, memory_mb, disk_gb, host_ip)
         self._started = time.monotonic()
@@ -85,6 +89,9 @@ class FakeDriver(Migration, Rescue, Button, Ending, Driver):
                 supports=SUPPORTS,
             )
 
+    def nodes(self) -> list[HostFacts]:
+        return self.machines.of(self.facts())
+
     def guests(self) -> dict[str, PowerState]:
         with self._call("guests", ""):
             return self._state.powers()
@@ -97,6 +104,7 @@ class FakeDriver(Migration, Rescue, Button, Ending, Driver):
         with self._call("spawn", guest.uuid, guest):
             if self._power(guest.uuid) in ALIVE:
                 return
+            self.machines.must_be_free(guest.node, guest.uuid, self._state.placed())
             size = self._images.virtual_size(guest.image, fetch)
             wanted = guest.disk_gb * GIB
             if wanted and wanted < size:
@@ -251,6 +259,7 @@ class FakeDriver(Migration, Rescue, Button, Ending, Driver):
                 rescue=old.rescue if old else "",
                 farewell=guest.farewell,
                 booted_at=time.time(),
+                node=guest.node,
             )
             self._state.save(record)
             self._state.keep_clock(guest.uuid, None)
@@ -264,8 +273,9 @@ class FakeDriver(Migration, Rescue, Button, Ending, Driver):
         """There, and off."""
         with self._state.alone():
             properties, off = dict(guest.image.properties), PowerState.SHUTDOWN
+            farewell, node = guest.farewell, guest.node
             self._state.save(
-                Record(guest.uuid, guest.name, off, virtual_size, properties=properties, farewell=guest.farewell)
+                Record(guest.uuid, guest.name, off, virtual_size, properties=properties, farewell=farewell, node=node)
             )
             self._state.happened(guest.uuid, Effect.BUILT)
 

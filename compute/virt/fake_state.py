@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS guests (
     off_at REAL, presses INTEGER NOT NULL DEFAULT 0, boots INTEGER NOT NULL DEFAULT 0,
     properties TEXT NOT NULL DEFAULT '{}', console TEXT NOT NULL DEFAULT '',
     rescue TEXT NOT NULL DEFAULT '', clock TEXT NOT NULL DEFAULT '', farewell TEXT NOT NULL DEFAULT '',
-    booted_at REAL NOT NULL DEFAULT 0, ends TEXT NOT NULL DEFAULT '');
+    booted_at REAL NOT NULL DEFAULT 0, ends TEXT NOT NULL DEFAULT '', node TEXT NOT NULL DEFAULT '');
 CREATE INDEX IF NOT EXISTS guests_going_down ON guests (off_at) WHERE off_at IS NOT NULL;
 CREATE TABLE IF NOT EXISTS images (id TEXT PRIMARY KEY, virtual_size INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS failures (
@@ -35,10 +35,12 @@ CREATE TABLE IF NOT EXISTS effects (
     verb TEXT NOT NULL, mark TEXT NOT NULL);
 """
 # of guests; a file of an older version has none
-LATER_COLUMNS = dict.fromkeys(("mark", "rescue", "clock", "farewell", "ends"), "TEXT NOT NULL DEFAULT ''") | {
+LATER_COLUMNS = dict.fromkeys(("mark", "rescue", "clock", "farewell", "ends", "node"), "TEXT NOT NULL DEFAULT ''") | {
     "booted_at": "REAL NOT NULL DEFAULT 0"
 }
-COLUMNS = "uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue, farewell, booted_at, ends"
+COLUMNS = (
+    "uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue, farewell, booted_at, ends, node"
+)
 # what becomes of a guest at its `off_at`, by its `ends`
 OUTCOMES = {
     "": (PowerState.SHUTDOWN, Effect.OFF_BY_GUEST),
@@ -67,6 +69,7 @@ class Record:
     farewell: Farewell = field(default_factory=lambda: Farewell(""))
     booted_at: float = 0.0
     ends: str = ""  # one of OUTCOMES
+    node: str = ""  # of the host's, where it is
 
 
 class State:
@@ -117,11 +120,11 @@ class State:
     def save(self, record: Record) -> None:
         self.run(
             f"INSERT INTO guests ({COLUMNS})"  # noqa: S608 - our own column names
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO UPDATE SET name=excluded.name,"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO UPDATE SET name=excluded.name,"
             " power=excluded.power, virtual_size=excluded.virtual_size, off_at=excluded.off_at,"
             " presses=excluded.presses, boots=excluded.boots, properties=excluded.properties,"
             " mark=excluded.mark, rescue=excluded.rescue, farewell=excluded.farewell,"
-            " booted_at=excluded.booted_at, ends=excluded.ends",
+            " booted_at=excluded.booted_at, ends=excluded.ends, node=excluded.node",
             record.uuid,
             record.name,
             int(record.power),
@@ -135,6 +138,7 @@ class State:
             json.dumps(asdict(record.farewell)),
             record.booted_at,
             record.ends,
+            record.node,
         )
 
     def forget(self, uuid: str) -> None:
@@ -166,6 +170,10 @@ class State:
             uuid: OUTCOMES[ends][0] if off_at is not None and off_at <= now else PowerState(power)
             for uuid, power, off_at, ends in rows
         }
+
+    def placed(self) -> dict[str, str]:
+        """The node of every guest."""
+        return dict(self.run("SELECT uuid, node FROM guests"))
 
     def farewells(self) -> dict[str, Farewell]:
         """Of every guest there is a record of."""

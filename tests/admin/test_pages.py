@@ -252,3 +252,13 @@ def test_a_long_list_has_pages(browser, cells):
         action(cells["cell1"], GONE)
     assert "Page 1 of 2" in text(browser, f"{SERVERS}in-progress/")
     assert "Page 2 of 2" in text(browser, f"{SERVERS}in-progress/", p="2")
+
+
+def test_a_host_of_machines_lists_those_that_are_not_in_use(browser, cells):
+    mapping = HostMapping.objects.create(host="metal", cell=cells["cell1"])
+    rows.service(cells["cell1"], "metal")
+    whole = {"is_whole": True, "resource_class": "gold"}
+    rows.node(cells["cell1"], "metal", hypervisor_hostname="n1", vcpus_used=8, **whole)
+    rows.node(cells["cell1"], "metal", hypervisor_hostname="n2", out_of_use="maintenance: fan <broken>", **whole)
+    page = browser.get(f"{HOSTS}{mapping.pk}/change/").content.decode()
+    assert "2 nodes, 1 taken, 1 out of use<br>n2: maintenance: fan &lt;broken&gt;" in page

@@ -7,8 +7,9 @@ import random
 from django.db import transaction
 
 from cells.context import target_cell
-from compute import claims
+from compute import claims, nodes
 from compute.models import Allocation, ComputeNode
+from tests.flow import machines
 from tests.flow.stories import at_once
 
 
@@ -56,3 +57,48 @@ def test_a_server_that_claims_twice_holds_its_room_once(cloud):
     assert _claim(host, "a")
     assert _claim(host, "a")
     assert _used(host) == (1, 512, 1, 1)
+
+
+def _take(host, name, server_id):
+    with target_cell(host.cell) as alias:
+        node = ComputeNode.objects.get(hypervisor_hostname=name)
+        with transaction.atomic(using=alias):
+            return claims.claim(server_id, node, vcpus=1, memory_mb=512, disk_gb=1)
+
+
+def test_of_forty_servers_that_want_one_machine_one_gets_it(cloud):
+    host = machines.add(cloud, 1)
+    (name,) = machines.nodes(host)
+    won = at_once(40, lambda n: _take(host, name, f"server-{n}"))
+    assert won.count(True) == 1
+    assert [len(found) for found in machines.held(host).values()] == [1]
+    assert machines.nodes(host)[name].vcpus_used == 8
+
+
+def test_a_machine_whose_size_nobody_knows_is_one_servers_too(cloud):
+    host = machines.add(cloud, 1)
+    (name,) = machines.nodes(host)
+    with target_cell(host.cell):
+        ComputeNode.objects.filter(hypervisor_hostname=name).update(vcpus=0, memory_mb=0, disk_gb=0)
+    assert at_once(20, lambda n: _take(host, name, f"server-{n}")).count(True) == 1
+
+
+def test_a_machine_that_vanishes_while_it_is_claimed_is_gone_or_held(cloud):
+    host = machines.add(cloud, 20)
+    names = sorted(machines.nodes(host))
+
+    def work(number):
+        if number % 4 == 0:
+            with target_cell(host.cell):
+                nodes.record(host.name, [])
+            return None
+        try:
+            return _take(host, names[number // 2], f"server-{number}") and names[number // 2]
+        except ComputeNode.DoesNotExist:
+            return None
+
+    taken = {name for name in at_once(40, work) if name}
+    held = machines.held(host)
+    assert set(held) == taken == set(machines.nodes(host))
+    assert all(len(servers) == 1 for servers in held.values())
+    assert {node.out_of_use for node in machines.nodes(host).values()} <= {nodes.GONE}
