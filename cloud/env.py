@@ -87,6 +87,8 @@ def load_env_file() -> None:
 # STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT by role, where nobody set it; units and manifests are derived from it.
 GRACEFUL_SHUTDOWN_TIMEOUTS = {"host": 180.0, "conductor": 80.0, "scheduler": 80.0, "api": 80.0}
 
+POWER_TRUTHS = ("hypervisor", "database", "nova", "record-only")  # of STILLWATER_POWER_TRUTH
+
 V = Variable
 VARIABLES: dict[str, Variable] = {
     v.name: v
@@ -133,6 +135,11 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_RAM_RATIO", float, 1.0, "Memory sold per real memory on this host."),
         V("STILLWATER_DISK_RATIO", float, 1.0, "Disk sold per real disk on this host."),
         V("STILLWATER_RESUME_GUESTS", bool, default=False, meaning="Start guests that should run when the host boots (Nova: resume_guests_state_on_host_boot)."),
+        V("STILLWATER_POWER_TRUTH", str, "hypervisor", "Who is right when record and hypervisor disagree about a server's power: hypervisor, database, nova or record-only (docs/power-state.md)."),
+        V("STILLWATER_SYNC_POWER_STATE_INTERVAL", float, 60.0, "Seconds between a host's looks at the power states of all its guests; 0 or less = only at its start (Nova: sync_power_state_interval)."),
+        V("STILLWATER_HANDLE_LIFECYCLE_EVENTS", bool, default=True, meaning="Mind the hypervisor's own events; without them the looks by the clock find what changed (Nova: handle_virt_lifecycle_events)."),
+        V("STILLWATER_POWER_FLAPS", int, 5, "How often a server is put back within STILLWATER_POWER_FLAP_WINDOW before it is left alone; 0 = always again.", least=0),
+        V("STILLWATER_POWER_FLAP_WINDOW", int, 600, "Seconds a server that is left alone has to be quiet until it is put back again.", least=1),
         V("STILLWATER_REPORT_INTERVAL", float, 10.0, "Seconds between heartbeats."),
         V("STILLWATER_SERVICE_DOWN_TIME", float, 60.0, "Seconds without a heartbeat after which a service is down."),
         V("STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT", float, None, "Seconds a service has to end its work after SIGTERM; 0 = as long as it takes. Default: host 180, others 80."),

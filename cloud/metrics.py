@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prometheus_client import REGISTRY, Counter, Histogram, disable_created_metrics, start_http_server
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_created_metrics, start_http_server
 from prometheus_client.core import GaugeMetricFamily
 
 from cloud import log
@@ -51,6 +51,11 @@ def _histogram(name: str, says: str, buckets: tuple[float, ...], *labels: str) -
     return Histogram(one.name, says, labels, buckets=buckets)
 
 
+def _worker_gauge(name: str, says: str, *labels: str) -> Gauge:
+    one = _declared(name, "gauge", "worker", says, labels)
+    return Gauge(one.name, says, labels)
+
+
 def _gauge(name: str, says: str, *labels: str) -> Declared:
     return _declared(name, "gauge", "API", says, labels)
 
@@ -74,6 +79,15 @@ GUESTS_FORCED_OFF = _counter(
     "guests_forced_off_total", "Guests whose plug was pulled, by why: deadline, hurry (somebody could not wait), "
     "paused (or suspended: it could not hear), hard (it was given no time).", "why",
 )  # fmt: skip
+POWER_SYNCS = _counter("power_syncs_total", "Looks at the power states of all guests: done, failed.", "outcome")
+POWER_DIFFERENCES = _counter(
+    "power_differences_total", "Servers whose power was not what is on record, by who found it (event, sync) and what "
+    "became of it: followed, put back, recorded (the power state alone), warned, left alone (it flaps).",
+    "found_by", "became",
+)  # fmt: skip
+POWER_FLAPS = _counter("power_flaps_total", "Servers that were put back too often, and are left alone for a while.")
+GUESTS_MISSING = _worker_gauge("guests_missing", "Idle servers of this host whose guest the hypervisor does not know.")
+GUESTS_STRANGE = _worker_gauge("guests_strange", "Guests on this hypervisor that are no server of this cell.")
 DRAIN_SECONDS = _histogram(
     "drain_seconds", "How long drains took after which the process stayed. One that ended is not scraped any more.",
     (0.5, 1, 2, 5, 10, 30, 60, 120, 180, 300, 600, 1800), "role",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 from django.db import transaction
 from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, When
@@ -40,6 +43,57 @@ def open_step(action: InstanceAction, *, name: str, event: str, host: str, lane:
         queued_at=now, sent_at=now, sends=1,
     )  # fmt: skip
     dispatch.step(step)
+    return step
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An action with its first step, to be recorded among many. `outcome`: it is over already, and how it ended."""
+
+    instance: Instance
+    name: str
+    key: str
+    step: str
+    event: str
+    lane: str
+    params: dict[str, Any] = field(default_factory=dict)
+    outcome: str | None = None
+    failed: bool = False
+
+
+def record(entries: Sequence[Entry]) -> list[Step]:
+    """Record actions nobody asked for, with their steps, in two statements; messages leave with the commit."""
+    now = timezone.now()
+    actions = InstanceAction.objects.bulk_create([_action(entry, now) for entry in entries])
+    steps = Step.objects.bulk_create(
+        [_step(entry, action, now) for entry, action in zip(entries, actions, strict=True)]
+    )
+    for step in steps:
+        if step.state == QUEUED:
+            dispatch.step(step)
+    return steps
+
+
+def _action(entry: Entry, now: datetime) -> InstanceAction:
+    over = entry.outcome is not None
+    return InstanceAction(
+        server_id=entry.instance.uuid, action=entry.name, key=entry.key, request_id=f"req-{uuid4()}", user_id="",
+        project_id=entry.instance.project_id, params=entry.params, started_at=now, updated_at=now,
+        finished_at=now if over else None, message="Error" if entry.failed else None,
+        outcome=(entry.outcome or "")[:2000],
+    )  # fmt: skip
+
+
+def _step(entry: Entry, action: InstanceAction, now: datetime) -> Step:
+    step = Step(
+        action=action, server_id=action.server_id, name=entry.step, event=entry.event, host=entry.instance.host,
+        lane=entry.lane, queued_at=now, details=action.outcome,
+    )  # fmt: skip
+    if entry.outcome is None:
+        step.sent_at, step.sends = now, 1
+    else:
+        step.state = Step.State.FAILED if entry.failed else Step.State.DONE
+        step.started_at = step.finished_at = now
     return step
 
 

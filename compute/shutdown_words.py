@@ -29,7 +29,6 @@ NO_CONTRADICTION = {
 AT_ONCE = {TYPE: HARD}
 OWN = {farewell.OWN: SECONDS, farewell.PRIORITY: {"between": [-1000, 1000]}}
 OWN_OR_NOT = {key: {"if": {"not": {"type": "null"}}, "then": word} for key, word in OWN.items()}
-METADATA = {**schema.METADATA, "properties": OWN}  # of a server: some of its keys mean something
 
 
 # -- in a request

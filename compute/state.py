@@ -6,6 +6,7 @@ transaction, opened by the caller.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -211,6 +212,44 @@ def observe(instance: Instance, power_state: PowerState, vm_state: VmState | Non
     if vm_state is not None:
         changes["vm_state"] = vm_state
     _swap(instance, Q(task_state__isnull=True, generation=instance.generation), **changes)
+
+
+def observe_all(seen: Iterable[tuple[Instance, dict[str, Any]]]) -> list[Instance]:
+    """`observe` for many, each with the columns to write, in as many statements as there are different changes.
+
+    In the caller's transaction. Those that were written down; the others are busy, or were since they were read.
+    """
+    return _swap_all(seen)
+
+
+def begin_all(wanted: Iterable[tuple[Instance, Move, PowerState]]) -> list[Instance]:
+    """`begin` for many that nothing happened to since they were read; their power state was seen. As `observe_all`."""
+    return _swap_all(
+        (instance, {"task_state": move.busy, "power_state": power_state, "resumes_with_host": False})
+        for instance, move, power_state in wanted if instance.vm_state in move.start
+    )  # fmt: skip
+
+
+def _swap_all(wanted: Iterable[tuple[Instance, dict[str, Any]]]) -> list[Instance]:
+    """Under the locks of the rows, so that nobody comes between the look and the writing."""
+    by_pk = {instance.pk: (instance, changes) for instance, changes in wanted}
+    if not by_pk:
+        return []
+    model = type(next(iter(by_pk.values()))[0])
+    idle = model.objects.select_for_update().filter(pk__in=by_pk, deleted=False, task_state__isnull=True)
+    found = dict(idle.order_by("pk").values_list("pk", "generation"))
+    won = [pair for pk, pair in by_pk.items() if found.get(pk) == pair[0].generation]
+    alike: dict[tuple[tuple[str, Any], ...], list[Instance]] = {}
+    for instance, changes in won:
+        alike.setdefault(tuple(sorted(changes.items())), []).append(instance)
+    for columns, instances in alike.items():
+        also = {"generation": F("generation") + 1, "updated_at": timezone.now()}
+        model.objects.filter(pk__in=[one.pk for one in instances]).update(**dict(columns), **also)
+        for instance in instances:
+            instance.generation += 1
+            for name, value in columns:
+                setattr(instance, name, value)
+    return [instance for instance, _ in won]
 
 
 def _swap(instance: Instance, expect: Q, **changes: Any) -> None:

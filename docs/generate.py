@@ -92,11 +92,26 @@ def statuses() -> str:
 
 
 def follows() -> str:
-    """What the record does when the hypervisor says otherwise."""
-    from compute import power  # noqa: PLC0415
+    """What is done when the hypervisor says otherwise, by whose word counts."""
+    from compute.power_truth import Truth, verdict  # noqa: PLC0415
+    from compute.state import VmState  # noqa: PLC0415
+    from compute.virt.base import PowerState  # noqa: PLC0415
 
-    rows = ((vm_state, seen.name.lower(), then) for (vm_state, seen), then in power.FOLLOW.items())
-    return _table(("vm_state on record", "the hypervisor says", "vm_state becomes"), rows)
+    def cells(vm_state: VmState, seen: PowerState) -> tuple[str, ...]:
+        found = (verdict(truth, vm_state, seen) for truth in Truth)
+        return tuple(one.words if one else "-" for one in found)
+
+    rows = []
+    for vm_state in VmState:
+        if vm_state in (VmState.DELETED, VmState.SHELVED_OFFLOADED):  # no guest
+            continue
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for seen in PowerState:
+            if seen is not PowerState.NOSTATE:
+                alike.setdefault(cells(vm_state, seen), []).append(seen.name.lower())
+        rows += [(vm_state, ", ".join(names), *words) for words, names in alike.items()
+                 if set(words) != {"-"} or len(alike) == 1]  # fmt: skip
+    return _table(("vm_state on record", "the hypervisor says", *(f"`{truth}`" for truth in Truth)), rows)
 
 
 def steps() -> str:

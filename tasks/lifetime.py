@@ -112,7 +112,8 @@ def _look_after_the_past(me: worker.Worker, listening: drain.Drain) -> None:
             handover.send_again(me.host)
             guests.look_after_waiting(me)
             comeback.after_start(me)
-            me.driver.watch(_noticed)
+            if settings.HANDLE_LIFECYCLE_EVENTS:
+                me.driver.watch(_noticed)
         else:
             recovery.relay()
     logger.info("worker.ready", worker=me.name, left_behind=left)

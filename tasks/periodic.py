@@ -83,13 +83,15 @@ def rounds_of(role: str) -> list[Periodic]:
             often_enough = max(relay, min(60.0, settings.RESIZE_CONFIRM_WINDOW / 10))
             rounds.append(Periodic("confirm_window", often_enough, lambda me: unconfirmed.confirm()))
         return rounds
-    return [
+    rounds = [
         Periodic("strays", 15, _strays),
         Periodic("comeback", 2, comeback.look),
         Periodic("lost_guests", 15, lambda me: me.driver and gone.turn_off(me.host, me.driver)),
         Periodic("inventory", 60, inventory.report),
-        Periodic("power_sync", 60, comeback.sync),
     ]
+    if settings.SYNC_POWER_STATE_INTERVAL > 0:
+        rounds.append(Periodic("power_sync", settings.SYNC_POWER_STATE_INTERVAL, comeback.sync))
+    return rounds
 
 
 def _strays(me: worker.Worker) -> int:

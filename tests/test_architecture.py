@@ -125,7 +125,7 @@ def test_each_file_of_actions_is_one_action_and_has_its_stories(name):
 
 
 # opened by other actions, for what they leave behind
-NOBODY_ASKS_FOR = {"ForgetGuest", "DropShelvedImage", "HostShutdown", "HostStart", "PowerUpdate"}
+NOBODY_ASKS_FOR = {"ForgetGuest", "DropShelvedImage", "HostShutdown", "HostStart", "PowerUpdate", "PutBack"}
 
 
 @pytest.mark.parametrize("action", actions.every().values(), ids=list(actions.every()))

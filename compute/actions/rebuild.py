@@ -9,7 +9,7 @@ from django.utils import timezone
 from cells.models import RequestSpec
 from cloud.errors import BadRequest, Conflict
 from cloud.images import tickets
-from compute import choices, claims, grace, imagefile, quota, rebuilding, schema, shutdown_words, state
+from compute import choices, claims, grace, imagefile, metadata_words, quota, rebuilding, schema, state
 from compute.lifecycle import OPS, Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
 from compute.microversion import Version
 from compute.models import ComputeNode, Instance
@@ -22,7 +22,7 @@ ALWAYS: dict[str, Any] = {
     "name": NAME,
     "imageRef": schema.UUID,
     "adminPass": TEXT,
-    "metadata": shutdown_words.METADATA,
+    "metadata": metadata_words.METADATA,
     "preserve_ephemeral": schema.BOOLEAN,
     "OS-DCF:diskConfig": {"type": "string", "enum": ["AUTO", "MANUAL"]},
     "accessIPv4": schema.IPV4,

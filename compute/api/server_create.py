@@ -10,7 +10,7 @@ from cloud.caller import Caller
 from cloud.errors import BadRequest, Forbidden
 from cloud.images import tickets
 from cloud.images.models import Image
-from compute import aggregates, choices, flavors, groups, policy, quota, schema, shutdown_words
+from compute import aggregates, choices, flavors, groups, metadata_words, policy, quota, schema, shutdown_words
 from compute.api import wire
 from compute.boot import Order
 from compute.errors import FlavorNotFound
@@ -33,7 +33,7 @@ _ALWAYS: dict[str, Any] = {
     "imageRef": {"type": "string", "maxLength": 255},
     "networks": {"oneOf": [_LIST, {"type": "string", "enum": ["none", "auto"]}]},
     "adminPass": _TEXT,
-    "metadata": shutdown_words.METADATA,
+    "metadata": metadata_words.METADATA,
     **shutdown_words.OWN_OR_NOT,
     "OS-DCF:diskConfig": {"type": "string", "enum": ["AUTO", "MANUAL"]},
     "accessIPv4": schema.IPV4,

@@ -11,7 +11,7 @@ from rest_framework.response import Response
 
 from cells.context import current_alias
 from cloud.errors import BadRequest, Conflict, NotFound
-from compute import lookup, quota, schema, shutdown_words
+from compute import lookup, metadata_words, quota, schema, shutdown_words
 from compute.api.base import ComputeView, link
 from compute.errors import ServerLocked
 from compute.models import Instance
@@ -47,7 +47,7 @@ class MetadataView(ComputeView):
         return self._write(server_id, "update_all", merge=False)
 
     def _write(self, server_id: str, rule: str, *, merge: bool) -> Response:
-        new = schema.check(self.body(), _object("metadata", shutdown_words.METADATA))["metadata"]
+        new = schema.check(self.body(), _object("metadata", metadata_words.METADATA))["metadata"]
         with lookup.server(server_id, self.caller) as instance:
             self.check(f"os_compute_api:server-metadata:{rule}", instance.project_id)
             return Response({"metadata": replace(self, instance, new, merge=merge)})
@@ -63,7 +63,7 @@ class MetadataItemView(ComputeView):
 
     def put(self, request: Request, server_id: str, key: str) -> Response:
         """PUT …/metadata/{key}."""
-        one = {**shutdown_words.METADATA, "minProperties": 1, "maxProperties": 1}
+        one = {**metadata_words.METADATA, "minProperties": 1, "maxProperties": 1}
         new = schema.check(self.body(), _object("meta", one))
         if key not in new["meta"]:
             raise BadRequest("Request body and URI mismatch")

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from django.db import connections
-from django.test.utils import CaptureQueriesContext
-from django.utils import timezone
 
 from cells.context import target_cell
-from compute import power
+from compute import power, power_settling
 from compute.models import Instance
+from compute.power_settling import Difference
 from compute.virt.base import GuestEvent, PowerState
 from tests.flow import stories
-
-
-def notice(cloud, server_id, power_state=PowerState.SHUTDOWN):
-    """The host hears of a change, late or not."""
-    host = cloud.host_of(server_id)
-    with target_cell(host.cell):
-        power.noticed(host.name, host.driver, GuestEvent(server_id, power_state, "shutdown"))
-
-
-def sync(cloud, server_id, **options):
-    """The host's periodic look."""
-    host = cloud.host_of(server_id)
-    with target_cell(host.cell):
-        return power.sync(host.name, host.driver, **options)
-
-
-def _tasks(cloud, server_id):
-    return [action.action for action in cloud.history(server_id)]
+from tests.flow.powers import notice, sync, tasks
 
 
 def test_a_guest_that_powers_itself_off_is_shut_off_with_an_action_in_its_history(api, cloud):
@@ -50,7 +31,7 @@ def test_the_same_event_twice_is_recorded_once(api, cloud):
     cloud.host_of(server_id).driver.power_off_from_inside(server_id)
     for _ in range(3):
         notice(cloud, server_id)
-    assert _tasks(cloud, server_id) == ["create", "stop"]
+    assert tasks(cloud, server_id) == ["create", "stop"]
 
 
 def test_every_change_nobody_asked_for_can_be_looked_up(api, cloud):
@@ -81,7 +62,7 @@ def test_an_event_during_a_task_is_left_to_the_task(api, cloud):
     assert stories.states(cloud, server_id) == ("active", "powering-off")
     cloud.work()
     assert stories.states(cloud, server_id) == ("stopped", None)
-    assert _tasks(cloud, server_id) == ["create", "stop"]
+    assert tasks(cloud, server_id) == ["create", "stop"]
 
 
 def test_an_event_that_comes_late_does_not_undo_what_came_after_it(api, cloud):
@@ -89,7 +70,7 @@ def test_an_event_that_comes_late_does_not_undo_what_came_after_it(api, cloud):
     stories.lead(api, cloud, server_id, ("stop",))
     notice(cloud, server_id, PowerState.RUNNING)  # from when it was started
     assert stories.states(cloud, server_id) == ("stopped", None)
-    assert _tasks(cloud, server_id) == ["create", "stop"]
+    assert tasks(cloud, server_id) == ["create", "stop"]
 
 
 def test_an_event_of_a_guest_that_is_no_server_of_the_host_is_ignored(api, cloud):
@@ -121,7 +102,7 @@ def test_the_sync_finds_what_no_event_told(api, cloud):
     assert sync(cloud, server_id) == 1
     assert sync(cloud, server_id) == 0
     stories.true_to_the_guest(cloud, server_id)
-    assert _tasks(cloud, server_id) == ["create", "stop"]
+    assert tasks(cloud, server_id) == ["create", "stop"]
 
 
 @pytest.mark.parametrize(
@@ -187,18 +168,6 @@ def test_servers_that_are_not_built_deleted_or_elsewhere_are_no_business_of_the_
     assert stories.states(cloud, asked) == ("building", "spawning")
 
 
-@pytest.mark.parametrize("count", [10, 200])
-def test_the_sync_costs_one_call_and_one_query_whatever_the_number_of_servers(count, api, cloud):
-    server_id = cloud.boot(api)
-    host = cloud.host_of(server_id)
-    _multiply(cloud, server_id, count)
-    host.driver.calls.clear()
-    with target_cell(host.cell) as alias, CaptureQueriesContext(connections[alias]) as queries:
-        assert power.sync(host.name, host.driver) == 0
-    assert len(queries) == 1
-    assert list(host.driver.calls) == [("guests", "")]
-
-
 def test_guests_that_should_run_are_to_be_back_when_the_host_booted(api, cloud):
     server_id, off = cloud.boot(api), cloud.boot(api)
     host = cloud.host_of(server_id)
@@ -218,20 +187,6 @@ def test_a_power_off_that_nobody_asked_for_leaves_a_busy_record_alone(api, cloud
         seen = Instance.objects.get(uuid=server_id)
     stories.act(api, server_id, {"pause": None})
     with target_cell(host.cell):
-        power._record(seen, PowerState.SHUTDOWN, "seen before the task began")
+        look = Difference(seen, PowerState.SHUTDOWN, "seen before the task began")
+        power_settling.settle(host.name, host.driver, [look], found_by="sync", booted=False)
     assert stories.states(cloud, server_id) == ("active", "pausing")
-
-
-def _multiply(cloud, server_id, count):
-    """More servers like this one, on record only: the hypervisor says the same of all."""
-    host = cloud.host_of(server_id)
-    with target_cell(host.cell):
-        original = Instance.objects.get(uuid=server_id)
-        columns = {
-            f.attname: getattr(original, f.attname) for f in Instance._meta.fields if f.name not in ("id", "uuid")
-        }
-        Instance.objects.bulk_create(
-            [Instance(**columns | {"launched_at": timezone.now()}) for _ in range(count - 1)]
-        )
-        states = dict.fromkeys(Instance.objects.values_list("uuid", flat=True), PowerState.RUNNING)
-    host.driver._state.powers = lambda: states

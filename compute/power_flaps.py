@@ -1,0 +1,67 @@
+"""Servers that are put back again and again: somebody, or something, wants them otherwise. They are left alone then.
+
+What counts is in the journal, so a restart forgets nothing. All in the targeted cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db.models import Count, Max
+from django.utils import timezone
+
+from compute.models import InstanceAction
+
+BACK = "PutBack"  # the key of what counts
+KEY = "PowerFlaps"  # the key of the entry in the history that says so; as new as the server's last change
+
+
+@dataclass(frozen=True, slots=True)
+class Flaps:
+    """Of some servers. `begin`: they are left alone from now on; `last`: the entries of those that are already."""
+
+    begin: frozenset[str]
+    last: dict[str, int]
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        often, seconds = settings.POWER_FLAPS, settings.POWER_FLAP_WINDOW
+        return f"put back {often} times within {seconds} s; left alone until nothing changes for {seconds} s"
+
+    def hold(self, server_id: str) -> bool:
+        """Whether it is left alone."""
+        return server_id in self.begin or server_id in self.last
+
+    def begins(self, server_id: str) -> bool:
+        """Whether that is new."""
+        return server_id in self.begin
+
+    def go_on(self, server_ids: Collection[str]) -> None:
+        """They have changed again: their time to be quiet begins anew. In the caller's transaction."""
+        entries = [self.last[server_id] for server_id in server_ids if server_id in self.last]
+        if entries:
+            InstanceAction.objects.filter(pk__in=entries).update(updated_at=timezone.now())
+
+
+def look(server_ids: Sequence[str]) -> Flaps:
+    """Who of those that would be put back is not, in one query."""
+    if not server_ids or not settings.POWER_FLAPS:
+        return Flaps(frozenset(), {})
+    recent = InstanceAction.objects.filter(server_id__in=server_ids, key__in=(BACK, KEY), updated_at__gt=_since())
+    counted = list(recent.values_list("server_id", "key").annotate(Count("pk"), Max("pk")).order_by())
+    last = {server_id: newest for server_id, key, _, newest in counted if key == KEY}
+    often = {server_id for server_id, key, times, _ in counted if key == BACK and times >= settings.POWER_FLAPS}
+    return Flaps(frozenset(often - last.keys()), last)
+
+
+def is_on(entry: InstanceAction) -> bool:
+    """Whether an entry of the history says that its server is left alone now."""
+    return entry.key == KEY and entry.updated_at > _since()
+
+
+def _since() -> datetime:
+    return timezone.now() - timedelta(seconds=settings.POWER_FLAP_WINDOW)

@@ -1,0 +1,141 @@
+"""Who is right when record and hypervisor disagree about an idle server: one table, as data.
+
+The host's word is STILLWATER_POWER_TRUTH. A server's metadata, its image and its flavor may say otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from compute.state import VmState
+from compute.virt.base import PowerState
+
+if TYPE_CHECKING:
+    from compute.models import Instance
+
+OWN = "power_truth"  # of a server: in its metadata
+OF_IMAGE = "os_power_truth"  # of an image: among its properties
+OF_FLAVOR = "stillwater:power_truth"  # of a flavor: among its extra specs
+
+
+class Truth(StrEnum):
+    """Whose word counts. The words are those of STILLWATER_POWER_TRUTH."""
+
+    HYPERVISOR = "hypervisor"
+    DATABASE = "database"
+    NOVA = "nova"
+    RECORD_ONLY = "record-only"
+
+
+class Does(StrEnum):
+    """What becomes of a difference, besides that the power state is put on record."""
+
+    FOLLOW = "follow"
+    PUT_BACK = "put back"
+    WARN = "warn"
+
+
+class Back(StrEnum):
+    """How a guest is to be again."""
+
+    ON = "on"
+    OFF = "off"
+    PAUSED = "paused"
+    SUSPENDED = "suspended"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is done about one difference: the vm_state to record, or how the guest is to be again."""
+
+    does: Does
+    vm_state: VmState | None = None
+    back: Back | None = None
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"put back {self.back}" if self.back else f"becomes {self.vm_state}" if self.vm_state else "warning"
+
+
+Table = Mapping[tuple[str, PowerState], Verdict]
+OFF = (PowerState.SHUTDOWN, PowerState.CRASHED)
+ON = (PowerState.RUNNING, PowerState.PAUSED)
+WORDS = frozenset(str(truth) for truth in Truth)
+METADATA = {OWN: {"enum": sorted(WORDS)}}  # schema of a server's own word
+
+
+def _rows(vm_state: VmState, seen: tuple[PowerState, ...], verdict: Verdict) -> dict[tuple[str, PowerState], Verdict]:
+    return {(vm_state, power_state): verdict for power_state in seen}
+
+
+def _follow(vm_state: VmState) -> Verdict:
+    return Verdict(Does.FOLLOW, vm_state)
+
+
+def _back(back: Back) -> Verdict:
+    return Verdict(Does.PUT_BACK, back=back)
+
+
+_RUNNING, _PAUSED, _SUSPENDED = (PowerState.RUNNING,), (PowerState.PAUSED,), (PowerState.SUSPENDED,)
+_WARN = Verdict(Does.WARN)
+
+# (vm_state on record, what the hypervisor says) -> what to do. What is not listed changes power_state alone.
+TABLES: dict[Truth, Table] = {
+    Truth.HYPERVISOR: {
+        **_rows(VmState.ACTIVE, OFF, _follow(VmState.STOPPED)),
+        **_rows(VmState.ACTIVE, _PAUSED, _follow(VmState.PAUSED)),
+        **_rows(VmState.PAUSED, _RUNNING, _follow(VmState.ACTIVE)),
+        **_rows(VmState.PAUSED, OFF, _follow(VmState.STOPPED)),
+        **_rows(VmState.STOPPED, _RUNNING, _follow(VmState.ACTIVE)),
+        **_rows(VmState.STOPPED, _PAUSED, _follow(VmState.PAUSED)),
+        **_rows(VmState.SUSPENDED, _RUNNING, _follow(VmState.ACTIVE)),
+        **_rows(VmState.SUSPENDED, _PAUSED, _follow(VmState.PAUSED)),
+        **_rows(VmState.SUSPENDED, OFF, _follow(VmState.STOPPED)),
+        **_rows(VmState.SHELVED, ON, _WARN),
+        **_rows(VmState.SOFT_DELETED, ON, _WARN),
+    },
+    Truth.DATABASE: {
+        **_rows(VmState.ACTIVE, (*OFF, *_PAUSED, *_SUSPENDED), _back(Back.ON)),
+        **_rows(VmState.RESCUED, (*OFF, *_PAUSED), _back(Back.ON)),
+        **_rows(VmState.PAUSED, _RUNNING, _back(Back.PAUSED)),
+        **_rows(VmState.PAUSED, OFF, _follow(VmState.STOPPED)),  # its memory is lost: nobody can pause it again
+        **_rows(VmState.STOPPED, ON, _back(Back.OFF)),
+        **_rows(VmState.SUSPENDED, ON, _back(Back.SUSPENDED)),
+        **_rows(VmState.SUSPENDED, OFF, _follow(VmState.STOPPED)),
+        **_rows(VmState.SHELVED, ON, _back(Back.OFF)),
+        **_rows(VmState.SOFT_DELETED, ON, _back(Back.OFF)),
+    },
+    Truth.NOVA: {
+        **_rows(VmState.ACTIVE, OFF, _follow(VmState.STOPPED)),
+        **_rows(VmState.ACTIVE, (*_PAUSED, *_SUSPENDED), _WARN),
+        **_rows(VmState.PAUSED, OFF, _follow(VmState.STOPPED)),
+        **_rows(VmState.STOPPED, ON, _back(Back.OFF)),
+        **_rows(VmState.SHELVED, ON, _WARN),
+        **_rows(VmState.SOFT_DELETED, ON, _WARN),
+    },
+    Truth.RECORD_ONLY: {},
+}
+DECIDED = frozenset(pair for table in TABLES.values() for pair in table)  # pairs some truth does something about
+
+
+def of(instance: Instance, otherwise: Truth) -> tuple[Truth, str]:
+    """Whose word counts for a server, and who said so. A word nobody knows is no word."""
+    for word, who in _said(instance):
+        if word in WORDS:
+            return Truth(word), who
+    return otherwise, "its host"
+
+
+def verdict(truth: Truth, vm_state: str, power_state: PowerState) -> Verdict | None:
+    """What to do besides putting the power state on record; None: nothing."""
+    return TABLES[truth].get((vm_state, power_state))
+
+
+def _said(instance: Instance) -> Iterator[tuple[Any, str]]:
+    yield instance.metadata.get(OWN), "its metadata"
+    yield (instance.image.get("properties") or {}).get(OF_IMAGE), "its image"
+    yield (instance.flavor.get("extra_specs") or {}).get(OF_FLAVOR), "its flavor"

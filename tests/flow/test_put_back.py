@@ -1,0 +1,233 @@
+"""A guest that somebody switched behind our back is put back: as if it had been asked for, and by nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+from cells.context import target_cell
+from compute import actions, host_guests, running
+from compute.lifecycle import Run
+from compute.models import Instance, Service
+from compute.virt.base import GuestInvalidState, PowerState
+from tests.flow import stories
+from tests.flow.going_down import one_host
+from tests.flow.powers import counted, do, entries, notice, sync, tasks
+from tests.flow.stories import Killed, act
+
+
+@pytest.fixture(autouse=True)
+def _the_record_is_right(settings):
+    settings.POWER_TRUTH = "database"
+
+
+@pytest.fixture
+def off(api, cloud):
+    """A server that is ACTIVE, and whose guest somebody has just switched off."""
+    server_id = cloud.boot(api)
+    do(cloud, server_id, "off")
+    return server_id
+
+
+def is_back(cloud, server_id):
+    """As if nothing had happened."""
+    assert stories.states(cloud, server_id) == ("active", None)
+    stories.true_to_the_guest(cloud, server_id)
+    stories.settled(cloud)
+
+
+def service(cloud, server_id, **columns):
+    """What the host's record says."""
+    host = cloud.host_of(server_id)
+    with target_cell(host.cell):
+        Service.objects.filter(host=host.name).update(**columns)
+
+
+def test_it_is_an_action_like_one_that_was_asked_for(api, admin, cloud, off):
+    before = counted("power_differences_total", found_by="event", became="put back")
+    notice(cloud, off)
+    assert stories.states(cloud, off) == ("active", "powering-on")
+    assert cloud.row(off).power_state == PowerState.SHUTDOWN
+    cloud.work()
+    is_back(cloud, off)
+    shown = stories.last_action(admin, off)
+    assert (shown["action"], shown["message"], shown["user_id"]) == ("start", None, "")
+    assert shown["request_id"].startswith("req-")
+    [event] = shown["events"]
+    assert (event["event"], event["result"]) == ("compute_power_sync", "Success")
+    assert event["details"] == (
+        "power sync: put back on; the guest is shutdown: shutdown; power truth database (its host)"
+    )
+    assert cloud.history(off)[-1].outcome == event["details"]
+    assert counted("power_differences_total", found_by="event", became="put back") == before + 1
+
+
+def test_the_guest_is_looked_at_again_before_it_is_switched(api, cloud):
+    server_id = cloud.boot(api)
+    stories.lead(api, cloud, server_id, ("stop",))
+    do(cloud, server_id, "on")
+    assert sync(cloud, server_id) == 1
+    do(cloud, server_id, "off")
+    host = cloud.host_of(server_id)
+    host.driver.calls.clear()
+    cloud.work()
+    assert {verb for verb, _ in host.driver.calls} == {"power_state"}
+    assert stories.states(cloud, server_id) == ("stopped", None)
+    assert "off again without our doing" in cloud.history(server_id)[-1].outcome
+    stories.settled(cloud)
+
+
+def test_a_guest_that_is_unknown_by_then_is_left_alone(api, cloud, off):
+    sync(cloud, off)
+    host = cloud.host_of(off)
+    host.driver.destroy(off)
+    host.driver.calls.clear()
+    cloud.work()
+    assert {verb for verb, _ in host.driver.calls} == {"power_state"}
+    assert stories.states(cloud, off) == ("active", None)
+    assert "left alone, it is nostate by now" in cloud.history(off)[-1].outcome
+    assert sync(cloud, off) == 0
+
+
+def test_a_guest_that_went_off_before_it_could_be_paused_again_is_off(api, cloud):
+    server_id = cloud.boot(api)
+    stories.lead(api, cloud, server_id, ("pause",))
+    do(cloud, server_id, "unpause")
+    sync(cloud, server_id)
+    do(cloud, server_id, "off")
+    cloud.work()
+    assert stories.states(cloud, server_id) == ("paused", None)
+    sync(cloud, server_id)
+    assert stories.states(cloud, server_id) == ("stopped", None)
+    stories.settled(cloud)
+
+
+def test_a_server_with_a_task_is_left_to_it(api, cloud, off):
+    act(api, off, {"os-stop": None})
+    notice(cloud, off)
+    assert sync(cloud, off) == 0
+    cloud.work()
+    assert stories.states(cloud, off) == ("stopped", None)
+    assert tasks(cloud, off) == ["create", "stop"]
+
+
+def test_who_stops_it_during_the_look_is_newer_than_the_look(api, cloud, off):
+    host = cloud.host_of(off)
+    look = host.driver.guests
+
+    def looks_while_somebody_stops_it():
+        seen = look()
+        act(api, off, {"os-stop": None})
+        cloud.work()
+        return seen
+
+    host.driver.guests = looks_while_somebody_stops_it
+    sync(cloud, off)
+    cloud.work()
+    assert stories.states(cloud, off) == ("stopped", None)
+    assert tasks(cloud, off) == ["create", "stop"]
+
+
+def test_a_user_who_acts_meanwhile_hears_that_it_is_busy_and_a_delete_takes_it(api, cloud, off):
+    sync(cloud, off)
+    assert act(api, off, {"os-stop": None}).status_code == 409
+    assert api.delete(f"/servers/{off}").status_code == 204
+    cloud.work()
+    assert cloud.row(off).deleted
+    stories.settled(cloud)
+
+
+@pytest.mark.parametrize("moment", ["before", "claimed", "inside", "after the work"])
+def test_a_host_that_is_killed_meanwhile_ends_it_in_its_next_life(moment, api, cloud, off):
+    sync(cloud, off)
+    host = cloud.host_of(off)
+    if moment == "inside":
+        host.driver.orders.fail("power_on", error=Killed)
+        with pytest.raises(Killed):
+            cloud.work()
+    elif moment != "before":
+        step = host.begin(stories.only_step(cloud).pk)
+        if moment == "after the work":
+            with target_cell(host.cell):
+                actions.named("PutBack").put_back(
+                    Run(Instance.objects.get(uuid=off), step.action, step, host.driver)
+                )
+    host.restart()
+    cloud.work()
+    is_back(cloud, off)
+
+
+def test_one_that_cannot_be_put_back_is_free_again_and_says_why(api, cloud, off):
+    cloud.host_of(off).driver.orders.fail("power_on", error=GuestInvalidState)
+    sync(cloud, off)
+    cloud.work()
+    assert stories.states(cloud, off) == ("active", None)
+    failed = cloud.history(off)[-1]
+    assert (failed.message, failed.outcome) == ("Error", "power_on failed to order")
+    assert cloud.row(off).power_state == PowerState.SHUTDOWN
+    sync(cloud, off)
+    cloud.work()
+    is_back(cloud, off)
+
+
+def test_nobody_is_put_back_while_the_hypervisor_is_away(api, cloud, off):
+    driver = cloud.host_of(off).driver
+    driver.go_away()
+    notice(cloud, off)
+    with pytest.raises(Exception, match="ordered to be away"):
+        sync(cloud, off)
+    assert tasks(cloud, off) == ["create"]
+    driver.come_back()
+    notice(cloud, off)
+    cloud.work()
+    is_back(cloud, off)
+
+
+@pytest.mark.parametrize(
+    "columns", [{"drain_wanted": True}, {"forced_down": True}], ids=["drains", "was declared dead"]
+)
+def test_nobody_is_put_back_on_a_host_that(columns, api, cloud, off):
+    service(cloud, off, **columns)
+    assert sync(cloud, off) == 1
+    assert (stories.states(cloud, off), cloud.row(off).power_state) == (("active", None), PowerState.SHUTDOWN)
+    assert sync(cloud, off) == 0
+    service(cloud, off, drain_wanted=False, forced_down=False)
+    assert sync(cloud, off) == 1
+    cloud.work()
+    is_back(cloud, off)
+
+
+def test_nobody_is_put_back_while_the_guests_of_the_host_are_shut_down(api, cloud):
+    host = one_host(cloud)
+    off, stopped = cloud.boot(api), cloud.boot(api)
+    stories.lead(api, cloud, stopped, ("stop",))
+    do(cloud, off, "off")
+    with target_cell(host.cell):
+        assert host_guests.ask(host.name, by="ann@desk")
+    do(cloud, stopped, "on")
+    assert sync(cloud, stopped) == 1
+    assert (stories.states(cloud, stopped), cloud.row(stopped).power_state) == (("stopped", None), PowerState.RUNNING)
+    assert not entries(cloud, off, "PutBack") + entries(cloud, stopped, "PutBack")
+
+
+def test_who_went_down_with_the_host_comes_back_with_it_or_not_as_the_host_says(api, cloud, off):
+    other = cloud.boot(api)
+    do(cloud, other, "pause")
+    for one in (off, other):
+        sync(cloud, one, booted=True)
+    assert (stories.states(cloud, off), cloud.row(off).resumes_with_host) == (("stopped", None), True)
+    assert (stories.states(cloud, other), cloud.row(other).power_state) == (("active", None), PowerState.PAUSED)
+    assert not entries(cloud, off, "PutBack") + entries(cloud, other, "PutBack")
+
+
+def test_a_host_that_drains_before_it_began_calls_it_off_and_does_it_when_it_is_back(api, cloud, off):
+
+    sync(cloud, off)
+    host = cloud.host_of(off)
+    with target_cell(host.cell):
+        step = stories.only_step(cloud)
+        assert running.hand_back(actions.named("PutBack"), step)
+    assert stories.states(cloud, off) == ("active", None)
+    assert cloud.history(off)[-1].outcome.endswith("drains")
+    sync(cloud, off)
+    cloud.work()
+    is_back(cloud, off)
