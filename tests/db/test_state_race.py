@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.db import transaction
 
 from cells.context import target_cell
 from cloud.errors import Conflict
@@ -13,6 +14,7 @@ from compute.errors import StateConflict
 from compute.lifecycle import Asked
 from compute.models import Instance, InstanceAction
 from compute.state import Move, TaskState, VmState
+from compute.virt.base import PowerState
 from tests.conftest import client
 from tests.flow import stories
 from tests.flow.stories import at_once
@@ -98,3 +100,34 @@ def test_an_action_that_lost_the_race_says_in_which_state_the_server_is(server, 
         stale = Instance.objects.get(uuid=server_id)
         with pytest.raises(Conflict, match=r"Cannot 'pause' instance .* while it is in task_state deleting"):
             Pause().submit(stale, Asked(api.caller, "req-2"))
+
+
+def test_of_forty_looks_at_one_change_one_is_put_on_record(server):
+    server_id, cell = server
+    with target_cell(cell):
+        seen = [Instance.objects.get(uuid=server_id) for _ in range(40)]
+
+    def look(number):
+        with target_cell(cell), transaction.atomic(using=cell.alias):
+            return len(state.observe_all([(seen[number], {"power_state": PowerState.SHUTDOWN})]))
+
+    assert sorted(at_once(40, look)) == [0] * 39 + [1]
+    with target_cell(cell):
+        assert Instance.objects.get(uuid=server_id).generation == seen[0].generation + 1
+
+
+def test_whoever_is_first_of_users_and_those_who_put_back_has_the_server(server):
+    server_id, cell = server
+    with target_cell(cell):
+        seen = [Instance.objects.get(uuid=server_id) for _ in range(20)]
+    back = Move(state.LIVING, TaskState.POWERING_ON)
+
+    def act(number):
+        if number % 2:
+            return stories.act(client("member"), server_id, {"pause": None}).status_code == 202
+        with target_cell(cell), transaction.atomic(using=cell.alias):
+            return bool(state.begin_all([(seen[number // 2], back, PowerState.SHUTDOWN)]))
+
+    assert sorted(at_once(20, act)) == [False] * 19 + [True]
+    with target_cell(cell):
+        assert Instance.objects.get(uuid=server_id).task_state in ("pausing", "powering-on")
