@@ -66,6 +66,10 @@ STEP_SECONDS = _histogram(
     (0.1, 0.5, 1, 2, 5, 10, 30, 60, 180, 600, 1800), "action", "step",
 )  # fmt: skip
 RESENT = _counter("steps_resent_total", "Messages the relay sent again, because their step stayed queued.")
+LATE_EVENTS = _counter(
+    "late_events_total", "External events kept while a cell was down, by what became of them: delivered, given up.",
+    "name", "outcome",
+)  # fmt: skip
 RECOVERED = _counter(
     "steps_recovered_total", "Steps a past life left behind, by what became of them: rerun, undo, fail.",
     "action", "step", "rule",

@@ -6,6 +6,8 @@ be sent is logged and forgotten: the relay sends it again.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +34,8 @@ CONDUCTOR_QUEUE = "conductor"
 SCHEDULER_QUEUE = "scheduler"
 REQUESTS, OPS = "requests", "ops"
 OPS_SINCE = 2  # the Service.version that first had an ops queue
+Message = tuple[str, str, dict[str, Any]]  # queue, name, kwargs
+_senders = ThreadPoolExecutor(8, thread_name_prefix="dispatch")
 
 
 def host_queue(host: str, lane: str = REQUESTS) -> str:
@@ -53,6 +57,26 @@ def step(row: Step) -> None:
     """Wake whoever is to run this step, once the transaction is committed."""
     queue = queue_of(row.host, row.lane) if row.host else CONDUCTOR_QUEUE
     _after_commit(current_alias(), queue, RUN_STEP, {"step_id": row.pk})
+
+
+def steps(rows: Collection[Step]) -> None:
+    """As `step`, for many steps of hosts: one query, one connection, and nobody waits until they are sent."""
+    from compute.models import Service  # noqa: PLC0415  as above
+
+    hosts = {row.host for row in rows}
+    found = Service.objects.filter(binary="nova-compute", host__in=hosts).values_list("host", "version")
+    old = {host for host, version in found if version < OPS_SINCE}
+    alias = current_alias()
+    messages = [
+        (host_queue(row.host, REQUESTS if row.host in old else row.lane), RUN_STEP, {"step_id": row.pk}) for row in rows
+    ]
+
+    def send() -> None:
+        url = brokers.url(alias)
+        if url and messages:
+            _senders.submit(publish_all, url, messages)
+
+    transaction.on_commit(send, using=alias)
 
 
 def call(row: HostCall) -> None:
@@ -89,12 +113,19 @@ def resend_due(sent_at: datetime | None, sends: int) -> bool:
 
 def publish(broker_url: str, queue: str, name: str, kwargs: dict[str, Any]) -> bool:
     """Send one message; False when the broker is away (the relay sends it again)."""
+    return publish_all(broker_url, [(queue, name, kwargs)])
+
+
+def publish_all(broker_url: str, messages: Collection[Message]) -> bool:
+    """Send messages over one connection; False when the broker is away, or goes (the relay sends the rest again)."""
     if not broker_url:
         return False
+    queue = name = ""
     try:
         with brokers.producer(broker_url) as producer:
-            # A Queue and not its name: a name would be looked up among the queues this process consumes.
-            app.send_task(name, kwargs=kwargs, producer=producer, queue=brokers.queue(queue), retry=False)  # type: ignore[arg-type]
+            for queue, name, kwargs in messages:
+                # A Queue and not its name: a name would be looked up among the queues this process consumes.
+                app.send_task(name, kwargs=kwargs, producer=producer, queue=brokers.queue(queue), retry=False)  # type: ignore[arg-type]
     except Exception as exc:  # every transport raises its own kinds; none of them may fail the request
         logger.warning("dispatch.broker_away", queue=queue, message=name, error=type(exc).__name__)
         return False

@@ -101,6 +101,7 @@ class ServerAction:
     builds: ClassVar[bool] = False  # makes the guest, so there need not have been one
     minds_lock: ClassVar[bool] = True
     not_of_machines: ClassVar[str] = ""  # why a bare-metal server cannot do it; "" when it can
+    is_shown: ClassVar[bool] = True  # in os-instance-actions
 
     # -- API side
 

@@ -76,6 +76,7 @@ RULES: dict[str, Rule] = {
         "os-aggregates:index": A, "os-aggregates:show": A, "os-aggregates:create": A, "os-aggregates:update": A,
         "os-aggregates:delete": A, "os-aggregates:add_host": A, "os-aggregates:remove_host": A,
         "os-aggregates:set_metadata": A,
+        "os-server-external-events:create": S,
         "os-server-groups:index": R, "os-server-groups:index:all_projects": A, "os-server-groups:show": R,
         "os-server-groups:create": M, "os-server-groups:delete": M,
         "os-availability-zone:list": ANY, "os-availability-zone:detail": A,

@@ -18,6 +18,7 @@ from cells.context import target_cell
 from cloud import log
 from compute import emptying, gone, last_known, late_deletes, reclaim, recovery, shelving, unconfirmed
 from compute.actions import delete
+from compute.external_events import heard, late
 from compute.scheduler import place, uncounted, unfilled, ungrouped
 from tasks import comeback, inventory, worker
 from tasks.tracker import Kind, tracker
@@ -62,6 +63,7 @@ def rounds_of(role: str) -> list[Periodic]:
         return [
             Periodic("relay_build_requests", relay, lambda me: place.relay(), after_outage=True),
             Periodic("late_deletes", relay, lambda me: late_deletes.carry_out(), after_outage=True),
+            Periodic("late_events", relay, lambda me: late.deliver(), after_outage=True),
             Periodic("uncounted", settings.RESEND_AFTER, lambda me: uncounted.count_again()),
             Periodic("unfilled", settings.RESEND_AFTER, lambda me: unfilled.discard()),
             Periodic("ungrouped", 60, lambda me: ungrouped.forget()),
@@ -74,6 +76,7 @@ def rounds_of(role: str) -> list[Periodic]:
             Periodic("gone_hosts", relay, lambda me: delete.end_waiting()),
             Periodic("departures", relay, lambda me: emptying.go_round()),
             Periodic("last_known", relay, lambda me: last_known.sweep(me.cell_id)),
+            Periodic("heard_events", 60, lambda me: heard.forget()),
         ]
         if settings.RECLAIM_INSTANCE_INTERVAL > 0:
             rounds.append(Periodic("reclaim", 15, lambda me: reclaim.reclaim()))

@@ -31,6 +31,11 @@ def named(name: str) -> ServerAction:
     return every()[name]
 
 
+def hidden() -> list[str]:
+    """Names of the actions that are no part of a server's history."""
+    return [name for name, action in every().items() if not action.is_shown]
+
+
 def keyed(key: str, microversion: tuple[int, int]) -> ServerAction | None:
     """The action behind a key of `POST /servers/{id}/action`, at a microversion."""
     for action in every().values():

@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cells.models import BuildRequest, Cell, InstanceMapping
 from cloud.errors import BadRequest, NotFound
-from compute import lookup, shutdowns
+from compute import actions, lookup, shutdowns
 from compute.api import paging
 from compute.api.base import ComputeView
 from compute.api.server_query import moment
@@ -41,7 +41,7 @@ class InstanceActionsView(ComputeView):
 
     def _rows(self, request: Request, server_id: str) -> list[InstanceAction]:
         self._must_be_visible(server_id)
-        found = InstanceAction.objects.filter(server_id=server_id).order_by("-started_at", "-pk")
+        found = _shown(server_id).order_by("-started_at", "-pk")
         return self._page(request, found) if self.version >= (2, 58) else list(found[:1000])
 
     def _must_be_visible(self, server_id: str) -> None:
@@ -96,7 +96,7 @@ class InstanceActionView(InstanceActionsView):
 
     def _row(self, server_id: str, action_id: str) -> tuple[InstanceAction, list[Step]]:
         self._must_be_visible(server_id)
-        row = InstanceAction.objects.filter(server_id=server_id, request_id=action_id).first()
+        row = _shown(server_id).filter(request_id=action_id).first()
         if row is None:
             raise NotFound(f"Action for request_id {action_id} on instance {server_id} not found")
         return row, list(row.steps.select_related("action").order_by("queued_at", "pk"))
@@ -127,6 +127,11 @@ def _cell_of(mapping: InstanceMapping) -> Cell:
     if mapping.cell is None:
         raise ServerNotFound(mapping.server_id)
     return mapping.cell
+
+
+def _shown(server_id: str) -> QuerySet[InstanceAction]:
+    """What of its journal is a server's history."""
+    return InstanceAction.objects.filter(server_id=server_id).exclude(key__in=actions.hidden())
 
 
 def _naive(when: datetime | None) -> str | None:

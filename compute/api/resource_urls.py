@@ -11,12 +11,14 @@ from compute.api import (
     limits,
     migrations,
     quota_sets,
+    server_external_events,
     server_groups,
     services,
 )
 from compute.api import availability_zones as zones
 
 _SPECS = "flavors/<str:flavor_id>/os-extra_specs"
+EXTERNAL_EVENTS = "os-server-external-events"
 _HYPERVISOR = "os-hypervisors/<str:hypervisor_id>"
 
 _VIEWS = {
@@ -46,6 +48,7 @@ _VIEWS = {
     "os-aggregates": aggregates.AggregatesView,
     "os-aggregates/<str:aggregate_id>": aggregates.AggregateView,
     "os-aggregates/<str:aggregate_id>/action": aggregates.AggregateActionView,
+    EXTERNAL_EVENTS: server_external_events.ServerExternalEventsView,
     "os-server-groups": server_groups.ServerGroupsView,
     "os-server-groups/<str:group_id>": server_groups.ServerGroupView,
     "os-availability-zone": zones.AvailabilityZonesView,

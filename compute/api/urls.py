@@ -6,8 +6,17 @@ from typing import Any
 
 from django.urls import URLPattern, URLResolver, include, path
 
-from compute.api import instance_actions, migrations, server_actions, server_metadata, servers, versions
+from compute.api import (
+    instance_actions,
+    migrations,
+    server_actions,
+    server_external_events,
+    server_metadata,
+    servers,
+    versions,
+)
 from compute.api.base import NowhereView
+from compute.api.resource_urls import EXTERNAL_EVENTS
 from compute.api.resource_urls import urlpatterns as resources
 
 
@@ -43,4 +52,6 @@ urlpatterns = [
     path("/v2.1/", include(_v21)),
     path("/v2.1/<str:url_project>/", include(_v21)),
     path("/v2.1/<path:rest>", NowhereView.as_view()),
+    # an Ironic whose endpoint_override has no version
+    *_both(f"/{EXTERNAL_EVENTS}", server_external_events.ServerExternalEventsView.as_view()),
 ]

@@ -1,0 +1,47 @@
+"""os-server-external-events: what other services say of servers. For services and admins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from compute import schema
+from compute.api.base import ComputeView
+from compute.api.wire import closed
+from compute.external_events import names, receive
+from compute.external_events.record import ACCEPTED
+from compute.microversion import Version
+
+MOST = 1000  # events of one request
+
+
+class ServerExternalEventsView(ComputeView):
+    """POST /os-server-external-events."""
+
+    def post(self, request: Request) -> Response:
+        """A code for each event: 200 when all were accepted, else 207. No host is waited for."""
+        self.check("os_compute_api:os-server-external-events:create")
+        events = schema.check(request.data, _schema(self.version))["events"]
+        codes = receive.receive(events, self.caller, self.request_id)
+        answers = [event | _result(code) for event, code in zip(events, codes, strict=True)]
+        return Response({"events": answers}, status=200 if all(code == ACCEPTED for code in codes) else 207)
+
+
+def _schema(version: Version) -> dict[str, Any]:
+    event = closed(
+        {
+            "server_uuid": schema.UUID,
+            "name": {"type": "string", "enum": names.known(version)},
+            "status": {"type": "string", "enum": list(names.STATUSES)},
+            "tag": {"type": "string", "maxLength": 255},
+        },
+        ["server_uuid", "name"],
+    )
+    many = {"maxItems": MOST, "errorMessage": f"One request has at most {MOST} events."}
+    return closed({"events": {"type": "array", "minItems": 1, "items": event, "allOf": [many]}}, ["events"])
+
+
+def _result(code: int) -> dict[str, Any]:
+    return {"code": code, "status": "completed" if code == ACCEPTED else "failed"}

@@ -1,0 +1,126 @@
+"""A batch of events: where each server is, what its cell says, and the code of each event. Each stands alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.utils import timezone
+
+from cells import scatter
+from cells.models import BuildRequest, Cell, InstanceMapping
+from cloud import log
+from cloud.caller import Caller
+from compute import lookup
+from compute.external_events import late, names, record
+from compute.external_events.record import ACCEPTED, NO_HOST, UNKNOWN
+from compute.external_events.repeats import Event
+
+logger = log.get(__name__)
+BAD_TAG = 400
+SHARE = 0.6  # of CELL_TIMEOUT: whoever says this waits with a machine locked
+SHOWN = 50  # refused events of a batch that have a line of log each
+
+
+@dataclass(slots=True)
+class _Where:
+    """Where the servers of a batch are."""
+
+    cells: dict[str, Cell] = field(default_factory=dict)
+    of: dict[str, str] = field(default_factory=dict)  # cell ids by server
+    deleted: set[str] = field(default_factory=set)  # or about to be
+    unplaced: set[str] = field(default_factory=set)
+    waiting: set[str] = field(default_factory=set)  # something is kept of them
+
+
+def receive(said: Sequence[Mapping[str, Any]], caller: Caller, request_id: str) -> list[int]:
+    """Journal a batch; the code of each event, in order. No host is waited for."""
+    received_at = timezone.now()
+    events = [
+        Event(
+            str(UUID(one["server_uuid"])), one["name"], one.get("tag") or "", one.get("status", "completed"),
+            request_id, caller.user_id, caller.project_id, received_at,
+        )
+        for one in said
+    ]  # fmt: skip
+    where = _where({event.server_id for event in events})
+    good = [event for event in events if names.KINDS[event.name].takes(event.tag)]
+    codes = _look(where)
+    late_or_now = [event for event in good if _code(event, where, codes) == ACCEPTED]
+    now = [event for event in late_or_now if event.server_id in codes and event.server_id not in where.waiting]
+    written = _write(where, now)
+    codes |= written
+    kept = [event for event in late_or_now if event.server_id not in written]
+    if kept:
+        late.keep([(where.of[event.server_id], event) for event in kept])
+    answers = [_code(event, where, codes) for event in events]
+    _log(events, answers, kept)
+    return answers
+
+
+def _where(servers: Collection[str]) -> _Where:
+    """Requests before mappings: a server that is just being placed is found among either."""
+    found = _Where()
+    asked_for = BuildRequest.objects.filter(pk__in=servers, delete_requested=False)
+    found.unplaced = set(asked_for.values_list("pk", flat=True))
+    for mapping in InstanceMapping.objects.select_related("cell").filter(pk__in=servers):
+        if mapping.cell is not None:
+            found.cells[mapping.cell.id] = mapping.cell
+            found.of[mapping.server_id] = mapping.cell.id
+        if mapping.queued_for_delete:
+            found.deleted.add(mapping.server_id)
+    found.waiting = late.waiting(servers)
+    return found
+
+
+def _look(where: _Where) -> dict[str, int]:
+    """What is known of each server that has a cell; those of cells that do not answer are not in it."""
+
+    def ask(cell: Cell) -> dict[str, int]:
+        return record.look([server_id for server_id, cell_id in where.of.items() if cell_id == cell.id])
+
+    gathered = scatter.gather(where.cells.values(), ask, settings.CELL_TIMEOUT * SHARE)
+    return {server_id: code for codes in gathered.values() for server_id, code in codes.items()}
+
+
+def _write(where: _Where, events: Sequence[Event]) -> dict[str, int]:
+    """Journal events of cells that answered just now. The codes of servers whose events need not be kept."""
+
+    def ask(cell: Cell) -> record.Recorded:
+        mine = [event for event in events if where.of[event.server_id] == cell.id]
+        try:
+            return record.record(mine)
+        except scatter.AWAY:
+            raise
+        except Exception:  # ours, and no reason to lose the others
+            logger.exception("event.not_recorded", cell=cell.id, events=len(mine))
+            return record.Recorded()
+
+    cells = {where.of[event.server_id] for event in events}
+    gathered = scatter.gather([where.cells[cell_id] for cell_id in sorted(cells)], ask, lookup.SECONDS_TO_CHANGE)
+    return {server_id: code for one in gathered.values() for server_id, code in one.codes.items()}
+
+
+def _code(event: Event, where: _Where, codes: Mapping[str, int]) -> int:
+    """Unknown, then what it says, then where the server is: Nova's order."""
+    in_a_down_cell = event.server_id in where.of and event.server_id not in where.deleted
+    code = codes.get(event.server_id, ACCEPTED if in_a_down_cell else UNKNOWN)
+    if code == UNKNOWN and event.server_id in where.unplaced:
+        code = NO_HOST
+    if code == UNKNOWN:
+        return UNKNOWN
+    return code if names.KINDS[event.name].takes(event.tag) else BAD_TAG
+
+
+def _log(events: Sequence[Event], codes: Sequence[int], kept: Sequence[Event]) -> None:
+    """One line for a batch, and one for each event that came to nothing."""
+    counted = Counter((event.name, code) for event, code in zip(events, codes, strict=True))
+    shown = {f"{name} {code}": count for (name, code), count in sorted(counted.items())}
+    logger.info("event.received", events=len(events), kept=len(kept), by_name_and_code=shown)
+    refused = [(event, code) for event, code in zip(events, codes, strict=True) if code != ACCEPTED]
+    for event, code in refused[:SHOWN]:
+        logger.warning("event.refused", event_name=event.name, tag=event.tag, server=event.server_id, code=code)
