@@ -16,6 +16,7 @@ from compute.external_events.repeats import Entry, Event
 logger = log.get(__name__)
 BATCH = 500  # of a cell, a transaction
 BATCHES = 10  # of a cell, a round
+FAILED = 500
 
 
 def waiting(servers: Collection[str]) -> set[str]:
@@ -75,44 +76,37 @@ def _deliver(cell: Cell) -> int:
 
 def _record(cell: Cell, events: Sequence[Event]) -> dict[str, int]:
     """The code of each server whose events need not be kept any more."""
+    servers = {event.server_id for event in events}
+    codes = scatter.one(cell, lambda _: record.look(servers))
+    if isinstance(codes, scatter.Down):
+        return {}
+    living = [event for event in events if codes[event.server_id] == record.ACCEPTED]
 
-    def ask(_: Cell) -> record.Recorded:
+    def ask(_: Cell) -> dict[str, int]:
         try:
-            return _look_and_record(events)
+            return record.record(living)
         except scatter.AWAY:
             raise
         except Exception:  # one event may be the death of all: each server by itself
-            logger.exception("event.batch_failed", cell=cell.id, events=len(events))
-            return _one_by_one(events)
+            logger.exception("event.batch_failed", cell=cell.id, events=len(living))
+            return _one_by_one(living)
 
-    answer = scatter.one(cell, ask)
-    if isinstance(answer, scatter.Down):
-        return {}
-    return {server_id: code for server_id, code in answer.codes.items() if server_id not in answer.busy}
+    written = scatter.gather([cell], ask, scatter.SECONDS_TO_CHANGE).answers.get(cell.id, {})
+    return {server_id: code for server_id, code in codes.items() if code != record.ACCEPTED} | written
 
 
-def _look_and_record(events: Sequence[Event]) -> record.Recorded:
-    """In the targeted cell; also what became of servers that are not there any more."""
-    codes = record.look({event.server_id for event in events})
-    found = record.record([event for event in events if codes[event.server_id] == record.ACCEPTED])
-    return record.Recorded(codes | found.codes, found.busy)
-
-
-def _one_by_one(events: Sequence[Event]) -> record.Recorded:
+def _one_by_one(events: Sequence[Event]) -> dict[str, int]:
     """In the targeted cell. What cannot be written for one server is given up, and all others are written."""
-    result = record.Recorded()
+    codes: dict[str, int] = {}
     for server_id in dict.fromkeys(event.server_id for event in events):
         try:
-            one = _look_and_record([event for event in events if event.server_id == server_id])
+            codes |= record.record([event for event in events if event.server_id == server_id])
         except scatter.AWAY:
             raise
         except Exception:
             logger.exception("event.given_up", server=server_id)
-            result.codes[server_id] = 500
-        else:
-            result.codes |= one.codes
-            result.busy |= one.busy
-    return result
+            codes[server_id] = FAILED
+    return codes
 
 
 def _tell(row: LateEvent, code: int) -> None:

@@ -15,7 +15,6 @@ from cells import scatter
 from cells.models import BuildRequest, Cell, InstanceMapping
 from cloud import log
 from cloud.caller import Caller
-from compute import lookup
 from compute.external_events import late, names, record
 from compute.external_events.record import ACCEPTED, NO_HOST, UNKNOWN
 from compute.external_events.repeats import Event
@@ -88,9 +87,9 @@ def _look(where: _Where) -> dict[str, int]:
 
 
 def _write(where: _Where, events: Sequence[Event]) -> dict[str, int]:
-    """Journal events of cells that answered just now. The codes of servers whose events need not be kept."""
+    """Journal events of cells that answered just now. The codes of the servers whose events were written."""
 
-    def ask(cell: Cell) -> record.Recorded:
+    def ask(cell: Cell) -> dict[str, int]:
         mine = [event for event in events if where.of[event.server_id] == cell.id]
         try:
             return record.record(mine)
@@ -98,11 +97,11 @@ def _write(where: _Where, events: Sequence[Event]) -> dict[str, int]:
             raise
         except Exception:  # ours, and no reason to lose the others
             logger.exception("event.not_recorded", cell=cell.id, events=len(mine))
-            return record.Recorded()
+            return {}
 
     cells = {where.of[event.server_id] for event in events}
-    gathered = scatter.gather([where.cells[cell_id] for cell_id in sorted(cells)], ask, lookup.SECONDS_TO_CHANGE)
-    return {server_id: code for one in gathered.values() for server_id, code in one.codes.items()}
+    gathered = scatter.gather([where.cells[cell_id] for cell_id in sorted(cells)], ask, scatter.SECONDS_TO_CHANGE)
+    return {server_id: code for one in gathered.values() for server_id, code in one.items()}
 
 
 def _code(event: Event, where: _Where, codes: Mapping[str, int]) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
@@ -22,14 +21,6 @@ ACCEPTED, UNKNOWN, NO_HOST = 200, 404, 422
 TRIES, PAUSE = 3, 0.1  # of servers somebody else is just changing; seconds
 
 
-@dataclass(slots=True)
-class Recorded:
-    """What became of the servers of a batch: the code of each that was locked, and who could not be locked now."""
-
-    codes: dict[str, int] = field(default_factory=dict)
-    busy: set[str] = field(default_factory=set)
-
-
 def look(servers: Collection[str]) -> dict[str, int]:
     """The code each server of the targeted cell has now: a read, that says in no time whether the cell is there."""
     living = Instance.objects.filter(uuid__in=servers, deleted=False)
@@ -37,26 +28,26 @@ def look(servers: Collection[str]) -> dict[str, int]:
     return {server_id: _code(hosts.get(server_id)) for server_id in servers}
 
 
-def record(events: Sequence[Event]) -> Recorded:
-    """Journal events of servers of the targeted cell.
+def record(events: Sequence[Event]) -> dict[str, int]:
+    """Journal events of servers of the targeted cell; the code each server had then.
 
     Their rows are locked meanwhile, so that a server that moves takes its events along. One that somebody else has
-    locked holds nobody up: it is tried again twice, and then it is `busy`. What is on record is not written again.
+    locked holds nobody up: it is tried again twice, and then it is not in the answer. What is on record already is
+    not written again.
     """
-    result, left = Recorded(), list(events)
+    codes: dict[str, int] = {}
+    left = list(events)
     for attempt in range(TRIES):
         if attempt:
             time.sleep(PAUSE)
-        wanted = {event.server_id for event in left}
         with transaction.atomic(using=current_alias()):
-            locked = _lock(wanted)
-            _write(_by_server(event for event in left if locked.get(event.server_id)), locked)
-        result.codes |= {server_id: _code(host) for server_id, host in locked.items()}
-        result.busy = wanted - locked.keys()
-        left = [event for event in left if event.server_id in result.busy]
+            hosts = _lock({event.server_id for event in left})
+            _write(_by_server(event for event in left if hosts.get(event.server_id)), hosts)
+        codes |= {server_id: _code(host) for server_id, host in hosts.items()}
+        left = [event for event in left if event.server_id not in codes]
         if not left:
             break
-    return result
+    return codes
 
 
 def _lock(servers: Collection[str]) -> dict[str, str]:
