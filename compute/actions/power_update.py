@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,6 @@ from django.db import transaction
 from cells.context import current_alias
 from cloud import log
 from compute import grace, journal, state
-from compute.errors import StateConflict
 from compute.lifecycle import OPS, REQUESTS, Run, ServerAction, StepSpec
 from compute.models import Instance, InstanceAction, Service, Step
 from compute.models.host import COMPUTE
@@ -31,6 +29,10 @@ RECORDS = {
     PowerState.RUNNING: VmState.ACTIVE, PowerState.PAUSED: VmState.PAUSED, PowerState.SHUTDOWN: VmState.STOPPED,
     PowerState.CRASHED: VmState.STOPPED,
 }  # fmt: skip
+# as said; the machine may be otherwise
+AS_SAID = {ON: frozenset({PowerState.RUNNING, PowerState.PAUSED}),
+           OFF: frozenset({PowerState.SHUTDOWN, PowerState.CRASHED})}  # fmt: skip
+OTHER = {ON: OFF, OFF: ON}
 AGAIN = 5.0  # seconds until one that waits looks by itself whether the server is free
 
 
@@ -46,8 +48,8 @@ class PowerUpdate(ServerAction):
     steps = (StepSpec("power_update", "compute_power_update", lane=OPS),)
 
     def move_for(self, params: dict[str, Any]) -> Move:
-        """By what was said."""
-        return MOVES[params.get("said", ON)]
+        """By what was said; the other one where the record is as said, and the machine is not."""
+        return MOVES[params.get("move") or params.get("said", ON)]
 
     def must_run(self, name: str) -> bool:
         """Whatever goes on with the server: it looks for itself what is left to do."""
@@ -60,7 +62,6 @@ class PowerUpdate(ServerAction):
     def power_update(self, run: Run) -> None:
         """Run again, it goes on with a server it has taken, or begins anew when somebody took it from this."""
         if not _is_ours(run) and not _take(run):
-            _note_what_it_does(run)
             return
         said = run.params["said"]
         try:
@@ -105,36 +106,58 @@ def _take(run: Run) -> bool:
 
     Under the lock of the row: whoever ends a task from then on wakes the one that waits for it.
     """
-    waits = None
+    if over := _over(run):
+        run.note(over)
+        return False
+    seen, waits = run.instance.generation, None
+    does = _look(run)
     with transaction.atomic(using=current_alias()):
         _lock(run.instance)
-        nothing = _nothing_to_do(run)
-        if nothing:
-            run.note(nothing)
-        elif run.instance.task_state is not None:
+        if run.instance.generation != seen:
+            does = PowerState.NOSTATE  # from before whatever has changed it
+        over = _over(run)
+        if not over and run.instance.task_state is not None:
             waits = _wait(run)
-        else:
-            state.begin(run.instance, MOVES[run.params["said"]])
-            journal.change_params(run.action, taken=run.instance.generation)
+        elif not over:
+            over = _begin(run, does)
     if waits is not None:
         raise waits
-    return not nothing
+    run.note(over)
+    return not over
 
 
-def _nothing_to_do(run: Run) -> str:
-    """Why, in words; "" when there is, now or when the server's task has ended."""
-    instance, said = run.instance, run.params["said"]
+def _over(run: Run) -> str:
+    """Why nothing of it is left to do, whatever the server does, in words; "" when there may be."""
+    instance = run.instance
     newer = InstanceAction.objects.filter(server_id=instance.uuid, key=run.action.key, pk__gt=run.action.pk)
     newest = newer.order_by("-pk").first()
     if newest is not None:
         return f"superseded by {newest.params['said']} of {newest.request_id}"
-    if instance.deleted or instance.host != run.step.host:
-        return _gone(instance)
-    if instance.task_state is not None or instance.vm_state in MOVES[said].start:
-        return ""
+    return _gone(instance) if instance.deleted or instance.host != run.step.host else ""
+
+
+def _begin(run: Run, does: PowerState) -> str:
+    """Take an idle server; or why not, in words. Then its power state alone is put on record."""
+    instance, said = run.instance, run.params["said"]
+    contradicts = does in AS_SAID[OTHER[said]]
+    for move in (said, OTHER[said]) if contradicts else (said,):
+        if instance.vm_state in MOVES[move].start:
+            state.begin(instance, MOVES[move])
+            journal.change_params(run.action, taken=instance.generation, move=move)
+            return ""
+    if does not in (PowerState.NOSTATE, instance.power_state):
+        state.observe(instance, does)
     if instance.vm_state == MOVES[said].done:
         return f"the server is {instance.vm_state} already"
     return f"the server is {instance.vm_state}, and stays so"
+
+
+def _look(run: Run) -> PowerState:
+    """What the machine does now; NOSTATE when nobody can say."""
+    try:
+        return run.hypervisor.power_state(run.instance.uuid)
+    except VirtError:
+        return PowerState.NOSTATE
 
 
 def _gone(instance: Instance) -> str:
@@ -162,20 +185,6 @@ def _is_for_later(run: Run) -> bool:
     others = steps.exclude(action__key=run.action.key)
     unbegun = {"host": run.step.host, "lane": REQUESTS, "state": Step.State.QUEUED, "attempts": 0}
     return others.filter(**unbegun).exists() and not others.exclude(**unbegun).exists()
-
-
-def _note_what_it_does(run: Run) -> None:
-    """The power state alone of a server whose vm_state stays; nothing when it is not known, or the server is busy."""
-    instance = run.instance
-    if instance.deleted or instance.host != run.step.host or instance.task_state is not None:
-        return
-    try:
-        does = run.hypervisor.power_state(instance.uuid)
-    except VirtError:
-        return
-    if does not in (PowerState.NOSTATE, instance.power_state):
-        with suppress(StateConflict):  # somebody gave it a task meanwhile
-            state.observe(instance, does)
 
 
 def _is_ours(run: Run) -> bool:

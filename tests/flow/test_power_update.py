@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import uuid4
 
 import pytest
 from django.db import transaction
 
 from cells.context import target_cell
-from compute import journal, power, recovery
+from compute import draining, host_guests, journal, power, recovery
 from compute.actions import power_update
 from compute.actions.power_update import OFF, ON
-from compute.models import InstanceAction, Step
+from compute.models import InstanceAction, Service, Step
 from compute.virt.base import PowerState
 from tests.byhand import Cloud
-from tests.flow import stories
+from tests.flow import stories, two_hosts
 from tests.flow.stories import act, states
 
 
@@ -29,7 +30,7 @@ def cloud(cloud: Cloud) -> Cloud:
 def say(cloud: Cloud, server_id: str, said: str, request_id: str = "") -> InstanceAction:
     """As the API records it."""
     row = cloud.row(server_id)
-    with target_cell(cloud.cell_of(server_id)) as alias, transaction.atomic(using=alias):
+    with target_cell(row._state.db) as alias, transaction.atomic(using=alias):
         action = journal.open_action(
             row, name=power_update.NAMES[said], key="PowerUpdate", request_id=request_id or f"req-{uuid4()}",
             user_id="ironic", project_id=row.project_id, params={"said": said},
@@ -143,6 +144,39 @@ def test_a_word_that_comes_late_is_recorded_as_the_machine_is(api, cloud):
     stands(cloud, server_id, "active")
 
 
+@pytest.mark.parametrize(("lead", "does", "end"), [((), OFF, "stopped"), (("stop",), ON, "active")])
+def test_of_two_words_in_the_wrong_order_the_machine_is_believed(lead, does, end, api, cloud):
+    server_id = cloud.boot(api)
+    stories.lead(api, cloud, server_id, lead)
+    first = switch(cloud, server_id, does)
+    second = say(cloud, server_id, power_update.OTHER[does])  # what it did before that
+    cloud.work()
+    assert outcome(first)[1] == f"superseded by {power_update.OTHER[does]} of {second.request_id}"
+    stands(cloud, server_id, end)
+
+
+def test_the_power_state_alone_of_a_server_that_stays_as_it_is_follows(api, admin, cloud):
+    server_id = cloud.boot(api)
+    act(admin, server_id, {"os-resetState": {"state": "error"}})
+    action = switch(cloud, server_id, OFF)
+    cloud.work()
+    assert outcome(action) == (None, "the server is error, and stays so")
+    assert (states(cloud, server_id), cloud.row(server_id).power_state) == (("error", None), PowerState.SHUTDOWN)
+
+
+@pytest.mark.parametrize(("said", "stays_marked"), [(OFF, True), (ON, False)])
+def test_a_server_that_went_off_with_its_host_is_to_be_back_unless_it_is_on(said, stays_marked, api, cloud):
+    server_id = cloud.boot(api)
+    host = cloud.host_of(server_id)
+    host.driver.switch(server_id, on=False)
+    with target_cell(host.cell):
+        power.sync(host.name, host.driver, booted=True)
+    assert cloud.row(server_id).resumes_with_host
+    switch(cloud, server_id, said)
+    cloud.work()
+    assert cloud.row(server_id).resumes_with_host is stays_marked
+
+
 def test_a_host_without_it_logs_an_error_and_leaves_the_server_as_it_was(api, admin, cloud, caplog):
     server_id = cloud.boot(api)
     host = cloud.host_of(server_id)
@@ -252,3 +286,172 @@ def test_the_net_catches_one_that_nobody_woke(api, cloud):
     hear(cloud, server_id)
     [step] = waiting(cloud, server_id)  # the task goes on
     assert step.attempts == 1
+
+
+# -- who takes the server while the driver is asked
+
+
+def during(cloud: Cloud, server_id: str, monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
+    """`do()` once, while the driver is asked."""
+    driver = cloud.host_of(server_id).driver
+    ask, todo = driver.power_update_event, [do]
+
+    def asked(uuid: str, said: PowerState) -> PowerState:
+        answer = ask(uuid, said)
+        if todo:
+            todo.pop()()
+        return answer
+
+    monkeypatch.setattr(driver, "power_update_event", asked)
+
+
+def test_a_delete_meanwhile_wins(api, cloud, monkeypatch):
+    server_id = cloud.boot(api)
+    during(cloud, server_id, monkeypatch, lambda: api.delete(f"/servers/{server_id}"))
+    action = switch(cloud, server_id, OFF)
+    cloud.work()
+    assert cloud.row(server_id).deleted
+    assert outcome(action) == (None, "the server was deleted")
+    assert cloud.history(server_id)[-1].message is None
+    stories.settled(cloud)
+
+
+def test_a_hard_stop_meanwhile_is_carried_out_and_ends_well(api, cloud, monkeypatch):
+    server_id = cloud.boot(api)
+    hard = {"os-stop": {"shutdown_type": "HARD"}}
+    during(cloud, server_id, monkeypatch, lambda: act(api, server_id, hard))
+    action = say(cloud, server_id, OFF)
+    cloud.work()
+    assert outcome(action) == (None, "the server is stopped already")
+    assert [(one.action, one.message) for one in cloud.history(server_id)][1:] == [("stop", None), ("stop", None)]
+    stands(cloud, server_id, "stopped")
+
+
+@pytest.mark.parametrize(("reset", "end"), [("active", "stopped"), ("error", "error")])
+def test_an_operator_who_resets_the_state_meanwhile_is_heard_first(reset, end, api, admin, cloud, monkeypatch):
+    server_id = cloud.boot(api)
+    body = {"os-resetState": {"state": reset}}
+    during(cloud, server_id, monkeypatch, lambda: act(admin, server_id, body))
+    action = switch(cloud, server_id, OFF)
+    cloud.work()
+    assert outcome(action)[0] is None
+    assert (states(cloud, server_id), cloud.row(server_id).power_state) == ((end, None), PowerState.SHUTDOWN)
+    stories.settled(cloud)
+
+
+def test_a_sync_that_looked_before_the_event_does_not_undo_it(api, cloud):
+    server_id = cloud.boot(api)
+    host = cloud.host_of(server_id)
+    look = host.driver.guests
+
+    def looks_while_it_is_switched():
+        seen = look()
+        switch(cloud, server_id, OFF)
+        cloud.work()
+        switch(cloud, server_id, ON)
+        cloud.work()
+        host.driver.switch(server_id, on=False)
+        say(cloud, server_id, OFF)
+        cloud.work()
+        return seen
+
+    host.driver.guests = looks_while_it_is_switched
+    with target_cell(host.cell):
+        power.sync(host.name, host.driver)
+    host.driver.guests = look
+    stands(cloud, server_id, "stopped")
+
+
+# -- its host drains, is away, or goes down
+
+
+def drain(cloud: Cloud, server_id: str) -> None:
+    """From now on its host begins nothing."""
+    row = cloud.row(server_id)
+    with target_cell(row._state.db):
+        Service.objects.filter(binary="nova-compute", host=row.host).update(drain_wanted=True)
+
+
+def needs(cloud: Cloud, server_id: str) -> int:
+    """What holds its host."""
+    row = cloud.row(server_id)
+    with target_cell(row._state.db):
+        return draining.needs(row.host)
+
+
+def test_a_host_that_drains_still_hears_it(api, cloud):
+    server_id = cloud.boot(api)
+    drain(cloud, server_id)
+    switch(cloud, server_id, OFF)
+    assert needs(cloud, server_id) == 1
+    hear(cloud, server_id)
+    stands(cloud, server_id, "stopped")
+    assert needs(cloud, server_id) == 0
+
+
+def test_a_host_that_drains_does_not_stay_for_an_event_that_waits_for_a_request_it_will_not_begin(api, cloud):
+    server_id = cloud.boot(api)
+    act(api, server_id, {"pause": None})
+    drain(cloud, server_id)
+    action = say(cloud, server_id, OFF)
+    hear(cloud, server_id)
+    assert needs(cloud, server_id) == 0
+    with target_cell(cloud.cell_of(server_id)):
+        Service.objects.update(drain_wanted=False)
+    cloud.work()
+    assert outcome(action)[0] is None
+    stands(cloud, server_id, "paused")
+
+
+def test_a_host_that_drains_stays_for_an_event_that_waits_for_what_it_has_begun(api, cloud):
+    server_id = cloud.boot(api)
+    act(api, server_id, {"pause": None})
+    host = cloud.host_of(server_id)
+    step = host.begin(stories.only_step(cloud).pk)
+    drain(cloud, server_id)
+    say(cloud, server_id, OFF)
+    host.finish(step)
+    assert needs(cloud, server_id) == 1
+    hear(cloud, server_id)
+    assert needs(cloud, server_id) == 0
+    stands(cloud, server_id, "paused")
+
+
+def test_guests_that_go_down_with_their_host_do_not_wait_for_an_event_that_waits_for_them(api, cloud):
+    server_id = cloud.boot(api)
+    act(api, server_id, {"pause": None})
+    drain(cloud, server_id)
+    say(cloud, server_id, OFF)
+    hear(cloud, server_id)
+    host = cloud.host_of(server_id)
+    with target_cell(host.cell):
+        host_guests.ask(host.name, by="test")
+        [step] = Step.objects.filter(action__key=host_guests.DOWN)
+    host.run(step.pk)
+    assert host.driver.power_state(server_id) is PowerState.SHUTDOWN
+    cloud.work()
+    stories.settled(cloud)
+
+
+def test_a_server_that_moves_while_an_event_waits_has_it_at_its_new_home(admin, cloud):
+    cloud.add_host("host1b", "cell1").driver.orders.accept()
+    server_id = two_hosts.booted(admin, cloud, "host1")
+    act(admin, server_id, two_hosts.LIVE)
+    action = say(cloud, server_id, ON)
+    hear(cloud, server_id)
+    assert len(waiting(cloud, server_id)) == 1
+    cloud.work()
+    assert cloud.row(server_id).host == "host1b"
+    assert outcome(action) == (None, "the server is active already")
+    stands(cloud, server_id, "active")
+
+
+def test_a_server_that_is_shelved_while_an_event_waits_has_no_machine_any_more(api, cloud):
+    server_id = cloud.boot(api)
+    act(api, server_id, {"shelve": None})
+    action = say(cloud, server_id, OFF)
+    hear(cloud, server_id)
+    cloud.work()
+    assert states(cloud, server_id) == ("shelved_offloaded", None)
+    assert outcome(action) == (None, "the server is on no host any more")
+    stories.settled(cloud)
