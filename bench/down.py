@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -25,80 +26,126 @@ from bench import rows, world
 from bench.place import PROJECT
 from bench.proxy import Proxy
 from cells.context import target_cell
-from cells.models import CELL0, Cell, InstanceMapping, RequestSpec
+from cells.models import CELL0, BuildRequest, Cell, InstanceMapping, RequestSpec
 from cloud.images.models import Image
 from compute.models import Flavor, Instance, Quota
 from deploy.local.ports import any_free
 from deploy.local.postgres import Server
 
-CELLS, SERVERS, REQUESTS, CLIENTS = 10, 10_000, 200, (1, 16)
+CLIENTS = (1, 16)
 PREFIX = "/compute/v2.1"
 HARMS = ("refuse", "silent", "slow")
+BACK_SECONDS = 60
 Ask = Callable[[http.client.HTTPConnection], float]
 
 
-def run(state: Path, server: Server) -> dict[str, Any]:
-    """All up, and each harm, in one run; times in milliseconds."""
-    token, proxies = world.token(), {}
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of the cloud, and of each measurement. What is published is of the default one."""
+
+    cells: int = 10
+    servers: int = 10_000
+    requests: int = 200
+
+
+@dataclass(slots=True)
+class Road:
+    """A cell that is reached through a proxy, and one of its servers."""
+
+    proxy: Proxy
+    server_id: str
+
+
+@dataclass(slots=True)
+class Site:
+    """The API under test, and what is asked of it."""
+
+    url: str
+    token: str
+    asks: dict[str, Ask]
+    size: Size
+
+    def mix(self, road: Road) -> list[tuple[str, Ask]]:
+        """All kinds in turn; every sixth is a server of the cell that is going to be harmed."""
+        kinds = self.asks | {"show there": _ask("GET", f"/servers/{road.server_id}", self.token)}
+        return list(islice(cycle(kinds.items()), self.size.requests))
+
+
+def run(state: Path, server: Server, size: Size) -> dict[str, Any]:
+    """All up before and after each harm, in one run; times in milliseconds."""
+    token, roads = world.token(), []
     try:
-        proxies = _cells(server)
-        measured = {}
+        roads = _cells(server, size)
         with world.gunicorn(state, any_free()) as url:
-            asks = _asks(token)
-            _timed(url, _mix(asks), 4)  # warm
+            site = Site(url, token, _asks(token, size), size)
+            measured: dict[str, Any] = {}
             for clients in CLIENTS:
-                measured[f"up {clients}"] = _figures(_timed(url, _mix(asks), clients))
-                for harm, cell in zip(HARMS, proxies, strict=True):
-                    measured[f"{harm} {clients}"] = _harmed(url, asks, token, proxies[cell], harm, clients)
-        return {"cells": CELLS, "servers": SERVERS, "requests": REQUESTS, "timeout_s": settings.CELL_TIMEOUT,
-                "retry_s": settings.CELL_RETRY_INTERVAL, "measured": measured}  # fmt: skip
+                _timed(site, site.mix(roads[0]), clients)  # warm
+                measured |= _all(site, roads, clients)
+        return {"cells": size.cells, "servers": size.servers, "requests": size.requests,
+                "timeout_s": settings.CELL_TIMEOUT, "retry_s": settings.CELL_RETRY_INTERVAL,
+                "measured": measured}  # fmt: skip
     finally:
-        for proxy in proxies.values():
-            proxy.end()
+        for road in roads:
+            road.proxy.end()
         connections.close_all()
         shutil.rmtree(state, ignore_errors=True)
 
 
-def _harmed(url: str, asks: dict[str, Ask], token: str, proxy: Proxy, harm: str, clients: int) -> dict[str, Any]:
-    """The first request (of each client) after the failure, those after it, and how long until all is normal again."""
-    proxy.order(harm)
-    first = _timed(url, [asks["list"]] * clients, clients)
-    found = _figures(_timed(url, _mix(asks), clients)) | {"first_ms": round(max(first) * 1000, 1)}
-    proxy.order("up")
+def _all(site: Site, roads: list[Road], clients: int) -> dict[str, Any]:
+    """Each harm, and all up before, between and after them, so that whatever drifts is in both."""
+    up, found = _timed(site, site.mix(roads[0]), clients), {}
+    for harm, road in zip(HARMS, roads, strict=True):
+        found[f"{harm} {clients}"] = _harmed(site, road, harm, clients)
+        up += _timed(site, site.mix(road), clients)
+    return {f"up {clients}": _figures(up)} | found
+
+
+def _harmed(site: Site, road: Road, harm: str, clients: int) -> dict[str, Any]:
+    """The first request of each client after the failure, those after it, and how long until all is normal again."""
+    road.proxy.order(harm)
+    first = _timed(site, site.mix(road)[:clients], clients)
+    found = _figures(_timed(site, site.mix(road), clients)) | {"first_ms": _ms(max(took for _, took in first))}
+    road.proxy.order("up")
     begun = time.monotonic()
-    while _unknown(url, token):
-        if time.monotonic() - begun > 60:
+    while _unknown(site):
+        if time.monotonic() - begun > BACK_SECONDS:
             raise RuntimeError(f"the cell that was {harm} is not found back")
         time.sleep(0.05)
     return found | {"back_s": round(time.monotonic() - begun, 2)}
 
 
-def _cells(server: Server) -> dict[str, Proxy]:
-    """Databases, tables, servers; the proxies by cell."""
-    proxies: dict[str, Proxy] = {}
+def _cells(server: Server, size: Size) -> list[Road]:
+    """Databases, tables, servers; the roads to the first cells."""
+    roads: list[Road] = []
     unlimited = ("instances", "cores", "ram")
     Quota.objects.bulk_create(Quota(project_id=PROJECT, resource=name, limit=-1) for name in unlimited)
     Flavor.objects.create(flavor_id="1", name="m1.tiny", vcpus=1, memory_mb=64, disk_gb=1, extra_specs={})
     Image.objects.create(id=str(uuid4()), name="tiny", status="active", visibility="public", owner=PROJECT,
                          disk_format="raw", container_format="bare", size=512, virtual_size=512)  # fmt: skip
-    for index in range(CELLS + 1):
+    for index in range(size.cells + 1):
         name, cell_id = f"cell{index}", str(uuid4()) if index else CELL0
         server.create(f"bench_{name}")
         url = f"{server.url}/bench_{name}"
         if 1 <= index <= len(HARMS):
-            proxies[name] = Proxy(server.port)
-            url = url.replace(f":{server.port}/", f":{proxies[name].port}/")
+            roads.append(Road(Proxy(server.port), ""))
+            url = url.replace(f":{server.port}/", f":{roads[-1].proxy.port}/")
         cell = Cell.objects.create(id=cell_id, name=name, database_url=url)
         with target_cell(cell) as alias:
             world.migrate(alias)
             if index:
-                rows.fill(range(index - 1, SERVERS, CELLS))
-                _map(cell)
+                rows.fill(range(index - 1, size.servers, size.cells))
+                one = _map(cell)
+                if index <= len(HARMS):
+                    roads[-1].server_id = one
+            connections[alias].cursor().execute("ANALYZE")
         connections[alias].close()
-    return proxies
+    connections["default"].cursor().execute("ANALYZE")
+    return roads
 
 
-def _map(cell: Cell) -> None:
+def _map(cell: Cell) -> str:
+    """The global side of a cell's servers; the id of one of them."""
     servers = list(Instance.objects.all())
     InstanceMapping.objects.bulk_create((InstanceMapping(
         server_id=one.uuid, cell=cell, project_id=PROJECT, user_id=one.user_id, created_at=one.created_at,
@@ -107,11 +154,12 @@ def _map(cell: Cell) -> None:
         server_id=one.uuid, project_id=PROJECT, user_id=one.user_id, vcpus=one.vcpus, memory_mb=one.memory_mb,
         disk_gb=one.disk_gb, flavor=one.flavor, image_id=one.image_id,
     ) for one in servers), batch_size=500)  # fmt: skip
+    return servers[0].uuid
 
 
-def _asks(token: str) -> dict[str, Ask]:
+def _asks(token: str, size: Size) -> dict[str, Ask]:
     """One of each kind. The server that is shown lives in a cell that nothing happens to."""
-    with target_cell(Cell.objects.get(name=f"cell{CELLS}")):
+    with target_cell(Cell.objects.get(name=f"cell{size.cells}")):
         shown = Instance.objects.values_list("uuid", flat=True)[0]
     image = Image.objects.get().pk
     boot = {"server": {"name": "b", "flavorRef": "1", "imageRef": image, "networks": "none"}}
@@ -139,39 +187,47 @@ def _headers(token: str) -> dict[str, str]:
     return {"X-Auth-Token": token, "OpenStack-API-Version": "compute 2.96", "Content-Type": "application/json"}
 
 
-def _mix(asks: dict[str, Ask]) -> list[Ask]:
-    return list(islice(cycle(asks.values()), REQUESTS))
-
-
-def _timed(url: str, asks: list[Ask], clients: int) -> list[float]:
-    """Seconds of each, by so many clients at once, each on its own connection."""
+def _timed(site: Site, asks: list[tuple[str, Ask]], clients: int) -> list[tuple[str, float]]:
+    """Kind and seconds of each, by so many clients at once, each on its own connection. What is booted is forgotten."""
     parts = [asks[number::clients] for number in range(clients)]
 
-    def work(part: list[Ask]) -> list[float]:
-        connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    def work(part: list[tuple[str, Ask]]) -> list[tuple[str, float]]:
+        connection = http.client.HTTPConnection(urlsplit(site.url).netloc, timeout=60)
         try:
-            return [ask(connection) for ask in part]
+            return [(kind, ask(connection)) for kind, ask in part]
         finally:
             connection.close()
 
     with ThreadPoolExecutor(clients) as pool:
-        return [seconds for part in pool.map(work, parts) for seconds in part]
+        found = [one for part in pool.map(work, parts) for one in part]
+    _forget_boots()
+    return found
 
 
-def _figures(times: list[float]) -> dict[str, Any]:
-    ordered = sorted(times)
+def _forget_boots() -> None:
+    """Nobody schedules them, and lists would grow from one measurement to the next."""
+    for model in (RequestSpec, InstanceMapping, BuildRequest):
+        model.objects.filter(pk__in=BuildRequest.objects.values("pk")).delete()
+
+
+def _figures(times: list[tuple[str, float]]) -> dict[str, Any]:
+    ordered = sorted(took for _, took in times)
+    kinds = {kind: statistics.median(took for one, took in times if one == kind) for kind, _ in times}
     return {
-        "p50_ms": round(statistics.median(ordered) * 1000, 1),
-        "p95_ms": round(ordered[int(len(ordered) * 0.95)] * 1000, 1),
-        "max_ms": round(ordered[-1] * 1000, 1),
+        "p50_ms": _ms(statistics.median(ordered)), "p95_ms": _ms(ordered[int(len(ordered) * 0.95)]),
+        "max_ms": _ms(ordered[-1]), "kinds_ms": {kind: _ms(took) for kind, took in kinds.items()},
     }  # fmt: skip
 
 
-def _unknown(url: str, token: str) -> bool:
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 1)
+
+
+def _unknown(site: Site) -> bool:
     """Whether any of a few answers, of whichever process, still has servers that are UNKNOWN."""
     for _ in range(6):
-        connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
-        connection.request("GET", f"{PREFIX}/servers", headers=_headers(token))
+        connection = http.client.HTTPConnection(urlsplit(site.url).netloc, timeout=60)
+        connection.request("GET", f"{PREFIX}/servers", headers=_headers(site.token))
         is_there = b"UNKNOWN" in connection.getresponse().read()
         connection.close()
         if is_there:

@@ -8,6 +8,7 @@ import platform
 from datetime import UTC, datetime
 from typing import Any
 
+from bench import bounds
 from bench.place import ROOT
 
 RESULTS, PAGE = ROOT / "bench" / "results", ROOT / "docs" / "benchmarks.md"
@@ -40,7 +41,7 @@ def page(found: dict[str, Any]) -> str:
         "Every number stands beside its floor, from the same run.\n"
     ]
     if "down" in found:
-        parts.append(_down(found["down"]))
+        parts.append(bounds.page(found["down"]))
     if "lists" in found:
         parts.append(_lists(found["lists"]))
     if "boots" in found:
@@ -67,32 +68,6 @@ def _lists(rows: list[dict[str, Any]]) -> str:
             f"| {row['servers']:,} | {row['cells']} | {row['queries_per_cell']} | {row['bytes'] / 1e6:.2f} MB "
             f"| {row['floor_ms']:.1f} ms | {row['http_ms']:.1f} ms | **{row['ratio']:.1f}** "
             f"| {row['in_process_ms']:.1f} ms | {row['ratio_in_process']:.1f} |\n"
-        )
-    return text
-
-
-def _down(found: dict[str, Any]) -> str:
-    text = (
-        "## While a cell is down\n\n"
-        f"{found['cells']} cells with {found['servers']:,} servers on PostgreSQL; {found['requests']} requests, of\n"
-        "list (1,000 servers), detail (100), show, services and boot in turn, through gunicorn. One cell after the\n"
-        "other refuses connections, accepts them and never answers (also those that are open), answers after 5 s. A\n"
-        f"cell has {found['timeout_s']:g} s to answer. \"First\" is the slowest of the first requests after the\n"
-        "failure, one of each client; \"back\" is from its end until no answer of any process has UNKNOWN servers.\n"
-        "Ratios are to all up.\n\n"
-        "| cell | clients | first | p50 | ratio | p95 | ratio | slowest later one | to all-up p95 | back |\n"
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
-    )
-    measured = found["measured"]
-    for name, row in measured.items():
-        harm, clients = name.split()
-        up = measured[f"up {clients}"]
-        first = f"{row['first_ms'] / 1000:.2f} s" if "first_ms" in row else "-"
-        back = f"{row['back_s']:.1f} s" if "back_s" in row else "-"
-        text += (
-            f"| {harm} | {clients} | {first} | {row['p50_ms']:.1f} ms | **{row['p50_ms'] / up['p50_ms']:.2f}** "
-            f"| {row['p95_ms']:.1f} ms | {row['p95_ms'] / up['p95_ms']:.2f} | {row['max_ms']:.1f} ms "
-            f"| {row['max_ms'] / up['p95_ms']:.2f} | {back} |\n"
         )
     return text
 

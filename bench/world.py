@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,6 +74,6 @@ def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
         try:
             urllib.request.urlopen(f"{url}/healthz", timeout=5)
             return
-        except urllib.error.URLError:
+        except OSError:  # not yet, or busy
             time.sleep(0.1)
     raise RuntimeError("gunicorn did not start; see gunicorn.log in the state folder")

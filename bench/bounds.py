@@ -1,0 +1,85 @@
+"""What issue 6 allows while a cell is down, beside what was measured; and both as a table of docs/benchmarks.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+P50_RATIO, FIRST_MS, LATER_RATIO = 1.2, 300.0, 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One figure and the most it may be; in milliseconds, or a ratio to all up."""
+
+    row: str
+    what: str
+    found: float
+    most: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is kept."""
+        return self.found <= self.most
+
+    def __str__(self) -> str:
+        verdict = "PASS" if self.holds else "FAIL"
+        return f"{verdict}  {self.row:<10} {self.what:<34} {self.found:9.2f}  (at most {self.most:g})"
+
+
+def of(found: dict[str, Any]) -> list[Bound]:
+    """Every bound of every measurement with a cell down."""
+    bounds = []
+    for row, figures in _harmed(found):
+        up = found["measured"][f"up {row.split()[1]}"]
+        bounds += [
+            Bound(row, "first request, ms", figures["first_ms"], found["timeout_s"] * 1000 + FIRST_MS),
+            Bound(row, "p50, ratio to all up", figures["p50_ms"] / up["p50_ms"], P50_RATIO),
+            Bound(row, "slowest later one, ratio to its p95", figures["max_ms"] / up["p95_ms"], LATER_RATIO),
+        ]
+    return bounds
+
+
+def page(found: dict[str, Any]) -> str:
+    """A section of docs/benchmarks.md."""
+    text = (
+        "## While a cell is down\n\n"
+        f"{found['cells']} cells with {found['servers']:,} servers on PostgreSQL; {found['requests']} requests a row\n"
+        "(all up: four times as many, before, between and after the others) of list (1,000 servers), detail (100),\n"
+        "show, services, boot and show of a server in the cell itself, in turn, through gunicorn. One cell after the\n"
+        "other refuses connections, accepts them and never answers (also those that are open), answers after 5 s. A\n"
+        f"cell has {found['timeout_s']:g} s to answer. \"First\" is the slowest of the first requests after the\n"
+        "failure, one of each client; \"back\" is from its end until no answer of any process has UNKNOWN servers.\n"
+        f"Ratios are to all up. Allowed: first {found['timeout_s'] + FIRST_MS / 1000:g} s, p50 {P50_RATIO:g}, slowest\n"
+        f"later one {LATER_RATIO:g} times the p95 of all up.\n\n"
+        "| cell | clients | first | p50 | ratio | p95 | slowest later one | to all-up p95 | back | holds |\n"
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|\n"
+    )
+    broken = {bound.row for bound in of(found) if not bound.holds}
+    for row, figures in found["measured"].items():
+        harm, clients = row.split()
+        up = found["measured"][f"up {clients}"]
+        first = f"{figures['first_ms'] / 1000:.2f} s" if "first_ms" in figures else "-"
+        back = f"{figures['back_s']:.1f} s" if "back_s" in figures else "-"
+        verdict = "-" if harm == "up" else "**no**" if row in broken else "yes"
+        text += (
+            f"| {harm} | {clients} | {first} | {figures['p50_ms']:.1f} ms "
+            f"| **{figures['p50_ms'] / up['p50_ms']:.2f}** | {figures['p95_ms']:.1f} ms | {figures['max_ms']:.1f} ms "
+            f"| {figures['max_ms'] / up['p95_ms']:.2f} | {back} | {verdict} |\n"
+        )
+    return text + "\n" + _kinds(found)
+
+
+def _kinds(found: dict[str, Any]) -> str:
+    """Medians of each kind of request."""
+    kinds = list(found["measured"]["up 1"]["kinds_ms"])
+    text = f"Medians in ms:\n\n| cell | clients | {' | '.join(kinds)} |\n|---|---:|{'---:|' * len(kinds)}\n"
+    for row, figures in found["measured"].items():
+        harm, clients = row.split()
+        medians = " | ".join(f"{figures['kinds_ms'].get(kind, 0):.1f}" for kind in kinds)
+        text += f"| {harm} | {clients} | {medians} |\n"
+    return text
+
+
+def _harmed(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(row, figures) for row, figures in found["measured"].items() if not row.startswith("up ")]
