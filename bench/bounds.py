@@ -45,7 +45,7 @@ def page(found: dict[str, Any]) -> str:
     text = (
         "## While a cell is down\n\n"
         f"{found['cells']} cells with {found['servers']:,} servers on PostgreSQL; {found['requests']} requests a row\n"
-        "(all up: four times as many, before, between and after the others) of list (1,000 servers), detail (100),\n"
+        "(all up: four times as many, before, between and after the others) of list and detail (1,000 servers),\n"
         "show, services, boot and show of a server in the cell itself, in turn, through gunicorn. One cell after the\n"
         "other refuses connections, accepts them and never answers (also those that are open), answers after 5 s. A\n"
         f"cell has {found['timeout_s']:g} s to answer. \"First\" is the slowest of the first requests after the\n"

@@ -164,7 +164,7 @@ def _asks(token: str, size: Size) -> dict[str, Ask]:
     image = Image.objects.get().pk
     boot = {"server": {"name": "b", "flavorRef": "1", "imageRef": image, "networks": "none"}}
     return {
-        "list": _ask("GET", "/servers", token), "detail": _ask("GET", "/servers/detail?limit=100", token),
+        "list": _ask("GET", "/servers", token), "detail": _ask("GET", "/servers/detail", token),
         "show": _ask("GET", f"/servers/{shown}", token), "services": _ask("GET", "/os-services", token),
         "boot": _ask("POST", "/servers", token, boot),
     }  # fmt: skip
