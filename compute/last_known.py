@@ -12,7 +12,7 @@ from typing import Any
 from django.db.models import Max, Q
 from django.utils import timezone
 
-from cells.models import Cell, InstanceMapping, LastKnown
+from cells.models import Cell, LastKnown
 from cloud.caller import Caller
 from compute import policy, state
 from compute.models import Instance
@@ -35,9 +35,9 @@ def sweep(cell_id: str) -> int:
     return copied
 
 
-def of(mappings: Iterable[InstanceMapping], caller: Caller) -> dict[str, dict[str, Any]]:
+def of(server_ids: Iterable[str], caller: Caller) -> dict[str, dict[str, Any]]:
     """`{"last_known": {...}}` by server, for servers of cells that are down. One query."""
-    rows = LastKnown.objects.select_related("cell").filter(pk__in=[mapping.pk for mapping in mappings])
+    rows = LastKnown.objects.select_related("cell").filter(pk__in=list(server_ids))
     sees_host = policy.allows(caller, RULE)
     return {row.pk: {"last_known": shown(row, sees_host=sees_host)} for row in rows}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cells import health
 from tests.api.queries import counted
 from tests.api.servers import server, unplaced
 
@@ -44,3 +45,24 @@ def test_no_cell_reads_more_keys_or_rows_than_the_page_has(admin, cells):
     assert reads
     for sql, parameters in reads:
         assert "LIMIT 5" in sql or '"uuid" = ' in sql or (" IN (" in sql and parameters <= 5), sql
+
+
+@pytest.mark.parametrize(("path", "more"), [
+    ("/servers", 1), ("/servers/detail", 1), ("/servers?last_known=true", 2), ("/servers/{}", 2), ("/os-services", 1),
+])  # fmt: skip
+def test_a_cell_that_is_down_costs_a_query_of_the_global_side_and_none_of_its_own(path, more, admin, cells):
+    project = admin.caller.project_id
+    shown, *_ = [server(cells["cell1"], age=age, project_id=project) for age in range(20)]
+    server(cells["cell2"], project_id=project)
+
+    def queries():
+        with counted() as seen:
+            assert admin.get(path.format(shown)).status_code == 200
+        return {alias: len(found) for alias, found in seen.items()}
+
+    up = queries()
+    health.seen_down(cells["cell1"].id, "ordered")
+    down = queries()
+    assert down["default"] <= up["default"] + more
+    assert cells["cell1"].alias not in down
+    assert all(down[alias] <= up[alias] for alias in down if alias != "default")
