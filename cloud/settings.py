@@ -186,6 +186,18 @@ LIBVIRT_OPTIONS = {
     "migration_address": env.get("STILLWATER_MIGRATION_ADDRESS"),
     "migration_bandwidth": env.get("STILLWATER_MIGRATION_BANDWIDTH"),
 }
+IRONIC_OPTIONS = {
+    "hostname": HOST,
+    "state_dir": HOST_STATE,
+    "url": env.get("STILLWATER_IRONIC_URL"),
+    "username": env.get("STILLWATER_IRONIC_USERNAME"),
+    "password": env.get("STILLWATER_IRONIC_PASSWORD"),
+    "cloud": env.get("STILLWATER_IRONIC_CLOUD"),
+    "conductor_group": env.get("STILLWATER_IRONIC_CONDUCTOR_GROUP"),
+    "shard": env.get("STILLWATER_IRONIC_SHARD"),
+    "timeout": env.get("STILLWATER_IRONIC_TIMEOUT"),
+    "deploy_timeout": env.get("STILLWATER_IRONIC_DEPLOY_TIMEOUT"),
+}
 FAKE_OPTIONS = {
     "hostname": HOST,
     "state": HOST_STATE / "guests.sqlite3",

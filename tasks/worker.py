@@ -97,6 +97,8 @@ def open_driver() -> Driver:
     """The virt driver the settings name."""
     if settings.DRIVER == "fake":
         return virt.load("fake", **settings.FAKE_OPTIONS)
+    if settings.DRIVER == "ironic":
+        return virt.load("ironic", **settings.IRONIC_OPTIONS)
     return virt.load("libvirt", **settings.LIBVIRT_OPTIONS)
 
 

@@ -8,7 +8,7 @@ from compute.virt.base import Driver
 
 
 def load(name: str, **options: Any) -> Driver:
-    """The driver called `name` ("fake" or "libvirt"), built with its own options.
+    """The driver called `name` ("libvirt", "ironic" or "fake"), built with its own options.
 
     Call it after any fork: a libvirt connection does not survive one.
     """
@@ -22,4 +22,8 @@ def load(name: str, **options: Any) -> Driver:
         from compute.virt.libvirt.driver import LibvirtDriver  # noqa: PLC0415
 
         return LibvirtDriver(**options)
-    raise ValueError(f"there is no hypervisor driver {name!r}; choose fake or libvirt")
+    if name == "ironic":
+        from compute.virt.ironic.driver import IronicDriver  # noqa: PLC0415
+
+        return IronicDriver(**options)
+    raise ValueError(f"there is no hypervisor driver {name!r}; choose libvirt, ironic or fake")

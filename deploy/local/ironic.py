@@ -100,7 +100,7 @@ class Ironic:
         if self._process is None:
             return
         group = self._process.pid  # of its own session: the worker too
-        if sig is signal.SIGKILL:
+        if sig == signal.SIGKILL:
             with suppress(ProcessLookupError):
                 os.killpg(group, sig)
         else:

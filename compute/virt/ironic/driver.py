@@ -1,0 +1,175 @@
+"""Servers that are whole machines, through Ironic. One worker may serve hundreds of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from compute.virt.base import (
+    Driver,
+    Guest,
+    GuestEvent,
+    GuestNotFound,
+    HostFacts,
+    HypervisorUnavailable,
+    Image,
+    ImageSource,
+    NotSupported,
+    PowerState,
+)
+from compute.virt.events import Bells
+from compute.virt.ironic.api import Ironic
+from compute.virt.ironic.ending import Ending, Lookout
+from compute.virt.ironic.lease import Lease
+from compute.virt.ironic.node import Node
+from compute.virt.ironic.notes import Notes
+from compute.virt.locks import Locks
+
+
+class IronicDriver(Ending, Lease, Driver):
+    """Every node of one Ironic, or of one conductor group or shard of it. Connects when it is first asked.
+
+    A node in maintenance is left alone: its power state is NOSTATE, and verbs raise InMaintenance.
+    """
+
+    def __init__(
+        self,
+        hostname: str,
+        state_dir: Path | str,
+        *,
+        url: str = "",
+        username: str = "",
+        password: str = "",
+        cloud: str = "",
+        conductor_group: str = "",
+        shard: str = "",
+        timeout: float = 60.0,
+        deploy_timeout: float = 1800.0,
+    ) -> None:
+        """`url` of an Ironic, with a `username` if it has HTTP basic authentication, or a `cloud` of clouds.yaml.
+
+        `timeout` is for one request, `deploy_timeout` for a deployment; both in seconds.
+        """
+        state = Path(state_dir) / "ironic"
+        self._hostname, self._seconds = hostname, deploy_timeout
+        self._ironic = Ironic(url, username, password, cloud, group=conductor_group, shard=shard, seconds=timeout)
+        self._notes = Notes(state)
+        self._locks = Locks(state / "locks")
+        self._bells = Bells()
+        self._lookout = Lookout(self._ironic, self._notes, self._bells)
+
+    def facts(self) -> HostFacts:
+        """All its machines together; each of them is in `nodes`."""
+        nodes = self.nodes()
+        return HostFacts(
+            hypervisor_hostname=self._hostname,
+            hypervisor_type="ironic",
+            hypervisor_version=self._ironic.newest,
+            vcpus=sum(node.vcpus for node in nodes),
+            memory_mb=sum(node.memory_mb for node in nodes),
+            disk_gb=sum(node.disk_gb for node in nodes),
+            supports=frozenset({"shutdown_signal"}),
+        )
+
+    def nodes(self) -> list[HostFacts]:
+        nodes = self._ironic.nodes()
+        return [node.facts(self._hostname, self._ironic.newest) for node in nodes]
+
+    def guests(self) -> dict[str, PowerState]:
+        """Every server that Ironic has on a node, also those of others: it does not tell them apart."""
+        return {node.server: node.power_state for node in self._ironic.servers()}
+
+    def power_state(self, uuid: str) -> PowerState:
+        node = self._ironic.node_of(uuid)
+        return PowerState.NOSTATE if node is None else node.power_state
+
+    def spawn(self, guest: Guest, fetch: ImageSource, *, on: bool = True) -> None:
+        """Reserved, deployed, and on or off. Ironic fetches the image itself. Raises InsufficientResources."""
+        node = self._deployed(guest)
+        if on:
+            self._notes.boots(guest.uuid)
+        self._switch(node, on=on)
+
+    def destroy(self, uuid: str, *, disk: bool = True) -> None:
+        """Given back to Ironic, which cleans it. Raises NotSupported if the disk is to stay, for that goes with it."""
+        if not disk:
+            raise NotSupported("the disk of a server on bare metal goes with its machine")
+        self._give_back(uuid)
+        self._notes.forget(uuid)
+        self._bells.ring(uuid)
+
+    def power_on(self, guest: Guest) -> None:
+        node = self._here(guest.uuid)
+        if node.power_state is not PowerState.RUNNING:
+            self._notes.boots(guest.uuid)
+        self._switch(node, on=True)
+
+    def reboot_hard(self, guest: Guest, mark: str = "") -> None:
+        """Off and on in two, for "rebooting" leaves no trace. It leads out of rescue."""
+        if mark and self.rebooted(guest.uuid, mark):
+            return
+        node = self._here(guest.uuid)
+        if self._notes.mark(guest.uuid) != mark or not mark or node.power_state is not PowerState.SHUTDOWN:
+            self._switch(node, on=False)
+            self._notes.keep_mark(guest.uuid, mark)
+        self._notes.boots(guest.uuid)
+        self._switch(self._unrescued(guest.uuid), on=True)
+
+    def rebooted(self, uuid: str, mark: str) -> bool:
+        return bool(mark) and self._notes.mark(uuid) == mark and self.power_state(uuid) is PowerState.RUNNING
+
+    def rescue(self, guest: Guest, image: Image, fetch: ImageSource) -> None:
+        """Ironic boots its own rescue system, whatever `image` is."""
+        self._notes.boots(guest.uuid)
+        self._switch(self._rescued(guest.uuid), on=True)
+
+    def unrescue(self, guest: Guest) -> None:
+        node = self._ironic.node_of(guest.uuid)
+        if node is not None and node.state not in ("active", "available"):
+            self._switch(self._unrescued(guest.uuid), on=False)
+
+    def power_update_event(self, uuid: str, said: PowerState) -> PowerState:
+        """Ironic's word, which may be late: what it knows of the machine now counts."""
+        self._bells.ring(uuid)
+        try:
+            node = self._ironic.node_of(uuid)
+        except HypervisorUnavailable:
+            return said
+        known = PowerState.NOSTATE if node is None else replace(node, is_maintained=False).power_state
+        return said if known is PowerState.NOSTATE else known
+
+    def watch(self, callback: Callable[[GuestEvent], None]) -> None:
+        """Nothing to call back for: Ironic tells the Compute API (power-update), and the power sync asks it."""
+
+    def close(self) -> None:
+        self._lookout.close()
+        self._ironic.close()
+
+    def pause(self, uuid: str) -> None:
+        raise self._cannot("be paused")
+
+    def unpause(self, uuid: str) -> None:
+        raise self._cannot("be paused")
+
+    def suspend(self, uuid: str) -> None:
+        raise self._cannot("be suspended")
+
+    def resume(self, guest: Guest) -> None:
+        raise self._cannot("be suspended")
+
+    def console_output(self, uuid: str, length: int | None = None) -> str:
+        raise self._cannot("show its console here")
+
+    def snapshot(self, uuid: str, target: Path) -> Image:
+        raise self._cannot("be copied while it is a server")
+
+    def _here(self, uuid: str) -> Node:
+        node = self._ironic.node_of(uuid)
+        if node is None:
+            raise GuestNotFound(f"no node has server {uuid}")
+        return node
+
+    @staticmethod
+    def _cannot(what: str) -> NotSupported:
+        return NotSupported(f"a machine of bare metal cannot {what}")

@@ -1,0 +1,143 @@
+"""A machine becomes a server's, and is given back: reserved, deployed, rescued, wiped.
+
+Each may be broken off anywhere: what is done next is seen by what Ironic says of the node.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from abc import abstractmethod
+from contextlib import suppress
+from functools import partial
+
+from compute.virt.base import Guest, InsufficientResources, VirtError
+from compute.virt.ironic.api import Ironic, NoNode, Taken
+from compute.virt.ironic.node import OURS, Node
+
+COMES_BACK = frozenset({"deleting", "cleaning", "clean wait", "clean hold"})  # given back, and soon to be had
+FREE = frozenset({"available", "manageable", "enroll"})  # nothing is deployed on it
+UNDER_WAY = COMES_BACK | frozenset({
+    "deploying", "wait call-back", "deploy hold", "rescuing", "rescue wait", "unrescuing", "rebuilding", "adopting",
+    "verifying", "inspecting", "inspect wait", "servicing", "service wait", "service hold",
+})  # fmt: skip
+DEPLOYED = frozenset({"active", "rescue", "rescue failed", "unrescue failed"})
+
+
+class Lease:
+    """The verbs of what is deployed on a machine."""
+
+    _ironic: Ironic
+    _hostname: str
+    _seconds: float  # a deployment, or giving back, may take
+
+    def _deployed(self, guest: Guest) -> Node:
+        """The guest's machine, with its image on it; so already is success. Raises InsufficientResources.
+
+        One that cannot be deployed is given back.
+        """
+        until = time.monotonic() + self._seconds
+        node = self._ironic.node_of(guest.uuid) or self._reserved(guest, until)
+        node.must_not_be_maintained()
+        if node.state in FREE:
+            self._deploy(node, guest)
+        node = self._after(guest.uuid, until)
+        if node.state in DEPLOYED:
+            return node
+        why = f"node {node.id} was not deployed ({node.state}): {node.error}"
+        with suppress(VirtError):  # whoever deletes the server tries again
+            self._give_back(guest.uuid)
+        raise VirtError(why)
+
+    def _reserved(self, guest: Guest, until: float) -> Node:
+        """The node that was chosen, once it is free: a server that is built anew waits until its own is wiped."""
+        if not guest.node:
+            raise InsufficientResources(f"no node was chosen for server {guest.uuid}")
+        try:
+            look = partial(self._ironic.node, guest.node)
+            node = self._ironic.until(look, lambda one: one.state not in COMES_BACK, until)
+            if why := self._unfit(node, guest):
+                raise InsufficientResources(f"node {node.id} cannot be had: {why}")
+            about = _about(guest, node) | {OURS: self._hostname}
+            self._ironic.change(node.id, {"instance_uuid": guest.uuid, "instance_info": about})
+            return self._ironic.node(node.id)
+        except (NoNode, Taken) as error:
+            raise InsufficientResources(f"node {guest.node} cannot be had: {error}") from error
+
+    def _unfit(self, node: Node, guest: Guest) -> str:
+        if node.server and node.server != guest.uuid:
+            return f"has instance {node.server}"
+        return node.out_of_use(self._hostname)
+
+    def _deploy(self, node: Node, guest: Guest) -> None:
+        """Reserved before, maybe by an earlier life of ours."""
+        if why := self._ironic.why_not(node.id):
+            self._let_go(node)
+            raise InsufficientResources(f"node {node.id} cannot be deployed: {why}")
+        self._ironic.change(node.id, {"instance_info": _about(guest, node) | {OURS: self._hostname}})
+        self._ironic.provision(node.id, "active")
+
+    def _give_back(self, server: str) -> None:
+        """Wiped, as Ironic is told to, and nobody's; unknown is success. Not waited for: its cleaning.
+
+        Raises InMaintenance, and VirtError with Ironic's words when the machine could not be undeployed.
+        """
+        until, asked = time.monotonic() + self._seconds, False
+        while (node := self._ironic.node_of(server)) is not None:
+            node.must_not_be_maintained()
+            if node.state in FREE:
+                self._let_go(node)
+            elif node.state in UNDER_WAY or node.is_busy:
+                self._ironic.until(lambda: self._ironic.node_of(server), _is_at_rest, until)
+            elif asked:
+                raise VirtError(f"node {node.id} could not be given back ({node.state}): {node.error}")
+            else:
+                self._ironic.provision(node.id, "deleted")
+                asked = True
+
+    def _let_go(self, node: Node) -> None:
+        self._ironic.change(node.id, {"instance_uuid": None, "instance_info": {}})
+
+    def _rescued(self, server: str) -> Node:
+        """In rescue; so already is success. The password is Ironic's to hand on; nobody else is told it."""
+        return self._provisioned(server, "rescue", "rescue", rescue_password=secrets.token_urlsafe(12))
+
+    def _unrescued(self, server: str) -> Node:
+        """Boots its own disk again; so already is success."""
+        return self._provisioned(server, "unrescue", "active")
+
+    def _provisioned(self, server: str, target: str, state: str, **more: str) -> Node:
+        until = time.monotonic() + self._seconds
+        node = self._after(server, until)
+        node.must_not_be_maintained()
+        if node.state != state:
+            self._ironic.provision(node.id, target, **more)
+            node = self._after(server, until)
+        if node.state != state:
+            raise VirtError(f"node {node.id} is {node.state} instead of {state}: {node.error}")
+        return node
+
+    def _after(self, server: str, until: float) -> Node:
+        """Its node, once Ironic has done what it does. Raises GuestNotFound, OperationTimedOut."""
+        self._ironic.until(lambda: self._ironic.node_of(server), _is_at_rest, until)
+        return self._here(server)
+
+    @abstractmethod
+    def _here(self, uuid: str) -> Node:
+        """The driver's own."""
+
+
+def _is_at_rest(node: Node | None) -> bool:
+    return node is None or node.is_maintained or (node.state not in UNDER_WAY and not node.is_busy)
+
+
+def _about(guest: Guest, node: Node) -> dict[str, object]:
+    """What is deployed: Ironic reads the image by its id from the image service it is set up with."""
+    return {
+        "image_source": guest.image.id,
+        "root_gb": str(guest.disk_gb or node.facts("", 0).disk_gb),
+        "vcpus": str(guest.vcpus),
+        "memory_mb": str(guest.memory_mb),
+        "local_gb": str(node.facts("", 0).disk_gb),
+        "display_name": guest.display_name,
+    }
