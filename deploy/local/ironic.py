@@ -6,6 +6,12 @@
         bare_metal.maintain(nodes[1], "fan broken")
         bare_metal.restart(nova=ironic.tells(url))    # from now on it sends its power-update events there
 
+Machines that Ironic only believes to know are of `driver="machines"` (see ironic_machines.py):
+
+        node, = bare_metal.enroll(driver="machines")
+        bare_metal.machine(node, obeys=None)          # its guest does not hear a soft power off
+        bare_metal.machine(node, power="power on")    # somebody pressed the button; Ironic sees it within 2 s
+
 `STILLWATER_IRONIC_URL` is `bare_metal.url`; there is no login. API and conductor are one process and its child:
 `rpc_transport = none`, because with json-rpc on a port of one's own Ironic 39.0.0 keeps locks of a past life for ever.
 Installed by `deploy/bootstrap.sh --tests`.
@@ -13,11 +19,13 @@ Installed by `deploy/bootstrap.sh --tests`.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from configparser import RawConfigParser
 from contextlib import contextmanager, suppress
@@ -34,6 +42,14 @@ START_SECONDS, STOP_SECONDS, NODE_SECONDS, HTTP_SECONDS = 60, 30, 60, 30
 ADVICE = "Run deploy/bootstrap.sh --tests, which installs it."
 MACHINE = {"cpus": 4, "memory_mb": 8192, "local_gb": 100, "cpu_arch": "x86_64"}
 Section = Mapping[str, object]
+ENTRY_POINTS = """\
+[ironic.hardware.types]
+machines = stillwater_machines:Machines
+[ironic.hardware.interfaces.power]
+machine = stillwater_machines:MachinePower
+[ironic.hardware.interfaces.deploy]
+machine = stillwater_machines:MachineDeploy
+"""
 SILENT = {"send_power_notifications": "false"}
 FAKE, NONE = (
     ("boot", "deploy", "management", "power", "rescue"),
@@ -78,14 +94,14 @@ class Ironic:
 
     def start(self) -> None:
         """Start it, and return when it has a conductor that takes nodes."""
-        (self.folder / "machines").mkdir(exist_ok=True)
         self._configure()
+        self._plug_in_machines()
         if not (self.folder / "ironic.sqlite").exists():
             self._run_once("ironic-dbsync", "create_schema")
         with self._log.open("ab") as out:
             self._process = subprocess.Popen(
-                self._command("ironic"), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                start_new_session=True,
+                self._command("ironic"), cwd=self.folder, env=self._environment(), stdin=subprocess.DEVNULL,
+                stdout=out, stderr=out, start_new_session=True,
             )  # fmt: skip
         wait_for(lambda: self._answers() or not self.is_running(), START_SECONDS)
         if not self._answers():
@@ -174,6 +190,19 @@ class Ironic:
         """That is over."""
         self.call("DELETE", f"/v1/nodes/{node}/maintenance")
 
+    def machine(self, node: str, **facts: object) -> dict[str, Any]:
+        """What a machine of `driver="machines"` really does, after `facts` of it were changed."""
+        file = self._machines / node
+        known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        if facts:
+            known |= facts
+            new = file.with_suffix(".ours")
+            new.write_text(json.dumps(known))
+            new.replace(file)
+        if known.get("off_at") and time.time() >= known["off_at"]:  # nobody has looked since
+            known["power"] = "power off"
+        return known
+
     def clear(self) -> None:
         """No node is left, whatever was on it."""
         for node in self.call("GET", "/v1/nodes?fields=uuid")["nodes"]:
@@ -215,6 +244,29 @@ class Ironic:
     def _log(self) -> Path:
         return self.folder / "ironic.log"
 
+    @property
+    def _machines(self) -> Path:
+        return self.folder / "machines"
+
+    def _plug_in_machines(self) -> None:
+        """A package of two files: Ironic finds hardware types by what packages declare."""
+        plugins = self.folder / "plugins"
+        about = plugins / "stillwater_machines-1.dist-info"
+        for folder in (self._machines, about):
+            folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(__file__).with_name("ironic_machines.py"), plugins / "stillwater_machines.py")
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: stillwater-machines\nVersion: 1\n")
+        (about / "entry_points.txt").write_text(ENTRY_POINTS)
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+            "HOME": str(self.folder),
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": str(self.folder / "plugins"),
+            "STILLWATER_MACHINES": str(self._machines),
+        }
+
     def _answers(self) -> bool:
         """A request before its conductor is there would be refused: there is no host for the hardware type."""
         with suppress(requests.RequestException, Failed):
@@ -225,8 +277,10 @@ class Ironic:
         return [require(str(home() / "bin" / program), ADVICE), "--config-file", str(self.folder / "ironic.conf")]
 
     def _run_once(self, program: str, *words: str) -> None:
-        done = subprocess.run([*self._command(program), *words], cwd=self.folder, capture_output=True, text=True,
-                              stdin=subprocess.DEVNULL, timeout=START_SECONDS)  # fmt: skip
+        done = subprocess.run(
+            [*self._command(program), *words], cwd=self.folder, env=self._environment(), stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=START_SECONDS,
+        )  # fmt: skip
         if done.returncode:
             raise Failed(f"{program} failed: {done.stderr[-2000:]}")
 
@@ -243,14 +297,16 @@ class Ironic:
         enabled = {f"enabled_{name}_interfaces": "fake" for name in FAKE}
         enabled |= {f"enabled_{name}_interfaces": f"no-{name}" for name in NONE}
         enabled |= {"enabled_network_interfaces": "noop", "enabled_storage_interfaces": "noop"}
+        enabled |= {"enabled_power_interfaces": "fake,machine", "enabled_deploy_interfaces": "fake,machine"}
         return {
             "DEFAULT": {
                 "auth_strategy": "noauth", "rpc_transport": "none", "host": "bare-metal", "my_ip": "127.0.0.1",
-                "enabled_hardware_types": "fake-hardware", "default_rescue_interface": "fake", **enabled,
+                "enabled_hardware_types": "fake-hardware,machines", "default_rescue_interface": "fake", **enabled,
             },
             "api": {"host_ip": "127.0.0.1", "port": self._port},
             "database": {"connection": f"sqlite:///{self.folder}/ironic.sqlite"},
-            "conductor": {"automated_clean": "false", "sync_power_state_interval": 2,
+            "conductor": {"automated_clean": "false", "sync_power_state_interval": 2, "power_state_sync_max_retries": 1,
+                          "power_failure_recovery_interval": 2,
                           "force_power_state_during_sync": "false"},
             "nova": {} if "nova" in self._sections else SILENT,
         }  # fmt: skip

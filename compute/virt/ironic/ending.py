@@ -119,15 +119,15 @@ class Ending(Shutdown):
             return self._noted(uuid, replace(clock, signalled=now))
 
     def _switch(self, node: Node, *, on: bool) -> None:
-        """On, or off, when this returns; so already is success. Raises InMaintenance, Busy, OperationTimedOut."""
+        """On, or off, when this returns; so already is success. Raises InMaintenance, Busy, OperationTimedOut.
+
+        Ironic is told whatever it has on record, for that may be a minute old; it looks itself before it acts.
+        """
         node.must_not_be_maintained()
-        wanted = PowerState.RUNNING if on else PowerState.SHUTDOWN
-        if node.power_state is wanted and not node.is_busy:
-            return
         self._ironic.power(node.id, "power on" if on else "power off")
         node = self._settled(node.id, time.monotonic() + POWER_SECONDS)
         node.must_not_be_maintained()
-        if node.power_state is not wanted:
+        if node.power_state is not (PowerState.RUNNING if on else PowerState.SHUTDOWN):
             raise VirtError(f"node {node.id} did not go {'on' if on else 'off'}: {node.error or node.power}")
 
     def _settled(self, node: str, until: float) -> Node:
