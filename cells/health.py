@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from django.conf import settings
 
-from cells import rumours
+from cells import outages, rumours
 from cloud import log
 
 logger = log.get(__name__)
 FIRST_PAUSE = 0.25  # of an interval, then twice as long each time, up to one interval
-MOMENTS = 200  # of a cell that are remembered
 _changed = threading.Condition()
 
 
@@ -38,17 +36,7 @@ class Outage:
         return max(0.0, self.next_look - time.monotonic())
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A cell went down, or came back after `seconds`. As this process saw it."""
-
-    at: float  # seconds since 1970
-    reason: str = ""  # "": it came back
-    seconds: float = 0.0
-
-
 _down: dict[str, Outage] = {}
-_history: dict[str, deque[Moment]] = {}
 _look: Callable[[Collection[str]], Mapping[str, str]] | None = None
 _then: list[Callable[[], None]] = []  # what is told of cells that are back
 _thread: threading.Thread | None = None
@@ -68,12 +56,6 @@ def outage(cell_id: str) -> Outage | None:
     return _down.get(cell_id)
 
 
-def history(cell_id: str, seconds: float = 3600.0) -> list[Moment]:
-    """What has happened to a cell lately, oldest first."""
-    since = time.time() - seconds
-    return [moment for moment in list(_history.get(cell_id, ())) if moment.at >= since]
-
-
 def seen_down(cell_id: str, reason: str) -> None:
     """Remember a failure, and begin to look for its end."""
     with _changed:
@@ -85,8 +67,8 @@ def _remember(cell_id: str, reason: str) -> None:
     with _changed:
         before = _down.get(cell_id)
         if before is None:
-            _down[cell_id] = _next(Outage(reason))
-            _note(cell_id, Moment(time.time(), reason))
+            _down[cell_id] = found = _next(Outage(reason))
+            outages.began(cell_id, reason, found.since)
             logger.warning("cell.down", cell=cell_id, reason=reason)
         else:
             _down[cell_id] = replace(before, reason=reason)
@@ -100,8 +82,8 @@ def seen_up(cell_id: str) -> None:
         with _changed:
             rumours.take_back(cell_id)
             found = _down.pop(cell_id, None)
-            if found is not None:
-                _note(cell_id, Moment(time.time(), seconds=time.time() - found.since))
+            outages.ended(cell_id, time.time())
+            _changed.notify_all()
         if found is not None:
             logger.info("cell.up", cell=cell_id, seconds=round(time.time() - found.since, 1))
             for tell in _then:
@@ -119,10 +101,6 @@ def look_with(look: Callable[[Collection[str]], Mapping[str, str]]) -> None:
     _look = look
 
 
-def _note(cell_id: str, moment: Moment) -> None:
-    _history.setdefault(cell_id, deque(maxlen=MOMENTS)).append(moment)
-
-
 def _next(found: Outage) -> Outage:
     interval = float(settings.CELL_RETRY_INTERVAL)
     pause = min(interval, interval * FIRST_PAUSE * 2**found.looks)
@@ -138,25 +116,44 @@ def _start() -> None:
 
 
 def _watch() -> None:
-    """Look at those whose time has come; end when every cell is up."""
+    """Look at those whose time has come, and keep a record; end when every cell is up and that is written."""
     global _thread
+    write_again = 0.0  # monotonic
     while True:
         with _changed:
-            if not _down:
-                _thread = None
-                return
             now = time.monotonic()
             due = [cell_id for cell_id, found in _down.items() if found.next_look <= now]
-            if not due:
-                _changed.wait(max(0.01, min(found.next_look for found in _down.values()) - now))
+            is_written = not outages.has_news()
+            if not _down and is_written:
+                _thread = None
+                return
+            if not due and (is_written or now < write_again):
+                times = [found.next_look for found in _down.values()] + ([] if is_written else [write_again])
+                _changed.wait(max(0.01, min(times) - now))
                 continue
-        try:
-            wrong = _look(due) if _look is not None else {}
-        except Exception as error:  # the global database is away, say: nothing new is known
-            logger.warning("cell.look_failed", error=repr(error))
-            wrong = {cell_id: known_down(cell_id) for cell_id in due}
-        for cell_id in due:
-            _looked(cell_id, wrong.get(cell_id, ""))
+        if due:
+            _look_at(due)
+        if not _write():
+            write_again = time.monotonic() + float(settings.CELL_RETRY_INTERVAL)
+
+
+def _look_at(due: Collection[str]) -> None:
+    try:
+        wrong = _look(due) if _look is not None else {}
+    except Exception as error:  # the global database is away, say: nothing new is known
+        logger.warning("cell.look_failed", error=repr(error))
+        wrong = {cell_id: known_down(cell_id) for cell_id in due}
+    for cell_id in due:
+        _looked(cell_id, wrong.get(cell_id, ""))
+
+
+def _write() -> bool:
+    try:
+        outages.write()
+    except Exception as error:  # as above; the looks go on
+        logger.warning("cell.outages_not_written", error=repr(error))
+        return False
+    return True
 
 
 def _looked(cell_id: str, wrong: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit, urlunsplit
 
 from django.db import models
+from django.utils import timezone
 
 CELL0 = "00000000-0000-0000-0000-000000000000"
 
@@ -129,13 +130,14 @@ class LateEvent(GlobalModel):
 
 
 class CellOutage(GlobalModel):
-    """A time in which one process held a cell to be down; open while `ended_at` is null."""
+    """A time in which one process held a cell to be down: open while `ended_at` is null, if it was confirmed lately."""
 
     cell = models.ForeignKey(Cell, on_delete=models.CASCADE, related_name="outages")
     seen_by = models.CharField(max_length=255)  # role, machine and pid
     reason = models.CharField(max_length=255)
     began_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True)
+    confirmed_at = models.DateTimeField(default=timezone.now)  # a process that died confirms nothing any more
 
     class Meta:
         indexes = (models.Index(fields=("cell", "-began_at"), name="outages_of_cell"),)

@@ -49,14 +49,15 @@ def news() -> dict[str, str]:
     found = {}
     for file in folder.iterdir():
         with suppress(OSError):
-            if not file.name.startswith(".") and time.time() - file.stat().st_mtime < _old_after():
+            if not file.name.startswith(".") and time.time() - file.stat().st_mtime < old_after():
                 found[file.name] = file.read_text()
     return found
 
 
+def old_after() -> float:
+    """Seconds after which what nobody said again is not so any more."""
+    return FRESH * float(settings.CELL_RETRY_INTERVAL) + float(settings.CELL_TIMEOUT)
+
+
 def _folder() -> Path | None:
     return settings.RUMOURS_DIR
-
-
-def _old_after() -> float:
-    return FRESH * float(settings.CELL_RETRY_INTERVAL) + float(settings.CELL_TIMEOUT)

@@ -144,6 +144,7 @@ MAX_LIMIT = env.get("STILLWATER_MAX_LIMIT")
 BROKER_URL = env.get("STILLWATER_BROKER_URL")
 # the processes of an API share a machine, and what one of them learns of a cell; a worker has one process
 RUMOURS_DIR = STATE_DIR / "rumours" if ROLE == "api" else None
+KEEP_OUTAGES = ROLE in ("api", "scheduler", "conductor")  # whoever lives long enough to see one begin and end
 CELL_UUID = env.get("STILLWATER_CELL_UUID")
 CELL_NAME = env.get("STILLWATER_CELL_NAME")
 CELL_DATABASE_URL = env.get("STILLWATER_CELL_DATABASE_URL")

@@ -42,6 +42,7 @@ def test_every_cell_answers_for_itself(cells):
 
 def test_a_refused_cell_is_down_and_is_not_asked_again(cells, lost, settings):
     settings.CELL_RETRY_INTERVAL = 60
+    lost.database_url = "postgresql://nobody@127.0.0.1:1/refused"
     asked = []
 
     def ask(cell):
