@@ -89,7 +89,9 @@ def page_of(request: HttpRequest, rows: list[Any], size: int) -> Page:
 
 
 class JoinedChangeList(ChangeList):
-    """A list whose rows get the cells' details, page by page."""
+    """A list whose rows get the cells' details, page by page. `down`: the cells that did not answer, for its note."""
+
+    down: list[tuple[str, str, str]]
 
     def get_results(self, request: HttpRequest) -> None:
         """One question per cell and page, whatever the page holds."""
@@ -97,6 +99,8 @@ class JoinedChangeList(ChangeList):
         rows: list[Any] = list(self.result_list)  # type: ignore[has-type]  # set by the line above
         self.model_admin.join(rows)
         self.result_list = rows
+        down = {row.cell_id: (row.cell, row.down) for row in rows if getattr(row, "down", None)}
+        self.down = named_down({pk: cell for pk, (cell, _) in down.items()}, {pk: why for pk, (_, why) in down.items()})
 
 
 class ReadOnlyPage(ModelAdmin):

@@ -12,13 +12,30 @@ from cells import health, scatter
 from cells.models import Cell, InstanceMapping, LateDelete
 from cloud import log
 from cloud.caller import Caller
-from compute import actions, deleting
-from compute.errors import Conflict
+from compute import actions, deleting, lookup
+from compute.errors import CellDown, Conflict, ServerLocked
 from compute.lifecycle import Asked
 from compute.models import Instance
 
 logger = log.get(__name__)
 BATCH = 500  # of a cell, a round
+
+
+def now_or_later(mapping: InstanceMapping, asked: Asked) -> bool:
+    """Delete a server, whatever its state; False when its cell is down: it is kept for later.
+
+    Raises ServerNotFound, ServerNotReady, ServerLocked, Conflict.
+    """
+    try:
+        with lookup.server(mapping.server_id, asked.caller) as instance:
+            if instance.locked_by and not asked.caller.is_admin:
+                raise ServerLocked(mapping.server_id)
+            with deleting.uncounted(mapping.server_id):
+                actions.named(deleting.key_for(instance)).submit(instance, asked)
+    except CellDown:
+        accept(mapping, asked)
+        return False
+    return True
 
 
 def accept(mapping: InstanceMapping, asked: Asked) -> None:

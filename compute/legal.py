@@ -33,9 +33,12 @@ class Choice:
 
 def choices(instance: Instance, caller: Caller) -> list[Choice]:
     """Every action that can be asked for by a key, by its name. Reads the targeted cell for moves."""
-    every = (actions.keyed(action.key, microversion.MAXIMUM) for action in actions.every().values())
-    known = {action.key: action for action in every if action is not None and action.key not in READS}
-    return [Choice(known[key], why_not(known[key], instance, caller)) for key in sorted(known, key=_by_name)]
+    return [Choice(action, why_not(action, instance, caller)) for action in _offered()]
+
+
+def none(why: str) -> list[Choice]:
+    """The same actions, none of which is to be had."""
+    return [Choice(action, why) for action in _offered()]
 
 
 def why_not(action: ServerAction, instance: Instance, caller: Caller) -> str:
@@ -89,6 +92,12 @@ def _must_leave(instance: Instance) -> None:
 
 def _must_be_gone(instance: Instance) -> None:
     evacuate.must_be_gone(instance.host)
+
+
+def _offered() -> list[ServerAction]:
+    every = (actions.keyed(action.key, microversion.MAXIMUM) for action in actions.every().values())
+    known = {action.key: action for action in every if action is not None and action.key not in READS}
+    return [known[key] for key in sorted(known, key=_by_name)]
 
 
 def _by_name(key: str) -> str:

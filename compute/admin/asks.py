@@ -14,7 +14,7 @@ from cells.models import HostMapping, InstanceMapping
 from cloud.caller import Caller
 from cloud.errors import ApiError
 from cloud.images import store
-from compute import actions, asking, legal, lookup, microversion, shutdown_words
+from compute import actions, asking, late_deletes, legal, lookup, microversion, shutdown_words
 from compute.lifecycle import Asked, ServerAction
 from compute.models import Flavor
 
@@ -26,6 +26,7 @@ WORTH_ASKING = frozenset({
 })  # fmt: skip
 HOW: Choices = [("SOFT", "soft: it has the time that is its own"), ("HARD", "hard: the plug is pulled")]
 MOST = 200  # in a list to choose from
+DELETE = "delete"  # a verb of its own in the API
 LABELS = {
     "flavorRef": "Flavor", "imageRef": "Image", "rescue_image_ref": "Image to boot", "host": "To host",
     shutdown_words.TYPE: "How its guest goes off", shutdown_words.TIMEOUT: "Seconds it has to shut down, instead",
@@ -116,6 +117,8 @@ def _may_be_null(spec: Mapping[str, Any]) -> bool:
 
 def carry_out(request: HttpRequest, mapping: InstanceMapping) -> str:
     """What became of a pressed button, in words; what was accepted leaves a trace."""
+    if request.POST.get("verb") == DELETE:
+        return _delete(request, mapping)
     action = actions.keyed(request.POST.get("verb", ""), VERSION)
     if action is None or action.key in legal.READS:
         return "There is no such button."
@@ -131,6 +134,16 @@ def carry_out(request: HttpRequest, mapping: InstanceMapping) -> str:
         return f"{_name(action)} was refused: {refusal.message}"
     trace(request, mapping, _name(action))
     return f"{_name(action)} was accepted."
+
+
+def _delete(request: HttpRequest, mapping: InstanceMapping) -> str:
+    asked = Asked(caller(request, mapping), str(getattr(request, "request_id", "")), {}, VERSION)
+    try:
+        is_begun = late_deletes.now_or_later(mapping, asked)
+    except ApiError as refusal:
+        return f"delete was refused: {refusal.message}"
+    trace(request, mapping, "delete")
+    return "delete was accepted." if is_begun else "delete was accepted, and is carried out when the cell is back."
 
 
 def trace(request: HttpRequest, mapping: InstanceMapping, what: str) -> None:

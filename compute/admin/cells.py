@@ -16,8 +16,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from cells import admin_look as look
-from cells import answers, health
-from cells.models import Cell, InstanceMapping, masked
+from cells import answers, health, outages
+from cells.models import Cell, InstanceMapping, LateDelete, LateEvent, masked
 from compute.models import Instance, Service
 from compute.models.host import COMPUTE
 
@@ -34,9 +34,12 @@ class Inside:
 class CellPage(look.JoinedPage):
     """Cells. The one thing to change here is whether new servers go there."""
 
-    list_display = ("name", "state", "new_servers", "host_states", "server_states", "database", "broker")
+    list_display = (
+        "name", "state", "new_servers", "host_states", "server_states", "kept", "database", "broker", "lately",
+    )  # fmt: skip
+    list_fullwidth = True
     fields = (
-        "name", "id", "state", "why", "breaker", "new_servers", "host_states", "server_states", "database",
+        "name", "id", "state", "why", "breaker", "kept", "new_servers", "host_states", "server_states", "database",
         "database_url_shown", "broker", "broker_url_shown", "last_hour", "created_at",
     )  # fmt: skip
     readonly_fields = fields
@@ -53,16 +56,15 @@ class CellPage(look.JoinedPage):
         return super().get_queryset(request).annotate(known_hosts=Count("hosts"))
 
     def join(self, rows: list[Any]) -> None:
-        """Whether each answers and how quickly, what is in it, and how many servers the global side knows there."""
-        said = answers.ask_and_read(rows, _inside)
-        living = Count("pk", filter=~Q(queued_for_delete=True))
-        counts = dict(
-            InstanceMapping.objects.filter(cell__in=rows).values("cell").order_by()
-            .annotate(living=living).values_list("cell", "living")
-        )  # fmt: skip
+        """Whether each answers and how quickly, what is in it, and what the global side knows of it."""
+        said, incidents = answers.ask_and_read(rows, _inside), outages.of([cell.pk for cell in rows])
+        living = _by_cell(InstanceMapping.objects.filter(~Q(queued_for_delete=True)))
+        deletes, events = _by_cell(LateDelete.objects.all()), _by_cell(LateEvent.objects.all())
         for cell in rows:
-            cell.said, cell.living = said[cell.pk], counts.get(cell.pk, 0)
+            cell.said, cell.living = said[cell.pk], living.get(cell.pk, 0)
             cell.inside, cell.trouble = cell.said.read, cell.said.database.trouble
+            cell.late = (deletes.get(cell.pk, 0), events.get(cell.pk, 0))
+            cell.incidents = incidents[cell.pk]
 
     @admin.display(description="State")
     def state(self, cell: Any) -> SafeString:
@@ -136,11 +138,25 @@ class CellPage(look.JoinedPage):
         """Without the password."""
         return _without_password(cell.broker_url) or "-"
 
-    @admin.display(description="The last hour, as this process saw it")
-    def last_hour(self, cell: Cell) -> str | SafeString:
-        """When it went, and when it came back."""
-        lines = [(_told(moment),) for moment in reversed(health.history(cell.pk))]
-        return format_html_join("", "<div>{}</div>", lines) if lines else "It answered all the time."
+    @admin.display(description="Wait for it")
+    def kept(self, cell: Any) -> str:
+        """What was accepted while it was down, and is done when it is back."""
+        deletes, events = cell.late
+        waits = [(deletes, "delete"), (events, "external event")]
+        return ", ".join(f"{count:,} {word}{'s' * (count > 1)}" for count, word in waits if count) or "-"
+
+    @admin.display(description="Down in the last hour")
+    def lately(self, cell: Any) -> str:
+        """How often and how long, whoever saw it."""
+        if not cell.incidents:
+            return "-"
+        times = len(cell.incidents)
+        return f"{times} time{'s' * (times > 1)}, {look.seconds(sum(one.seconds for one in cell.incidents))}"
+
+    @admin.display(description="The last hour, as all processes saw it")
+    def last_hour(self, cell: Any) -> str | SafeString:
+        """When it went and came back, why, and who saw that."""
+        return format_html_join("", "<div>{}</div>", map(_told, cell.incidents)) or "It answered all the time."
 
     @admin.action(description="Enable: new servers may go there", permissions=["toggle"])
     def send_new_servers(self, request: HttpRequest, cells: QuerySet[Cell]) -> None:
@@ -171,9 +187,19 @@ def _counted(states: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))
 
 
-def _told(moment: health.Moment) -> str:
-    at = f"{datetime.fromtimestamp(moment.at, UTC):%T} UTC"
-    return f"{at}: down, {moment.reason}" if moment.reason else f"{at}: back after {look.seconds(moment.seconds)}"
+def _by_cell(rows: QuerySet[Any]) -> dict[str, int]:
+    return dict(rows.values("cell").order_by().annotate(n=Count("pk")).values_list("cell", "n"))
+
+
+def _told(one: outages.Incident) -> tuple[SafeString]:
+    took, first = look.seconds(one.seconds), one.seen_by[0]
+    if one.is_open:
+        end = f"down for {took}"
+    else:
+        end = f"down, back after {took}" if one.is_sure else f"down, confirmed for {took}: who saw it says no more"
+    more = f" and {len(one.seen_by) - 1} more" if len(one.seen_by) > 1 else ""
+    who = format_html('<span title="{}">{}{}</span>', "\n".join(one.seen_by), first, more)
+    return (format_html("{} UTC: {} ({}). Seen by {}.", f"{one.began_at:%T}", end, ", ".join(one.reasons), who),)
 
 
 def _host_state(service: Service) -> str:

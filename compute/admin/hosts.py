@@ -68,6 +68,7 @@ class HostPage(look.JoinedPage):
     ordering = ("host",)
     list_fullwidth = True
     list_sections = (Operations,)
+    list_before_template = "admin/stillwater/down_hosts.html"
     change_form_after_template = "admin/stillwater/host_after.html"
 
     def has_drain_permission(self, request: HttpRequest) -> bool:

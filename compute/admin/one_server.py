@@ -5,7 +5,7 @@ Parameters of actions, user data and keys are not read at all: they may hold sec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.forms import Form
@@ -16,12 +16,11 @@ from cells import scatter
 from cells.models import Cell, InstanceMapping
 from cloud.caller import Caller
 from compute import legal, state
-from compute.admin import asks, countdown, signs
+from compute.admin import asks, countdown, last_known, signs, troubles
 from compute.models import Instance, InstanceAction, Step
 
 ACTIONS = 50  # newest first
 SECRETS = ("key_data", "user_data")
-NOTHING: Any = (None, [], [])  # of a cell that does not answer
 
 
 @dataclass(slots=True)
@@ -45,6 +44,16 @@ class Past:
         return _took(self.action)
 
 
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What its cell says of a server."""
+
+    instance: Instance | None = None
+    history: list[Past] = field(default_factory=list)
+    choices: list[legal.Choice] = field(default_factory=list)
+    around: troubles.Around | None = None
+
+
 @dataclass(slots=True)
 class Button:
     """An action of the server: what it is for, its form, or why it cannot be had now."""
@@ -60,24 +69,37 @@ def context(mapping: InstanceMapping, who: Caller | None = None) -> dict[str, An
     """What the template needs: some questions to the server's cell; buttons for who may press them."""
     cell = mapping.cell
     found = scatter.gather([cell], lambda _: _read(mapping.server_id, who)) if cell else scatter.Gathered({}, {})
-    instance, history, choices = found.answers.get(cell.pk, NOTHING) if cell else NOTHING
-    down = found.down.get(cell.pk) if cell else None
+    read = found.answers.get(cell.pk, Read()) if cell else Read()
+    down, instance = (found.down.get(cell.pk) if cell else None), read.instance
+    last = last_known.of([mapping.pk]).get(mapping.pk) if down else None
     return {
         "title": f"Server {mapping.server_id}",
         "mapping": mapping,
-        "name": instance.display_name if instance else mapping.server_id,
+        "name": instance.display_name if instance else last.name if last else mapping.server_id,
         "status": _status(mapping, instance, down),
+        "trouble": read.around.sign(instance) if read.around and instance else "",
         "since": look.down_for(cell.pk) if cell else "",
         "down": down,
+        "last": last and {"age": last_known.age(last), "rows": last_known.rows(last)},
         "known": _known(mapping) + (_columns(instance) if instance else []),
         "fault": instance.fault if instance else None,
-        "countdown": _countdown(instance, history, choices) if instance else None,
-        "history": history,
+        "countdown": _countdown(instance, read) if instance else None,
+        "history": read.history,
         "limit": ACTIONS,
-        "buttons": _buttons(mapping, choices),
+        "buttons": _buttons_while(mapping, down) if down and who else _buttons(mapping, read.choices),
         "busy": bool(instance and instance.task_state),
         "now": timezone.now(),
     }
+
+
+def _buttons_while(mapping: InstanceMapping, down: scatter.Down) -> list[Button]:
+    """Of a server whose cell does not answer: it can be deleted, and nothing else."""
+    since = f"does not answer for {look.down_for(str(mapping.cell_id))} ({down.reason})"
+    why = f"cell {mapping.cell} {since}; only a delete is accepted now, and done when it is back"
+    asked = "it was asked for; it is carried out when the cell is back" if mapping.queued_for_delete else ""
+    meaning = "It is accepted now, and carried out when the cell is back. From now on no quota counts the server."
+    delete = Button(asks.DELETE, asks.DELETE, meaning, asked, None if asked else Form())
+    return [delete, *_buttons(mapping, legal.none(why))]
 
 
 def _buttons(mapping: InstanceMapping, choices: list[legal.Choice]) -> list[Button]:
@@ -93,7 +115,7 @@ def _buttons(mapping: InstanceMapping, choices: list[legal.Choice]) -> list[Butt
     return sorted(made, key=lambda button: bool(button.why_not))
 
 
-def _read(server_id: str, who: Caller | None) -> tuple[Instance | None, list[Past], list[legal.Choice]]:
+def _read(server_id: str, who: Caller | None) -> Read:
     """In the targeted cell."""
     instance = Instance.objects.filter(uuid=server_id).defer(*SECRETS).first()
     choices = legal.choices(instance, who) if instance is not None and who is not None else []
@@ -103,12 +125,13 @@ def _read(server_id: str, who: Caller | None) -> tuple[Instance | None, list[Pas
     steps: dict[int, list[Step]] = {}
     for step in Step.objects.filter(action__in=actions).order_by("queued_at", "pk"):
         steps.setdefault(step.action_id, []).append(step)
-    return instance, [Past(action, steps.get(action.pk, [])) for action in actions], choices
+    past = [Past(action, steps.get(action.pk, [])) for action in actions]
+    return Read(instance, past, choices, troubles.around([instance]) if instance else None)
 
 
-def _countdown(instance: Instance, history: list[Past], choices: list[legal.Choice]) -> countdown.Countdown | None:
-    waits = [(past.action, row) for past in reversed(history) for row in past.rows]
-    return countdown.of(waits, instance.task_state, choices)
+def _countdown(instance: Instance, read: Read) -> countdown.Countdown | None:
+    waits = [(past.action, row) for past in reversed(read.history) for row in past.rows]
+    return countdown.of(waits, instance.task_state, read.choices)
 
 
 def _took(row: InstanceAction | Step) -> str:

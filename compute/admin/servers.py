@@ -16,12 +16,12 @@ from cells import admin_look as look
 from cells import scatter
 from cells.models import Cell, InstanceMapping, LastKnown
 from compute import state
-from compute.admin import asks, migrations, one_server, progress, signs
+from compute.admin import asks, last_known, migrations, one_server, progress, signs, troubles
 from compute.models import Instance
 
 LISTED = (
     "uuid", "display_name", "vm_state", "task_state", "power_state", "host", "project_id", "created_at",
-    "deleted",
+    "updated_at", "deleted",
 )  # fmt: skip
 NAMES_FOUND = 200  # per cell; a search that finds more is too wide to read
 
@@ -77,6 +77,7 @@ class ServerPage(look.JoinedPage):
     search_help_text = "Server id, project id, or a part of the name."
     ordering = ("-created_at", "server_id")
     list_fullwidth = True
+    list_before_template = "admin/stillwater/down_servers.html"
 
     def get_custom_urls(self) -> tuple[Any, ...]:
         """Actions are a cell's records, which have no pages of their own: theirs hangs here."""
@@ -86,21 +87,21 @@ class ServerPage(look.JoinedPage):
         )
 
     def join(self, rows: list[Any]) -> None:
-        """One question per cell, whatever the number of servers."""
+        """Three questions per cell, whatever the number of servers."""
         ids: dict[str, list[str]] = {}
         for row in rows:
             ids.setdefault(row.cell_id, []).append(row.pk)
         cells = {row.cell_id: row.cell for row in rows if row.cell_id}
 
-        def read(cell: Cell) -> dict[str, Instance]:
-            found = Instance.objects.filter(uuid__in=ids[cell.pk]).only(*LISTED)
-            return {instance.uuid: instance for instance in found}
+        def read(cell: Cell) -> tuple[dict[str, Instance], troubles.Around]:
+            found = {one.uuid: one for one in Instance.objects.filter(uuid__in=ids[cell.pk]).only(*LISTED)}
+            return found, troubles.around(found.values())
 
         gathered = scatter.gather(cells.values(), read)
         for row in rows:
-            row.instance = gathered.answers.get(row.cell_id, {}).get(row.pk)
-            row.down = gathered.down.get(row.cell_id)
-        last = LastKnown.objects.select_related("cell").in_bulk([row.pk for row in rows if row.down])
+            found, row.around = gathered.answers.get(row.cell_id, ({}, None))
+            row.instance, row.down = found.get(row.pk), gathered.down.get(row.cell_id)
+        last = last_known.of(row.pk for row in rows if row.down)
         for row in rows:
             row.last = last.get(row.pk)
 
@@ -162,12 +163,16 @@ class ServerPage(look.JoinedPage):
         if row.down is not None:
             since = look.down_for(row.cell_id)
             unknown = signs.status("UNKNOWN", f"cell {row.cell.name}: {row.down.reason}")
-            return format_html("{} for {}{}", unknown, since, _last_status(row.last))
+            if row.last is None:
+                return format_html("{} for {}", unknown, since)
+            was, ago = last_known.status(row.last), last_known.age(row.last)
+            return format_html("{} for {}; {} {} ago", unknown, since, was, ago)
         if row.instance is None:
             return look.label(
                 "not in a cell yet" if row.cell_id is None else "not in its cell", look.GREY, "…"
             )
-        return signs.status(state.status(row.instance.vm_state, row.instance.task_state))
+        shown = signs.status(state.status(row.instance.vm_state, row.instance.task_state))
+        return format_html("{} {}", shown, row.around.sign(row.instance))
 
     @admin.display(description="Task")
     def task(self, row: Any) -> str:
@@ -190,11 +195,3 @@ class ServerPage(look.JoinedPage):
     def created(self, row: Any) -> str:
         """Since it was asked for."""
         return look.age(row.created_at)
-
-
-def _last_status(last: LastKnown | None) -> str:
-    """Of a server whose cell is down: what it was, and how old that is."""
-    if last is None:
-        return ""
-    was = state.status(last.vm_state, last.task_state or None)
-    return f"; was {was} {look.age(last.cell.swept_at or last.changed_at)} ago"

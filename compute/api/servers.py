@@ -13,9 +13,7 @@ from cells.context import current_alias
 from cells.models import Cell, InstanceMapping
 from cloud.errors import Forbidden
 from compute import (
-    actions,
     boot,
-    deleting,
     late_deletes,
     listing,
     lookup,
@@ -27,7 +25,7 @@ from compute.api import paging, server_create, server_metadata, server_query, se
 from compute.api.base import ComputeView, link, links
 from compute.api.server_query import Filters
 from compute.api.server_view import View
-from compute.errors import CellDown, ServerLocked
+from compute.errors import CellDown
 from compute.lifecycle import Asked
 from compute.models import Instance
 
@@ -174,14 +172,7 @@ class ServerView(ComputeView):
         if boot.cancel(server_id):
             return Response(status=204)
         asked = Asked(self.caller, self.request_id, words, self.version)
-        try:
-            with lookup.server(server_id, self.caller) as instance:
-                if instance.locked_by and not self.caller.is_admin:
-                    raise ServerLocked(server_id)
-                with deleting.uncounted(server_id):
-                    actions.named(deleting.key_for(instance)).submit(instance, asked)
-        except CellDown:
-            late_deletes.accept(mapping, asked)
+        late_deletes.now_or_later(mapping, asked)
         return Response(status=204)
 
     def _read(self, instance: Instance, *, changed: bool = False) -> Response:

@@ -11,7 +11,7 @@ from django.contrib.admin.models import LogEntry
 from cells import health
 from cells.context import target_cell
 from cloud.images.models import Image
-from compute import actions, legal, microversion
+from compute import actions, late_deletes, legal, microversion
 from compute.models import Flavor
 from tests.admin.conftest import staff
 from tests.admin.test_pages import text
@@ -205,14 +205,45 @@ def test_who_may_only_look_has_no_buttons_and_cannot_do_without(admin, cloud):
     assert states(cloud, server_id) == ("active", "powering-off")
 
 
-def test_a_server_of_a_cell_that_is_down_has_no_buttons_and_says_so(admin, cloud, browser):
+def test_a_server_of_a_cell_that_is_down_can_be_deleted_and_nothing_else(admin, cloud, browser):
     server_id = two_hosts.booted(admin, cloud)
     health.seen_down(cloud.cells["cell1"].id, "cut off")
     page = text(browser, url(server_id))
     assert "does not answer (cut off)" in page
-    assert not offered(page)
+    assert offered(page) == {"delete"}
+    why = reasons(page)
+    assert {key.removeprefix("os-") for key in RUNS | ALWAYS} <= set(why)
+    assert why["stop"].startswith("cell cell1 does not answer for ")
+    assert why["stop"].endswith("(cut off); only a delete is accepted now, and done when it is back")
     said = browser.post(url(server_id), {"verb": "os-stop"}, follow=True).content.decode()
     assert "stop was refused: Cell cell1 does not answer now" in said
+    ron = staff("ron", "view_instancemapping")
+    assert "What can be done" not in text(ron, url(server_id))
+    assert ron.post(url(server_id), {"verb": "delete"}).status_code == 403
+
+
+def test_a_delete_that_is_asked_for_while_its_cell_is_down_is_done_when_it_is_back(admin, cloud, browser):
+    server_id = two_hosts.booted(admin, cloud)
+    cell = cloud.cells["cell1"]
+    health.seen_down(cell.id, "cut off")
+    said = browser.post(url(server_id), {"verb": "delete"}, follow=True).content.decode()
+    assert "delete was accepted, and is carried out when the cell is back." in said
+    assert not offered(said)
+    assert reasons(said)["delete"] == "it was asked for; it is carried out when the cell is back"
+    assert [entry.change_message for entry in LogEntry.objects.all()] == ["delete"]
+    health.seen_up(cell.id)
+    assert late_deletes.carry_out() == 1
+    cloud.work()
+    assert cloud.history(server_id)[-1].user_id == str(LogEntry.objects.get().user_id)
+    assert states(cloud, server_id) == ("soft-delete", None)
+
+
+def test_a_delete_that_was_offered_while_its_cell_was_down_is_done_at_once_when_it_is_back(admin, cloud, browser):
+    server_id = two_hosts.booted(admin, cloud)
+    said = browser.post(url(server_id), {"verb": "delete"}, follow=True).content.decode()
+    assert "delete was accepted." in said
+    cloud.work()
+    assert states(cloud, server_id) == ("soft-delete", None)
 
 
 def test_a_name_that_is_a_script_is_only_a_name(api, cloud, browser):

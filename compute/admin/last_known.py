@@ -1,0 +1,45 @@
+"""What the pages say of a server whose cell is down: what it was, how old that is, and that nobody knows what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.utils.safestring import SafeString
+
+from cells import admin_look as look
+from cells.models import LastKnown
+from compute import state
+from compute.admin import signs
+
+
+def of(server_ids: Iterable[str]) -> dict[str, LastKnown]:
+    """By server. One query."""
+    return dict(LastKnown.objects.select_related("cell").in_bulk(list(server_ids)))
+
+
+def age(last: LastKnown) -> str:
+    """How long ago it was seen to be so."""
+    return look.age(last.cell.swept_at or last.changed_at)
+
+
+def status(last: LastKnown) -> SafeString:
+    """Grey, whatever it was: the colour of a state is that of now."""
+    word = state.status(last.vm_state, last.task_state or None)
+    return look.label(f"was {word}", look.GREY, signs.STATUS.get(word, ("", ""))[1], f"{age(last)} ago")
+
+
+def rows(last: LastKnown) -> list[tuple[str, Any]]:
+    """For the page of the server."""
+    addresses = [one.get("addr", "") for network in last.addresses.values() for one in network]
+    return [
+        ("Name", last.name),
+        ("Status", status(last)),
+        ("State", f"{last.vm_state} / {last.task_state or 'idle'}"),
+        ("Power", signs.power(last.power_state)),
+        ("Host", last.host or "-"),
+        ("Flavor", last.flavor or "-"),
+        ("Addresses", ", ".join(addresses) or "-"),
+        ("Seen", f"{last.cell.swept_at or last.changed_at:%F %T} UTC ({age(last)} ago)"),
+        ("So since", f"{last.changed_at:%F %T} UTC"),
+    ]
