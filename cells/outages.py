@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
 from django.db import IntegrityError, connections
+from django.db.models import Count, Min
 from django.utils import timezone
 
 from cells.lines import cut_after
@@ -92,6 +93,14 @@ def of(cell_ids: Collection[str], lately: timedelta = HOUR) -> dict[str, list[In
     written = CellOutage.objects.filter(cell__in=cell_ids, confirmed_at__gte=since).exclude(pk__in=known)
     rows = [*written, *ours]
     return {cell_id: _merged(row for row in rows if row.cell_id == cell_id) for cell_id in cell_ids}
+
+
+def open_now() -> dict[str, tuple[int, datetime]]:
+    """How many processes hold each cell to be down, and since when the first of them does. One query."""
+    fresh = timezone.now() - timedelta(seconds=old_after())
+    rows = CellOutage.objects.filter(ended_at=None, confirmed_at__gte=fresh).values_list("cell")
+    found = rows.annotate(count=Count("pk"), since=Min("began_at")).order_by()
+    return {cell_id: (count, since) for cell_id, count, since in found}
 
 
 def _confirm() -> None:

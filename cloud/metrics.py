@@ -102,6 +102,22 @@ CELL_UP = _gauge(
     "cell_up", "1: this part of the cell (database, broker) answers. 0: it does not, and has no other line.",
     "cell", "part",
 )  # fmt: skip
+CELL_ANSWER_SECONDS = _gauge(
+    "cell_answer_seconds", "How long this part of the cell took to answer, at this scrape.", "cell", "part"
+)
+CELL_BREAKERS_OPEN = _gauge(
+    "cell_breakers_open", "Processes (of the API, schedulers) that hold the cell to be down now, and do not ask it; 0 "
+    "is well.", "cell",
+)  # fmt: skip
+CELL_DOWN_SECONDS = _gauge("cell_down_seconds", "Since the first of them saw it go down; 0 is well.", "cell")
+SERVERS_UNKNOWN = _gauge(
+    "servers_unknown", "Servers that are shown as UNKNOWN, as the cell's database does not answer; 0 is well.", "cell"
+)
+LATE_REQUESTS = _gauge(
+    "late_requests", "What was accepted while the cell was down and is not carried out yet: delete, event.",
+    "cell", "kind",
+)  # fmt: skip
+LATE_REQUEST_OLDEST = _gauge("late_request_oldest_seconds", "Age of the oldest of them.", "cell", "kind")
 OPERATIONS = _gauge("operations", "Operations in progress, by their open step.", "cell", "action", "lane", "state")
 OLDEST = _gauge("operation_oldest_seconds", "Age of the oldest of them.", "cell", "action", "lane", "state")
 QUEUE_DEPTH = _gauge("queue_depth", "Messages nobody has taken yet.", "cell", "lane", "host")

@@ -1,9 +1,9 @@
-"""What the cells say of themselves when somebody scrapes: five queries a cell, one look at each broker."""
+"""What the cells say of themselves when somebody scrapes: seven queries a cell, one look at each broker."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -15,8 +15,8 @@ from django.utils import timezone
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from cells import broker_asks, brokers, scatter
-from cells.models import BuildRequest, Cell, HostMapping
+from cells import answers, broker_asks, brokers, outages, scatter
+from cells.models import BuildRequest, Cell, HostMapping, InstanceMapping, LateDelete, LateEvent
 from cloud import log, metrics
 from compute import departures, dispatch, journal
 from compute.models import Instance, Service, Step
@@ -30,8 +30,9 @@ Lines = list[tuple[metrics.Declared, tuple[str, ...], float]]
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What one cell's database says."""
+    """What one cell's database says, and how long it took to answer."""
 
+    seconds: float
     operations: list[tuple[str, str, str, int, datetime]]  # action, lane, state, how many, since when
     services: list[Service]
     servers: list[tuple[str, int]]
@@ -62,6 +63,8 @@ def _lines() -> Lines:
     for cell in cells:
         read = gathered.answers.get(cell.id)
         lines.append((metrics.CELL_UP, (cell.name, "database"), read is not None))
+        if read is not None:
+            lines.append((metrics.CELL_ANSWER_SECONDS, (cell.name, "database"), read.seconds))
         announced = {service.host for service in read.services if service.binary == COMPUTE} if read else set()
         brokers_of[cell.name] = (cell.broker_url, _queues(announced | mapped.get(cell.id, set())))
         if read is not None:
@@ -72,7 +75,7 @@ def _lines() -> Lines:
                 (metrics.DEPARTURES, (cell.name, host, state), count)
                 for host, states in read.departures.items() for state, count in states.items()
             ]  # fmt: skip
-    return lines + _depths(brokers_of)
+    return lines + _down(cells, gathered.down) + _depths(brokers_of)
 
 
 def _global() -> tuple[list[Cell], dict[str, set[str]], list[tuple[str, str, str, int, datetime]]]:
@@ -84,7 +87,8 @@ def _global() -> tuple[list[Cell], dict[str, set[str]], list[tuple[str, str, str
     return list(Cell.objects.order_by("name")), mapped, unplaced
 
 
-def _read(_: Cell) -> Read:
+def _read(cell: Cell) -> Read:
+    seconds = answers.timed(cell)
     open_steps = Step.objects.filter(state__in=journal.OPEN)
     grouped = open_steps.values_list("action__action", "lane", "state").annotate(
         count=Count("action", distinct=True), since=Min("action__started_at")
@@ -94,8 +98,30 @@ def _read(_: Cell) -> Read:
     guests = open_steps.filter(state=Step.State.WAITING, clock__isnull=False, deadline__isnull=False)
     clocks = guests.values_list("host").annotate(count=Count("server_id", distinct=True), first=Min("deadline"))
     return Read(
-        list(grouped.order_by()), services, list(living.order_by()), departures.counts(), list(clocks.order_by())
-    )
+        seconds, list(grouped.order_by()), services, list(living.order_by()), departures.counts(),
+        list(clocks.order_by()),
+    )  # fmt: skip
+
+
+def _down(cells: list[Cell], down: Collection[str]) -> Lines:
+    """What cells that are down mean to users, and what waits until they are back. From the global side alone."""
+    now, lines = timezone.now(), Lines()
+    open_now, names = outages.open_now(), {cell.id: cell.name for cell in cells}
+    living = InstanceMapping.objects.filter(cell__in=down).exclude(queued_for_delete=True).order_by()
+    unknown = dict(living.values_list("cell").annotate(count=Count("pk")))
+    for cell_id, name in names.items():
+        count, since = open_now.get(cell_id, (0, now))
+        lines += [
+            (metrics.CELL_BREAKERS_OPEN, (name,), count), (metrics.CELL_DOWN_SECONDS, (name,), _seconds(since, now)),
+            (metrics.SERVERS_UNKNOWN, (name,), unknown.get(cell_id, 0)),
+        ]  # fmt: skip
+    for kind, model, asked in (("delete", LateDelete, "asked_at"), ("event", LateEvent, "received_at")):
+        waiting = model.objects.filter(cell__in=cells).order_by().values_list("cell")
+        for cell_id, count, since in waiting.annotate(count=Count("pk"), since=Min(asked)):
+            labels = (names[cell_id], kind)
+            lines.append((metrics.LATE_REQUESTS, labels, count))
+            lines.append((metrics.LATE_REQUEST_OLDEST, labels, _seconds(since, now)))
+    return lines
 
 
 def _operations(cell: str, found: Iterable[tuple[str, str, str, int, datetime]]) -> Lines:
@@ -149,18 +175,25 @@ def _depths(brokers_of: dict[str, tuple[str, list[str]]]) -> Lines:
     """All brokers at once, within CELL_TIMEOUT."""
     end, lines = time.monotonic() + settings.CELL_TIMEOUT, Lines()
     asked = {
-        cell: broker_asks.ask(url, "depths", partial(brokers.depths, url, queues))
+        cell: broker_asks.ask(url, "depths", partial(_timed_depths, url, queues))
         for cell, (url, queues) in brokers_of.items() if url
     }  # fmt: skip
     for cell, future in asked.items():
-        depths = broker_asks.collect(future, end)
-        if isinstance(depths, broker_asks.Away):
-            logger.debug("metrics.broker_away", cell=cell, reason=depths.reason)
-            lines.append((metrics.CELL_UP, (cell, "broker"), 0))
+        said = broker_asks.collect(future, end)
+        lines.append((metrics.CELL_UP, (cell, "broker"), not isinstance(said, broker_asks.Away)))
+        if isinstance(said, broker_asks.Away):
+            logger.debug("metrics.broker_away", cell=cell, reason=said.reason)
             continue
-        lines.append((metrics.CELL_UP, (cell, "broker"), 1))
+        seconds, depths = said
+        lines.append((metrics.CELL_ANSWER_SECONDS, (cell, "broker"), seconds))
         lines += [(metrics.QUEUE_DEPTH, (cell, *_lane(queue)), depth) for queue, depth in depths.items()]
     return lines
+
+
+def _timed_depths(url: str, queues: list[str]) -> tuple[float, dict[str, int]]:
+    began = time.monotonic()
+    depths = brokers.depths(url, queues)
+    return time.monotonic() - began, depths
 
 
 def _lane(queue: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from kombu import Connection
 from prometheus_client.parser import text_string_to_metric_families
 
 from cells.context import target_cell
-from cells.models import BuildRequest, Cell, HostMapping
+from cells.models import BuildRequest, Cell, CellOutage, HostMapping, LateDelete, LateEvent
 from cloud.metrics import DECLARED
 from compute import journal
 from compute.models import Service, Step
@@ -208,7 +208,41 @@ def test_a_cell_that_is_away_has_one_line(fleet, down_cell, broker):
     assert up["cell3", "broker"] == 1  # it lives on, and says so
     assert up["cell1", "database"] == 1
     said = [line for line in answer.content.decode().splitlines() if 'cell="cell3"' in line]
-    assert [line.split("{")[0] for line in said] == ["stillwater_cell_up"] * 2 + ["stillwater_queue_depth"]
+    assert [line.split("{")[0].removeprefix("stillwater_") for line in said] == [
+        "cell_up", "cell_up", "cell_answer_seconds", "cell_breakers_open", "cell_down_seconds", "servers_unknown",
+        "queue_depth",
+    ]  # fmt: skip
+
+
+def test_what_a_cell_that_is_down_means_and_what_waits_for_it(fleet, down_cell):
+    now = timezone.now()
+    for number in range(3):
+        rows.mapping(down_cell, f"unknown-{number}")
+    who = {"project_id": "p1", "user_id": "u1", "request_id": "req-1"}
+    LateDelete.objects.create(server_id="d", cell=down_cell, asked_at=now - timedelta(seconds=90), **who)
+    for age in (20, 60):
+        LateEvent.objects.create(
+            server_id="e", cell=down_cell, name="network-changed", status="completed",
+            received_at=now - timedelta(seconds=age), **who,
+        )  # fmt: skip
+    for name, began, confirmed, ended in (
+        ("api 1", 100, 1, None), ("api 2", 95, 2, None), ("api 3", 500, 400, None), ("api 4", 900, 800, 800)
+    ):
+        CellOutage.objects.create(
+            cell=down_cell, seen_by=name, reason="cut off", began_at=now - timedelta(seconds=began),
+            confirmed_at=now - timedelta(seconds=confirmed), ended_at=ended and now - timedelta(seconds=ended),
+        )  # fmt: skip
+    answer = scrape()
+    assert lines("cell_breakers_open", answer) == {("cell0",): 0, ("cell1",): 0, ("cell2",): 0, ("cell3",): 2}
+    assert 100 <= lines("cell_down_seconds", answer)[("cell3",)] < 100 + SECONDS
+    assert lines("servers_unknown", answer) == {("cell0",): 0, ("cell1",): 0, ("cell2",): 0, ("cell3",): 3}
+    assert lines("late_requests", answer) == {("cell3", "delete"): 1, ("cell3", "event"): 2}
+    oldest = lines("late_request_oldest_seconds", answer)
+    assert 90 <= oldest["cell3", "delete"] < 90 + SECONDS
+    assert 60 <= oldest["cell3", "event"] < 60 + SECONDS
+    answered = lines("cell_answer_seconds", answer)
+    assert set(answered) == {("cell0", "database"), ("cell1", "database"), ("cell2", "database")}
+    assert all(0 < seconds < SECONDS for seconds in answered.values())
 
 
 @pytest.mark.parametrize("how", ["refused", "mute"])
@@ -232,7 +266,7 @@ def test_a_hundred_operations_cost_as_many_queries_as_three(fleet, queries):
         operation(fleet["cell1"], "pause", "requests", age=number)
         rows.service(fleet["cell1"], f"more{number}")
     assert queries(scrape) == few
-    assert few <= 3 + 5 * len(fleet)
+    assert few <= 6 + 7 * len(fleet)
 
 
 def test_without_a_token_it_is_for_this_machine(cells):

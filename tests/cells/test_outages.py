@@ -32,7 +32,8 @@ def row(cells):
         return CellOutage.objects.create(
             cell=cells["cell1"], seen_by=name, began_at=now - timedelta(seconds=began),
             ended_at=None if ended is None else now - timedelta(seconds=ended),
-            confirmed_at=now - timedelta(seconds=confirmed if ended is None else ended), **{"reason": "cut off"} | columns,
+            confirmed_at=now - timedelta(seconds=confirmed if ended is None else ended),
+            **({"reason": "cut off"} | columns),
         )  # fmt: skip
 
     return write
