@@ -51,6 +51,8 @@ _start:
     out %ax, %dx
     mov $msg_ready, %si
     call say
+    cmpb $2, ignore             # nobody asks it to: it waits shutdown_delay, and goes to S5
+    je 14f
 4:  hlt                         # woken by the 18.2 Hz timer
     cmpb $0, dirty
     je 12f
@@ -85,7 +87,7 @@ _start:
     call say
     cmpb $0, ignore
     jne 4b
-    movzbw delay, %cx
+14: movzbw delay, %cx
     call sleep_s
     mov $msg_down, %si
     call say

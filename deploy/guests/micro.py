@@ -20,6 +20,7 @@ class Micro:
     shutdown_delay: int = 0  # between the power button and power off
     ready_after: int = 0  # presses before that are lost
     ignore_acpi: bool = False
+    leaves: bool = False  # powers itself off, shutdown_delay after it is ready
     dirty: bool = False  # rewrites 2 MiB of memory 18 times a second
     ticks: bool = False  # counts aloud, about once a second
 
@@ -45,7 +46,7 @@ def build(target: Path, guest: Micro) -> None:
         code = bytearray(sector.read_bytes())
     at = code.index(b"SWPARAMS") + 8
     code[at : at + 5] = bytes(
-        [guest.shutdown_delay, guest.ready_after, guest.ignore_acpi, guest.dirty, guest.ticks]
+        [guest.shutdown_delay, guest.ready_after, 2 if guest.leaves else guest.ignore_acpi, guest.dirty, guest.ticks]
     )
     code[at + 5 : at + 21] = guest.name.encode()[:15].ljust(16, b"\0")
     target.write_bytes(bytes(code).ljust(DISK_BYTES, b"\0"))
