@@ -14,7 +14,7 @@ from cells.context import current_alias
 from cloud import log, metrics
 from compute import host_guests, journal, power_flaps, power_truth, state
 from compute.journal import Entry
-from compute.models import Instance, Service
+from compute.models import Instance, Service, Step
 from compute.models.host import COMPUTE
 from compute.power_truth import OFF, Back, Does, Truth, Verdict
 from compute.state import Move, TaskState, VmState
@@ -85,12 +85,13 @@ def settle(host: str, driver: Driver, seen: Sequence[Difference], *, found_by: s
     if not seen:
         return 0
     _judge(seen, booted=booted)
-    if any(one.back for one in seen) and (booted or not _may_put_back(host)):
-        for one in seen:
-            one.verdict = None if one.back else one.verdict
-    flaps = power_flaps.look([one.instance.uuid for one in seen if one.back])
-    for one in seen:
-        if one.back and flaps.hold(one.instance.uuid):
+    backs = [one for one in seen if one.back]
+    stays = _are_left(host, backs, booted=booted)
+    flaps = power_flaps.look([one.instance.uuid for one in backs if one.instance.uuid not in stays])
+    for one in backs:
+        if one.instance.uuid in stays:
+            one.verdict = None
+        elif flaps.hold(one.instance.uuid):
             one.verdict, one.left_alone = None, True
     found = [one for one in seen if one.is_news or one.acts or flaps.begins(one.instance.uuid)]
     for one in found:
@@ -115,11 +116,19 @@ def _judge(seen: Sequence[Difference], *, booted: bool) -> None:
         one.verdict, one.truth = power_truth.verdict(truth, one.instance.vm_state, one.power_state), f"{truth} ({who})"
 
 
-def _may_put_back(host: str) -> bool:
-    """Not on a host that drains, whose guests are being shut down, or that somebody says is off."""
+def _are_left(host: str, backs: Sequence[Difference], *, booted: bool) -> set[str]:
+    """Who of them is not put back: those for whom something waits for its turn, e.g. a power-update, which goes first.
+
+    All of a host that has just booted, that drains, whose guests are being shut down, or that somebody says is off.
+    """
+    everybody = {one.instance.uuid for one in backs}
+    if not backs or booted:
+        return everybody
     service = Service.objects.filter(binary=COMPUTE, host=host).first()
-    stays = service is not None and service.takes_requests and not service.forced_down
-    return stays and not host_guests.has_open(host)
+    if service is None or not service.takes_requests or service.forced_down or host_guests.has_open(host):
+        return everybody
+    waiting = Step.objects.filter(server_id__in=everybody, state__in=journal.OPEN)
+    return set(waiting.values_list("server_id", flat=True))
 
 
 def _how(instance: Instance, driver: Driver) -> str:

@@ -90,10 +90,8 @@ TABLES: dict[Truth, Table] = {
         **_rows(VmState.ACTIVE, _PAUSED, _follow(VmState.PAUSED)),
         **_rows(VmState.PAUSED, _RUNNING, _follow(VmState.ACTIVE)),
         **_rows(VmState.PAUSED, OFF, _follow(VmState.STOPPED)),
-        **_rows(VmState.STOPPED, _RUNNING, _follow(VmState.ACTIVE)),
-        **_rows(VmState.STOPPED, _PAUSED, _follow(VmState.PAUSED)),
+        **_rows(VmState.STOPPED, _RUNNING, _follow(VmState.ACTIVE)),  # paused: QEMU starts, and runs in a moment
         **_rows(VmState.SUSPENDED, _RUNNING, _follow(VmState.ACTIVE)),
-        **_rows(VmState.SUSPENDED, _PAUSED, _follow(VmState.PAUSED)),
         **_rows(VmState.SUSPENDED, OFF, _follow(VmState.STOPPED)),
         **_rows(VmState.SHELVED, ON, _WARN),
         **_rows(VmState.SOFT_DELETED, ON, _WARN),
@@ -123,11 +121,17 @@ DECIDED = frozenset(pair for table in TABLES.values() for pair in table)  # pair
 
 
 def of(instance: Instance, otherwise: Truth) -> tuple[Truth, str]:
-    """Whose word counts for a server, and who said so. A word nobody knows is no word."""
+    """Whose word counts for a server, and who said so."""
+    word, who = said(instance)
+    return (otherwise, "its host") if word is None else (word, who)
+
+
+def said(instance: Instance) -> tuple[Truth | None, str]:
+    """A server's own word, and where it stands; None: its host's counts. A word nobody knows is no word."""
     for word, who in _said(instance):
         if word in WORDS:
             return Truth(word), who
-    return otherwise, "its host"
+    return None, ""
 
 
 def verdict(truth: Truth, vm_state: str, power_state: PowerState) -> Verdict | None:

@@ -15,7 +15,7 @@ from cells import admin_look as look
 from cells import scatter
 from cells.models import Cell, InstanceMapping
 from cloud.caller import Caller
-from compute import legal, state
+from compute import legal, power_flaps, power_truth, state
 from compute.admin import asks, countdown, last_known, signs, troubles
 from compute.models import Instance, InstanceAction, Step
 
@@ -81,7 +81,7 @@ def context(mapping: InstanceMapping, who: Caller | None = None) -> dict[str, An
         "since": look.down_for(cell.pk) if cell else "",
         "down": down,
         "last": last and {"age": last_known.age(last), "rows": last_known.rows(last)},
-        "known": _known(mapping) + (_columns(instance) if instance else []),
+        "known": _known(mapping) + (_columns(instance) + _power(instance, read.history) if instance else []),
         "fault": instance.fault if instance else None,
         "countdown": _countdown(instance, read) if instance else None,
         "history": read.history,
@@ -179,6 +179,16 @@ def _columns(instance: Instance) -> list[tuple[str, Any]]:
         ("Changed", f"{look.age(instance.updated_at)} ago"),
         ("Deleted", _deleted(instance)),
     ]  # fmt: skip
+
+
+def _power(instance: Instance, history: list[Past]) -> list[tuple[str, Any]]:
+    """Who is right about its power, and whether it is not put back any more."""
+    own, who = power_truth.said(instance)
+    lines: list[tuple[str, Any]] = [("Power truth", f"{own}, says {who}" if own else "as its host says")]
+    if any(power_flaps.is_on(past.action) for past in history):
+        why = "it was put back too often; once nothing changes for a while it is put back again"
+        lines.append(("Put back", look.label("left alone", look.BAD, "✖", why)))
+    return lines
 
 
 def _deleted(instance: Instance) -> str:

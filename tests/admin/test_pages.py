@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from cells.context import target_cell
 from cells.models import BuildRequest, Cell, HostMapping, LastKnown
-from compute.models import Flavor, Instance, KeyPair, Quota
+from compute.models import Flavor, Instance, InstanceAction, KeyPair, Quota
 from tests.admin.conftest import EVIL, action, furnish
 from tests.cells import rows
 
@@ -264,3 +264,16 @@ def test_a_host_of_machines_lists_those_that_are_not_in_use(browser, cells):
     rows.node(cells["cell1"], "metal", hypervisor_hostname="n2", out_of_use="maintenance: fan <broken>", **whole)
     page = browser.get(f"{HOSTS}{mapping.pk}/change/").content.decode()
     assert "2 nodes, 1 taken, 1 out of use<br>n2: maintenance: fan &lt;broken&gt;" in page
+
+
+def test_the_page_of_a_server_says_who_is_right_about_its_power(browser, cells):
+    said, not_said = furnish(cells["cell1"], "h1", 2)
+    with target_cell(cells["cell1"]):
+        Instance.objects.filter(uuid=said).update(metadata={"power_truth": "database"})
+        InstanceAction.objects.filter(server_id=said).update(key="PowerFlaps")
+    page = text(browser, f"{SERVERS}{said}/change/")
+    assert "database, says its metadata" in page
+    assert "✖ left alone" in page
+    page = text(browser, f"{SERVERS}{not_said}/change/")
+    assert "as its host says" in page
+    assert "left alone" not in page

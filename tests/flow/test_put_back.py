@@ -13,6 +13,7 @@ from tests.flow import stories
 from tests.flow.going_down import one_host
 from tests.flow.powers import counted, do, entries, notice, sync, tasks
 from tests.flow.stories import Killed, act
+from tests.flow.test_power_update import say
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +109,18 @@ def test_a_server_with_a_task_is_left_to_it(api, cloud, off):
     cloud.work()
     assert stories.states(cloud, off) == ("stopped", None)
     assert tasks(cloud, off) == ["create", "stop"]
+
+
+def test_a_power_update_that_waits_for_its_turn_goes_first(api, cloud, off):
+    cloud.host_of(off).driver.orders.accept()
+    say(cloud, off, "POWER_OFF")
+    assert sync(cloud, off) == 1
+    assert cloud.row(off).power_state == PowerState.SHUTDOWN
+    assert not entries(cloud, off, "PutBack")
+    cloud.work()
+    assert stories.states(cloud, off) == ("stopped", None)
+    assert sync(cloud, off) == 0
+    stories.settled(cloud)
 
 
 def test_who_stops_it_during_the_look_is_newer_than_the_look(api, cloud, off):
