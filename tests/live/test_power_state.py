@@ -21,7 +21,7 @@ from tests.live.cloud import Cloud, eventually
 from tests.live.vigil import Vigil
 from tests.live.ward import Ward
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 HOSTS = {"host1": "events", "host2": "sync"}
 SETTINGS = {
     "host1": {"STILLWATER_SYNC_POWER_STATE_INTERVAL": "3600"},
