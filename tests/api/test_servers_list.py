@@ -138,6 +138,16 @@ def test_text_is_sorted_the_same_in_every_cell(admin, cells):
     assert len(walk(admin, f"{order}&limit=2")) == 9
 
 
+@pytest.mark.parametrize("key", ["key_name", "display_description"])
+def test_a_server_no_cell_has_yet_is_sorted_with_those_that_have_no_key_either(api, cells, key):
+    column = {"key_name": "key_name", "display_description": "description"}[key]
+    named = server(cells["cell1"], "a", **{column: "m"})
+    without = [server(cells["cell1"], "b"), unplaced("c", key_name=None)]
+    order = f"sort_key={key}&sort_dir=asc"
+    assert walk(api, order) == [*sorted(without), named]
+    assert walk(api, f"{order}&limit=1") == [*sorted(without), named]
+
+
 def test_the_next_link_repeats_the_query_sorted_and_ends_with_the_marker(api, cells):
     newest = server(cells["cell1"], "a")
     server(cells["cell1"], "a", age=1)
