@@ -37,7 +37,11 @@ class Command(BaseCommand):
             arguments.end(self, 2, f"The cell {cell.name} has hosts ({_names(cell)}); use --force.")
         living = cell.servers.filter(Q(queued_for_delete=False) | Q(queued_for_delete__isnull=True)).count()
         if living:
-            arguments.end(self, 3, f"The cell {cell.name} has {living} servers.")
+            arguments.end(
+                self, 3,
+                f"The cell {cell.name} has {living} servers. Delete them first; that is accepted also while the cell "
+                "is down.",
+            )  # fmt: skip
         self._look_inside(cell)
         old = cell.servers.count()
         if old and not options["force"]:

@@ -40,11 +40,15 @@ class Command(BaseCommand):
         limit = arguments.max_count(self, options["max_count"])
         cell = arguments.cell_or_end(self, options["uuid"], code=255)
         mapped, more = 0, False
+        answer = scatter.one(cell, scatter.touch)  # within the deadline, which what follows has not
+        if isinstance(answer, scatter.Down):
+            arguments.end(self, 255, f"The cell {cell.name} does not answer ({answer.reason}).")
         try:
             with target_cell(cell):
                 mapped, more = _map(cell, limit)
         except scatter.AWAY as exc:
-            arguments.end(self, 255, f"The cell {cell.name} does not answer ({type(exc).__name__}).")
+            why = f"The cell {cell.name} does not answer any more ({type(exc).__name__})."
+            arguments.end(self, 255, f"{why} What was mapped until then is kept; run this again.")
         self.stdout.write(f"{mapped} servers mapped.")
         if more:
             arguments.end(self, 1, "More servers are left; run this again.")

@@ -50,7 +50,8 @@ def _verdict(server: str) -> tuple[int, str]:
     where = f"{mapping.cell.name} ({mapping.cell_id})"
     found = scatter.one(mapping.cell, deleted)
     if isinstance(found, scatter.Down):
-        return 0, f"{server} is mapped to {where}, which does not answer ({found.reason}): not verified."
+        going = " Its delete was asked for." if mapping.queued_for_delete else ""
+        return 0, f"{server} is mapped to {where}, which does not answer ({found.reason}): not verified.{going}"
     if found is None and BuildRequest.objects.filter(pk=server).exists():
         return 0, f"The server {server} is on its way into {where}."
     if found is None:
