@@ -16,6 +16,7 @@ from tests.live.cloud import Cloud
 
 HOSTS_PER_CELL = 2
 LIMITS = ("--instances", "2000", "--cores", "4000", "--ram", "4000000")
+OFTEN = {"STILLWATER_SYNC_POWER_STATE_INTERVAL": "2"}  # whoever is harmed, the record is true soon
 QUICK = {
     "spawn": 0.3, "destroy": 0.1, "power_on": 0.2, "power_off": 0.05, "reboot_hard": 0.3, "pause": 0.05,
     "unpause": 0.05, "suspend": 0.3, "resume": 0.3, "snapshot": 0.3, "shutdown": 0.2, "hand_over": 0.3,
@@ -47,6 +48,7 @@ IMAGES = {
     "unsettled": orders(QUICK, fake_settle_fail="always"),
     "unreturned": orders(QUICK, fake_take_back_fail="always"),
     "sticky": orders(QUICK, fake_destroy_fail="1"),
+    "switched": orders(QUICK, fake_power_update_event_accept="1"),  # a power button, and whoever presses it is heard
     **{f"die-{verb}": orders(QUICK, **{f"fake_{verb}_die": "1"}) for verb in DIES},
 }
 
@@ -73,7 +75,7 @@ class Place:
 def opened(*, sqlite: bool) -> Iterator[Place]:
     """Up, with room for everybody and all images; down in the end, and gone unless something was spilled."""
     server = None if sqlite else Server()
-    cloud = Cloud("fake", hosts_per_cell=HOSTS_PER_CELL, **(_databases(server) if server else {}))
+    cloud = Cloud("fake", hosts_per_cell=HOSTS_PER_CELL, **OFTEN, **(_databases(server) if server else {}))
     place = Place(cloud, server)
     try:
         cloud.up()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chaos import points, run
+from tests.chaos import points, power, run
 from tests.chaos.place import Place, opened
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
@@ -28,6 +28,14 @@ def test_a_cloud_that_is_harmed_all_the_time_spills_nothing(place: Place):
     assert not verdict.findings, verdict.culprits
     assert sum(one.accepted is True for one in verdict.asked) >= 80
     assert verdict.deaths >= 4
+
+
+def test_machines_switched_by_hand_while_everything_else_happens_are_on_record_as_they_are(place: Place):
+    tally, _ = power.play(place, rounds=20, seed=1)
+    place.spilled |= bool(tally.wrong)
+    assert not tally.wrong, "\n".join(tally.wrong)
+    assert tally.rounds == 20
+    assert tally.asked["power-update"] >= 40
 
 
 def test_a_process_killed_at_a_bad_moment_spills_nothing(place: Place):

@@ -362,6 +362,27 @@ def test_a_sync_that_looked_before_the_event_does_not_undo_it(api, cloud):
     stands(cloud, server_id, "stopped")
 
 
+def test_what_was_seen_before_somebody_was_quicker_is_not_recorded(api, cloud, monkeypatch):
+    server_id = cloud.boot(api)
+    stories.lead(api, cloud, server_id, ("pause",))
+    host = cloud.host_of(server_id)
+    look = host.driver.power_state
+
+    def looks_while_it_is_unpaused_by_hand(uuid: str) -> PowerState:
+        monkeypatch.undo()
+        seen = look(uuid)
+        host.driver.unpause(uuid)
+        with target_cell(host.cell):
+            power.sync(host.name, host.driver)
+        return seen
+
+    monkeypatch.setattr(host.driver, "power_state", looks_while_it_is_unpaused_by_hand)
+    action = say(cloud, server_id, ON)
+    cloud.work()
+    assert outcome(action) == (None, "the server is active already")
+    stands(cloud, server_id, "active")
+
+
 # -- its host drains, is away, or goes down
 
 
