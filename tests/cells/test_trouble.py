@@ -188,8 +188,10 @@ def threads(cell: Cell) -> int:
 
 
 def test_a_cell_in_trouble_costs_the_others_nothing_and_comes_back(cells, bad, trouble, settings):
-    settings.CELL_TIMEOUT, settings.CELL_RETRY_INTERVAL = 1.0, 60
+    settings.CELL_TIMEOUT, settings.CELL_RETRY_INTERVAL = 2.0, 60
     everybody = [*cells.values(), bad]
+    with ThreadPoolExecutor(CLIENTS) as clients:  # those who will answer have their connections
+        list(clients.map(lambda _: scatter.gather(cells.values(), ask, timeout=30), range(CLIENTS)))
 
     def request(_: int) -> float:
         begun = time.monotonic()
@@ -200,14 +202,14 @@ def test_a_cell_in_trouble_costs_the_others_nothing_and_comes_back(cells, bad, t
 
     with ThreadPoolExecutor(CLIENTS) as clients:
         first = list(clients.map(request, range(CLIENTS)))
-        assert max(first) < settings.CELL_TIMEOUT + 2  # a busy machine's
+        assert max(first) < settings.CELL_TIMEOUT + 5  # a busy machine's
         reason = health.known_down(bad.id)
         assert reason
         assert reason != scatter.BUSY
         later = list(clients.map(request, range(10 * CLIENTS)))
     assert sorted(later)[len(later) // 2] < settings.CELL_TIMEOUT / 2
     assert threads(bad) <= scatter.THREADS_PER_CELL
-    assert trouble.connections() <= scatter.THREADS_PER_CELL
+    until(lambda: trouble.connections() <= scatter.THREADS_PER_CELL)  # those that were given up are being closed
     if trouble.mend:
         trouble.mend()
         settings.CELL_RETRY_INTERVAL = 0.2
