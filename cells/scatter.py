@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -139,8 +140,9 @@ def _ask_one(cell: Cell, ask: Callable[[Cell], T], line: Line) -> T:
     try:
         with target_cell(alias):
             return ask(cell)
-    except AWAY:
+    except AWAY as exc:
         connections[alias].close()
+        _drop_sockets(exc)
         raise
     except ProgrammingError as exc:
         if getattr(exc.__cause__, "sqlstate", "") == UNDEFINED_TABLE:
@@ -148,6 +150,14 @@ def _ask_one(cell: Cell, ask: Callable[[Cell], T], line: Line) -> T:
         raise
     finally:
         line.close()
+
+
+def _drop_sockets(failed: BaseException) -> None:
+    """Of a connection that did not come about: the frames of its traceback hold one until some garbage collection."""
+    error: BaseException | None = failed
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__
 
 
 def _must_be_there(alias: str) -> None:
