@@ -42,6 +42,8 @@ def page(found: dict[str, Any]) -> str:
     ]
     if "down" in found:
         parts.append(bounds.page(found["down"]))
+    if "events" in found:
+        parts.append(events(found["events"]))
     if "lists" in found:
         parts.append(_lists(found["lists"]))
     if "boots" in found:
@@ -69,6 +71,25 @@ def _lists(rows: list[dict[str, Any]]) -> str:
             f"| {row['floor_ms']:.1f} ms | {row['http_ms']:.1f} ms | **{row['ratio']:.1f}** "
             f"| {row['in_process_ms']:.1f} ms | {row['ratio_in_process']:.1f} |\n"
         )
+    return text
+
+
+def events(found: dict[str, Any]) -> str:
+    """External events: one table."""
+    codes = ", ".join(f"{count} x {code}" for code, count in sorted(found["codes"].items()))
+    text = (
+        "## 1,000 external events in one request\n\n"
+        f"`power-update` for servers of {found['cells']} cells ({found['servers']:,} servers, PostgreSQL), through\n"
+        f"one gunicorn process, with ten unknown servers and ten bad tags: {codes}, in every case. One cell refuses\n"
+        "connections, or accepts them and never answers; \"first\" is the request that finds that out, and its events\n"
+        f"of that cell are kept. The floor is the rows of one batch by plain SQL, a transaction for each cell:\n"
+        f"{found['floor_ms']:.0f} ms.\n\n"
+        "| one cell | first | p50 | slowest | ratio to the floor |\n|---|---:|---:|---:|---:|\n"
+    )
+    for name, row in found["measured"].items():
+        first = f"{row['first_ms']:.0f} ms" if "first_ms" in row else "-"
+        ratio = row["p50_ms"] / found["floor_ms"]
+        text += f"| {name} | {first} | {row['p50_ms']:.0f} ms | {row['max_ms']:.0f} ms | **{ratio:.1f}** |\n"
     return text
 
 

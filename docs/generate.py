@@ -247,10 +247,26 @@ def _table(columns: tuple[str, ...], rows: Any) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
+def external_events() -> str:
+    """What may be said of a server."""
+    from compute import actions, microversion  # noqa: PLC0415
+    from compute.external_events import names  # noqa: PLC0415
+
+    rows = []
+    for kind in names.KINDS.values():
+        action = actions.named(kind.action)
+        shown = " or ".join(f"`{name}`" for name in kind.tags.values() or [action.name]) if action.is_shown else ""
+        heard = "its host; while it moves, both" if kind.both_hosts else "its host"
+        tag = f"{kind.about}, needed" if kind.needs_tag else kind.about
+        rows.append((f"`{kind.name}`", microversion.text(kind.since), tag, heard, shown))
+    return _table(("name", "since", "tag", "heard by", "action in the history"), rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "settings": settings, "moves": moves, "drawing": drawing, "statuses": statuses, "follows": follows,
     "steps": steps, "server-actions": server_actions, "routes": routes, "commands": commands,
     "metrics": metrics, "bad-weather": bad_weather, "kill-points": kill_points, "kinds-of-work": kinds_of_work,
+    "external-events": external_events,
 }  # fmt: skip
 
 

@@ -49,10 +49,11 @@ class Server:
         """Without a database name."""
         return f"postgresql://stillwater:{self._password}@127.0.0.1:{self.port}"
 
-    def create(self, name: str) -> None:
-        """A database of this name."""
+    def create(self, name: str, like: str = "template1") -> None:
+        """A database of this name, with the tables of another one, to which nobody is connected."""
+        made = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(like))
         with psycopg.connect(f"{self.url}/postgres", autocommit=True) as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            connection.execute(made)
 
     def start(self) -> None:
         """Until it answers. Raises Failed, also while processes of its killed life have not ended yet."""

@@ -1,0 +1,161 @@
+"""1,000 external events in one request, over ten cells of which one is down, with unknown servers and bad tags.
+
+Ten cells on one PostgreSQL server; one is reached through a proxy that refuses, or says nothing, for the first time or
+not. The floor is what is written, in so many transactions, by plain SQL.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import statistics
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from django.conf import settings
+from django.db import connections, transaction
+
+from bench import rows, world
+from bench.place import PROJECT
+from bench.proxy import Proxy
+from cells.context import target_cell
+from cells.models import CELL0, Cell, InstanceMapping
+from compute.models import Instance
+from deploy.local.ports import any_free
+from deploy.local.postgres import Server
+
+CELLS, SERVERS, EVENTS, UNKNOWN, BAD, TIMES = 10, 2000, 1000, 10, 10, 7
+PATH = "/compute/v2.1/os-server-external-events"
+COLUMNS = (
+    "server_id, action, key, request_id, user_id, project_id, params, started_at, updated_at, outcome"
+), "%s, 'stop', 'Floor', %s, 'u', 'p', %s, now(), now(), ''"
+STEP = (
+    "action_id, server_id, name, event, host, lane, state, worker, incarnation, attempts, queued_at, sends, details, "
+    "traceback"
+), "%s, %s, 'power_update', 'compute_power_update', 'h', 'ops', 'queued', '', '', 0, now(), 1, '', ''"
+
+
+def run(state: Path, server: Server) -> dict[str, Any]:
+    """Milliseconds of each case, the codes, and the floor."""
+    token, proxy = world.token(), None
+    try:
+        proxy, by_cell = _cells(server)
+        measured = {}
+        with world.gunicorn(state, any_free(), processes=1) as url:
+            _send(url, token, by_cell, {})  # warm
+            measured["all up"] = _figures([_send(url, token, by_cell, {}) for _ in range(TIMES)])
+            for harm in ("refuse", "silent"):
+                proxy.order(harm)
+                first = _send(url, token, by_cell, {})
+                later = [_send(url, token, by_cell, {}) for _ in range(TIMES)]
+                measured[harm] = _figures(later) | {"first_ms": round(first * 1000, 1)}
+                proxy.order("up")
+                _until_back(url, token, next(iter(by_cell.values())))
+            codes: dict[str, int] = {}
+            _send(url, token, by_cell, codes)
+        return {
+            "cells": CELLS, "servers": SERVERS, "events": EVENTS, "codes": codes, "measured": measured,
+            "timeout_s": settings.CELL_TIMEOUT, "floor_ms": _floor(by_cell),
+        }  # fmt: skip
+    finally:
+        if proxy is not None:
+            proxy.end()
+        connections.close_all()
+        shutil.rmtree(state, ignore_errors=True)
+
+
+def _cells(server: Server) -> tuple[Proxy, dict[str, list[str]]]:
+    """Databases and servers; the road to the first cell, and ids of servers by cell."""
+    proxy, by_cell = None, {}
+    for index in range(CELLS + 1):
+        cell_id = str(uuid4()) if index else CELL0
+        server.create(f"events_cell{index}", like="events_cell0" if index else "template1")
+        url = f"{server.url}/events_cell{index}"
+        if index == 1:
+            proxy = Proxy(server.port)
+            url = url.replace(f":{server.port}/", f":{proxy.port}/")
+        cell = Cell.objects.create(id=cell_id, name=f"cell{index}", database_url=url)
+        with target_cell(cell) as alias:
+            if index:
+                rows.fill(range(index - 1, SERVERS, CELLS))
+                by_cell[cell_id] = _map(cell)
+            else:
+                world.migrate(alias)
+        connections[alias].close()
+    assert proxy is not None
+    return proxy, by_cell
+
+
+def _map(cell: Cell) -> list[str]:
+    servers = list(Instance.objects.values_list("uuid", "created_at"))
+    InstanceMapping.objects.bulk_create((InstanceMapping(
+        server_id=uuid, cell=cell, project_id=PROJECT, user_id="u", created_at=born,
+    ) for uuid, born in servers), batch_size=500)  # fmt: skip
+    return [uuid for uuid, _ in servers]
+
+
+def _events(by_cell: dict[str, list[str]]) -> list[dict[str, str]]:
+    each = (EVENTS - UNKNOWN - BAD) // CELLS
+    good = [(uuid, "POWER_OFF") for servers in by_cell.values() for uuid in servers[:each]]
+    bad = [(servers[each], "POWER") for servers in by_cell.values()]
+    unknown = [(str(uuid4()), "POWER_ON") for _ in range(UNKNOWN)]
+    return [{"name": "power-update", "server_uuid": uuid, "tag": tag} for uuid, tag in (*unknown, *good, *bad)]
+
+
+def _send(url: str, token: str, by_cell: dict[str, list[str]], codes: dict[str, int]) -> float:
+    """Seconds from the request to its last byte; every code is what it has to be."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    headers = {"X-Auth-Token": token, "OpenStack-API-Version": "compute 2.76", "Content-Type": "application/json"}
+    body = json.dumps({"events": _events(by_cell)})
+    begun = time.perf_counter()
+    connection.request("POST", PATH, body, headers)
+    answer = connection.getresponse()
+    said = answer.read()
+    seconds = time.perf_counter() - begun
+    connection.close()
+    found = Counter(str(one["code"]) for one in json.loads(said)["events"])
+    if answer.status != 207 or found != {"200": EVENTS - UNKNOWN - BAD, "404": UNKNOWN, "400": BAD}:
+        raise RuntimeError(f"{answer.status}: {found}")
+    codes.update(found)
+    return seconds
+
+
+def _until_back(url: str, token: str, servers: list[str]) -> None:
+    """Until the API finds a server of the cell that was down."""
+    deadline = time.monotonic() + 60
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    while time.monotonic() < deadline:
+        connection.request("GET", f"/compute/v2.1/servers/{servers[0]}", headers={
+            "X-Auth-Token": token, "OpenStack-API-Version": "compute 2.96"})  # fmt: skip
+        if b"UNKNOWN" not in connection.getresponse().read():
+            connection.close()
+            return
+        time.sleep(0.1)
+    raise RuntimeError("the cell is not found back")
+
+
+def _figures(times: list[float]) -> dict[str, float]:
+    return {"p50_ms": round(statistics.median(times) * 1000, 1), "max_ms": round(max(times) * 1000, 1)}
+
+
+def _floor(by_cell: dict[str, list[str]]) -> float:
+    """The rows of one batch, one transaction for each cell, one after the other; milliseconds."""
+    each, spent = (EVENTS - UNKNOWN - BAD) // CELLS, 0.0
+    for cell in Cell.objects.filter(pk__in=by_cell):
+        with target_cell(cell) as alias:
+            connections[alias].ensure_connection()
+            begun = time.perf_counter()
+            with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+                for uuid in by_cell[cell.pk][:each]:
+                    action = f"INSERT INTO compute_instanceaction ({COLUMNS[0]}) VALUES ({COLUMNS[1]}) RETURNING id"
+                    cursor.execute(action, [uuid, f"req-{uuid}", "{}"])
+                    cursor.execute(
+                        f"INSERT INTO compute_step ({STEP[0]}) VALUES ({STEP[1]})", [cursor.fetchone()[0], uuid]
+                    )
+            spent += time.perf_counter() - begun
+    return round(spent * 1000, 1)
