@@ -132,7 +132,7 @@ def _until_back(url: str, token: str, servers: list[str]) -> None:
     while time.monotonic() < deadline:
         connection.request("GET", f"/compute/v2.1/servers/{servers[0]}", headers={
             "X-Auth-Token": token, "OpenStack-API-Version": "compute 2.96"})  # fmt: skip
-        if b"UNKNOWN" not in connection.getresponse().read():
+        if b'"status":"UNKNOWN"' not in connection.getresponse().read():
             connection.close()
             return
         time.sleep(0.1)

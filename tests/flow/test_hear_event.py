@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 
+import pytest
 import structlog
 from django.utils import timezone
 
 from cells.context import target_cell
+from compute import actions
 from compute.external_events import heard
+from compute.lifecycle import Run
 from compute.models import InstanceAction
+from compute.virt.base import NotSupported
 from tests.flow import stories
 
 PATH = "/os-server-external-events"
@@ -47,6 +52,23 @@ def test_it_waits_for_its_turn_and_goes_where_the_server_went(api, admin, cloud)
     assert cloud.host_of(server_id).begin(cloud.queued()[0][1].pk) is None
     cloud.host_of(server_id).finish(begun)
     cloud.work()
+    stories.settled(cloud)
+
+
+@pytest.mark.parametrize("said", [{"name": "network-changed"}, {"name": "volume-extended", "tag": "v"}])
+@pytest.mark.parametrize("heard_already", [False, True])
+def test_a_host_killed_while_it_hears_does_so_again_in_its_next_life(api, admin, cloud, said, heard_already):
+    server_id = cloud.boot(api)
+    assert say(admin, server_id, **said).status_code == 200
+    host = cloud.host_of(server_id)
+    begun = host.begin(stories.only_step(cloud).pk)
+    if heard_already:
+        with target_cell(host.cell), suppress(NotSupported):
+            action = actions.named(begun.action.key)
+            getattr(action, begun.name)(Run(cloud.row(server_id), begun.action, begun, host.driver))
+    assert host.restart() == 1
+    cloud.work()
+    assert stories.states(cloud, server_id) == ("active", None)
     stories.settled(cloud)
 
 

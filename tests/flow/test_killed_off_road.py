@@ -88,6 +88,7 @@ OF_RESIZED = {("Delete", "forget_source")}  # test_resize.py, too
 ELSEWHERE |= {"CreateBackup", "SoftDelete", "Restore"}  # test_create_backup.py, test_soft_delete.py, test_restore.py
 ELSEWHERE |= {"HostShutdown", "HostStart"}  # test_host_shutdown_killed.py, test_host_start.py
 ELSEWHERE |= {"PutBack"}  # test_put_back.py
+ELSEWHERE |= {"HearEvent", "ExtendVolume", "PowerUpdate"}  # test_hear_event.py, test_power_update_killed.py
 # test_rescue.py and its neighbours
 ELSEWHERE |= {"Rescue", "Unrescue", "Shelve", "ShelveOffload", "Unshelve", "DropShelvedImage"}
 
