@@ -38,7 +38,8 @@ from deploy.local.ports import any_free
 from deploy.local.progress import Failed, wait_for
 from deploy.local.state import ROOT, require
 
-START_SECONDS, STOP_SECONDS, NODE_SECONDS, HTTP_SECONDS = 60, 30, 60, 30
+START_SECONDS, STOP_SECONDS, NODE_SECONDS, HTTP_SECONDS = 150, 60, 60, 30
+USER = "stillwater"
 ADVICE = "Run deploy/bootstrap.sh --tests, which installs it."
 MACHINE = {"cpus": 4, "memory_mb": 8192, "local_gb": 100, "cpu_arch": "x86_64"}
 Section = Mapping[str, object]
@@ -79,7 +80,7 @@ class Ironic:
     def __init__(self, **sections: Section) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="sw-ironic-", dir="/tmp"))
         self._port = any_free()
-        self._sections = sections
+        self._sections, self._password = sections, ""
         self._process: subprocess.Popen[bytes] | None = None
         self._http = requests.Session()
         self._http.headers["X-OpenStack-Ironic-API-Version"] = "latest"
@@ -124,10 +125,11 @@ class Ironic:
         self._process.wait(STOP_SECONDS)
         self._process = None
 
-    def restart(self, sig: signal.Signals = signal.SIGKILL, **sections: Section) -> None:
-        """Anew with other sections; those not named are as usual. Nodes stay."""
+    def restart(self, sig: signal.Signals = signal.SIGKILL, password: str = "", **sections: Section) -> None:
+        """Anew with other sections; those not named are as usual. Nodes stay. `password`: USER has to log in."""
         self.stop(sig)
-        self._sections = sections
+        self._sections, self._password = sections, password
+        self._http.auth = (USER, password) if password else None
         self.start()
 
     def end(self) -> None:
@@ -287,6 +289,11 @@ class Ironic:
     def _configure(self) -> None:
         conf = RawConfigParser(default_section="")
         usual = self._usual()
+        if self._password:
+            file = self.folder / "htpasswd"
+            file.write_text(f"{USER}:{_hashed(self._password)}\n")
+            login = {"auth_strategy": "http_basic", "http_basic_auth_user_file": str(file)}
+            usual["DEFAULT"] = {**usual["DEFAULT"], **login}
         for name in usual | self._sections:
             section = {**usual.get(name, {}), **self._sections.get(name, {})}
             conf[name] = {option: str(value) for option, value in section.items()}
@@ -310,6 +317,14 @@ class Ironic:
                           "force_power_state_during_sync": "false"},
             "nova": {} if "nova" in self._sections else SILENT,
         }  # fmt: skip
+
+
+def _hashed(password: str) -> str:
+    """As Ironic wants it; it has what that takes."""
+    code = "import bcrypt, sys; print(bcrypt.hashpw(sys.stdin.buffer.read(), bcrypt.gensalt(4)).decode())"
+    python = require(str(home() / "bin/python"), ADVICE)
+    done = subprocess.run([python, "-c", code], input=password, capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.strip()
 
 
 def home() -> Path:

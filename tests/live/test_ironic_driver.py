@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -31,13 +32,13 @@ from compute.virt.base import (
 from compute.virt.clock import Clock
 from compute.virt.ironic.node import InMaintenance
 from compute.virt.keeper import Keeper
-from deploy.local.ironic import Ironic
+from deploy.local.ironic import USER, Ironic
 from deploy.local.ports import any_free
 from deploy.local.progress import wait_for
 from deploy.local.state import ROOT
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
-HOST, SECONDS = "metal1", 30.0
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+HOST, SECONDS = "metal1", 60.0
 IMAGE = Image("5d1a3f2e-0000-4000-8000-000000000001", "raw")
 
 
@@ -502,3 +503,47 @@ def test_an_ironic_that_is_away_may_be_asked_again_later(metal: Metal, tmp_path:
         with pytest.raises(HypervisorUnavailable):
             verb()
     assert away.power_update_event(guest.uuid, PowerState.SHUTDOWN) is PowerState.SHUTDOWN
+
+
+def test_an_ironic_may_want_a_password_and_answer_in_pages(
+    metal: Metal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    metal.ironic.enroll(3)
+    with_password(metal.ironic, "secret", tmp_path, monkeypatch)
+    try:
+        options = {"hostname": HOST, "state_dir": tmp_path}
+        by_url = {**options, "url": metal.ironic.url, "username": USER}
+        for way in ({**by_url, "password": "secret"}, {**options, "cloud": "metal"}):
+            metal.made.append(load("ironic", **way))
+            asked = len(metal.ironic.asked())
+            assert len(metal.driver.nodes()) == 3
+            pages = [line for line in metal.ironic.asked()[asked:] if line.startswith("GET /v1/nodes?")]
+            assert len(pages) == 2
+        metal.made.append(load("ironic", **by_url, password="wrong"))
+        with pytest.raises(HypervisorUnavailable):
+            metal.driver.nodes()
+    finally:
+        metal.ironic.restart()
+
+
+def with_password(ironic: Ironic, password: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on Ironic wants one, and clouds.yaml knows it."""
+    ironic.restart(password=password, api={"max_limit": 2})
+    auth = {"endpoint": ironic.url, "username": USER, "password": password}
+    way = {"auth_type": "http_basic", "auth": auth, "baremetal_endpoint_override": ironic.url}
+    (folder / "clouds.yaml").write_text(json.dumps({"clouds": {"metal": way}}))
+    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(folder / "clouds.yaml"))
+
+
+def test_an_ironic_that_restarts_while_a_machine_is_deployed_is_waited_for(metal: Metal):
+    """What it did not end is given back, and may be tried elsewhere."""
+    (node,) = metal.ironic.enroll(driver="machines")
+    metal.ironic.machine(node, deploys=30)
+    guest = metal.guest(node)
+    with ThreadPoolExecutor(1) as pool:
+        spawning = pool.submit(metal.driver.spawn, guest, no_image)
+        metal.ironic.wait(node, provision_state="deploying")
+        metal.ironic.restart()
+        with pytest.raises(VirtError, match="was not deployed"):
+            spawning.result(SECONDS)
+    assert metal.ironic.wait(node, provision_state="available")["instance_uuid"] is None

@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import openstack
@@ -97,16 +98,22 @@ class Ironic:
         return "; ".join(f"{name}: {check.get('reason')}" for name, check in checks if check.get("result") is False)
 
     def until(self, look: Callable[[], Seen], done: Callable[[Seen], bool], until: float) -> Seen:
-        """The first look that is `done`; `until` by the monotonic clock. Raises OperationTimedOut."""
-        pause = PAUSE
-        while not done(node := look()):
+        """The first look that is `done`; `until` by the monotonic clock. Raises OperationTimedOut.
+
+        An Ironic that is away meanwhile is no answer: what was begun there goes on, or is seen when it is back.
+        """
+        pause, seen = PAUSE, "it does not answer"
+        while True:
+            with suppress(HypervisorUnavailable):
+                node = look()
+                if done(node):
+                    return node
+                seen = f"node {node.id} is {node.state}, {node.power or 'power unknown'}" if node else "no node"
             left = until - time.monotonic()
             if left <= 0:
-                where = f"node {node.id} is {node.state}, {node.power or 'power unknown'}" if node else "no node"
-                raise OperationTimedOut(f"Ironic took too long: {where}")
+                raise OperationTimedOut(f"Ironic took too long: {seen}")
             time.sleep(min(pause, left))
             pause = min(pause * 1.5, LONGEST_PAUSE)
-        return node
 
     def close(self) -> None:
         """Let go of its connections."""
