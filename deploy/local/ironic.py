@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -51,6 +52,7 @@ machine = stillwater_machines:MachinePower
 [ironic.hardware.interfaces.deploy]
 machine = stillwater_machines:MachineDeploy
 """
+REQUEST = re.compile(r" ironic\.api \[[^\]]*\] \S+ - (\w+ \S+ - \d+)")  # in its log
 SILENT = {"send_power_notifications": "false"}
 FAKE, NONE = (
     ("boot", "deploy", "management", "power", "rescue"),
@@ -144,8 +146,7 @@ class Ironic:
 
     def asked(self) -> list[str]:
         """Every request its API had since it was made, oldest first: "GET /v1/nodes/… - 200"."""
-        lines = (line for line in self.log().splitlines() if " ironic.api [" in line)
-        return [line.partition(" - - - - - -] ")[2].split(" - ", 1)[1].rsplit(" (", 1)[0] for line in lines]
+        return REQUEST.findall(self.log())
 
     # -- its nodes
 
