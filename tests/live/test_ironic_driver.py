@@ -191,6 +191,15 @@ def test_one_killed_when_it_had_reserved_its_node_goes_on_there(metal: Metal):
     assert metal.ironic.node(node)["provision_state"] == "active"
 
 
+def test_a_server_that_is_tried_on_another_node_leaves_the_first_one_first(metal: Metal):
+    first, second = metal.ironic.enroll(2, driver="machines")
+    guest = metal.guest(second)
+    metal.ironic.change(first, instance_uuid=guest.uuid)
+    metal.driver.spawn(guest, no_image)
+    assert metal.ironic.node_of(guest.uuid)["uuid"] == second
+    assert metal.ironic.node(first)["instance_uuid"] is None
+
+
 def test_of_two_that_want_a_node_one_has_it_and_the_other_may_look_elsewhere(metal: Metal):
     (node,) = metal.ironic.enroll(driver="machines")
     guests, drivers = [metal.guest(node), metal.guest(node)], [metal.driver, metal.restarted()]

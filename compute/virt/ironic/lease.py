@@ -37,7 +37,11 @@ class Lease:
         One that cannot be deployed is given back.
         """
         until = time.monotonic() + self._seconds
-        node = self._ironic.node_of(guest.uuid) or self._reserved(guest, until)
+        node = self._ironic.node_of(guest.uuid)
+        if node is not None and guest.node not in (node.id, ""):  # an earlier try, which could not let go of it
+            self._give_back(guest.uuid)
+            node = None
+        node = node or self._reserved(guest, until)
         node.must_not_be_maintained()
         if node.state in FREE:
             self._deploy(node, guest)
