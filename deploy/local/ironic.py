@@ -312,7 +312,7 @@ class Ironic:
                 "enabled_hardware_types": "fake-hardware,machines", "default_rescue_interface": "fake", **enabled,
             },
             "api": {"host_ip": "127.0.0.1", "port": self._port},
-            "database": {"connection": f"sqlite:///{self.folder}/ironic.sqlite"},
+            "database": {"connection": f"sqlite:///{self.folder}/ironic.sqlite", "sqlite_synchronous": "false"},
             "conductor": {"automated_clean": "false", "sync_power_state_interval": 2, "power_state_sync_max_retries": 1,
                           "power_failure_recovery_interval": 2,
                           "force_power_state_during_sync": "false"},
