@@ -10,6 +10,7 @@ import threading
 from django.conf import settings
 
 from compute import host_guests, power
+from compute.virt.base import Driver
 from tasks import hostboot, worker
 
 _due = threading.Event()
@@ -19,7 +20,7 @@ def after_start(me: worker.Worker) -> None:
     """What went off with the machine is on record, and comes back. In the targeted cell."""
     if me.driver is None:
         return
-    if with_host():
+    if with_host(me.driver):
         host_guests.call_off(me.host, "the host went down before its turn")
     sync(me)
     hostboot.remember(settings.HOST_STATE)
@@ -27,14 +28,14 @@ def after_start(me: worker.Worker) -> None:
     look(me)
 
 
-def with_host() -> bool:
+def with_host(driver: Driver) -> bool:
     """Whether who is found off went off with the host: the machine booted, or somebody stops its guests."""
-    return hostboot.happened(settings.HOST_STATE)
+    return not driver.guests_live_elsewhere and hostboot.happened(settings.HOST_STATE)
 
 
 def sync(me: worker.Worker) -> int:
     """By the clock, in the targeted cell."""
-    return power.sync(me.host, me.driver, booted=with_host()) if me.driver is not None else 0
+    return power.sync(me.host, me.driver, booted=with_host(me.driver)) if me.driver is not None else 0
 
 
 def when_open() -> None:

@@ -128,6 +128,6 @@ def _noticed(event: GuestEvent) -> None:
     try:
         close_old_connections()  # this thread lives long, and its database may have been away
         with tracker.doing(Kind.EVENT, "power event"), target_cell(me.alias):
-            power.noticed(me.host, me.driver, event, booted=comeback.with_host())
+            power.noticed(me.host, me.driver, event, booted=comeback.with_host(me.driver))
     except Error as error:
         logger.warning("power.event_not_recorded", server=event.uuid, error=repr(error))  # the sync will

@@ -20,6 +20,7 @@ from compute import emptying, gone, last_known, late_deletes, reclaim, recovery,
 from compute.actions import delete
 from compute.external_events import heard, late
 from compute.scheduler import place, uncounted, unfilled, ungrouped
+from compute.virt.base import VirtError
 from tasks import comeback, inventory, worker
 from tasks.tracker import Kind, tracker
 
@@ -130,5 +131,7 @@ def _run(one: Periodic, me: worker.Worker) -> None:
                 one.work(me)
     except DatabaseError as error:
         logger.warning("periodic.database_away", name=one.name, error=repr(error))
+    except VirtError as error:
+        logger.warning("periodic.hypervisor_away", name=one.name, error=repr(error))
     except Exception:
         logger.exception("periodic.failed", name=one.name)

@@ -62,6 +62,8 @@ __all__ = [
 class Driver(ABC):
     """One hypervisor. All verbs may be called from many threads at once, on different guests."""
 
+    guests_live_elsewhere: bool = False  # machines: they stay on when the one this worker runs on goes down
+
     @abstractmethod
     def facts(self) -> HostFacts:
         """What this host offers, read afresh."""

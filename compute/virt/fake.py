@@ -59,6 +59,7 @@ class FakeDriver(Migration, Rescue, Button, Ending, Driver):
         resource_class: str = "",
     ) -> None:
         self.machines = Nodes(nodes, resource_class)
+        self.guests_live_elsewhere = bool(resource_class)
         self.orders = orders if isinstance(orders, Orders) else Orders(orders)
         self._facts = (hostname, vcpus, memory_mb, disk_gb, host_ip)
         self._started = time.monotonic()

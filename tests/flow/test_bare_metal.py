@@ -7,8 +7,9 @@ import pytest
 from cells.context import target_cell
 from compute import departures, emptying, forecast, host_guests, nodes
 from compute.models import ComputeNode, Flavor, InstanceAction
+from tasks import comeback, hostboot
 from tests.api.queries import counted
-from tests.flow import machines, stories
+from tests.flow import going_down, machines, stories
 from tests.flow.stories import act, message
 from tests.flow.two_hosts import LIVE
 
@@ -307,3 +308,16 @@ def test_each_node_is_a_hypervisor_and_they_share_a_service(admin, cloud, metal,
     assert [one["binary"] for one in services] == ["nova-compute"]
     statistics = admin.get("/os-hypervisors/statistics", version="2.53").json()["hypervisor_statistics"]
     assert (statistics["count"], statistics["running_vms"]) == (5, 1)
+
+
+def test_a_machine_found_off_after_its_worker_was_booted_did_not_go_down_with_it(cloud, metal, boot, settings, tmp_path):
+    settings.HOST_STATE = tmp_path
+    row = cloud.row(boot())
+    hostboot.announce(tmp_path)
+    metal.driver.cut_power(row.uuid)
+    assert comeback.with_host(cloud.hosts["host1"].driver)
+    assert not comeback.with_host(metal.driver)
+    with target_cell(metal.cell):
+        assert comeback.sync(going_down.process(metal)) == 1
+    row = cloud.row(row.uuid)
+    assert (row.vm_state, row.resumes_with_host) == ("stopped", False)

@@ -110,13 +110,13 @@ def test_guests_that_somebody_turned_off_as_the_cell_was_away_come_back_though_t
         host.driver.power_off(server_id, timeout=5)
     with target_cell(host.cell):
         event = GuestEvent(told, PowerState.SHUTDOWN, "shutdown")
-        power.noticed("host1", host.driver, event, booted=comeback.with_host())
+        power.noticed("host1", host.driver, event, booted=comeback.with_host(host.driver))
         assert comeback.sync(process(host)) == 1
     assert flagged(cloud) == {found, told}
     assert come_back(cloud) == 0
     comeback.when_open()
     assert come_back(cloud) == 2
-    assert not comeback.with_host()
+    assert not comeback.with_host(host.driver)
     settled(cloud)
 
 

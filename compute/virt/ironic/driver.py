@@ -33,6 +33,8 @@ class IronicDriver(Ending, Lease, Driver):
     A node in maintenance is left alone: its power state is NOSTATE, and verbs raise InMaintenance.
     """
 
+    guests_live_elsewhere = True
+
     def __init__(
         self,
         hostname: str,
