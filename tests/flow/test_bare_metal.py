@@ -310,7 +310,7 @@ def test_each_node_is_a_hypervisor_and_they_share_a_service(admin, cloud, metal,
     assert (statistics["count"], statistics["running_vms"]) == (5, 1)
 
 
-def test_a_machine_found_off_after_its_worker_was_booted_did_not_go_down_with_it(cloud, metal, boot, settings, tmp_path):
+def test_a_machine_found_off_when_its_worker_was_booted_went_off_by_itself(cloud, metal, boot, settings, tmp_path):
     settings.HOST_STATE = tmp_path
     row = cloud.row(boot())
     hostboot.announce(tmp_path)
