@@ -31,16 +31,18 @@ def keep(events: Sequence[tuple[str, Event]]) -> None:
     with transaction.atomic(using="default"):
         # one at a time keeps something for a cell, so that a repeat sees what it repeats
         list(Cell.objects.select_for_update(no_key=True).filter(pk__in=cells).order_by("pk").values_list("pk"))
+        since = min(event.received_at for _, event in events) - repeats.WITHIN
+        lately = LateEvent.objects.filter(cell__in=cells, server_id__in=servers, received_at__gte=since)
         lines: dict[str, list[Entry]] = defaultdict(list)
-        for row in LateEvent.objects.filter(cell__in=cells, server_id__in=servers).order_by("pk"):
-            event = _event(row)
-            lines[row.server_id].append(Entry(event.said, event.received_at))
-        said: dict[tuple[str, str], list[Event]] = defaultdict(list)
+        columns = lately.order_by("pk").values_list("server_id", "request_id", "name", "tag", "received_at")
+        for server_id, *said, received_at in columns:
+            lines[server_id].append(Entry((said[0], said[1], said[2]), received_at))
+        asked: dict[tuple[str, str], list[Event]] = defaultdict(list)
         for cell_id, event in events:
-            said[cell_id, event.server_id].append(event)
+            asked[cell_id, event.server_id].append(event)
         LateEvent.objects.bulk_create(
             _row(cell_id, event)
-            for (cell_id, server_id), asked in said.items() for event in repeats.unheard(asked, lines[server_id])
+            for (cell_id, server_id), new in asked.items() for event in repeats.unheard(new, lines[server_id])
         )  # fmt: skip
     for cell_id in cells:
         count = sum(1 for one, _ in events if one == cell_id)
