@@ -9,6 +9,7 @@ from compute import power, power_settling
 from compute.models import Instance
 from compute.power_settling import Difference
 from compute.virt.base import GuestEvent, PowerState
+from tasks.periodic import rounds_of
 from tests.flow import stories
 from tests.flow.powers import notice, sync, tasks
 
@@ -190,3 +191,9 @@ def test_a_power_off_that_nobody_asked_for_leaves_a_busy_record_alone(api, cloud
         look = Difference(seen, PowerState.SHUTDOWN, "seen before the task began")
         power_settling.settle(host.name, host.driver, [look], found_by="sync", booted=False)
     assert stories.states(cloud, server_id) == ("active", "pausing")
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(60.0, [60.0]), (1.0, [1.0]), (0.0, []), (-1.0, [])])
+def test_the_sync_comes_round_as_often_as_the_operator_says(seconds, rounds, settings):
+    settings.SYNC_POWER_STATE_INTERVAL = seconds
+    assert [one.every for one in rounds_of("host") if one.name == "power_sync"] == rounds

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -21,3 +23,13 @@ def test_a_grace_period_has_bounds(name, least, monkeypatch, capsys):
     assert capsys.readouterr().err.startswith(f"stillwater: {variable}: {least - 1} is less than {least}. Seconds ")
     monkeypatch.delenv(variable)
     assert env.get(variable) == env.VARIABLES[variable].default
+
+
+def test_a_power_truth_nobody_knows_stops_the_process():
+    told = os.environ | {"STILLWATER_POWER_TRUTH": "sometimes"}
+    command = [sys.executable, "-c", "import cloud.settings"]
+    done = subprocess.run(command, cwd=env.ROOT, env=told, capture_output=True, text=True, timeout=60)
+    assert done.returncode == os.EX_CONFIG
+    assert done.stderr == (
+        "stillwater: STILLWATER_POWER_TRUTH is 'sometimes'; it is hypervisor, database, nova or record-only.\n"
+    )
