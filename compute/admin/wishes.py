@@ -14,7 +14,6 @@ from unfold.widgets import (
 )
 
 from cells import scatter
-from cells.context import target_cell
 from cells.models import Cell
 from compute import draining
 from compute.departures import AT_ONCE
@@ -92,7 +91,7 @@ def carry_out(cell: Cell, service: Service, asked: QueryDict, by: str) -> tuple[
     if verb not in (_undrain, _return) and not service.is_up:
         return f"{service} is down: there is nobody to drain.", False
     try:
-        with target_cell(cell):
+        with scatter.to_change(cell):
             return verb(service, asked, by)
     except scatter.AWAY as exc:
         return f"Cell {cell} went away ({type(exc).__name__}). Look again before you ask again.", False
