@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import socket
+from contextlib import suppress
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from django.contrib import admin
@@ -51,6 +54,26 @@ def test_every_page_is_there_and_those_that_ask_cells_name_the_one_that_is_down(
     if page in ("index", "cells_cell"):
         assert "▼ down" in shown
         assert "OperationalError, for" in shown
+
+
+def test_a_cell_that_takes_calls_and_says_nothing_is_called_once_by_all_pages_together(browser, cells, settings):
+    settings.CELL_TIMEOUT, settings.CELL_RETRY_INTERVAL = 0.5, 600
+    furnish(cells["cell1"], "h1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"postgresql://nobody@127.0.0.1:{server.getsockname()[1]}/silent"
+        silent = Cell.objects.create(id=str(uuid4()), name="silent", database_url=url)
+        rows.mapping(silent, GONE)
+        HostMapping.objects.create(host="h9", cell=silent)
+        for page in ("index", *(f"{one}_changelist" for one in LISTS), *CUSTOM):
+            text(browser, reverse(f"admin:{page}"))
+        assert "Cell silent does not answer (did not answer in time)" in text(browser, f"{SERVERS}{GONE}/change/")
+        server.settimeout(0)
+        calls = 0
+        with suppress(BlockingIOError):
+            while True:
+                server.accept()[0].close()
+                calls += 1
+    assert calls == 1
 
 
 @pytest.mark.parametrize("model", admin.site._registry, ids=lambda model: model._meta.model_name)
