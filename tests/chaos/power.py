@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -33,7 +34,8 @@ class Tally:
     """What came of all rounds."""
 
     rounds: int = 0
-    asked: dict[str, int] = field(default_factory=dict)
+    asked: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)  # how they ended
     wrong: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -41,8 +43,8 @@ class Tally:
         """One round."""
         with self.lock:
             self.rounds += 1
-            for one in switcher.round:
-                self.asked[one.verb] = self.asked.get(one.verb, 0) + bool(one.accepted)
+            self.asked.update(one.verb for one in switcher.round if one.accepted)
+            self.events += power_books.how_ended(switcher) if switcher.server_id else Counter()
             if wrong:
                 self.wrong.append("\n  ".join([f"server {switcher.server_id}", *wrong, *switcher.log]))
 
@@ -100,12 +102,16 @@ def main() -> int:
         began = time.monotonic()
         tally, deaths = play(place, options.rounds, options.seed, options.servers)
         place.spilled = bool(tally.wrong)
-        asked = ", ".join(f"{count} {verb}" for verb, count in sorted(tally.asked.items()))
         say(f"seed {options.seed}: {tally.rounds} rounds in {time.monotonic() - began:.0f} s, {deaths} processes ended")
-        say(f"accepted: {asked}")
+        say(f"accepted: {_counted(tally.asked)}")
+        say(f"events: {_counted(tally.events)}")
         print("\n\n".join(itertools.chain([""], tally.wrong)), flush=True)
     print(f"{len(tally.wrong)} rounds went wrong" if tally.wrong else "every record is true")
     return 1 if tally.wrong else 0
+
+
+def _counted(many: Counter[str]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in sorted(many.items()))
 
 
 if __name__ == "__main__":

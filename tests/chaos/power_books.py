@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from compute.virt.base import PowerState
@@ -12,6 +13,8 @@ from tests.live.cloud import eventually
 SYNC_SECONDS = 30.0  # until a sync has come round, also on a host that is just started
 ON_RECORD = {"active": {PowerState.RUNNING}, "stopped": {PowerState.SHUTDOWN, PowerState.CRASHED},
              "paused": {PowerState.PAUSED}}  # fmt: skip
+KINDS = {" was said, and ": "carried out", "superseded": "superseded", " already": "so already",
+         "stays so": "not in a state to change", "deleted": "of a deleted server"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,19 @@ def judge(switcher: Switcher) -> list[str]:
     return wrong
 
 
+def how_ended(switcher: Switcher) -> Counter[str]:
+    """What became of the events of a round, by kind."""
+    history = _history(switcher)
+    said = [line for one in switcher.round if one.verb == EVENT and (line := history.get(one.request_id))]
+    return Counter(
+        next((kind for words, kind in KINDS.items() if words in line.outcome), line.outcome) for line in said
+    )
+
+
+def _kind(outcome: str) -> str:
+    return next((kind for words, kind in KINDS.items() if words in outcome), outcome)
+
+
 def is_deleted(switcher: Switcher) -> bool:
     """Whether it is gone."""
     return bool(_record(switcher)[0])
@@ -66,6 +82,7 @@ def _events(switcher: Switcher, history: dict[str, Line]) -> list[str]:
     """None failed; the newest was not superseded; none was carried out after a newer one."""
     said = [line for one in switcher.round if one.verb == EVENT and (line := history.get(one.request_id))]
     wrong = [f"an event failed: {line}" for line in said if line.message]
+    wrong += [f"events ended {kind!r}" for kind in how_ended(switcher) if kind not in KINDS.values()]
     carried = [line for line in said if not line.outcome.startswith("superseded")]
     if said and max(said, key=lambda line: line.id) not in carried:
         wrong.append(f"the newest event was superseded: {said[-1]}")

@@ -21,7 +21,8 @@ ON, OFF = "POWER_ON", "POWER_OFF"
 EVENT = "power-update"
 IMAGE = "switched"
 PAUSE = (0.0, 0.6)  # between two moves
-REQUESTS = ["stop", "start", "start", "soft reboot", "hard reboot", "hard stop"]
+# a copy is a task that leaves the machine as it is, so what is pressed meanwhile stays so
+REQUESTS = ["stop", "start", "start", "soft reboot", "hard reboot", "hard stop", "createImage", "createImage"]
 HARD_STOP = {"os-stop": {"shutdown_type": "HARD"}}
 BOOT_SECONDS = 60
 
