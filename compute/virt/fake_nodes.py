@@ -44,7 +44,7 @@ class Nodes:
     def must_be_free(self, node: str, uuid: str, placed: Mapping[str, str]) -> None:
         """A machine has one guest. `placed`: node by guest. Raises InsufficientResources."""
         others = [guest for guest, where in placed.items() if where == node and guest != uuid]
-        if self.resource_class and others:
+        if others:
             raise InsufficientResources(f"node {node} is guest {others[0]}'s")
 
     def _names(self, facts: HostFacts) -> list[str]:
