@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 from django.db import transaction
 from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, When
@@ -46,75 +44,29 @@ def open_step(action: InstanceAction, *, name: str, event: str, host: str, lane:
     return step
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An action with its first step, to be recorded among many. `outcome`: it is over already, and how it ended."""
-
-    instance: Instance
-    name: str
-    key: str
-    step: str
-    event: str
-    lane: str
-    params: dict[str, Any] = field(default_factory=dict)
-    outcome: str | None = None
-    failed: bool = False
-
-
-def record(entries: Sequence[Entry]) -> list[Step]:
-    """Record actions nobody asked for, with their steps, in two statements; messages leave with the commit."""
-    now = timezone.now()
-    actions = InstanceAction.objects.bulk_create([_action(entry, now) for entry in entries])
-    steps = Step.objects.bulk_create(
-        [_step(entry, action, now) for entry, action in zip(entries, actions, strict=True)]
-    )
-    for step in steps:
-        if step.state == QUEUED:
-            dispatch.step(step)
-    return steps
-
-
-def _action(entry: Entry, now: datetime) -> InstanceAction:
-    over = entry.outcome is not None
-    return InstanceAction(
-        server_id=entry.instance.uuid, action=entry.name, key=entry.key, request_id=f"req-{uuid4()}", user_id="",
-        project_id=entry.instance.project_id, params=entry.params, started_at=now, updated_at=now,
-        finished_at=now if over else None, message="Error" if entry.failed else None,
-        outcome=(entry.outcome or "")[:2000],
-    )  # fmt: skip
-
-
-def _step(entry: Entry, action: InstanceAction, now: datetime) -> Step:
-    step = Step(
-        action=action, server_id=action.server_id, name=entry.step, event=entry.event, host=entry.instance.host,
-        lane=entry.lane, queued_at=now, details=action.outcome,
-    )  # fmt: skip
-    if entry.outcome is None:
-        step.sent_at, step.sends = now, 1
-    else:
-        step.state = Step.State.FAILED if entry.failed else Step.State.DONE
-        step.started_at = step.finished_at = now
-    return step
-
-
 def open_many(asked: Sequence[tuple[InstanceAction, Sequence[Step]]]) -> None:
     """Record actions with the first steps of each, in a constant number of queries. In the caller's transaction.
 
-    The caller says what they are; when they are, and that they are sent, is said here.
+    The caller says what they are; when they are, and that they are sent, is said here. A step that has ended ends its
+    action: then what happened is all there is to record.
     """
     now = timezone.now()
-    for action, _ in asked:
+    for action, first in asked:
         action.started_at = action.updated_at = now
+        if any(step.state not in OPEN for step in first):
+            action.finished_at = now
     InstanceAction.objects.bulk_create([action for action, _ in asked])
     steps = []
     for action, first in asked:
         for step in first:
-            step.action, step.server_id = action, action.server_id
-            step.queued_at = step.sent_at = now
-            step.sends = 1
+            step.action, step.server_id, step.queued_at = action, action.server_id, now
+            if step.state == QUEUED:
+                step.sent_at, step.sends = now, 1
+            else:
+                step.started_at = step.finished_at = now
             steps.append(step)
     Step.objects.bulk_create(steps)
-    dispatch.steps(steps)
+    dispatch.steps([step for step in steps if step.state == QUEUED])
 
 
 def claim(step_id: int, worker: str, incarnation: str, host: str | None = None) -> Step | None:

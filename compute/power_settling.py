@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 from django.conf import settings
 from django.db import transaction
@@ -13,8 +14,7 @@ from django.db import transaction
 from cells.context import current_alias
 from cloud import log, metrics
 from compute import host_guests, journal, power_flaps, power_truth, state
-from compute.journal import Entry
-from compute.models import Instance, Service, Step
+from compute.models import Instance, InstanceAction, Service, Step
 from compute.models.host import COMPUTE
 from compute.power_truth import OFF, Back, Does, Truth, Verdict
 from compute.state import Move, TaskState, VmState
@@ -148,22 +148,37 @@ def _write(found: Sequence[Difference], flaps: power_flaps.Flaps, found_by: str)
     with transaction.atomic(using=current_alias()):
         won = {instance.pk for instance in (*state.observe_all(observed), *state.begin_all(put_back))}
         mine = [one for one in found if one.instance.pk in won]
-        journal.record([entry for one in mine for entry in _entries(one, flaps)])
+        journal.open_many([entry for one in mine for entry in _on_record(one, flaps)])
         flaps.go_on(restless)
     _say(mine, flaps, found_by)
 
 
-def _entries(one: Difference, flaps: power_flaps.Flaps) -> Iterator[Entry]:
+def _on_record(one: Difference, flaps: power_flaps.Flaps) -> Iterator[tuple[InstanceAction, list[Step]]]:
     """A change nobody asked for is in the server's history like one that was."""
     seen = f"the guest is {one.power_state.name.lower()}: {one.why}"
     if one.back:
         params = {"to": one.back, "why": f"{seen}; power truth {one.truth}"}
-        yield Entry(one.instance, BACK_NAMES[one.back], power_flaps.BACK, "put_back", EVENT, REQUESTS, params)
+        action = _action(one, BACK_NAMES[one.back], power_flaps.BACK, params=params)
+        yield action, [Step(name="put_back", event=EVENT, host=one.instance.host, lane=REQUESTS)]
     elif one.verdict and one.verdict.vm_state:
-        yield Entry(one.instance, FOLLOW_NAMES[one.verdict.vm_state], "", "observe", EVENT, OPS, outcome=seen)
+        yield _over(_action(one, FOLLOW_NAMES[one.verdict.vm_state], "", outcome=seen), one, "observe")
     elif flaps.begins(one.instance.uuid):
         words = f"power sync: {flaps.words}; {seen}"
-        yield Entry(one.instance, "power_sync", power_flaps.KEY, "leave_alone", EVENT, OPS, outcome=words, failed=True)
+        action = _action(one, "power_sync", power_flaps.KEY, outcome=words, message="Error")
+        yield _over(action, one, "leave_alone")
+
+
+def _action(one: Difference, name: str, key: str, **more: Any) -> InstanceAction:
+    return InstanceAction(
+        server_id=one.instance.uuid, action=name, key=key, request_id=f"req-{uuid4()}", user_id="",
+        project_id=one.instance.project_id, **more,
+    )  # fmt: skip
+
+
+def _over(action: InstanceAction, one: Difference, name: str) -> tuple[InstanceAction, list[Step]]:
+    ended = Step.State.FAILED if action.message else Step.State.DONE
+    words = {"state": ended, "details": action.outcome}
+    return action, [Step(name=name, event=EVENT, host=one.instance.host, lane=OPS, **words)]
 
 
 def _say(mine: Sequence[Difference], flaps: power_flaps.Flaps, found_by: str) -> None:
