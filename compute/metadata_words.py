@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from compute import power_truth, schema, shutdown_words
+from compute import schema, shutdown_words
+from compute.power import truths
 
-METADATA = {**schema.METADATA, "properties": {**shutdown_words.OWN, **power_truth.METADATA}}
+METADATA = {**schema.METADATA, "properties": {**shutdown_words.OWN, **truths.METADATA}}

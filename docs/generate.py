@@ -93,7 +93,7 @@ def statuses() -> str:
 
 def follows() -> str:
     """What is done when the hypervisor says otherwise, by whose word counts."""
-    from compute.power_truth import Truth, verdict  # noqa: PLC0415
+    from compute.power.truths import Truth, verdict  # noqa: PLC0415
     from compute.state import VmState  # noqa: PLC0415
     from compute.virt.base import PowerState  # noqa: PLC0415
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from compute.lifecycle import OnDrain, Run, ServerAction, StepSpec
-from compute.power_settling import BACK_MOVES, EVENT
-from compute.power_truth import Back
+from compute.power.settling import BACK_MOVES, EVENT
+from compute.power.truths import Back
 from compute.state import Move
 from compute.virt.base import PowerState
 
@@ -20,7 +20,7 @@ UNABLE = {PowerState.NOSTATE, PowerState.SHUTDOWN, PowerState.CRASHED}  # to be 
 
 
 class PutBack(ServerAction):
-    """Opened by the power sync (`power_settling.py`). The server stays what it is; its guest follows."""
+    """Opened by the power sync (`settling.py`). The server stays what it is; its guest follows."""
 
     name = "power_sync"
     steps = (StepSpec("put_back", EVENT, on_drain=OnDrain.CANCEL),)

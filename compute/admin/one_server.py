@@ -15,9 +15,10 @@ from cells import admin_look as look
 from cells import scatter
 from cells.models import Cell, InstanceMapping
 from cloud.caller import Caller
-from compute import legal, power_flaps, power_truth, state
+from compute import legal, state
 from compute.admin import asks, countdown, last_known, signs, troubles
 from compute.models import Instance, InstanceAction, Step
+from compute.power import flapping, truths
 
 ACTIONS = 50  # newest first
 SECRETS = ("key_data", "user_data")
@@ -183,9 +184,9 @@ def _columns(instance: Instance) -> list[tuple[str, Any]]:
 
 def _power(instance: Instance, history: list[Past]) -> list[tuple[str, Any]]:
     """Who is right about its power, and whether it is not put back any more."""
-    own, who = power_truth.said(instance)
+    own, who = truths.said(instance)
     lines: list[tuple[str, Any]] = [("Power truth", f"{own}, says {who}" if own else "as its host says")]
-    if any(power_flaps.is_on(past.action) for past in history):
+    if any(flapping.is_on(past.action) for past in history):
         why = "it was put back too often; once nothing changes for a while it is put back again"
         lines.append(("Put back", look.label("left alone", look.BAD, "✖", why)))
     return lines

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cells.context import target_cell
-from compute import power, power_settling
+from compute import power
 from compute.models import Instance
-from compute.power_settling import Difference
+from compute.power import settling
+from compute.power.settling import Difference
 from compute.virt.base import GuestEvent, PowerState
 from tasks.periodic import rounds_of
 from tests.flow import stories
@@ -189,7 +190,7 @@ def test_a_power_off_that_nobody_asked_for_leaves_a_busy_record_alone(api, cloud
     stories.act(api, server_id, {"pause": None})
     with target_cell(host.cell):
         look = Difference(seen, PowerState.SHUTDOWN, "seen before the task began")
-        power_settling.settle(host.name, host.driver, [look], found_by="sync", booted=False)
+        settling.settle(host.name, host.driver, [look], found_by="sync", booted=False)
     assert stories.states(cloud, server_id) == ("active", "pausing")
 
 

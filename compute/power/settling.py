@@ -13,10 +13,11 @@ from django.db import transaction
 
 from cells.context import current_alias
 from cloud import log, metrics
-from compute import host_guests, journal, power_flaps, power_truth, state
+from compute import host_guests, journal, state
 from compute.models import Instance, InstanceAction, Service, Step
 from compute.models.host import COMPUTE
-from compute.power_truth import OFF, Back, Does, Truth, Verdict
+from compute.power import flapping, truths
+from compute.power.truths import OFF, Back, Does, Truth, Verdict
 from compute.state import Move, TaskState, VmState
 from compute.stepspec import OPS, REQUESTS
 from compute.virt.base import Driver, PowerState, VirtError
@@ -87,7 +88,7 @@ def settle(host: str, driver: Driver, seen: Sequence[Difference], *, found_by: s
     _judge(seen, booted=booted)
     backs = [one for one in seen if one.back]
     stays = _are_left(host, backs, booted=booted)
-    flaps = power_flaps.look([one.instance.uuid for one in backs if one.instance.uuid not in stays])
+    flaps = flapping.look([one.instance.uuid for one in backs if one.instance.uuid not in stays])
     for one in backs:
         if one.instance.uuid in stays:
             one.verdict = None
@@ -112,8 +113,8 @@ def _judge(seen: Sequence[Difference], *, booted: bool) -> None:
         if one.went_with_host:  # whether it comes back is the host's word, too: STILLWATER_RESUME_GUESTS
             truth = Truth.HYPERVISOR
         elif one.instance.pk in speaks:
-            truth, who = power_truth.of(speaks[one.instance.pk], truth)
-        one.verdict, one.truth = power_truth.verdict(truth, one.instance.vm_state, one.power_state), f"{truth} ({who})"
+            truth, who = truths.of(speaks[one.instance.pk], truth)
+        one.verdict, one.truth = truths.verdict(truth, one.instance.vm_state, one.power_state), f"{truth} ({who})"
 
 
 def _are_left(host: str, backs: Sequence[Difference], *, booted: bool) -> set[str]:
@@ -140,7 +141,7 @@ def _how(instance: Instance, driver: Driver) -> str:
     return f"it went down with its host; {clock.words()}" if clock and clock.ended else "it went down with its host"
 
 
-def _write(found: Sequence[Difference], flaps: power_flaps.Flaps, found_by: str) -> None:
+def _write(found: Sequence[Difference], flaps: flapping.Flaps, found_by: str) -> None:
     """One transaction. Who has a task by now, or had one since the look, is left to it."""
     observed = [(one.instance, one.columns) for one in found if not one.back]
     put_back = [(one.instance, BACK_MOVES[one.back], one.power_state) for one in found if one.back]
@@ -153,18 +154,18 @@ def _write(found: Sequence[Difference], flaps: power_flaps.Flaps, found_by: str)
     _say(mine, flaps, found_by)
 
 
-def _on_record(one: Difference, flaps: power_flaps.Flaps) -> Iterator[tuple[InstanceAction, list[Step]]]:
+def _on_record(one: Difference, flaps: flapping.Flaps) -> Iterator[tuple[InstanceAction, list[Step]]]:
     """A change nobody asked for is in the server's history like one that was."""
     seen = f"the guest is {one.power_state.name.lower()}: {one.why}"
     if one.back:
         params = {"to": one.back, "why": f"{seen}; power truth {one.truth}"}
-        action = _action(one, BACK_NAMES[one.back], power_flaps.BACK, params=params)
+        action = _action(one, BACK_NAMES[one.back], flapping.BACK, params=params)
         yield action, [Step(name="put_back", event=EVENT, host=one.instance.host, lane=REQUESTS)]
     elif one.verdict and one.verdict.vm_state:
         yield _over(_action(one, FOLLOW_NAMES[one.verdict.vm_state], "", outcome=seen), one, "observe")
     elif flaps.begins(one.instance.uuid):
         words = f"power sync: {flaps.words}; {seen}"
-        action = _action(one, "power_sync", power_flaps.KEY, outcome=words, message="Error")
+        action = _action(one, "power_sync", flapping.KEY, outcome=words, message="Error")
         yield _over(action, one, "leave_alone")
 
 
@@ -181,7 +182,7 @@ def _over(action: InstanceAction, one: Difference, name: str) -> tuple[InstanceA
     return action, [Step(name=name, event=EVENT, host=one.instance.host, lane=OPS, **words)]
 
 
-def _say(mine: Sequence[Difference], flaps: power_flaps.Flaps, found_by: str) -> None:
+def _say(mine: Sequence[Difference], flaps: flapping.Flaps, found_by: str) -> None:
     for one in mine:
         server, fields = one.instance.uuid, {"power_state": one.power_state.name, "why": one.why, "truth": one.truth}
         if flaps.begins(server):

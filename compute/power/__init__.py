@@ -1,6 +1,6 @@
 """The power state on record is the true one: the periodic sync and the hypervisor's own events.
 
-Who is right is in `power_truth.py`, what is done about a difference in `power_settling.py`.
+Who is right is in `truths.py`, what is done about a difference in `settling.py`.
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from __future__ import annotations
 from django.db.models import Exists, OuterRef, QuerySet
 
 from cloud import log, metrics
-from compute import host_guests, power_settling, power_strangers, turns
+from compute import host_guests, turns
 from compute.models import Instance
-from compute.power_settling import Difference
-from compute.power_truth import DECIDED
+from compute.power import settling, strangers
+from compute.power.settling import Difference
+from compute.power.truths import DECIDED
 from compute.virt.base import Driver, GuestEvent, PowerState, VirtError
 
 logger = log.get(__name__)
-RUNS = power_settling.RUNS
+RUNS = settling.RUNS
 FOUND = "found by the power sync"
 COLUMNS = (
     "uuid", "project_id", "host", "vm_state", "task_state", "power_state", "generation", "launched_at", "deleted",
@@ -37,7 +38,7 @@ def noticed(host: str, driver: Driver, event: GuestEvent, *, booted: bool = Fals
         return
     if _may_differ(instance, power_state):
         difference = Difference(instance, power_state, event.detail)
-        power_settling.settle(host, driver, [difference], found_by="event", booted=booted)
+        settling.settle(host, driver, [difference], found_by="event", booted=booted)
 
 
 def sync(host: str, driver: Driver, *, booted: bool = False) -> int:
@@ -57,8 +58,8 @@ def sync(host: str, driver: Driver, *, booted: bool = False) -> int:
     idle = [instance for instance in rows if _is_idle(instance)]
     seen = [Difference(one, actual.get(one.uuid, PowerState.NOSTATE), FOUND) for one in idle]
     found = [difference for difference in seen if _may_differ(difference.instance, difference.power_state)]
-    differing = power_settling.settle(host, driver, found, found_by="sync", booted=booted)
-    power_strangers.compare(host, {one.uuid for one in rows}, {one.uuid for one in idle}, actual.keys())
+    differing = settling.settle(host, driver, found, found_by="sync", booted=booted)
+    strangers.compare(host, {one.uuid for one in rows}, {one.uuid for one in idle}, actual.keys())
     metrics.POWER_SYNCS.labels("done").inc()
     return differing
 
