@@ -54,7 +54,7 @@ test-postgres: ## the fast ones and the races that use a database, on a PostgreS
 	$(PYTHON) -m deploy.local.postgres $(PYTEST) -n 2 -p tests.databases -m "$(ALL) and (race or not weather)" $(STRICT)
 
 test-live: ## real Redis, workers, guests and clients, and what happens when they are killed
-	$(PYTEST) -n 2 --dist loadscope -p tests.live.together -m "live or chaos" $(STRICT)
+	$(PYTEST) -n 3 --dist loadscope -p tests.live.together -m "live or chaos" $(STRICT)
 
 test: bootstrap test-fast test-weather test-postgres test-live ## all tests, nothing skipped
 
