@@ -21,7 +21,7 @@ from compute.external_events.repeats import Event
 
 logger = log.get(__name__)
 BAD_TAG = 400
-SHARE = 0.6  # of CELL_TIMEOUT: whoever says this waits with a machine locked
+SHARE = 0.3  # of CELL_TIMEOUT: whoever says this waits with a machine locked
 SHOWN = 50  # refused events of a batch that have a line of log each
 
 
