@@ -93,16 +93,16 @@ def cells(request: pytest.FixtureRequest) -> Iterator[dict[str, Cell]]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_thread_holds_a_test_database(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """PostgreSQL does not drop a database somebody is connected to; the pools' threads are."""
+    """PostgreSQL does not drop a database somebody is connected to: the pools' threads are, and breakers come back."""
     yield
     for alias in django_settings.DATABASES:
         connection = connections[alias]
-        if connection.vendor == "postgresql" and str(connection.settings_dict["NAME"]).startswith("test_"):
-            with django_db_blocker.unblock(), connection.cursor() as cursor:
-                cursor.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                )
+        name = str(connection.settings_dict["NAME"])
+        if connection.vendor == "postgresql" and name.startswith("test_"):
+            connection.close()
+            with django_db_blocker.unblock(), connection._nodb_cursor() as cursor:
+                cursor.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+                cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
 
 
 class Api(APIClient):
