@@ -1,4 +1,4 @@
-"""pytest -n 2 -p tests.live.together: the tests that share a cloud run in one process, else each would start its own.
+"""pytest -n 3 -p tests.live.together: the tests that share a cloud run in one process, else each would start its own.
 
 By file, for that is all xdist's controller knows of a test: `--dist loadgroup` finds no groups with pytest 9.
 Those that take long begin first, lest one process works alone at the end; what each took is printed then.
