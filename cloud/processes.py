@@ -24,6 +24,10 @@ class Daemon:
         pid = read_pid(self.pidfile)
         return pid if pid and alive(pid, self.needle) else None
 
+    def is_there(self) -> bool:
+        """It runs, or is about to: one that detaches itself has its command line before it has its pidfile."""
+        return self.pid() is not None or bool(with_command(self.needle))
+
     def forget_if_dead(self) -> bool:
         """Remove the pidfile of one that died (celery and gunicorn refuse to start over a recycled pid)."""
         if self.pid() is not None:

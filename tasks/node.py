@@ -22,8 +22,7 @@ from cloud.processes import Daemon, alive, gone, with_command
 ROLES = ("host", "conductor", "scheduler")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 START_SECONDS = 90
-# celery multi returns a moment before the detached worker has written its pidfile
-PIDFILE_SECONDS = 15
+FORK_SECONDS = 3  # a process that was there and is not any more after these has ended
 MARGIN = 15.0  # what a process may take beyond its graceful timeout, to record and to close
 NOW_SECONDS = 5.0
 
@@ -115,7 +114,7 @@ def wait_until_up(nodes: Sequence[Node], up: Callable[[], Collection[str]], seco
         waiting -= set(up())
         waited = time.monotonic() - started
         for node in nodes:
-            if node.name in waiting and node.daemon.pid() is None and waited > PIDFILE_SECONDS:
+            if node.name in waiting and waited > FORK_SECONDS and not node.daemon.is_there():
                 raise NotStarted(f"{node.name} ended while starting", node.log)
         if waiting and waited > seconds:
             late = min(waiting)

@@ -131,8 +131,8 @@ def _up_or_dead(goal: following.Goal) -> following.Goal:
 
     def either(one: Look) -> tuple[int, str] | None:
         waited = time.monotonic() - began
-        log = _node(one.place).log
-        if one.place.pid is None and waited > node.PIDFILE_SECONDS:
+        process, log = _node(one.place).daemon, _node(one.place).log
+        if one.place.pid is None and waited > node.FORK_SECONDS and not process.is_there():
             return NOT_STARTED, f"{one.place.name} ended while starting. Its log: {log}"
         reached = goal(one)
         if reached is None and not one.down and waited > UP_SECONDS:

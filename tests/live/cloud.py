@@ -32,6 +32,7 @@ from deploy.local.libvirtd import LibvirtHost
 from deploy.local.ports import any_free, next_free
 from deploy.local.state import ROOT, State
 from tests import stock
+from tests.machine import fair
 
 UP_SECONDS, DOWN_SECONDS, STATUS_SECONDS, CLIENT_SECONDS = 400, 300, 60, 180
 # Waiting costs the same test more when beats are slow, and every command of the stock client logs in; nothing else
@@ -250,8 +251,8 @@ class Cloud:
 
 
 def eventually(what: str, condition: Callable[[], Any], seconds: float = 60, pause: float = 0.3) -> Any:
-    """The first true answer of `condition`; AssertionError naming `what` at the deadline."""
-    deadline = time.monotonic() + seconds
+    """The first true answer of `condition`; AssertionError naming `what` at the deadline, in fair seconds."""
+    deadline = time.monotonic() + fair(seconds)
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         time.sleep(pause)

@@ -24,6 +24,7 @@ from cloud.identity.roles import ROLES
 from cloud.processes import alive, gone
 from deploy.local import envfiles, ironic, workers
 from deploy.local.ironic import Ironic
+from deploy.local.state import write_private
 from tasks import node as processes
 from tests.live import books
 from tests.live.cloud import Cloud, eventually
@@ -193,7 +194,7 @@ def _write_env_file(cloud: Cloud, bare_metal: Ironic) -> None:
         "STILLWATER_SYNC_POWER_STATE_INTERVAL": "0.5",
     }  # fmt: skip
     lines = (f"{name}={shlex.quote(value)}\n" for name, value in sorted(values.items()))
-    envfiles.node_file(state, HOST).write_text("".join(lines))
+    write_private(envfiles.node_file(state, HOST), "".join(lines))
 
 
 def _make_flavor(stage: Stage) -> None:

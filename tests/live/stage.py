@@ -23,6 +23,7 @@ import requests
 from cloud.processes import Daemon, alive
 from tests.live import books
 from tests.live.cloud import Cloud, eventually
+from tests.machine import fair
 
 FLAVOR = "42"  # m1.nano
 SECONDS = 30
@@ -42,7 +43,7 @@ class Stopping:
 
     def ended(self, seconds: float) -> float:
         """Wait for its end; the moment it was seen (seconds since 1970)."""
-        limit = time.monotonic() + seconds
+        limit = time.monotonic() + fair(seconds)
         while self.running:
             assert time.monotonic() < limit, f"pid {self.pid} still runs after {seconds:g} s"
             time.sleep(0.01)

