@@ -1,13 +1,16 @@
-"""Lists of servers over all cells: each cell gives the keys of a page, the merge decides, each cell fills in.
+"""Lists of servers over all cells: each cell gives a bit more than its share of a page, the merge decides.
 
-Two queries per cell whatever the number of servers (three with the hosts' services), and never more than a
-page of keys per cell. Servers no cell has yet are merged in like those of one more cell.
+A cell whose rows are all on the page is asked for twice as many after them, until it has none left or the page is
+full without it. So a page of servers that are spread evenly is one query per cell (two with the hosts' services),
+and one of servers of one cell is a few; whatever the number of servers. Servers no cell has yet are merged in like
+those of one more cell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from django.conf import settings
@@ -33,34 +36,58 @@ from cloud.errors import BadRequest
 from compute import boot, server_rows, unplaced
 from compute.errors import CellDown, PartialList
 from compute.models import Instance, Service
-from compute.server_rows import ServerRow
+from compute.models.host import COMPUTE
 
 SortKey = tuple[str, bool]  # column, descending
 KeyRow = tuple[Any, ...]  # the sort columns' values, uuid last
+_Place = tuple[KeyRow, str, int]  # and whose it is, and the how manieth of them
 NO_CELL = ""
+MORE, MARGIN = 0.25, 8  # than an even share of a page: servers are not spread that evenly
 _OF_A_SERVICE = ("host", "disabled", "forced_down", "last_seen_up", "ended_at")
 
 
 @dataclass(slots=True)
 class Query:
-    """Which servers, in which order, how many, after which."""
+    """Which servers, in which order, how many, after which, and whether their names are enough."""
 
     where: Q
     sort: list[SortKey]
     limit: int
     marker: str = ""
     marker_project: str = ""  # whose server the marker has to be; "" = anybody's
+    names_only: bool = False
     with_services: bool = False
+
+    @property
+    def columns(self) -> list[str]:
+        """What it sorts by; uuid is the last."""
+        return [column for column, _ in self.sort]
 
 
 @dataclass(slots=True)
 class Listed:
     """What was found. `down` are the cells that did not answer."""
 
-    ids: list[str] = field(default_factory=list)  # the page; rows of a cell that went away since are missing
-    rows: list[ServerRow] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)  # ServerRow; NameRow where names are enough
     services: dict[str, Service] = field(default_factory=dict)
     down: list[Cell] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one cell has given so far, in order."""
+
+    keys: list[KeyRow] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)
+    services: list[Service] = field(default_factory=list)
+    ended: bool = False  # there is no more
+
+    def add(self, other: _Part) -> None:
+        """What follows."""
+        self.keys += other.keys
+        self.rows += other.rows
+        self.services += other.services
+        self.ended = other.ended
 
 
 def servers(query: Query) -> Listed:
@@ -70,21 +97,25 @@ def servers(query: Query) -> Listed:
         return Listed()
     where = query.where & _after(query, cells)
     waiting = _waiting(query, where)  # before the cells: a server that is just placed is not missed
-    keys = scatter.gather(cells, lambda cell: _comparable_keys(_page(Instance.objects.all(), query, where), query))
-    columns = [column for column, _ in query.sort]
-    keys.answers[NO_CELL] = _with_times_as_text(
-        [tuple(getattr(r, c) for c in columns) for r in waiting.values()], query
-    )
-    chosen = _merge(keys.answers, query)
-    asked = [cell for cell in cells if cell.id in chosen]
-    filled = scatter.gather(asked, lambda cell: _fill(chosen[cell.id], query.with_services))
-    by_id = {row.uuid: row for rows, _ in filled.values() for row in rows}
-    by_id |= {uuid: server_rows.of(boot.unplaced(waiting[uuid])) for uuid in chosen.get(NO_CELL, ())}
-    listed = Listed(chosen.order, down=[cell for cell in cells if cell.id in keys.down or cell.id in filled.down])
-    listed.rows = [by_id[uuid] for uuid in chosen.order if uuid in by_id]
-    for _, services in filled.values():
-        listed.services.update({service.host: service for service in services})
-    return listed
+    parts = {cell.id: _Part() for cell in cells} | {NO_CELL: waiting}
+    share = MARGIN + int(query.limit / max(1, len(cells)) * (1 + MORE))
+    page: dict[str, _Place] = {}
+    asked, down = cells, set[str]()
+    while asked:
+        count = min(share, query.limit)
+        found = scatter.gather(asked, lambda cell: _read(query, where, parts[cell.id].keys, count))  # noqa: B023  now
+        for cell_id, part in found.answers.items():
+            parts[cell_id].add(part)
+        for cell_id in found.down:  # what it gave before is not shown beside its UNKNOWN servers
+            down.add(cell_id)
+            del parts[cell_id]
+        page = _merge(parts, query)
+        asked = [cell for cell in cells if cell.id in parts and _may_have_more(parts[cell.id], page, query.limit)]
+        share *= 2
+    services = {service.host: service for part in parts.values() for service in part.services}
+    chosen = (parts[cell_id].rows[index] for _, cell_id, index in page.values())
+    rows = [server_rows.of(boot.unplaced(row)) if isinstance(row, BuildRequest) else row for row in chosen]
+    return Listed(rows, services, [cell for cell in cells if cell.id in down])
 
 
 def skip(down: Iterable[Cell], project_id: str = "") -> None:
@@ -100,10 +131,13 @@ def skip(down: Iterable[Cell], project_id: str = "") -> None:
         raise PartialList(names)
 
 
-def _waiting(query: Query, where: Q) -> dict[str, BuildRequest]:
+def _waiting(query: Query, where: Q) -> _Part:
+    """The servers no cell has yet."""
     if not unplaced.any_there():
-        return {}
-    return {request.server_id: request for request in _page(unplaced.servers(), query, where)}
+        return _Part(ended=True)
+    requests = list(_page(unplaced.servers(), query, where)[: query.limit])
+    keys = [tuple(getattr(request, column) for column in query.columns) for request in requests]
+    return _Part(_with_times_as_text(keys, query), requests, ended=True)
 
 
 class ByCodepoint(Func):
@@ -125,7 +159,7 @@ def _comparable(column: str) -> Expression | F:
 
 def _page(rows: QuerySet[Any], query: Query, where: Q) -> QuerySet[Any]:
     order = [_ordered(column, descending=descending) for column, descending in query.sort]
-    return rows.filter(where).order_by(*order)[: query.limit]
+    return rows.filter(where).order_by(*order)
 
 
 def _ordered(column: str, *, descending: bool) -> OrderBy:
@@ -137,13 +171,21 @@ def _ordered(column: str, *, descending: bool) -> OrderBy:
 
 
 def _keys(page: QuerySet[Any], query: Query) -> list[KeyRow]:
-    return list(page.values_list(*[column for column, _ in query.sort]))
+    return list(page.values_list(*query.columns))
 
 
-def _comparable_keys(page: QuerySet[Any], query: Query) -> list[KeyRow]:
-    """As `_keys`, for the merge: with times as text, for a datetime of each would cost more than the query."""
-    columns = [Cast(F(column), TextField()) if _is_time(column) else column for column, _ in query.sort]
-    return _with_times_as_text(server_rows.unconverted(page.values_list(*columns)), query)
+def _read(query: Query, where: Q, before: Sequence[KeyRow], count: int) -> _Part:
+    """So many of the targeted cell, after those it gave before."""
+    if before:
+        where &= _beyond(query.sort, _with_moments(before[-1], query))
+    page = _page(Instance.objects.all(), query, where)[:count]
+    # times as text: a datetime of each would cost more than the query
+    keys = {f"key_{column}": Cast(F(column), TextField()) if _is_time(column) else F(column)
+            for column in query.columns}  # fmt: skip
+    found, rows = server_rows.read_with(page, keys, names_only=query.names_only)
+    hosts: Iterable[str] = {row.host for row in rows if row.host} if query.with_services else ()
+    services = Service.objects.filter(binary=COMPUTE, host__in=hosts).only(*_OF_A_SERVICE)
+    return _Part(_with_times_as_text(found, query), rows, list(services) if hosts else [], ended=len(rows) < count)
 
 
 def _is_time(column: str) -> bool:
@@ -158,44 +200,40 @@ def _with_times_as_text(rows: list[KeyRow], query: Query) -> list[KeyRow]:
     return rows
 
 
-class _Chosen(dict[str, list[str]]):
-    """Ids by cell, and all of them in order."""
+def _with_moments(row: KeyRow, query: Query) -> KeyRow:
+    """The opposite."""
+    return tuple(
+        datetime.fromisoformat(value).replace(tzinfo=UTC) if value is not None and _is_time(column) else value
+        for column, value in zip(query.columns, row, strict=True)
+    )
 
-    order: list[str]
 
-
-def _merge(answers: dict[str, list[KeyRow]], query: Query) -> _Chosen:
-    """The first `limit` of all cells' keys. A server that is in two places for a moment counts once."""
-    everything = [(row, cell_id) for cell_id, rows in answers.items() for row in rows]
+def _merge(parts: Mapping[str, _Part], query: Query) -> dict[str, _Place]:
+    """By uuid, the first `limit` of all in order. A server that is in two places for a moment counts once."""
+    everything = [(key, cell_id, index) for cell_id, part in parts.items() for index, key in enumerate(part.keys)]
     for index in reversed(range(len(query.sort))):
         column, descending = query.sort[index]
         nullable = Instance._meta.get_field(column).null
         everything.sort(key=_nulls_low(index) if nullable else _value(index), reverse=descending)
-    chosen = _Chosen()
-    home: dict[str, str] = {}
-    for row, cell_id in everything:
-        if len(home) == query.limit:
+    page: dict[str, _Place] = {}
+    for place in everything:
+        if len(page) == query.limit:
             break
-        home.setdefault(row[-1], cell_id)
-    for uuid, cell_id in home.items():
-        chosen.setdefault(cell_id, []).append(uuid)
-    chosen.order = list(home)
-    return chosen
+        page.setdefault(place[0][-1], place)
+    return page
 
 
-def _value(index: int) -> Callable[[tuple[KeyRow, str]], Any]:
+def _may_have_more(part: _Part, page: Mapping[str, _Place], limit: int) -> bool:
+    """Whether what it has not given yet may come before the end of the page."""
+    return not part.ended and (len(page) < limit or part.keys[-1][-1] in page)
+
+
+def _value(index: int) -> Callable[[_Place], Any]:
     return lambda item: item[0][index]
 
 
-def _nulls_low(index: int) -> Callable[[tuple[KeyRow, str]], tuple[bool, Any]]:
+def _nulls_low(index: int) -> Callable[[_Place], tuple[bool, Any]]:
     return lambda item: (item[0][index] is not None, item[0][index])
-
-
-def _fill(ids: Sequence[str], with_services: bool) -> tuple[list[ServerRow], list[Service]]:
-    rows = server_rows.read(Instance.objects.filter(uuid__in=server_rows.OneOf(ids)))
-    hosts: Iterable[str] = {row.host for row in rows if row.host} if with_services else ()
-    found = Service.objects.filter(binary="nova-compute", host__in=hosts).only(*_OF_A_SERVICE)
-    return rows, list(found) if hosts else []
 
 
 def _after(query: Query, cells: list[Cell]) -> Q:

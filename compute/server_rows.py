@@ -6,14 +6,14 @@ more than the query. So times stay text (cut by position) and JSON columns go in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import orjson
 from django.core.exceptions import EmptyResultSet
 from django.db import connections
-from django.db.models import Func, QuerySet, TextField, Value
+from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast
 
 from compute.models import Instance
@@ -62,6 +62,13 @@ class ServerRow(NamedTuple):
     terminated_at: str | None
 
 
+class NameRow(NamedTuple):
+    """As much as a list without details shows."""
+
+    uuid: str
+    display_name: str
+
+
 _TEXTS = {
     "flavor_json": "flavor", "metadata_json": "metadata", "addresses_json": "addresses", "fault_json": "fault",
     "created_at": "created_at", "updated_at": "updated_at", "launched_at": "launched_at",
@@ -77,19 +84,17 @@ def read(rows: QuerySet[Instance]) -> list[ServerRow]:
     return [ServerRow._make(values) for values in unconverted(rows.annotate(**_CASTS).values_list(*_SELECTED))]
 
 
-class OneOf(Func):
-    """The texts of a JSON array, as rows: one parameter where `uuid__in` would prepare a thousand."""
-
-    template = "(SELECT value FROM json_each(%(expressions)s))"
-    output_field = TextField()
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        super().__init__(Value(orjson.dumps(texts).decode()))
-
-    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        """The function has another name there."""
-        template = "(SELECT json_array_elements_text((%(expressions)s)::json))"
-        return super().as_sql(compiler, connection, template=template, **context)
+def read_with(
+    rows: QuerySet[Instance], more: Mapping[str, Any], *, names_only: bool
+) -> tuple[list[tuple[Any, ...]], list[Any]]:
+    """The values of further expressions (each has a name of its own) of each row, and the rows."""
+    if names_only:
+        found, make = unconverted(rows.annotate(**more).values_list(*more, *NameRow._fields)), NameRow._make
+    else:
+        found = unconverted(rows.annotate(**more, **_CASTS).values_list(*more, *_SELECTED))
+        make = ServerRow._make  # type: ignore[assignment]
+    cut = len(more)
+    return [values[:cut] for values in found], [make(values[cut:]) for values in found]
 
 
 def unconverted(rows: QuerySet[Any, Any]) -> list[tuple[Any, ...]]:

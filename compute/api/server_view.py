@@ -16,7 +16,7 @@ from compute.api.base import bookmark, links
 from compute.microversion import Version
 from compute.models import Instance, Service
 from compute.models.host import COMPUTE
-from compute.server_rows import ServerRow
+from compute.server_rows import NameRow, ServerRow
 
 _SHOWS_PROGRESS = {"ACTIVE", "BUILD", "REBUILD", "RESIZE", "VERIFY_RESIZE", "MIGRATING"}
 _SHOWS_FAULT = {"ERROR", "DELETED"}
@@ -58,7 +58,7 @@ class View:
         return found
 
 
-def brief(row: ServerRow) -> dict[str, Any]:
+def brief(row: NameRow) -> dict[str, Any]:
     """An item of GET /servers."""
     return {"id": row.uuid, "name": row.display_name, "links": links(f"/servers/{row.uuid}")}
 

@@ -49,12 +49,13 @@ class ServersView(ComputeView):
             limit=paging.limit_of(request),
             marker=request.query_params.get("marker", ""),
             marker_project="" if filters.all_tenants else self.caller.project_id,
+            names_only=self.kind == "brief",
             with_services=self.kind == "detail" and View.of(self.version, self.caller).sees_status,
         )
         listed = listing.servers(query)
         answer: dict[str, Any] = {"servers": self._unknown(listed.down, filters) + self._shapes(listed)}
-        last = listed.ids[-1] if listed.ids else ""
-        more = paging.next_link(request, self._path, len(listed.ids), last)
+        last = listed.rows[-1].uuid if listed.rows else ""
+        more = paging.next_link(request, self._path, len(listed.rows), last)
         if more:
             answer["servers_links"] = more
         return Response(answer)

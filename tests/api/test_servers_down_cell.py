@@ -162,6 +162,24 @@ def test_a_cell_that_goes_away_between_two_questions_makes_its_server_unknown(ap
     assert ids(api.get("/servers")) == [here]  # the breaker knows, too
 
 
+def test_a_cell_that_goes_away_in_the_middle_of_a_list_is_filled_up_from_the_others(admin, cells, monkeypatch):
+    """It gave the beginning of the page, and not what follows: a page that is not short, and nothing twice."""
+    for age in range(60):
+        server(cells["cell1"], age=age)
+    there, run, asked = [server(cells["cell2"], age=100 + age) for age in range(60)], CursorWrapper.execute, []
+
+    def gone(self, *query):
+        if self.db.alias == cells["cell1"].alias and "compute_instance" in query[0]:
+            asked.append(query[0])
+            if len(asked) == 2:
+                raise OperationalError("server closed the connection unexpectedly")
+        return run(self, *query)
+
+    monkeypatch.setattr(CursorWrapper, "execute", gone)
+    assert ids(admin.get("/servers?all_tenants=1&limit=50")) == there[:50]
+    assert len(asked) == 2
+
+
 @pytest.mark.parametrize("query", ["limit=10", "sort_key=uuid", "sort_dir=asc", "name=lost", "status=ACTIVE",
                                    "tags=a", "locked=true", "changes-since=2020-01-01T00:00:00Z"])  # fmt: skip
 def test_with_filters_or_paging_a_down_cell_is_skipped(api, cells, lost, query):

@@ -34,6 +34,16 @@ def test_200_servers_cost_as_many_queries_as_10(admin, cells, path):
     assert max(count for alias, count in many.items() if alias != "default") <= 3
 
 
+def test_a_page_of_one_cells_servers_asks_only_that_cell_again(admin, cells):
+    made = [server(cells["cell1"], age=age) for age in range(100)] + [server(cells["cell2"], age=200)]
+    with counted() as seen:
+        answer = admin.get("/servers?all_tenants=1&limit=90")
+    assert [found["id"] for found in answer.json()["servers"]] == made[:90]
+    assert {name: len(seen.get(cells[name].alias, ())) for name in ("cell0", "cell1", "cell2")} == {
+        "cell0": 1, "cell1": 2, "cell2": 1,
+    }  # fmt: skip
+
+
 def test_no_cell_reads_more_keys_or_rows_than_the_page_has(admin, cells):
     for index in range(30):
         marker = server(cells["cell1" if index % 3 else "cell2"], age=index)
