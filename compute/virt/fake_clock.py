@@ -1,13 +1,13 @@
-"""The fake guests that were asked to shut down go down at their time."""
+"""The fake guests that were asked to shut down go down at their time; and what other processes do to guests."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 
 from compute.virt.base import PowerState
 from compute.virt.fake_state import SHARED_SECONDS, State
+from compute.virt.rounds import Rounds
 
 
 class Clock:
@@ -15,37 +15,24 @@ class Clock:
 
     def __init__(self, state: State, is_down: Callable[[str], None]) -> None:
         self._state, self._is_down = state, is_down
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._closing = False
+        self._rounds = Rounds("fake-clock", self._look)
         if state.next_down() is not None:  # asked for in the last process's life
             self.wind()
 
     def wind(self) -> None:
         """Some guest's time to go down was set."""
-        with self._changed:
-            if self._thread is None and not self._closing:
-                self._thread = threading.Thread(target=self._run, name="fake-clock", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+        self._rounds.start()
+        self._rounds.wake()
 
     def close(self) -> None:
         """Stop; what is due stays in the state."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join(5)
+        self._rounds.close()
 
-    def _run(self) -> None:
-        while not self._closing:
-            for uuid in self._state.due():
-                self._is_down(uuid)
-            with self._changed:
-                next_down = self._state.next_down()
-                left = None if next_down is None else next_down - time.time()
-                if not self._closing and (left is None or left > 0):
-                    self._changed.wait(left)
+    def _look(self) -> float | None:
+        for uuid in self._state.due():
+            self._is_down(uuid)
+        next_down = self._state.next_down()
+        return None if next_down is None else max(0.0, next_down - time.time())
 
 
 class Lookout:
@@ -53,28 +40,25 @@ class Lookout:
 
     def __init__(self, state: State, changed: Callable[[str], None]) -> None:
         self._state, self._changed = state, changed
-        self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._rounds = Rounds("fake-lookout", self._look)
+        self._version = -1
+        self._powers: dict[str, PowerState] = {}
 
     def start(self) -> None:
         """Without a file there are no others."""
-        if self._thread is None and self._state.file is not None:
-            seen = self._state.version(), self._state.powers()
-            self._thread = threading.Thread(target=self._run, args=seen, name="fake-lookout", daemon=True)
-            self._thread.start()
+        if self._version < 0 and self._state.file is not None:
+            self._version, self._powers = self._state.version(), self._state.powers()
+            self._rounds.start()
 
     def close(self) -> None:
         """Before the state is closed."""
-        self._closing.set()
-        if self._thread is not None:
-            self._thread.join(5)
+        self._rounds.close()
 
-    def _run(self, version: int, powers: dict[str, PowerState]) -> None:
-        while not self._closing.wait(SHARED_SECONDS):
-            before, version = version, self._state.version()
-            if version == before:
-                continue
-            was, powers = powers, self._state.powers()
-            for uuid in was.keys() | powers.keys():
-                if was.get(uuid) is not powers.get(uuid):
+    def _look(self) -> float:
+        before, self._version = self._version, self._state.version()
+        if self._version != before:
+            was, self._powers = self._powers, self._state.powers()
+            for uuid in was.keys() | self._powers.keys():
+                if was.get(uuid) is not self._powers.get(uuid):
                     self._changed(uuid)
+        return SHARED_SECONDS

@@ -6,7 +6,6 @@ no more when the deadline is near, for a hard power off is refused as long as th
 
 from __future__ import annotations
 
-import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from compute.virt.events import Bells, wait_for
 from compute.virt.ironic.api import Busy, Ironic
 from compute.virt.ironic.node import Node
 from compute.virt.ironic.notes import Notes
+from compute.virt.rounds import Rounds
 from compute.virt.shutdown import Shutdown
 
 LOOK_SECONDS = 1.0  # between looks at servers that are being shut down; one request for all of them
@@ -144,39 +144,26 @@ class Lookout:
 
     def __init__(self, ironic: Ironic, notes: Notes, bells: Bells) -> None:
         self._ironic, self._notes, self._bells = ironic, notes, bells
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._closing = False
+        self._rounds = Rounds("ironic-lookout", self._look)
 
     def start(self) -> None:
         """From when somebody wants to know it."""
-        with self._changed:
-            if self._thread is None and not self._closing:
-                self._thread = threading.Thread(target=self._run, name="ironic-lookout", daemon=True)
-                self._thread.start()
+        self._rounds.start()
 
     def wake(self) -> None:
         """A clock was kept."""
-        with self._changed:
-            self._changed.notify_all()
+        self._rounds.wake()
 
     def close(self) -> None:
         """Look no more."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join(5)
+        self._rounds.close()
 
-    def _run(self) -> None:
-        while not self._closing:
-            running = self._notes.clocks()
-            with suppress(VirtError):  # the keeper looks for itself, if less often
-                for server in self._off(running) if running else ():
-                    self._bells.ring(server)
-            with self._changed:
-                if not self._closing:
-                    self._changed.wait(LOOK_SECONDS if running else None)
+    def _look(self) -> float | None:
+        running = self._notes.clocks()
+        with suppress(VirtError):  # the keeper looks for itself, if less often
+            for server in self._off(running) if running else ():
+                self._bells.ring(server)
+        return LOOK_SECONDS if running else None
 
     def _off(self, running: dict[str, Clock]) -> list[str]:
         states = {node.server: node.power_state for node in self._ironic.servers()}
