@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from logging.handlers import WatchedFileHandler
 from typing import Any
 
@@ -15,14 +16,20 @@ from django.conf import settings
 from cloud import env
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "cloud.settings")
+# Celery would run Django's checks, for which every page of the API is loaded, and forget what they say.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 
 ROLES = ("scheduler", "conductor", "host")
 
 app = Celery("stillwater")
-app.config_from_object("tasks.celeryconfig")
-# Celery reads its settings before it sets Django up, and ours use models. The admin imports `app`.
-if not apps.ready and not apps.loading:
-    django.setup()
+if "--detach" in sys.argv:
+    # `celery multi` begins with such a process: it starts the worker, and says what is wrong with the settings.
+    assert settings.ROLE is not None  # noqa: S101  that is: read them
+else:
+    app.config_from_object("tasks.celeryconfig")
+    # Celery reads its settings before it sets Django up, and ours use models. The admin imports `app`.
+    if not apps.ready and not apps.loading:
+        django.setup()
 
 
 @signals.worker_init.connect

@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-import structlog
+
+@contextmanager
+def _absent(name: str) -> Iterator[None]:
+    """Imports in here do not find a module; whoever has it already keeps it."""
+    there = {key: sys.modules.pop(key) for key in list(sys.modules) if key.partition(".")[0] == name}
+    sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+        sys.modules.update(there)
+
+
+# For tracebacks in colours, which we do not print, structlog loads all of rich: a tenth of the start of every process.
+with _absent("rich"):
+    import structlog
 
 
 def configure(level: str, fmt: str) -> dict[str, Any]:

@@ -39,10 +39,10 @@ def follow(remote: Remote, orders: list[Order], timeout: float | None, screen: S
 
 
 def _look(remote: Remote, order: Order, seconds: float) -> bool:
-    """One look at the server, and one into the journal for what was asked of it; whether the API answered."""
-    try:
-        server = remote.show(order.server.id, seconds)
+    """One look into the journal for what was asked of the server, and one at it; whether the API answered."""
+    try:  # in this order: what is over before the server is looked at is seen of it
         action = remote.action(order.server.id, order.request_id, seconds) if order.request_id else None
+        server = remote.show(order.server.id, seconds)
     except Away as away:  # the operation goes on without the API, so the wait does
         order.look = replace(order.look, away=str(away))
         return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from cryptography.fernet import Fernet
 from django.core import checks
 
 from cloud import env
@@ -13,6 +12,8 @@ from cloud import env
 @checks.register(checks.Tags.security)
 def token_keys(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
     """A malformed key would otherwise show at the first login."""
+    from cryptography.fernet import Fernet  # noqa: PLC0415  a worker, which has no keys, need not load it
+
     hint = "Make one with manage.py token_key."
     keys = env.get("STILLWATER_TOKEN_KEYS")
     if not keys and env.get("STILLWATER_ROLE") == "api":

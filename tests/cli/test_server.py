@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
 import signal
+import threading
 
 import pytest
 from django.utils import timezone
 
 from cells.models import InstanceMapping
+from compute.api.servers import ServerView
 from compute.models import Flavor
 from compute.virt.base import VirtError
 
@@ -84,6 +87,27 @@ def test_several_are_stopped_and_started_at_once(shell, boot, cloud):
     done = shell("server", "start", "a", "b", "--wait")
     assert done.returncode == 0
     assert [line.partition(" in ")[0] for line in done.stdout.splitlines()] == ["a: started", "b: started"]
+
+
+def test_what_is_done_is_never_shown_as_it_was_before(shell, boot, cloud, monkeypatch):
+    """The guest went off between the two requests of one look: "done", and ACTIVE."""
+    boot("web1")
+    get, looked, is_off = ServerView.get, threading.Event(), threading.Event()
+
+    def slow(self, request, server_id):
+        answer = get(self, request, server_id)
+        if answer.data["server"]["OS-EXT-STS:task_state"]:
+            looked.set()
+            is_off.wait(30)
+        return answer
+
+    monkeypatch.setattr(ServerView, "get", slow)
+    waiting = shell.begin("server", "stop", "web1", "--wait", "-f", "json")
+    assert looked.wait(30)
+    cloud.work()
+    is_off.set()
+    [row] = json.loads(shell.end(waiting).stdout)
+    assert (row["result"], row["status"]) == ("done", "SHUTOFF")
 
 
 def test_without_wait_it_is_asked_and_the_request_is_named(shell, boot, cloud):

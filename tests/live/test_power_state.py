@@ -127,8 +127,8 @@ def change(day: Day) -> None:
             os.kill(day.vigil[day.ids[f"{name}-{way}"]].pid, signal.SIGKILL)
             day.happened(f"{name}-{way}")
         for name, word in (("paused", "suspend"), ("started", "start")):
+            day.happened(f"{name}-{way}")  # by the time virsh is done it may be on record
             day.virsh(f"{name}-{way}", word)
-            day.happened(f"{name}-{way}")
         day.happened(f"unwanted-{way}")
         day.tries_to_start(f"unwanted-{way}")
     for way in HOSTS.values():
@@ -156,8 +156,8 @@ def test_a_guest_whose_qemu_is_killed_is_shut_off_and_can_be_started(day, way):
 def test_a_guest_that_is_paused_with_virsh_is_paused_and_active_when_it_is_resumed(day, way):
     day.nobody_did(f"paused-{way}", "pause")
     day.is_on_record(f"paused-{way}", "PAUSED", 3)
-    day.virsh(f"paused-{way}", "resume")
     day.happened(f"paused-{way}")
+    day.virsh(f"paused-{way}", "resume")
     day.nobody_did(f"paused-{way}", "start")
     day.is_on_record(f"paused-{way}", "ACTIVE", 1)
 
