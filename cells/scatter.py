@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +34,7 @@ AWAY = (*DATABASE_AWAY, OSError)
 UNDEFINED_TABLE = "42P01"  # PostgreSQL: between cell_create and cell_migrate
 LATE, BUSY = "did not answer in time", "this process is too busy to ask it"
 THREADS_PER_CELL = 4
+PATIENCE = 0.25  # seconds until something else is done while answers are waited for
 SECONDS_TO_CHANGE = 10.0  # a cell that answered just now may take to record what is asked of it
 _pools: dict[str, ThreadPoolExecutor] = {}
 _pools_lock = threading.Lock()
@@ -64,10 +65,16 @@ class _Question(Generic[T]):
     line: Line
 
 
-def gather(cells: Iterable[Cell], ask: Callable[[Cell], T], timeout: float | None = None) -> Gathered[T]:
+def gather(
+    cells: Iterable[Cell],
+    ask: Callable[[Cell], T],
+    timeout: float | None = None,
+    meanwhile: Callable[[list[T]], None] | None = None,
+) -> Gathered[T]:
     """Run `ask(cell)` with each cell targeted, all at once; errors of a database are DOWN.
 
-    Other exceptions are bugs and are raised. `timeout` in seconds (default CELL_TIMEOUT) is for all.
+    Other exceptions are bugs and are raised. `timeout` in seconds (default CELL_TIMEOUT) is for all. When some let us
+    wait, `meanwhile` is called with the answers that are there: what can be done with them is done by the deadline.
     """
     result: Gathered[T] = Gathered({}, {})
     asked = []
@@ -77,7 +84,7 @@ def gather(cells: Iterable[Cell], ask: Callable[[Cell], T], timeout: float | Non
             result.down[cell.id] = Down(reason)
         else:
             asked.append(cell)
-    _ask_all(asked, ask, time.monotonic() + (timeout or settings.CELL_TIMEOUT), result)
+    _ask_all(asked, ask, time.monotonic() + (timeout or settings.CELL_TIMEOUT), result, meanwhile)
     for cell_id in result.answers:
         health.seen_up(cell_id)
     for cell in asked:
@@ -112,11 +119,21 @@ def to_change(cell: Cell) -> Iterator[str]:
         raise
 
 
-def _ask_all(cells: Iterable[Cell], ask: Callable[[Cell], T], end: float, result: Gathered[T]) -> None:
+def _ask_all(
+    cells: Iterable[Cell],
+    ask: Callable[[Cell], T],
+    end: float,
+    result: Gathered[T],
+    meanwhile: Callable[[list[T]], None] | None = None,
+) -> None:
     waiting: dict[str, _Question[T]] = {}
     for cell in cells:
         line = Line()
         waiting[cell.id] = _Question(_pool(cell.id).submit(_ask_one, cell, ask, line), line)
+    if meanwhile is not None:
+        there, late = wait([question.future for question in waiting.values()], PATIENCE)
+        if late:
+            meanwhile([future.result() for future in there if future.exception() is None])
     for cell_id, question in waiting.items():
         _collect(cell_id, question, end, result)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, cast
 
 from django.conf import settings
@@ -48,15 +49,16 @@ _OF_A_SERVICE = ("host", "disabled", "forced_down", "last_seen_up", "ended_at")
 
 @dataclass(slots=True)
 class Query:
-    """Which servers, in which order, how many, after which, and whether their names are enough."""
+    """Which servers, in which order, how many, after which, and how one is shown."""
 
     where: Q
     sort: list[SortKey]
     limit: int
+    show: Callable[[Any], Any]  # a ServerRow; a NameRow where names are enough
+    names_only: bool = False
+    services: dict[str, Service] | None = None  # filled, by host, before `show` is called; None: nobody asks
     marker: str = ""
     marker_project: str = ""  # whose server the marker has to be; "" = anybody's
-    names_only: bool = False
-    with_services: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -68,8 +70,8 @@ class Query:
 class Listed:
     """What was found. `down` are the cells that did not answer."""
 
-    rows: list[Any] = field(default_factory=list)  # ServerRow; NameRow where names are enough
-    services: dict[str, Service] = field(default_factory=dict)
+    servers: list[Any] = field(default_factory=list)  # as they are shown
+    last: str = ""  # id of the last of them
     down: list[Cell] = field(default_factory=list)
 
 
@@ -79,15 +81,27 @@ class _Part:
 
     keys: list[KeyRow] = field(default_factory=list)
     rows: list[Any] = field(default_factory=list)
+    shown: list[Any] = field(default_factory=list)  # those of the first rows, as far as there was time
     services: list[Service] = field(default_factory=list)
     ended: bool = False  # there is no more
 
     def add(self, other: _Part) -> None:
         """What follows."""
+        if len(self.shown) == len(self.rows):
+            self.shown += other.shown
         self.keys += other.keys
         self.rows += other.rows
-        self.services += other.services
         self.ended = other.ended
+
+    def show(self, query: Query) -> None:
+        """All of it, before it is known how much is on the page."""
+        self.learn(query)
+        self.shown = [query.show(row) for row in self.rows]
+
+    def learn(self, query: Query) -> None:
+        """What is to be known before anything of it is shown."""
+        if query.services is not None:
+            query.services.update({service.host: service for service in self.services})
 
 
 def servers(query: Query) -> Listed:
@@ -103,8 +117,10 @@ def servers(query: Query) -> Listed:
     asked, down = cells, set[str]()
     while asked:
         count = min(share, query.limit)
-        found = scatter.gather(asked, lambda cell: _read(query, where, parts[cell.id].keys, count))  # noqa: B023  now
+        read = lambda cell: _read(query, where, parts[cell.id].keys, count)  # noqa: B023, E731  it is called now
+        found = scatter.gather(asked, read, meanwhile=partial(_show, query))
         for cell_id, part in found.answers.items():
+            part.learn(query)
             parts[cell_id].add(part)
         for cell_id in found.down:  # what it gave before is not shown beside its UNKNOWN servers
             down.add(cell_id)
@@ -112,10 +128,20 @@ def servers(query: Query) -> Listed:
         page = _merge(parts, query)
         asked = [cell for cell in cells if cell.id in parts and _may_have_more(parts[cell.id], page, query.limit)]
         share *= 2
-    services = {service.host: service for part in parts.values() for service in part.services}
-    chosen = (parts[cell_id].rows[index] for _, cell_id, index in page.values())
-    rows = [server_rows.of(boot.unplaced(row)) if isinstance(row, BuildRequest) else row for row in chosen]
-    return Listed(rows, services, [cell for cell in cells if cell.id in down])
+    shown = [_shown(query, parts[cell_id], index) for _, cell_id, index in page.values()]
+    return Listed(shown, next(reversed(page), ""), [cell for cell in cells if cell.id in down])
+
+
+def _show(query: Query, parts: Iterable[_Part]) -> None:
+    for part in parts:
+        part.show(query)
+
+
+def _shown(query: Query, part: _Part, index: int) -> Any:
+    if index < len(part.shown):
+        return part.shown[index]
+    row = part.rows[index]
+    return query.show(server_rows.of(boot.unplaced(row)) if isinstance(row, BuildRequest) else row)
 
 
 def skip(down: Iterable[Cell], project_id: str = "") -> None:
@@ -183,9 +209,10 @@ def _read(query: Query, where: Q, before: Sequence[KeyRow], count: int) -> _Part
     keys = {f"key_{column}": Cast(F(column), TextField()) if _is_time(column) else F(column)
             for column in query.columns}  # fmt: skip
     found, rows = server_rows.read_with(page, keys, names_only=query.names_only)
-    hosts: Iterable[str] = {row.host for row in rows if row.host} if query.with_services else ()
+    hosts: Iterable[str] = {row.host for row in rows if row.host} if query.services is not None else ()
     services = Service.objects.filter(binary=COMPUTE, host__in=hosts).only(*_OF_A_SERVICE)
-    return _Part(_with_times_as_text(found, query), rows, list(services) if hosts else [], ended=len(rows) < count)
+    known = list(services) if hosts else []
+    return _Part(_with_times_as_text(found, query), rows, services=known, ended=len(rows) < count)
 
 
 def _is_time(column: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.db import transaction
@@ -43,19 +44,20 @@ class ServersView(ComputeView):
         filters = server_query.parse(request.query_params, self.version, is_admin=everything)
         if filters.all_tenants:
             self.check(f"{self.rule}:get_all_tenants")
+        view = View.of(self.version, self.caller)
         query = listing.Query(
             where=self._scope(filters) & filters.where,
             sort=server_query.sorting(request.query_params, is_admin=self.caller.is_admin),
             limit=paging.limit_of(request),
+            show=server_view.brief if self.kind == "brief" else partial(server_view.full, view=view, detail_list=True),
+            names_only=self.kind == "brief",
+            services=view.services if self.kind == "detail" and view.sees_status else None,
             marker=request.query_params.get("marker", ""),
             marker_project="" if filters.all_tenants else self.caller.project_id,
-            names_only=self.kind == "brief",
-            with_services=self.kind == "detail" and View.of(self.version, self.caller).sees_status,
         )
         listed = listing.servers(query)
-        answer: dict[str, Any] = {"servers": self._unknown(listed.down, filters) + self._shapes(listed)}
-        last = listed.rows[-1].uuid if listed.rows else ""
-        more = paging.next_link(request, self._path, len(listed.rows), last)
+        answer: dict[str, Any] = {"servers": self._unknown(listed.down, filters) + listed.servers}
+        more = paging.next_link(request, self._path, len(listed.servers), listed.last)
         if more:
             answer["servers_links"] = more
         return Response(answer)
@@ -93,12 +95,6 @@ class ServersView(ComputeView):
         elif filters.project_id:
             scope &= Q(project_id=filters.project_id)
         return scope
-
-    def _shapes(self, listed: listing.Listed) -> list[dict[str, Any]]:
-        if self.kind == "brief":
-            return [server_view.brief(row) for row in listed.rows]
-        view = View.of(self.version, self.caller, listed.services)
-        return [server_view.full(row, view, detail_list=True) for row in listed.rows]
 
     def _unknown(self, down: list[Cell], filters: Filters) -> list[dict[str, Any]]:
         """Servers of cells that do not answer, since 2.69, in lists without filters and paging. Raises PartialList."""

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from datetime import timedelta
 
 import pytest
+from django.db.backends.utils import CursorWrapper
+from django.utils import timezone
 from hypothesis import HealthCheck, given, settings, strategies
 
+from cells import scatter
+from cells.context import target_cell
+from compute.models import Service
 from tests.api.servers import BORN, IMAGE, server, unplaced
 from tests.conftest import OTHER_PROJECT
 
@@ -216,3 +223,23 @@ def test_an_image_link_is_shown_in_detail_only(api, cells):
 def test_a_reader_may_list(reader, cells):
     server(cells["cell1"], "a", created_at=BORN - timedelta(days=1))
     assert names(reader.get("/servers")) == ["a"]
+
+
+def test_a_cell_that_lets_all_wait_changes_no_word(admin, cells, monkeypatch):
+    """Meanwhile the others' servers are made ready to be shown, those that are not on the page in the end, too."""
+    for index in range(40):
+        server(cells["cell1" if index % 2 else "cell2"], f"s{index}", age=index % 7, host=f"host{index % 3}")
+    for name, host in itertools.product(("cell1", "cell2"), ("host0", "host1")):
+        with target_cell(cells[name]):
+            Service.objects.create(binary="nova-compute", host=host, last_seen_up=timezone.now())
+    paths = [f"{path}?all_tenants=1&limit={limit}" for path in ("/servers", "/servers/detail") for limit in (5, 30)]
+    before, run = [admin.get(path).json() for path in paths], CursorWrapper.execute
+    assert {found["host_status"] for found in before[-1]["servers"]} == {"UP", "UNKNOWN"}
+
+    def slow(self, *query):
+        if self.db.alias == cells["cell2"].alias:
+            time.sleep(scatter.PATIENCE + 0.05)
+        return run(self, *query)
+
+    monkeypatch.setattr(CursorWrapper, "execute", slow)
+    assert [admin.get(path).json() for path in paths] == before
