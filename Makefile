@@ -51,7 +51,7 @@ test-weather: ## who dies when, who is first, who waits: hundreds of moments, on
 	$(PYTEST) -n 2 -m "weather and $(ALL)" $(STRICT)
 
 test-postgres: ## the fast ones and the races that use a database, on a PostgreSQL server of its own; STORIES=1: no story left out
-	$(PYTHON) -m deploy.local.postgres $(PYTEST) -n 2 -p tests.databases --stories $(or $(STORIES),3) -m "$(ALL) and (race or not weather)" $(STRICT)
+	$(PYTHON) -m deploy.local.postgres $(PYTEST) -n 2 -p tests.databases --stories $(or $(STORIES),6) -m "$(ALL) and (race or not weather)" $(STRICT)
 
 test-live: ## real Redis, workers, guests and clients, and what happens when they are killed
 	$(PYTEST) -n 3 --dist loadscope -p tests.live.together -m "live or chaos" $(STRICT)

@@ -1,7 +1,7 @@
 """pytest -p tests.databases: only the tests that use a database. What the others find they find on any.
 
 A test that opens one without being among them fails (`tests.conftest`), so none can be left out unseen.
-`--stories 3`: of the stories of `tests/flow`, which all go the same way through the database, every third; races are
+`--stories 6`: of the stories of `tests/flow`, which all go the same way through the database, every sixth; races are
 all there. Which ones is in their names, so it is the same ones every time.
 """
 

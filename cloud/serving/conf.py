@@ -4,7 +4,7 @@ from cloud.serving import master
 
 worker_class = "cloud.serving.worker.Worker"
 # A silent cell holds every thread that asks it for CELL_TIMEOUT, once; the others need some then, too.
-workers, threads = 2, 24
+workers, threads = 2, 16
 # Clients poll every 2 s on one connection. Gunicorn's default closes it after just 2 s of silence, so now and
 # then a request met the closing door: "Connection reset by peer".
 keepalive = 75

@@ -53,7 +53,7 @@ def serve(fake_cloud: Cloud, tmp_path: Path) -> Iterator[Callable[..., Api]]:
 @pytest.fixture
 def later() -> Iterator[Callable[..., Future[Any]]]:
     """Runs a call in a thread of its own."""
-    with ThreadPoolExecutor(40) as threads:
+    with ThreadPoolExecutor(50) as threads:
         yield threads.submit
 
 
@@ -153,14 +153,14 @@ def test_a_pause_in_progress_is_accepted_and_done_although_the_api_has_gone(serv
 def test_a_new_request_is_denied_at_once_although_every_thread_is_busy(serve, fake_cloud, token, later):
     api = serve()
     with no_reads(fake_cloud):
-        busy = [later(ask, api.port, SERVERS, X_Auth_Token=token) for _ in range(20)]  # 2 x 8 threads
+        busy = [later(ask, api.port, SERVERS, X_Auth_Token=token) for _ in range(40)]  # 2 x 16 threads
         time.sleep(REACHES_IT)
         api.send(signal.SIGTERM)
-        in_progress(api, 20)
+        in_progress(api, 40)
         asked = time.monotonic()
         assert [ask(api.port, SERVERS).status for _ in range(10)] == [503] * 10
         assert time.monotonic() - asked < fair(AT_ONCE)
-    assert [one.result().status for one in busy] == [200] * 20  # also those that no thread had begun
+    assert [one.result().status for one in busy] == [200] * 40  # also those that no thread had begun
     assert api.wait() == 0
 
 
