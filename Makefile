@@ -47,8 +47,8 @@ lint: ## style, types, imports, settings, migrations
 test-fast: ## everything but real guests, kills and races, on SQLite
 	$(PYTEST) -n 2 $(FAST) $(STRICT)
 
-test-weather: ## who dies when, who is first, who waits: hundreds of moments, on SQLite
-	$(PYTEST) -n 2 -m "weather and $(ALL)" $(STRICT)
+test-weather: ## who dies when, who is first, who waits: hundreds of moments, on SQLite; `make test` has every third
+	$(PYTEST) -n 2 -m "weather and $(ALL)" --moments $(or $(MOMENTS),1) $(STRICT)
 
 test-postgres: ## the fast ones and the races that use a database, on a PostgreSQL server of its own; STORIES=1: no story left out
 	$(PYTHON) -m deploy.local.postgres $(PYTEST) -n 2 -p tests.databases --stories $(or $(STORIES),6) -m "$(ALL) and (race or not weather)" $(STRICT)
@@ -56,6 +56,7 @@ test-postgres: ## the fast ones and the races that use a database, on a PostgreS
 test-live: ## real Redis, workers, guests and clients, and what happens when they are killed
 	$(PYTEST) -n 3 --dist loadscope -p tests.live.together -m "live or chaos" $(STRICT)
 
+test: MOMENTS ?= 3
 test: bootstrap test-fast test-weather test-postgres test-live ## all tests, nothing skipped
 
 chaos: ## 3 seeds of harm to a whole cloud, then kill -9 at every named point: CHAOS="--seeds 4 --operations 100"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
+from zlib import crc32
 
 import pytest
 from django.conf import settings as django_settings
@@ -31,9 +32,18 @@ WEATHER = re.compile(
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """See below."""
+    parser.addoption("--moments", type=int, default=1, help="of each of the tests of weather, one in so many")
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that uses cells needs all databases, committed: cells are asked from other threads."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A test that uses cells needs all databases, committed: cells are asked from other threads.
+
+    `--moments 3`: of the moments a test of weather is played at, every third; which ones is in their names, so it is
+    the same ones every time. Races are all there.
+    """
     for item in items:
         if WEATHER.search(item.nodeid) and not item.nodeid.startswith("tests/test_"):
             item.add_marker(pytest.mark.weather)
@@ -41,6 +51,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.race)
         if "cells" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.django_db(transaction=True, databases="__all__"))
+    one_in = config.getoption("--moments")
+    if one_in > 1:
+        left_out = [item for item in items if _is_a_moment(item) and crc32(item.nodeid.encode()) % one_in]
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
+
+
+def _is_a_moment(item: pytest.Item) -> bool:
+    markers = {marker.name for marker in item.iter_markers()}
+    return "weather" in markers and "race" not in markers and hasattr(item, "callspec")
 
 
 @pytest.fixture(autouse=True)

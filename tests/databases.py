@@ -1,8 +1,9 @@
 """pytest -p tests.databases: only the tests that use a database. What the others find they find on any.
 
 A test that opens one without being among them fails (`tests.conftest`), so none can be left out unseen.
-`--stories 6`: of the stories of `tests/flow`, which all go the same way through the database, every sixth; races are
-all there. Which ones is in their names, so it is the same ones every time.
+`--stories 6`: of the stories of `tests/flow`, which all go the same way through the database, and of the tests of
+pages, logins, images and commands, which ask it for nothing unusual, every sixth; races are all there. Which ones is
+in their names, so it is the same ones every time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from zlib import crc32
 
 import pytest
 
+STORIES = tuple(f"tests/{name}/" for name in ("flow", "admin", "identity", "images", "management"))
 USES = {"db", "transactional_db", "cells", "_no_memories"}  # fixtures
 
 
@@ -35,5 +37,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_told(item: pytest.Item, one_in: int) -> bool:
-    is_story = item.nodeid.startswith("tests/flow/") and item.get_closest_marker("race") is None
+    is_story = item.nodeid.startswith(STORIES) and item.get_closest_marker("race") is None
     return not is_story or crc32(item.nodeid.encode()) % one_in == 0

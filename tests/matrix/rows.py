@@ -94,13 +94,14 @@ def of_round(who: str, how: str, names: Iterable[str]) -> Iterator[Row]:
 
 
 def sample(rows: Iterable[Row]) -> Iterator[Row]:
-    """Of an operation's in which a bystander is ended so, every third: it does nothing for the step, whichever it is.
+    """Of an operation's in which a bystander is ended so, every fifth; of those that it works for, two of three.
 
-    Every operation with every process and kind of end is among them, every step, and every exception of the rules.
+    Every operation with every process and kind of end is among them, and every exception of the rules.
     """
-    seen: Counter[tuple[str, str, str]] = Counter()
+    seen: Counter[tuple[str, str, str, bool]] = Counter()
     for row in rows:
-        seen[row.operation, row.who, row.how] += not row.at_work
-        third = seen[row.operation, row.who, row.how] % 3 == 1
-        if row.at_work or third or any(rule.is_about(row) for rule in RULES):
+        alike = (row.operation, row.who, row.how, row.at_work)
+        seen[alike] += 1
+        chosen = seen[alike] % 3 != 0 if row.at_work else seen[alike] % 5 == 1
+        if chosen or any(rule.is_about(row) for rule in RULES):
             yield row
