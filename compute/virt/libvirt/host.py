@@ -84,6 +84,12 @@ class Host:
     def guest(self, uuid: str) -> LibvirtGuest:
         """The guest with this UUID, or GuestNotFound."""
         with translated():
+            try:
+                return LibvirtGuest(self.connection.lookupByUUIDString(uuid))
+            except libvirt.libvirtError as error:
+                if error.get_error_code() is not None:
+                    raise
+            # Seen under load: it failed, and libvirt had lost the reason. Asking changes nothing, so it is asked again.
             return LibvirtGuest(self.connection.lookupByUUIDString(uuid))
 
     def another(self) -> libvirt.virConnect:
