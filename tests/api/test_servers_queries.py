@@ -1,4 +1,4 @@
-"""What a list costs: a fixed number of queries per cell, and never more keys than the page has."""
+"""What a list costs: as many queries per cell however many servers, and never more rows at once than the page has."""
 
 from __future__ import annotations
 

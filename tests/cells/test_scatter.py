@@ -15,7 +15,6 @@ from cells import health, rumours, scatter
 from cells.models import Cell
 from compute.models import Service
 from tests.cells import rows
-from tests.machine import fair
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -75,12 +74,12 @@ def test_a_cell_that_hangs_costs_one_deadline_once(cells, hung, settings):
 
     started = time.monotonic()
     first = scatter.gather(cells.values(), ask, timeout=0.3)
-    assert time.monotonic() - started < fair(1.5)
+    assert time.monotonic() - started < 1.5
     assert first.down[slow].reason == "did not answer in time"
     assert sorted(first.values()) == ["cell0", "cell1"]
     started = time.monotonic()
     second = scatter.gather(cells.values(), ask, timeout=5)
-    assert time.monotonic() - started < fair(1)  # remembered, not waited for
+    assert time.monotonic() - started < 1  # remembered, not waited for
     assert slow in second.down
 
 
@@ -97,7 +96,7 @@ def test_many_requests_at_once_while_a_cell_hangs(cells, hung, settings):
     started = time.monotonic()
     with ThreadPoolExecutor(20) as callers:
         found = list(callers.map(request, range(40)))
-    assert time.monotonic() - started < fair(6)
+    assert time.monotonic() - started < 6
     assert all(sorted(one.values()) == ["cell0", "cell1"] and slow in one.down for one in found)
 
 
@@ -141,12 +140,12 @@ def test_a_cell_that_accepts_and_never_answers_holds_up_nobody_and_no_thread(cel
     started = time.monotonic()
     with ThreadPoolExecutor(16) as callers:
         found = list(callers.map(lambda _: scatter.gather(everybody, hosts), range(16)))
-    assert time.monotonic() - started < fair(3)
+    assert time.monotonic() - started < 3
     assert all(len(one.answers) == 3 and silent.id in one.down for one in found)
     assert health.known_down(silent.id) == scatter.LATE
     started = time.monotonic()
     scatter.gather(everybody, hosts)
-    assert time.monotonic() - started < fair(0.4)
+    assert time.monotonic() - started < 0.4
 
 
 def test_a_process_that_is_too_busy_to_ask_does_not_call_the_cell_down(cells, hung):

@@ -18,7 +18,6 @@ from deploy.local import boot
 from deploy.local.state import ROOT
 from tests.live.cloud import Cloud, eventually
 from tests.live.stage import Stage
-from tests.machine import fair
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 COMMAND = str(ROOT / ".venv/bin/stillwater")
@@ -99,7 +98,7 @@ def test_on_a_terminal_the_seconds_count_down(typed, guests):
 def test_hard_does_not_ask_the_guest(typed, guests):
     [row] = typed.json("stop", "cli-deaf", "--hard-shutdown", "--wait")
     assert row["outcome"] == "forced off at once"
-    assert row["seconds"] < fair(10)
+    assert row["seconds"] < 10
 
 
 def test_delete_asks_the_guest_when_it_is_told_to(typed, guests, stage):

@@ -15,7 +15,6 @@ from tests.live.cloud import Cloud, eventually
 from tests.live.grace_cases import AT_ONCE, CASES, GUESTS, OBEYS, OWN, RETRY, TIMEOUT, Case
 from tests.live.vigil import Guest, Vigil
 from tests.live.ward import Ward, forced
-from tests.machine import fair
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 WITHIN = 1.0  # seconds from a deadline
@@ -169,10 +168,10 @@ def test_a_guest_that_was_not_ready_obeys_a_later_signal(ward, name):
 def test_a_guest_that_never_obeys_is_forced_off_at_its_deadline(ward, name):
     case, seen = CASES[name], guest(ward, name)
     assert seen.gone - ward.asked[name] > case.end - 0.1, "its deadline was kept, and not shortened"
-    assert seen.lasted < case.end + fair(WITHIN)
+    assert seen.lasted < case.end + WITHIN
     assert len(seen.pressed) == case.signals
     seconds, signals = forced(words(ward, name))
-    assert abs(seconds - case.end) <= fair(WITHIN)
+    assert abs(seconds - case.end) <= WITHIN
     assert signals == case.signals
     assert ("fell back to a hard reboot" in words(ward, name)) == (case.operation == "reboot")
 

@@ -10,7 +10,6 @@ import pytest
 
 from tests.live.cloud import Cloud, eventually
 from tests.live.stage import Stage
-from tests.machine import fair
 
 pytestmark = pytest.mark.live
 OWN = "termination_grace_period_seconds"
@@ -56,7 +55,7 @@ def test_it_leaves_within_a_second_after_the_last_guest(stage):
     try:
         ended = stopping.ended(SECONDS + 30)
         last = max(at for uuid in ids for at, what in stage.timed_effects(uuid) if what == OFF)
-        assert 0 < ended - last < fair(1)
+        assert 0 < ended - last < 1
         waits = lines(stage, "drain.waits_for", stopping.told_at)
         assert {line["server"] for line in waits} >= set(ids)
         assert all("forced off at" in line["waits_for"] for line in waits if line["server"] in ids)

@@ -36,14 +36,14 @@ class Scene(StrEnum):
 class End:
     """How a server is: its status, the one place of its guest, its flavor; `effects`: what its hypervisors did.
 
-    `perhaps`: those they may have done, too.
+    `or_else`: what they may have done instead.
     """
 
     status: str
     at: str
     flavor: str = SMALL
     effects: tuple[str, ...] = ()
-    perhaps: frozenset[str] = frozenset()
+    or_else: tuple[str, ...] = ()
     power: PowerState = PowerState.RUNNING
 
 
@@ -88,7 +88,6 @@ LIVE = {"os-migrateLive": {"host": None, "block_migration": "auto"}}
 AS_BEFORE, WAITS = End("ACTIVE", SOURCE), End("VERIFY_RESIZE", DEST, LARGE)
 ON_THE_SHELF = End("SHELVED_OFFLOADED", "", effects=(OFF, COPIED, AWAY))
 MOVED = (OFF, OUT, IN, ON)
-OFF_FIRST = frozenset({OFF})  # a host that is back turns guests off that left, unless it has removed them by then
 ONLY_IF_TAKEN = frozenset({"forget_source"})
 ONE_HOST, NO_SOURCE = frozenset({DEST, HOSTS}), frozenset({SOURCE, HOSTS})
 
@@ -149,10 +148,10 @@ OPERATIONS = {
     ),
     "evacuate": Operation(
         key="Evacuate", body={"evacuate": {}}, taken_back=AS_BEFORE, spared=NO_SOURCE, scene=Scene.GONE,
-        done=End("SHUTOFF", DEST, effects=(BUILT_OFF, AWAY), perhaps=OFF_FIRST, power=PowerState.SHUTDOWN),
+        done=End("SHUTOFF", DEST, effects=(BUILT_OFF, OFF, AWAY), or_else=(BUILT_OFF, AWAY), power=PowerState.SHUTDOWN),
     ),
     "evacuated-from": Operation(
         key="Evacuate", body={"evacuate": {}}, taken_back=AS_BEFORE, then="ForgetGuest", scene=Scene.RETURNS,
-        done=End("SHUTOFF", DEST, effects=(BUILT_OFF, AWAY), perhaps=OFF_FIRST, power=PowerState.SHUTDOWN),
+        done=End("SHUTOFF", DEST, effects=(BUILT_OFF, OFF, AWAY), or_else=(BUILT_OFF, AWAY), power=PowerState.SHUTDOWN),
     ),
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """{operations of two hosts} x {source, destination, conductor, broker, all} x {SIGTERM, kill -9} x {each step}.
 
-`make test` runs the rounds of one process with fewer bystanders, `make matrix` all of them, or what
+`make test` runs the rounds of one process with some of their rows (`rows.sample`), `make matrix` all of them, or what
 MATRIX="-k resize-destination-SIGKILL" names. The rows of a round (who, how) share the blow, so one of them costs
 nearly what all do.
 """
