@@ -125,7 +125,10 @@ def owes(host: str) -> int:
 
 
 def turn_off(host: str, driver: Driver) -> int:
-    """A host that is back turns off what lives elsewhere by now, or is about to, before it does anything else."""
+    """A host that is back turns off what lives elsewhere by now, or is about to, first of all.
+
+    The queue is heard already then: what is owed may be removed, running as it is, before this looks.
+    """
     owed = set(_owed(host).values_list("server_id", flat=True))
     home = Instance.objects.filter(uuid__in=owed, host=host, deleted=False).values_list("uuid", flat=True)
     lost = (owed - set(home)) | set(_leaving(host).values_list("server_id", flat=True))

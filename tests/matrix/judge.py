@@ -62,5 +62,6 @@ def _effects(end: End, outcome: str, seen: Seen) -> list[str]:
     plain = [OFF.get(effect, effect) for effect in seen.effects]
     plain = [one for one, before in zip(plain, ["", *plain], strict=False) if one != before or one not in HARMLESS]
     if outcome == DONE:
-        return [] if tuple(plain) in {end.effects, end.or_else or end.effects} else [f"hypervisors did {plain}, and not {list(end.effects)}"]
+        fine = tuple(plain) in {end.effects, end.or_else or end.effects}
+        return [] if fine else [f"hypervisors did {plain}, and not {list(end.effects)}"]
     return [f"{effect} {times} times" for effect, times in Counter(plain).items() if times > 1]
