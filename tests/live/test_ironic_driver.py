@@ -36,6 +36,7 @@ from deploy.local.ironic import USER, Ironic
 from deploy.local.ports import any_free
 from deploy.local.progress import wait_for
 from deploy.local.state import ROOT
+from tests.live.road import Road
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 HOST, SECONDS = "metal1", 60.0
@@ -232,6 +233,24 @@ def test_a_machine_that_cannot_be_deployed_is_given_back_and_says_why(metal: Met
         metal.driver.spawn(guest, no_image)
     found = metal.ironic.wait(node, provision_state="available")
     assert (found["instance_uuid"], found["instance_info"]) == (None, {})
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_request_to_deploy_that_got_no_answer_is_not_asked_for_twice_and_not_forgotten(metal: Metal, heard: bool):
+    """Seen in CI: Ironic restarted after it had begun to deploy, before it said so, and the server was in ERROR."""
+    (node,) = metal.ironic.enroll(driver="machines")
+    guest = metal.guest(node)
+    with Road(metal.ironic.url, f"PUT /v1/nodes/{node}/states/provision", heard=heard) as road:
+        driver = load("ironic", hostname=HOST, state_dir=metal.folder, url=road.url, deploy_timeout=SECONDS)
+        metal.made.append(driver)
+        driver.spawn(guest, no_image)
+        assert metal.power(guest) is PowerState.RUNNING
+        assert metal.really(guest)["deployed"] == 1
+        assert road.lost == 1
+        road.lost = 0
+        driver.destroy(guest.uuid)
+    assert road.lost == 1
+    assert metal.ironic.wait(node, provision_state="available")["instance_uuid"] is None
 
 
 def test_two_machines_are_deployed_at_the_same_time(metal: Metal):

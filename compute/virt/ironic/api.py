@@ -31,6 +31,10 @@ Seen = TypeVar("Seen", Node, Node | None)
 OURS_TO_SEE = ("power", "deploy")  # of what is validated; the rest has no say in a deployment of ours
 
 
+class Unanswered(HypervisorUnavailable):
+    """No answer came, so nobody here knows whether the request was heard."""
+
+
 class Busy(HypervisorUnavailable):
     """Ironic does something with this node, and lets nobody else do anything with it."""
 
@@ -88,7 +92,7 @@ class Ironic:
         self._tell("PUT", f"/nodes/{node}/states/power", body, patience)
 
     def provision(self, node: str, target: str, **more: str) -> None:
-        """Ask for "active", "deleted", "rescue" or "unrescue"."""
+        """Ask for "active", "deleted", "rescue" or "unrescue". Raises Unanswered, Busy."""
         self._tell("PUT", f"/nodes/{node}/states/provision", {"target": target, **more}, PATIENCE)
 
     def why_not(self, node: str) -> str:
@@ -155,7 +159,7 @@ class Ironic:
         except (ClientException, SDKException, RequestException) as error:
             if not self.newest:  # what was found out about where it is may be wrong
                 self.close()
-            raise HypervisorUnavailable(f"Ironic does not answer: {error}") from error
+            raise Unanswered(f"Ironic does not answer: {error}") from error
         if not answer.ok:
             raise _said(answer)
         self.newest = _count(answer.headers.get("X-OpenStack-Ironic-API-Maximum-Version", "")) or self.newest

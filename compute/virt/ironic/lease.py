@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 from compute.virt.base import Guest, InsufficientResources, VirtError
-from compute.virt.ironic.api import Ironic, NoNode, Taken
+from compute.virt.ironic.api import PAUSE, Ironic, NoNode, Taken, Unanswered
 from compute.virt.ironic.node import OURS, Node
 
 COMES_BACK = frozenset({"deleting", "cleaning", "clean wait", "clean hold"})  # given back, and soon to be had
@@ -44,7 +44,7 @@ class Lease:
         node = node or self._reserved(guest, until)
         node.must_not_be_maintained()
         if node.state in FREE:
-            self._deploy(node, guest)
+            self._deploy(node, guest, until)
         node = self._after(guest.uuid, until)
         if node.state in DEPLOYED:
             return node
@@ -73,13 +73,13 @@ class Lease:
             return f"has instance {node.server}"
         return node.out_of_use(self._hostname)
 
-    def _deploy(self, node: Node, guest: Guest) -> None:
+    def _deploy(self, node: Node, guest: Guest, until: float) -> None:
         """Reserved before, maybe by an earlier life of ours."""
         if why := self._ironic.why_not(node.id):
             self._let_go(node)
             raise InsufficientResources(f"node {node.id} cannot be deployed: {why}")
         self._ironic.change(node.id, {"instance_info": _about(guest, node) | {OURS: self._hostname}})
-        self._ironic.provision(node.id, "active")
+        self._provision(guest.uuid, node, "active", until)
 
     def _give_back(self, server: str) -> None:
         """Wiped, as Ironic is told to, and nobody's; unknown is success. Not waited for: its cleaning.
@@ -96,7 +96,7 @@ class Lease:
             elif asked:
                 raise VirtError(f"node {node.id} could not be given back ({node.state}): {node.error}")
             else:
-                self._ironic.provision(node.id, "deleted")
+                self._provision(server, node, "deleted", until)
                 asked = True
 
     def _let_go(self, node: Node) -> None:
@@ -115,11 +115,28 @@ class Lease:
         node = self._after(server, until)
         node.must_not_be_maintained()
         if node.state != state:
-            self._ironic.provision(node.id, target, **more)
+            self._provision(server, node, target, until, **more)
             node = self._after(server, until)
         if node.state != state:
             raise VirtError(f"node {node.id} is {node.state} instead of {state}: {node.error}")
         return node
+
+    def _provision(self, server: str, node: Node, target: str, until: float, **more: str) -> None:
+        """Asked for, once: after a request without an answer the node tells whether it was heard.
+
+        Raises OperationTimedOut if Ironic stays away.
+        """
+        while True:
+            try:
+                self._ironic.provision(node.id, target, **more)
+                return
+            except Unanswered:
+                now = self._ironic.until(lambda: self._ironic.node_of(server), _is_at_rest, until)
+                if now is None or now.state != node.state:
+                    return
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(PAUSE)
 
     def _after(self, server: str, until: float) -> Node:
         """Its node, once Ironic has done what it does. Raises GuestNotFound, OperationTimedOut."""
