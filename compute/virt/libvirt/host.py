@@ -17,7 +17,9 @@ from compute.virt.libvirt.guest import LibvirtGuest
 
 log = logging.getLogger(__name__)
 
-KEEPALIVE_SECONDS, KEEPALIVE_COUNT = 5, 3
+# Every second: while one call hangs, libvirt 9.0 was seen to leave the answer of another one unread until the wire is
+# next used, which with one keepalive in five seconds took up to five seconds a call. Dead is who is silent for 15.
+KEEPALIVE_SECONDS, KEEPALIVE_COUNT = 1, 15
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 FIRST_OPEN_SECONDS = 15
 CLOSE_SECONDS = 5
