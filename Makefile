@@ -16,7 +16,7 @@ UP := $(if $(DRIVER),--driver $(DRIVER)) $(if $(PORT),--port $(PORT)) $(if $(BIN
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status shell lint test test-fast test-weather test-postgres test-live chaos matrix bench requirements clean bootstrap
+.PHONY: help up down status shell lint test test-fast test-weather test-postgres test-live chaos matrix bench requirements clean bootstrap test-sqlite
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -50,6 +50,9 @@ test-fast: ## everything but real guests, kills and races, on SQLite
 test-weather: ## who dies when, who is first, who waits: hundreds of moments, on SQLite; `make test` has every third
 	$(PYTEST) -n 2 -m "weather and $(ALL)" --moments $(or $(MOMENTS),1) $(STRICT)
 
+test-sqlite: # both in one run: tests are looked for once
+	$(PYTEST) -n 2 -m "$(ALL)" --moments $(or $(MOMENTS),1) $(STRICT)
+
 test-postgres: ## the fast ones and the races that use a database, on a PostgreSQL server of its own; STORIES=1: no story left out
 	$(PYTHON) -m deploy.local.postgres $(PYTEST) -n 2 -p tests.databases --stories $(or $(STORIES),6) -m "$(ALL) and (race or not weather)" $(STRICT)
 
@@ -57,7 +60,7 @@ test-live: ## real Redis, workers, guests and clients, and what happens when the
 	$(PYTEST) -n 3 --dist loadscope -p tests.live.together -m "live or chaos" $(STRICT)
 
 test: MOMENTS ?= 3
-test: bootstrap test-fast test-weather test-postgres test-live ## the tests, with some of the moments and stories left out (MOMENTS=1 STORIES=1: none); nothing skipped
+test: bootstrap test-sqlite test-postgres test-live ## the tests, with some of the moments and stories left out (MOMENTS=1 STORIES=1: none); nothing skipped
 
 chaos: ## 3 seeds of harm to a whole cloud, then kill -9 at every named point: CHAOS="--seeds 4 --operations 100"
 	$(PYTHON) -m tests.chaos $(CHAOS)

@@ -50,12 +50,12 @@ def migrate(alias: str) -> None:
 
 
 @contextmanager
-def gunicorn(state: Path, port: int, processes: int = 2) -> Iterator[str]:
+def gunicorn(state: Path, port: int, processes: int = 0) -> Iterator[str]:
     """The API as `make up` starts it; its URL."""
     url = f"http://127.0.0.1:{port}"
     command = [
         str(Path(sys.executable).with_name("gunicorn")), f"--config={ROOT / 'cloud/serving/conf.py'}", "cloud.wsgi",
-        f"--bind=127.0.0.1:{port}", f"--workers={processes}",
+        f"--bind=127.0.0.1:{port}", *([f"--workers={processes}"] if processes else []),
     ]  # fmt: skip
     with (state / "gunicorn.log").open("ab") as log:
         process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "STILLWATER_PUBLIC_URL": url}, stdout=log,

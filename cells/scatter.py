@@ -12,11 +12,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -37,6 +37,7 @@ THREADS_PER_CELL = 4
 PATIENCE = 0.25  # seconds until something else is done while answers are waited for
 SECONDS_TO_CHANGE = 10.0  # a cell that answered just now may take to record what is asked of it
 _pools: dict[str, ThreadPoolExecutor] = {}
+_given_up: dict[str, Future[None]] = {}  # by cell: done when somebody who waits for it gives up
 _pools_lock = threading.Lock()
 
 
@@ -63,6 +64,7 @@ class Gathered(Generic[T]):
 class _Question(Generic[T]):
     future: Future[T]
     line: Line
+    given_up: Future[None]
 
 
 def gather(
@@ -129,24 +131,56 @@ def _ask_all(
     waiting: dict[str, _Question[T]] = {}
     for cell in cells:
         line = Line()
-        waiting[cell.id] = _Question(_pool(cell.id).submit(_ask_one, cell, ask, line), line)
+        future = _pool(cell.id).submit(_ask_one, cell, ask, line)
+        waiting[cell.id] = _Question(future, line, _next_given_up(cell.id))
     if meanwhile is not None:
-        there, late = wait([question.future for question in waiting.values()], PATIENCE)
-        if late:
-            meanwhile([future.result() for future in there if future.exception() is None])
+        _while_some_are_late(waiting.values(), end, meanwhile)
     for cell_id, question in waiting.items():
         _collect(cell_id, question, end, result)
 
 
+def _while_some_are_late(questions: Iterable[_Question[T]], end: float, meanwhile: Callable[[list[T]], None]) -> None:
+    late = {question.future: question.given_up for question in questions}
+    wait(late, PATIENCE)
+    while True:
+        there = [future for future in late if future.done()]
+        late = {future: given_up for future, given_up in late.items() if not (future.done() or given_up.done())}
+        if not late or time.monotonic() >= end:
+            return
+        meanwhile([future.result() for future in there if future.exception() is None])
+        _wait_for_one([*late, *late.values()], end)
+
+
 def _collect(cell_id: str, question: _Question[T], end: float, result: Gathered[T]) -> None:
+    """Whoever asked first gives up first, and all others with him: theirs would be the same answer, only later."""
+    if not question.future.done():
+        _wait_for_one([question.future, question.given_up], end)
     try:
-        result.answers[cell_id] = question.future.result(timeout=max(0.0, end - time.monotonic()))
+        result.answers[cell_id] = question.future.result(timeout=0)
     except FutureTimeout:
-        never_asked = question.future.cancel()
+        is_busy = question.future.cancel() and not question.given_up.done()
         question.line.cut()
-        result.down[cell_id] = Down(BUSY if never_asked else LATE)
+        result.down[cell_id] = Down(BUSY if is_busy else LATE)
+        if not is_busy:
+            _give_up(cell_id)
     except AWAY as exc:
         result.down[cell_id] = Down(type(exc).__name__)
+
+
+def _wait_for_one(futures: list[Future[Any]], end: float) -> None:
+    wait(futures, max(0.0, end - time.monotonic()), FIRST_COMPLETED)
+
+
+def _next_given_up(cell_id: str) -> Future[None]:
+    with _pools_lock:
+        return _given_up.setdefault(cell_id, Future())
+
+
+def _give_up(cell_id: str) -> None:
+    with _pools_lock:
+        told = _given_up.pop(cell_id, None)
+    if told is not None:
+        told.set_result(None)
 
 
 def _ask_one(cell: Cell, ask: Callable[[Cell], T], line: Line) -> T:

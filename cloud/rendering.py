@@ -26,6 +26,9 @@ class OrjsonRenderer(BaseRenderer):
     def render(self, data: Any, accepted_media_type: str | None = None,
                renderer_context: Mapping[str, Any] | None = None) -> bytes:  # fmt: skip
         """b"" for answers without a body."""
+        # else the answer holds itself, and a long list is not freed when it is sent
+        if isinstance(renderer_context, dict):
+            renderer_context.pop("response", None)
         return b"" if data is None else orjson.dumps(data)
 
 

@@ -50,34 +50,47 @@ class Order:
 
 def request_servers(order: Order) -> list[str]:
     """Record the order; the ids of the servers to come, as many as fit. Raises QuotaExceeded, Forbidden."""
-    project_id, flavor, sizes = order.caller.project_id, order.flavor, quota_cells.sizes(order.caller)
+    project_id, sizes = order.caller.project_id, quota_cells.sizes(order.caller)
+    allowed = quota.limits(project_id)
+    each = quota.Usage(1, order.flavor.vcpus, order.flavor.memory_mb)
+    ids = [new_uuid() for _ in range(quota.at_most(order.count, each, allowed))]
     with transaction.atomic(using="default"):
-        fitting = quota.hold(project_id, order.least, order.count, flavor.vcpus, flavor.memory_mb, sizes)
-        ids = [new_uuid() for _ in range(fitting)]
+        # written first and counted then: the turn of a project, for which others wait, is no longer than it must be
+        _record(order, ids)
+        fitting = quota.hold(project_id, order.least, len(ids), each, allowed, sizes)
+        _take_back(ids[fitting:])
+        ids = ids[:fitting]
         if "group" in order.scheduler_hints:
-            allowed = quota.limits(project_id)["server_group_members"]
-            groups.join(order.scheduler_hints["group"], ids, allowed)
-        for index, server_id in enumerate(ids):
-            _record(order, server_id, index)
+            groups.join(order.scheduler_hints["group"], ids, allowed["server_group_members"])
+        for server_id in ids:
             dispatch.schedule(server_id)
     return ids
 
 
-def _record(order: Order, server_id: str, index: int) -> None:
+def _record(order: Order, ids: list[str]) -> None:
     now, caller, flavor = timezone.now(), order.caller, order.flavor
     owner = {"project_id": caller.project_id, "user_id": caller.user_id}
-    InstanceMapping.objects.create(server_id=server_id, created_at=now, **owner)
-    RequestSpec.objects.create(
+    InstanceMapping.objects.bulk_create(
+        InstanceMapping(server_id=server_id, created_at=now, **owner) for server_id in ids
+    )
+    RequestSpec.objects.bulk_create(RequestSpec(
         server_id=server_id, vcpus=flavor.vcpus, memory_mb=flavor.memory_mb, disk_gb=flavor.disk_gb,
         flavor={"id": flavor.flavor_id, **flavor.snapshot()}, image_id=order.image_id,
         availability_zone=order.availability_zone, host=order.host,
         hypervisor_hostname=order.hypervisor_hostname, scheduler_hints=order.scheduler_hints, **owner,
-    )  # fmt: skip
-    BuildRequest.objects.create(
+    ) for server_id in ids)  # fmt: skip
+    BuildRequest.objects.bulk_create(BuildRequest(
         server_id=server_id, request_id=order.request_id, created_at=now, sent_at=now, sends=1,
         instance=_columns(order, server_id, index) | owner | {"created_at": now.isoformat()},
         action={"image_ticket": order.image_ticket, "forced": order.forced}, **owner,
-    )  # fmt: skip
+    ) for index, server_id in enumerate(ids))  # fmt: skip
+
+
+def _take_back(ids: list[str]) -> None:
+    """What was recorded in this transaction, and is too much."""
+    if ids:
+        for model in (BuildRequest, RequestSpec, InstanceMapping):
+            model.objects.filter(pk__in=ids).delete()
 
 
 def _columns(order: Order, server_id: str, index: int) -> dict[str, Any]:

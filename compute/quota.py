@@ -8,7 +8,7 @@ nothing. With QUOTA_COUNT_FROM=cells their sizes come from the cells, and one th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from django.conf import settings
@@ -51,23 +51,35 @@ def usage(project_id: str, sizes: Sizes | None = None) -> Usage:
     return Usage(found["instances"], found["cores"] or 0, found["ram"] or 0)
 
 
-def hold(project_id: str, least: int, most: int, vcpus: int, memory_mb: int, sizes: Sizes | None = None) -> int:
-    """How many of `most` servers fit, inside the global transaction that records them.
+def at_most(wanted: int, each: Usage, allowed: Mapping[str, int]) -> int:
+    """How many servers of this size could be had if the project had none."""
+    return max(0, _room(wanted, each, Usage(), allowed))
 
-    The project's lock row is updated first: parallel requests of one project go one after the other.
+
+def hold(
+    project_id: str, least: int, most: int, each: Usage, allowed: Mapping[str, int], sizes: Sizes | None = None
+) -> int:
+    """How many of `most` servers fit, inside the global transaction that has just recorded them.
+
+    The project's lock row is updated first: parallel requests of one project are counted one after the other.
     Raises QuotaExceeded with Nova's text when `least` do not fit.
     """
     _take_turn(project_id)
-    each = {"instances": 1, "cores": vcpus, "ram": memory_mb}
-    used, allowed = usage(project_id, sizes), limits(project_id)
-    room = min(
-        (allowed[name] - getattr(used, name)) // size if allowed[name] >= 0 and size else most
-        for name, size in each.items()
-    )  # fmt: skip
-    if room >= least:
-        return min(room, most)
-    _refuse({name: least * size for name, size in each.items()}, used, allowed)
-    return least
+    counted = asdict(usage(project_id, sizes))
+    used = Usage(**{name: held - most * getattr(each, name) for name, held in counted.items()})
+    room = _room(most, each, used, allowed)
+    if room < least:
+        _refuse({name: least * size for name, size in asdict(each).items()}, used, allowed)
+    return min(room, most)
+
+
+def _room(most: int, each: Usage, used: Usage, allowed: Mapping[str, int]) -> int:
+    """For how many; `most` where nothing is limited."""
+    free = [
+        (allowed[name] - getattr(used, name)) // size
+        for name, size in asdict(each).items() if allowed[name] >= 0 and size
+    ]  # fmt: skip
+    return min([most, *free])
 
 
 def must_fit(project_id: str, server_id: str, vcpus: int, memory_mb: int) -> None:

@@ -40,6 +40,7 @@ class ComputeView(APIView):
         """As DRF's, without the project id of the URL among the handler's arguments."""
         self.url_project = kwargs.pop("url_project", None)
         response = super().dispatch(request, *args, **kwargs)
+        del self.response  # the request holds us and itself: whatever we hold, only the garbage collector frees
         return self._with_version(response)
 
     @property

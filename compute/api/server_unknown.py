@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet, TextField
+from django.db.models.functions import Cast
 
 from cells.models import Cell, InstanceMapping, RequestSpec
 from cloud.caller import Caller
@@ -21,28 +21,23 @@ LIVING = Q(queued_for_delete=False) | Q(queued_for_delete__isnull=True)
 STATUS = "UNKNOWN"
 
 
-class Mapped(NamedTuple):
-    """What a list needs of a mapping: a record of each of a thousand would cost more than the rest of the answer."""
-
-    server_id: str
-    project_id: str
-    created_at: datetime | str  # as the database's driver gives it
+def brief(down: Iterable[Cell], project_id: str, limit: int) -> list[dict[str, Any]]:
+    """Items of GET /servers: the living servers of cells that are down, newest first; `project_id` "": of anybody."""
+    rows = server_rows.unconverted(_newest(down, project_id, limit).values_list("server_id"))
+    return [_brief(server_id) for (server_id,) in rows]
 
 
-def of(down: Iterable[Cell], project_id: str, limit: int) -> list[Mapped]:
-    """The living servers of cells that are down, newest first; `project_id` "": of all projects."""
-    mappings = InstanceMapping.objects.filter(LIVING, cell__in=down)
-    if project_id:
-        mappings = mappings.filter(project_id=project_id)
-    newest = mappings.order_by("-created_at", "server_id")[:limit]
-    return [Mapped(*row) for row in server_rows.unconverted(newest.values_list(*Mapped._fields))]
+def detail(down: Iterable[Cell], project_id: str, limit: int) -> list[dict[str, Any]]:
+    """The same for GET /servers/detail."""
+    # times as text, and no records: of a thousand they would cost more than the rest of the answer
+    born = Cast("created_at", TextField())
+    newest = _newest(down, project_id, limit).values_list("server_id", "project_id", born)
+    return [_detail(*row) for row in server_rows.unconverted(newest)]
 
 
-def listed(mappings: list[Mapped], caller: Caller, *, detail: bool, known: bool) -> list[dict[str, Any]]:
-    """Items of GET /servers and /servers/detail; `known`: with what they were when last heard of."""
-    shape = _detail if detail else _brief
-    servers = [shape(mapping) for mapping in mappings]
-    before = last_known.of([server["id"] for server in servers], caller) if known else {}
+def with_last_known(servers: list[dict[str, Any]], caller: Caller) -> list[dict[str, Any]]:
+    """And what they were when last heard of."""
+    before = last_known.of([server["id"] for server in servers], caller)
     return [server | before[server["id"]] if server["id"] in before else server for server in servers]
 
 
@@ -57,20 +52,28 @@ def shown(mapping: InstanceMapping, version: Version, caller: Caller, *, known: 
     return server | (last_known.of([mapping.pk], caller).get(mapping.pk, {}) if known else {})
 
 
-def _brief(mapping: InstanceMapping | Mapped) -> dict[str, Any]:
-    server_id = mapping.server_id
+def _newest(down: Iterable[Cell], project_id: str, limit: int) -> QuerySet[InstanceMapping]:
+    mappings = InstanceMapping.objects.filter(LIVING, cell__in=down)
+    if project_id:
+        mappings = mappings.filter(project_id=project_id)
+    return mappings.order_by("-created_at", "server_id")[:limit]
+
+
+def _brief(server_id: str) -> dict[str, Any]:
     return {"id": server_id, "status": STATUS, "links": links(f"/servers/{server_id}")}
 
 
-def _detail(mapping: InstanceMapping | Mapped) -> dict[str, Any]:
-    moment = str(mapping.created_at)  # a datetime, or the text of one
-    return _brief(mapping) | {"tenant_id": mapping.project_id, "created": f"{moment[:10]}T{moment[11:19]}Z"}
+def _detail(server_id: str, project_id: str, moment: str) -> dict[str, Any]:
+    return {
+        "id": server_id, "status": STATUS, "links": links(f"/servers/{server_id}"),
+        "tenant_id": project_id, "created": f"{moment[:10]}T{moment[11:19]}Z",
+    }  # fmt: skip
 
 
 def _show(mapping: InstanceMapping, spec: RequestSpec | None) -> dict[str, Any]:
     flavor = dict(spec.flavor) if spec else {}
     flavor.pop("id", None)
-    return _detail(mapping) | {
+    return _detail(mapping.server_id, mapping.project_id, str(mapping.created_at)) | {
         "user_id": mapping.user_id or STATUS,
         "image": server_view.image(spec.image_id if spec else ""),
         "flavor": flavor,

@@ -104,9 +104,9 @@ class ServersView(ComputeView):
         if self.version < server_unknown.SINCE or not filters.plain:
             listing.skip(down, project_id)
             return []
-        mappings = server_unknown.of(down, project_id, paging.limit_of(self.request))
-        detail = self.kind == "detail"
-        return server_unknown.listed(mappings, self.caller, detail=detail, known=filters.last_known)
+        shape = server_unknown.detail if self.kind == "detail" else server_unknown.brief
+        servers = shape(down, project_id, paging.limit_of(self.request))
+        return server_unknown.with_last_known(servers, self.caller) if filters.last_known else servers
 
 
 class ServersDetailView(ServersView):

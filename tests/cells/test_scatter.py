@@ -100,6 +100,48 @@ def test_many_requests_at_once_while_a_cell_hangs(cells, hung, settings):
     assert all(sorted(one.values()) == ["cell0", "cell1"] and slow in one.down for one in found)
 
 
+def test_who_asks_a_little_later_gives_up_with_who_asked_first(cells, hung, settings):
+    """Seen with 16 clients: each waited its own two seconds, the last until half a second after the first."""
+    settings.CELL_RETRY_INTERVAL = 60
+    slow = cells["cell2"].id
+    begun, both = threading.Barrier(2), []
+
+    def ask(cell):
+        return hung.wait(20) if cell.id == slow else cell.name
+
+    def later():
+        begun.wait()
+        time.sleep(0.3)
+        both.append(scatter.gather(cells.values(), ask, timeout=20))
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(later)
+        begun.wait()
+        both.append(scatter.gather(cells.values(), ask, timeout=0.6))
+        other.result(5)
+    for found in both:
+        assert found.down[slow].reason == "did not answer in time"
+        assert sorted(found.values()) == ["cell0", "cell1"]
+
+
+def test_whoever_answers_while_another_is_waited_for_is_dealt_with_at_once(cells, hung):
+    """However late it comes: what there is, is ready when the silent one is given up."""
+    given, ready = [], threading.Event()
+
+    def ask(cell):
+        if cell.name == "cell1":
+            assert ready.wait(20)
+        return hung.wait(20) if cell.name == "cell2" else cell.name
+
+    def meanwhile(answers):
+        given.append(answers)
+        ready.set()
+
+    found = scatter.gather(cells.values(), ask, timeout=1.5, meanwhile=meanwhile)
+    assert given == [["cell0"], ["cell1"]]
+    assert sorted(found.values()) == ["cell0", "cell1"]
+
+
 def test_a_cell_that_is_back_is_found_by_a_look_of_our_own(cells, settings):
     settings.CELL_RETRY_INTERVAL = 0.2
     cell = cells["cell1"]

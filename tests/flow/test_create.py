@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cells.models import CELL0
+from cells.models import CELL0, InstanceMapping, RequestSpec
 from compute import quota
 from compute.models import Flavor
 from compute.virt.base import HypervisorUnavailable, ImageUnusable, InsufficientResources
@@ -195,6 +195,23 @@ def test_servers_of_one_request_are_all_built(api, cloud):
     ]
     assert sum(cpus for cpus, _ in cloud.used().values()) == 3
     stories.settled(cloud)
+
+
+@pytest.mark.parametrize(("limit", "built"), [({"cores": 4}, 3), ({"instances": 2, "cores": -1}, 1), ({"ram": -1}, 5)])
+def test_of_many_servers_as_many_are_built_as_the_quota_lets_and_nothing_is_left_of_the_others(
+    api, cloud, limit, built
+):
+    cloud.boot(api)
+    quota.set_limits(PROJECT, limit)
+    cloud.boot(api, "many", min_count=1, max_count=5)
+    many = [f"many-{number + 1}" for number in range(built)]
+    assert sorted(server["name"] for server in api.get("/servers").json()["servers"]) == ["a", *many]
+    for model in (InstanceMapping, RequestSpec):
+        assert model.objects.count() == 1 + built
+    assert quota.usage(PROJECT) == quota.Usage(1 + built, 1 + built, (1 + built) * 512)
+    quota.set_limits(PROJECT, {"instances": 1 + built})
+    refused = api.send("post", "/servers", cloud.body(min_count=1, max_count=5))
+    assert (refused.status_code, InstanceMapping.objects.count()) == (403, 1 + built)
 
 
 def test_readers_cannot_boot(reader, cloud):

@@ -247,6 +247,7 @@ class Cloud:
     def _environment(self) -> dict[str, str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("STILLWATER_")}
         clean.pop("DJANGO_SETTINGS_MODULE", None)  # pytest-django's are not the product's
+        clean["WEB_CONCURRENCY"] = "2"  # processes of the API; each costs a second to start
         return clean | self.settings | {"STILLWATER_STATE": str(self.directory)}
 
 
