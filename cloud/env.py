@@ -111,6 +111,7 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_CELL_BROKER_URL", str, "", "Broker of the own cell; all a host may know.", secret=True),
         V("STILLWATER_NEW_CELL_DATABASE_URL", str, "", "Database of the cell that cell_create makes known.", secret=True),
         V("STILLWATER_NEW_CELL_BROKER_URL", str, "", "Broker of the cell that cell_create makes known.", secret=True),
+        V("STILLWATER_API_PROCESSES", int, 0, "Processes of one API; 0: two a core, at most four. Each takes some 130 MB, and has eight threads or more.", least=0),
         V("STILLWATER_CELL_TIMEOUT", float, 2.0, "Seconds a cell has to answer, connecting included."),
         V("STILLWATER_CELL_RETRY_INTERVAL", float, 5.0, "Most seconds between looks at a cell that is down."),
         V("STILLWATER_LIST_RECORDS_BY_SKIPPING_DOWN_CELLS", bool, default=True, meaning="Lists of servers and migrations leave out cells that are down, where they cannot show their servers as UNKNOWN; off: such a list is 503 when something of its project is there (Nova: list_records_by_skipping_down_cells, which answers 500)."),

@@ -35,11 +35,11 @@ from tests import stock
 from tests.machine import fair
 
 UP_SECONDS, DOWN_SECONDS, STATUS_SECONDS, CLIENT_SECONDS = 400, 300, 60, 180
-# Waiting costs the same test more when beats are slow, and every command of the stock client logs in; nothing else
-# about the cloud differs from a user's.
+# Waiting costs the same test more when beats are slow, every command of the stock client logs in, and each process of
+# the API takes a second to start; nothing else about the cloud differs from a user's.
 QUICK = {
     "STILLWATER_REPORT_INTERVAL": "2", "STILLWATER_RELAY_INTERVAL": "2", "STILLWATER_RESEND_AFTER": "5",
-    "STILLWATER_PASSWORD_WORK_FACTOR": "1024",
+    "STILLWATER_PASSWORD_WORK_FACTOR": "1024", "STILLWATER_API_PROCESSES": "2",
 }  # fmt: skip
 
 
@@ -247,7 +247,6 @@ class Cloud:
     def _environment(self) -> dict[str, str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("STILLWATER_")}
         clean.pop("DJANGO_SETTINGS_MODULE", None)  # pytest-django's are not the product's
-        clean["WEB_CONCURRENCY"] = "2"  # processes of the API; each costs a second to start
         return clean | self.settings | {"STILLWATER_STATE": str(self.directory)}
 
 

@@ -48,7 +48,6 @@ class Api:
             command.append(f"--bind=127.0.0.1:{self.port}")
         environment = envfiles.process_environment(cloud.state, envfiles.node_file(cloud.state, "api"))
         environment.pop("DJANGO_SETTINGS_MODULE", None)  # pytest-django's are not the product's
-        environment["WEB_CONCURRENCY"] = "2"
         self._log = log
         with log.open("ab") as out:
             self._process = subprocess.Popen(
