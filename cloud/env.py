@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import environ
 
@@ -30,9 +31,9 @@ class Variable:
     secret: bool = False
     least: float | None = None
 
-    def read(self) -> Any:
+    def read(self, values: Mapping[str, str] = os.environ) -> Any:
         """The value in its type; stops the process when it cannot be one."""
-        raw = os.environ.get(self.name)
+        raw = values.get(self.name)
         if raw is None or (self.kind is Path and not raw):  # "" would be the folder one happens to be in
             return self.default
         try:
@@ -74,12 +75,12 @@ def state_dir() -> Path:
     return Path(os.environ.get("STILLWATER_STATE") or ROOT / "var").resolve()
 
 
-def load_env_file() -> None:
+def load_env_file(into: type[environ.Env] = environ.Env) -> None:
     """Put the env file's lines under what the environment says already."""
     named = os.environ.get("STILLWATER_ENV_FILE")
     path = Path(named) if named else state_dir() / "stillwater.env"
     if path.is_file():
-        environ.Env.read_env(path, overwrite=False)
+        into.read_env(path, overwrite=False)
     elif named:
         stop(f"STILLWATER_ENV_FILE names {path}, which does not exist. Unset it or create the file.")
 
@@ -196,6 +197,16 @@ VARIABLES: dict[str, Variable] = {
 def get(name: str) -> Any:
     """The value of one variable of the table above."""
     return VARIABLES[name].read()
+
+
+def peek(name: str) -> Any:
+    """The same, env file and all, where the environment is to stay as it is: processes started later read it anew."""
+
+    class Apart(environ.Env):
+        ENVIRON: ClassVar[dict[str, str]] = dict(os.environ)
+
+    load_env_file(Apart)
+    return VARIABLES[name].read(Apart.ENVIRON)
 
 
 # What systemd tells the processes it starts: no settings of a person's.

@@ -8,7 +8,7 @@ from cloud.serving import master
 worker_class = "cloud.serving.worker.Worker"
 # Two processes a core: Python runs one thread of a process at a time, and a list must not wait behind other lists.
 # Not more than four unless told: each thread keeps connections to the databases open.
-workers = env.get("STILLWATER_API_PROCESSES") or min(4, 2 * len(os.sched_getaffinity(0)))
+workers = env.peek("STILLWATER_API_PROCESSES") or min(4, 2 * len(os.sched_getaffinity(0)))
 # A silent cell holds every thread that asks it for CELL_TIMEOUT, once; the others need some then, too.
 threads = max(8, 32 // workers)
 # Clients poll every 2 s on one connection. Gunicorn's default closes it after just 2 s of silence, so now and
