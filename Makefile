@@ -47,19 +47,19 @@ lint: ## style, types, imports, settings, migrations
 test-fast: ## everything but real guests, kills and races, on SQLite
 	$(PYTEST) -n 2 $(FAST) $(STRICT)
 
-test-weather: ## who dies when, who is first, who waits: hundreds of moments, on SQLite; `make test` has every third
+test-weather: ## who dies when, who is first, who waits: hundreds of moments, on SQLite; `make test` has every fourth
 	$(PYTEST) -n 2 -m "weather and $(ALL)" --moments $(or $(MOMENTS),1) $(STRICT)
 
 test-sqlite: # both in one run: tests are looked for once
 	$(PYTEST) -n 2 -m "$(ALL)" --moments $(or $(MOMENTS),1) $(STRICT)
 
 test-postgres: ## the fast ones and the races that use a database, on a PostgreSQL server of its own; STORIES=1: no story left out
-	$(PYTHON) -m deploy.local.postgres $(PYTEST) -n 2 -p tests.databases --stories $(or $(STORIES),6) -m "$(ALL) and (race or not weather)" $(STRICT)
+	$(PYTHON) -m deploy.local.postgres $(PYTEST) -n 2 -p tests.databases --stories $(or $(STORIES),8) -m "$(ALL) and (race or not weather)" $(STRICT)
 
 test-live: ## real Redis, workers, guests and clients, and what happens when they are killed
 	$(PYTEST) -n 3 --dist loadscope -p tests.live.together -m "live or chaos" $(STRICT)
 
-test: MOMENTS ?= 3
+test: MOMENTS ?= 4
 test: bootstrap test-sqlite test-postgres test-live ## the tests, with some of the moments and stories left out (MOMENTS=1 STORIES=1: none); nothing skipped
 
 chaos: ## 3 seeds of harm to a whole cloud, then kill -9 at every named point: CHAOS="--seeds 4 --operations 100"

@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test that uses cells needs all databases, committed: cells are asked from other threads.
 
-    `--moments 3`: of the moments a test of weather is played at, every third; which ones is in their names, so it is
+    `--moments 4`: of the moments a test of weather is played at, every fourth; which ones is in their names, so it is
     the same ones every time. Races are all there.
     """
     for item in items:

@@ -1,8 +1,8 @@
 """pytest -p tests.databases: only the tests that use a database. What the others find they find on any.
 
 A test that opens one without being among them fails (`tests.conftest`), so none can be left out unseen.
-`--stories 6`: of the stories of `tests/flow`, which all go the same way through the database, and of the tests of
-pages, logins, images and commands, which ask it for nothing unusual, every sixth; races are all there. Which ones is
+`--stories 8`: of the stories of `tests/flow`, which all go the same way through the database, and of the tests of
+pages, logins, images and commands, which ask it for nothing unusual, every eighth; races are all there. Which ones is
 in their names, so it is the same ones every time.
 """
 
