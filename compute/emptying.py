@@ -174,11 +174,12 @@ def _mark(request_id: str, host: str) -> None:
 
 def _follow(one: Departure) -> None:
     """A move that is not over is left alone."""
+    # before the server: where that is says nothing of a move that ends between the two
+    action = InstanceAction.objects.filter(server_id=one.server_id, request_id=one.request_id).first()
     server = Instance.objects.filter(uuid=one.server_id, deleted=False).first()
     if server is None:
         _mine(one).delete()
         return
-    action = InstanceAction.objects.filter(server_id=one.server_id, request_id=one.request_id).first()
     if action is None or action.finished_at is None:
         return
     coming = one.state == State.RETURNING
