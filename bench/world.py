@@ -51,7 +51,7 @@ def migrate(alias: str) -> None:
 
 @contextmanager
 def gunicorn(state: Path, port: int, processes: int = 0) -> Iterator[str]:
-    """The API as `make up` starts it; its URL."""
+    """The API as `make up` starts it, or with so many processes; its URL."""
     url = f"http://127.0.0.1:{port}"
     command = [
         str(Path(sys.executable).with_name("gunicorn")), f"--config={ROOT / 'cloud/serving/conf.py'}", "cloud.wsgi",

@@ -147,7 +147,8 @@ def _while_some_are_late(questions: Iterable[_Question[T]], end: float, meanwhil
         late = {future: given_up for future, given_up in late.items() if not (future.done() or given_up.done())}
         if not late or time.monotonic() >= end:
             return
-        meanwhile([future.result() for future in there if future.exception() is None])
+        if there:
+            meanwhile([future.result() for future in there if future.exception() is None])
         _wait_for_one([*late, *late.values()], end)
 
 

@@ -1,7 +1,7 @@
 """POST /servers, from the checked body to the rows a scheduler works from.
 
 Everything is refused or accepted here; what is accepted is in one global transaction: mapping, request
-spec, build request, under the project's quota lock.
+spec, build request; the last thing in it is the count, under the project's quota lock.
 """
 
 from __future__ import annotations
