@@ -3,7 +3,7 @@
 import os
 
 from cloud import env
-from cloud.serving import master
+from cloud.serving import master, share
 
 worker_class = "cloud.serving.worker.Worker"
 # Two processes a core: Python runs one thread of a process at a time, and a list must not wait behind other lists.
@@ -17,4 +17,4 @@ keepalive = 75
 # Workers keep the time themselves (STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT); gunicorn's 0 means "at once".
 graceful_timeout = 10 * 365 * 86400
 control_socket_disable = True
-when_ready, on_exit = master.when_ready, master.on_exit
+when_ready, on_exit, child_exit = master.when_ready, master.on_exit, share.gone

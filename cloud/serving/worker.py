@@ -24,7 +24,7 @@ from django.urls import get_resolver
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from cloud import log, supervisor
-from cloud.serving import master
+from cloud.serving import master, share
 from cloud.serving.drain import LINGER, Drain
 from cloud.serving.flight import FLIGHT, Flight
 
@@ -54,6 +54,7 @@ class Worker(ThreadWorker):
         self.flights: dict[TConn, Flight] = {}
         self.refusing = False
         self.hurried = False
+        self.patient_until = 0.0
         self.drain: Drain | None = None
         self._interrupts = 0
         self._here = threading.local()
@@ -104,12 +105,16 @@ class Worker(ThreadWorker):
         """Serve until SIGTERM, then drain."""
         self.poller.register(self.method_queue.fileno(), selectors.EVENT_READ, self.method_queue.run_callbacks)
         self.set_accept_enabled(True)
+        share.tell(self, self.nr_conns)
         logger.info("api.accepting", pid=self.pid)
         supervisor.warn_if_impatient(settings.GRACEFUL_SHUTDOWN_TIMEOUT)
         while self.alive and self.is_parent_alive():
-            self.set_accept_enabled(self.nr_conns < self.worker_connections)
-            self.turn(1.0)
+            self.set_accept_enabled(not self.patient_until and self.nr_conns < self.worker_connections)
+            self.turn(max(self.patient_until - time.monotonic(), 0) if self.patient_until else 1.0)
+            if 0 < self.patient_until <= time.monotonic():
+                self._accept_what_nobody_took()
         self.alive = False
+        share.gone(None, self)
         self.drain = Drain(self)
         self.drain.run()
 
@@ -119,6 +124,20 @@ class Worker(ThreadWorker):
         self.wait_for_and_dispatch_events(seconds)
         self.murder_keepalived()
         self.murder_pending()
+        if self.alive:
+            share.tell(self, self.nr_conns)
+
+    def accept(self, listener: socket.socket) -> None:
+        """A connection is there; one of the others may take it first."""
+        if self.alive and (patience := share.patience(self.nr_conns)):
+            self.patient_until = time.monotonic() + patience
+        else:
+            super().accept(listener)
+
+    def _accept_what_nobody_took(self) -> None:
+        self.patient_until = 0.0
+        for listener in self.sockets:
+            super().accept(listener)
 
     def connections(self) -> int:
         """Open ones: with a request, idle after one, or silent so far."""

@@ -14,6 +14,8 @@ from http.client import HTTPConnection, HTTPMessage
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from deploy.local import api, envfiles
 from deploy.local.daemons import tool
 from deploy.local.state import ROOT
@@ -56,10 +58,10 @@ class Api:
             )  # fmt: skip
         self.pid = self._process.pid
 
-    def wait_until_ready(self) -> Api:
-        """Until both workers have loaded the application."""
+    def wait_until_ready(self, processes: int = 2) -> Api:
+        """Until all workers have loaded the application."""
         alive = "its workers accept"
-        eventually(alive, lambda: len(self.events("api.accepting")) >= 2 or not self.runs(), START_SECONDS)
+        eventually(alive, lambda: len(self.events("api.accepting")) >= processes or not self.runs(), START_SECONDS)
         assert self.runs(), self._log.read_text()[-2000:]
         assert ask(self.port, "/readyz").status == 200
         return self
@@ -67,6 +69,12 @@ class Api:
     def workers(self) -> list[int]:
         """The numbers of its worker processes."""
         return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
+    def connections(self) -> list[int]:
+        """How many each of its worker processes has open, the fewest first."""
+        found = [psutil.Process(pid).net_connections("tcp") for pid in self.workers()]
+        return sorted(sum(one.laddr.port == self.port and one.status == psutil.CONN_ESTABLISHED for one in its)
+                      for its in found)  # fmt: skip
 
     def send(self, sig: signal.Signals) -> float:
         """Signal the master; when that was."""
