@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, cast
 
 from django.conf import settings
+from django.db import connections
 from django.db.models import (
     CharField,
     DateTimeField,
@@ -32,16 +33,20 @@ from django.db.models.functions import Cast
 from django.db.models.lookups import GreaterThan, LessThan
 
 from cells import scatter
+from cells.context import current_alias
 from cells.models import BuildRequest, Cell, InstanceMapping
 from cloud.errors import BadRequest
 from compute import boot, server_rows, unplaced
 from compute.errors import CellDown, PartialList
 from compute.models import Instance, Service
 from compute.models.host import COMPUTE
+from compute.server_rows import Statement
 
 SortKey = tuple[str, bool]  # column, descending
 KeyRow = tuple[Any, ...]  # the sort columns' values, uuid last
 _Place = tuple[KeyRow, str, int]  # and whose it is, and the how manieth of them
+# Of one page, by kind of database, the row they come after, and how many: most cells are asked the same.
+_Statements = dict[tuple[str, KeyRow | None, int], Statement]
 NO_CELL = ""
 MORE, MARGIN = 0.25, 8  # than an even share of a page: servers are not spread that evenly
 _OF_A_SERVICE = ("host", "disabled", "forced_down", "last_seen_up", "ended_at")
@@ -114,10 +119,11 @@ def servers(query: Query) -> Listed:
     parts = {cell.id: _Part() for cell in cells} | {NO_CELL: waiting}
     share = MARGIN + int(query.limit / max(1, len(cells)) * (1 + MORE))
     page: dict[str, _Place] = {}
+    made: _Statements = {}
     asked, down = cells, set[str]()
     while asked:
         count = min(share, query.limit)
-        read = lambda cell: _read(query, where, parts[cell.id].keys, count)  # noqa: B023, E731  it is called now
+        read = lambda cell: _read(query, where, parts[cell.id].keys, count, made)  # noqa: B023, E731  it is called now
         found = scatter.gather(asked, read, meanwhile=partial(_show, query))
         for cell_id, part in found.answers.items():
             part.learn(query)
@@ -200,19 +206,27 @@ def _keys(page: QuerySet[Any], query: Query) -> list[KeyRow]:
     return list(page.values_list(*query.columns))
 
 
-def _read(query: Query, where: Q, before: Sequence[KeyRow], count: int) -> _Part:
+def _read(query: Query, where: Q, before: Sequence[KeyRow], count: int, made: _Statements) -> _Part:
     """So many of the targeted cell, after those it gave before."""
-    if before:
-        where &= _beyond(query.sort, _with_moments(before[-1], query))
-    page = _page(Instance.objects.all(), query, where)[:count]
-    # times as text: a datetime of each would cost more than the query
-    keys = {f"key_{column}": Cast(F(column), TextField()) if _is_time(column) else F(column)
-            for column in query.columns}  # fmt: skip
-    found, rows = server_rows.read_with(page, keys, names_only=query.names_only)
+    alias, last = current_alias(), before[-1] if before else None
+    same = (connections[alias].vendor, last, count)
+    if same not in made:
+        made[same] = _statement(query, where, last, count)
+    found, rows = made[same].read(alias)
     hosts: Iterable[str] = {row.host for row in rows if row.host} if query.services is not None else ()
     services = Service.objects.filter(binary=COMPUTE, host__in=hosts).only(*_OF_A_SERVICE)
     known = list(services) if hosts else []
     return _Part(_with_times_as_text(found, query), rows, services=known, ended=len(rows) < count)
+
+
+def _statement(query: Query, where: Q, last: KeyRow | None, count: int) -> Statement:
+    if last is not None:
+        where &= _beyond(query.sort, _with_moments(last, query))
+    page = _page(Instance.objects.all(), query, where)[:count]
+    # times as text: a datetime of each would cost more than the query
+    keys = {f"key_{column}": Cast(F(column), TextField()) if _is_time(column) else F(column)
+            for column in query.columns}  # fmt: skip
+    return server_rows.statement(page, keys, names_only=query.names_only)
 
 
 def _is_time(column: str) -> bool:

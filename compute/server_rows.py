@@ -6,7 +6,8 @@ more than the query. So times stay text (cut by position) and JSON columns go in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -84,26 +85,49 @@ def read(rows: QuerySet[Instance]) -> list[ServerRow]:
     return [ServerRow._make(values) for values in unconverted(rows.annotate(**_CASTS).values_list(*_SELECTED))]
 
 
-def read_with(
-    rows: QuerySet[Instance], more: Mapping[str, Any], *, names_only: bool
-) -> tuple[list[tuple[Any, ...]], list[Any]]:
-    """The values of further expressions (each has a name of its own) of each row, and the rows."""
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """Rows with the values of further expressions, ready to be asked of any database that speaks this SQL.
+
+    Made once for many cells: making it costs more than what it asks of one.
+    """
+
+    sql: str  # "": nothing can pass the filter
+    parameters: tuple[Any, ...]
+    more: int  # how many further values there are; they are the first
+    make: Callable[[Iterable[Any]], Any]
+
+    def read(self, alias: str) -> tuple[list[tuple[Any, ...]], list[Any]]:
+        """The further values of each row, and the rows: `ServerRow`, or `NameRow`."""
+        found = _fetched(alias, self.sql, self.parameters) if self.sql else []
+        return [values[: self.more] for values in found], [self.make(values[self.more :]) for values in found]
+
+
+def statement(rows: QuerySet[Instance], more: Mapping[str, Any], *, names_only: bool) -> Statement:
+    """`more`: further expressions, each with a name of its own."""
     if names_only:
-        found, make = unconverted(rows.annotate(**more).values_list(*more, *NameRow._fields)), NameRow._make
+        selected, make = rows.annotate(**more).values_list(*more, *NameRow._fields), NameRow._make
     else:
-        found = unconverted(rows.annotate(**more, **_CASTS).values_list(*more, *_SELECTED))
+        selected = rows.annotate(**more, **_CASTS).values_list(*more, *_SELECTED)
         make = ServerRow._make  # type: ignore[assignment]
-    cut = len(more)
-    return [values[:cut] for values in found], [make(values[cut:]) for values in found]
+    return Statement(*_compiled(selected), len(more), make)
 
 
 def unconverted(rows: QuerySet[Any, Any]) -> list[tuple[Any, ...]]:
     """What the database's driver gives: on SQLite times are text and booleans numbers."""
+    sql, parameters = _compiled(rows)
+    return _fetched(rows.db, sql, parameters) if sql else []
+
+
+def _compiled(rows: QuerySet[Any, Any]) -> tuple[str, tuple[Any, ...]]:
     try:
-        sql, parameters = rows.query.get_compiler(rows.db).as_sql()
+        return rows.query.get_compiler(rows.db).as_sql()  # type: ignore[return-value]
     except EmptyResultSet:  # a filter that nothing can pass
-        return []
-    with connections[rows.db].cursor() as cursor:
+        return "", ()
+
+
+def _fetched(alias: str, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    with connections[alias].cursor() as cursor:
         cursor.execute(sql, parameters)
         return list(cursor.fetchall())
 
