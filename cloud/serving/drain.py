@@ -11,7 +11,6 @@ import contextlib
 import logging
 import math
 import os
-import select
 import socket
 import time
 from typing import TYPE_CHECKING, NoReturn
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from django.conf import settings
 
 from cloud import log
-from cloud.serving import master
+from cloud.serving import door, master, share
 
 if TYPE_CHECKING:
     from cloud.serving.flight import Flight
@@ -41,6 +40,7 @@ class Drain:
         self.report_at = self.started
         self.finished = self.refused = 0
         worker.refusing = master.nobody_follows(worker)
+        share.leaves(worker)
 
     def run(self) -> NoReturn:
         """Ends the process: as soon as nothing is in progress, at the latest at the timeout."""
@@ -91,20 +91,21 @@ class Drain:
             conn.timeout = min(conn.timeout, soon)
 
     def _shut_the_door(self) -> None:
-        """Accept nothing more; who stands in the queue already is still told."""
-        self.worker.set_accept_enabled(False)
-        queue = select.poll()
-        for listener in self.worker.sockets:
-            queue.register(listener, select.POLLIN)
-            while queue.poll(0):
-                self.worker.accept(listener)
-            queue.unregister(listener)
+        """Accept nothing more; who stands in the queue already is still told. The last process turns others away."""
+        worker = self.worker
+        worker.set_accept_enabled(False)
+        share.gone(None, worker)
+        is_last = share.all_gone()
+        if is_last:
+            door.turn_away(worker.sockets)
+        door.empty(worker.sockets, worker.accept, door.HANDSHAKE if is_last else 0)
         self._close_listeners()
 
     def _close_listeners(self) -> None:
         for listener in self.worker.sockets:
             listener.close()
         self.worker.sockets = []
+        share.gone(None, self.worker)
 
     def _haste(self) -> str:
         if self.worker.hurried:

@@ -114,7 +114,6 @@ class Worker(ThreadWorker):
             if 0 < self.patient_until <= time.monotonic():
                 self._accept_what_nobody_took()
         self.alive = False
-        share.gone(None, self)
         self.drain = Drain(self)
         self.drain.run()
 
