@@ -138,9 +138,9 @@ def _cells(server: Server, size: Size) -> list[Road]:
                 one = _map(cell)
                 if index <= len(HARMS):
                     roads[-1].server_id = one
-            connections[alias].cursor().execute("ANALYZE")
+            connections[alias].cursor().execute("VACUUM ANALYZE")
         connections[alias].close()
-    connections["default"].cursor().execute("ANALYZE")
+    connections["default"].cursor().execute("VACUUM ANALYZE")
     return roads
 
 

@@ -27,6 +27,7 @@ from cells.context import register, target_cell
 from cells.lines import Line, cut_after
 from cells.models import Cell
 from cells.urls import BadDatabaseUrl
+from cloud import turns
 
 T = TypeVar("T")
 DATABASE_AWAY = (OperationalError, InterfaceError, BadDatabaseUrl, ImproperlyConfigured)
@@ -34,7 +35,7 @@ AWAY = (*DATABASE_AWAY, OSError)
 UNDEFINED_TABLE = "42P01"  # PostgreSQL: between cell_create and cell_migrate
 LATE, BUSY = "did not answer in time", "this process is too busy to ask it"
 THREADS_PER_CELL = 4
-PATIENCE = 0.25  # seconds until something else is done while answers are waited for
+QUIET = 0.1  # seconds in which no cell says anything: then something else is done while the others are waited for
 SECONDS_TO_CHANGE = 10.0  # a cell that answered just now may take to record what is asked of it
 _pools: dict[str, ThreadPoolExecutor] = {}
 _given_up: dict[str, Future[None]] = {}  # by cell: done when somebody who waits for it gives up
@@ -133,15 +134,25 @@ def _ask_all(
         line = Line()
         future = _pool(cell.id).submit(_ask_one, cell, ask, line)
         waiting[cell.id] = _Question(future, line, _next_given_up(cell.id))
-    if meanwhile is not None:
-        _while_some_are_late(waiting.values(), end, meanwhile)
+    if not _have_all_said([question.future for question in waiting.values()], end):
+        turns.leave()
+        if meanwhile is not None:
+            _while_some_are_late(waiting.values(), end, meanwhile)
     for cell_id, question in waiting.items():
         _collect(cell_id, question, end, result)
 
 
+def _have_all_said(futures: Collection[Future[Any]], end: float) -> bool:
+    """False as soon as none of them has anything to say for a while."""
+    before = -1
+    while before < (said := sum(future.done() for future in futures)) < len(futures):
+        before = said
+        wait(futures, min(QUIET, max(0.0, end - time.monotonic())))
+    return said == len(futures)
+
+
 def _while_some_are_late(questions: Iterable[_Question[T]], end: float, meanwhile: Callable[[list[T]], None]) -> None:
     late = {question.future: question.given_up for question in questions}
-    wait(late, PATIENCE)
     while True:
         there = [future for future in late if future.done()]
         late = {future: given_up for future, given_up in late.items() if not (future.done() or given_up.done())}

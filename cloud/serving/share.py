@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 from typing import Any
 
-MOMENT, LONGEST = 0.02, 0.1  # seconds, for each connection more than the least; in all
+MOMENT, LONGEST = 0.05, 0.1  # seconds, for each connection more than the least; in all
 _SLOTS, _LEAVES, _NOT_THERE = 1024, 0xFFFE, 0xFFFF
 _counts = memoryview(mmap.mmap(-1, 2 * _SLOTS)).cast("H")  # of the master and its workers
 for _slot in range(_SLOTS):

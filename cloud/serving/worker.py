@@ -132,6 +132,7 @@ class Worker(ThreadWorker):
             self.patient_until = time.monotonic() + patience
         else:
             super().accept(listener)
+            share.tell(self, self.nr_conns)
 
     def _accept_what_nobody_took(self) -> None:
         self.patient_until = 0.0
