@@ -6,7 +6,7 @@ from cloud import env
 from cloud.serving import master, share
 
 worker_class = "cloud.serving.worker.Worker"
-# Two processes a core: Python runs one thread of a process at a time, and a list must not wait behind other lists.
+# Two processes a core: requests of a process take turns, and while one waits for its databases another computes.
 # Not more than four unless told: each thread keeps connections to the databases open.
 workers = env.peek("STILLWATER_API_PROCESSES") or min(4, 2 * len(os.sched_getaffinity(0)))
 # A silent cell holds every thread that asks it for CELL_TIMEOUT, once; the others need some then, too.
