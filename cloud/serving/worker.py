@@ -153,6 +153,16 @@ class Worker(ThreadWorker):
         job = pool.submit(self.handle, conn)
         job.add_done_callback(lambda job: self.method_queue.defer(self.finish_request, conn, job))
 
+    def on_client_socket_readable(self, conn: TConn, client: socket.socket) -> None:
+        """A kept connection has a request, or its client closed it: no thread is needed to see that."""
+        if self.cfg.is_ssl or not _is_closed(client):
+            super().on_client_socket_readable(conn, client)
+            return
+        self.poller.unregister(client)
+        self.keepalived_conns.remove(conn)
+        self.nr_conns -= 1
+        conn.close()
+
     def _await_first_byte(self, conn: TConn) -> None:
         conn.sock.settimeout(0.0)
         conn.timeout = time.monotonic() + (self.cfg.keepalive if self.alive else LINGER)
@@ -182,6 +192,15 @@ class Worker(ThreadWorker):
         super().finish_request(conn, job)
         if self.drain:
             self.drain.ended(flight)
+
+
+def _is_closed(sock: socket.socket) -> bool:
+    try:
+        return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _see_off(sock: socket.socket) -> None:

@@ -170,6 +170,10 @@ def test_clients_that_stay_are_spread_evenly_also_after_a_process_was_killed(sta
         eventually("its successor", lambda: len(api.events("api.accepting")) == 5, seconds=30)
         list(pool.map(partial(_again, come), clients))
         assert _spread(api.connections()) <= MORE_THAN_ANOTHER
+        for client in clients:
+            client.close()
+        list(pool.map(come, clients))
+        assert _spread(api.connections()) <= MORE_THAN_ANOTHER
 
 
 def _again(come: Callable[[HTTPConnection], None], client: HTTPConnection) -> None:
