@@ -239,7 +239,7 @@ def test_a_cell_that_lets_all_wait_changes_no_word(admin, cells, monkeypatch):
 
     def slow(self, *query):
         if self.db.alias == cells["cell2"].alias:
-            time.sleep(scatter.PATIENCE + 0.05)
+            time.sleep(3 * scatter.QUIET)
         return run(self, *query)
 
     monkeypatch.setattr(CursorWrapper, "execute", slow)
