@@ -20,6 +20,7 @@ from tests.live.cloud import Cloud
 
 KINDS = ("lost", "double", "stuck", "leaked")
 SHELVED = {"shelved", "shelved_offloaded"}
+COMES_AND_GOES = {"spawned", BUILT, "migrated in", "taken back", "destroyed"}
 WAITS = {"resized", "error"}  # of one in ERROR a delete takes it
 SLACK = 0.05
 
@@ -247,9 +248,10 @@ def _action(action: Action, records: Records) -> list[Finding]:
 
 
 def _needed_nothing(action: Action, records: Records) -> bool:
-    """It was so already; or a server was deleted before it was anywhere; a copy is its image."""
+    """It was so already; or a server was deleted while it was nowhere (yet, or shelved); a copy is its image."""
     if action.name == "delete":
-        return not any(effect.verb == "spawned" for effect in records.effects.get(action.server, []))
+        there = [effect.verb for effect in records.effects.get(action.server, []) if effect.verb in COMES_AND_GOES]
+        return there[-1:] in ([], ["destroyed"])
     if action.name in EFFECT_ELSEWHERE:
         return True
     return action.outcome.startswith(NOTHING_TO_DO)

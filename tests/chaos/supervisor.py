@@ -29,6 +29,8 @@ class Supervisor:
         self.deaths: dict[str, int] = dict.fromkeys(place.names, 0)
         self._away: dict[str, float] = {}  # how long the next absence of a process lasts
         self._due: dict[str, float] = {}
+        self._harmed: dict[str, int] = {}  # who was told to end, and may still be at it
+        self._starting: dict[str, subprocess.Popen[bytes]] = {}  # they may not have their pidfile yet
         self._stop = threading.Event()
         ours = [name for name in place.names if name != "postgres" and not name.startswith("redis-")]
         self._started = {name: _as_started(self._pid_of_daemon(name)) for name in ours}
@@ -45,7 +47,7 @@ class Supervisor:
         pid = self.pid(name)
         if pid is None:
             return False
-        self._away[name] = away
+        self._away[name], self._harmed[name] = away, pid
         if name == "postgres" and self.place.postgres:
             self.place.postgres.kill()
             return True
@@ -71,8 +73,8 @@ class Supervisor:
             thread.join(60)
 
     def all_up(self) -> bool:
-        """Whether nothing is down."""
-        return all(self.pid(name) for name in self.deaths)
+        """Whether nothing is down, nor about to be."""
+        return all(self.pid(name) not in (None, self._harmed.get(name)) for name in self.deaths)
 
     def _pid_of_daemon(self, name: str) -> int | None:
         return self.place.cloud.daemon(name).pid()
@@ -90,14 +92,17 @@ class Supervisor:
             return
         if name not in self._due:
             self.deaths[name] += 1
+            self._harmed.pop(name, None)
             self._due[name] = time.monotonic() + self._away.pop(name, PAUSE)
+        coming = self._starting.get(name)
+        if coming and coming.poll() is None:
+            return  # a second one would end it, or be in its way
         if time.monotonic() >= self._due[name]:
+            self._due[name] = time.monotonic() + PAUSE
             try:
                 self._start(name)
-                self._due[name] = time.monotonic() + 10  # it needs a moment until its pidfile is there
             except (Failed, OSError, subprocess.SubprocessError) as error:
                 self.say(f"{name} does not start yet: {str(error)[:200]}")
-                self._due[name] = time.monotonic() + PAUSE
 
     def _start(self, name: str) -> None:
         state = self.place.cloud.state
@@ -116,6 +121,7 @@ class Supervisor:
                     start_new_session=True,
                 )  # fmt: skip
             self.place.children.append(child)
+            self._starting[name] = child
 
 
 def _as_started(pid: int | None) -> tuple[list[str], dict[str, str], str]:

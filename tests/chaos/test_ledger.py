@@ -200,6 +200,22 @@ def test_what_a_delete_destroys_is_not_taken_for_the_work_of_a_shelve_it_cut_off
     assert _kinds(books, asked) == set()
 
 
+def test_who_deletes_a_shelved_server_finds_no_guest_and_who_deletes_another_must(books, asked):
+    [server] = books.servers[UUID]
+    server.vm_state, server.deleted, server.host = "deleted", True, ""
+    books.guests["host1"] = {}
+    asked += [Asked("req-3", "shelve", UUID, "", 20.0, 202), Asked("req-4", "delete", UUID, "", 31.0, 204)]
+    shelve = Action("cell1", 3, UUID, "shelve", "Shelve", "req-3", 20.0, 30.0, None, "done")
+    shelve.steps = [Step(3, 3, "offload", "host1", "done", 1, 20.0, 21.0, 30.0, "")]
+    delete = Action("cell1", 4, UUID, "delete", "Delete", "req-4", 31.0, 31.1, None, "deleted; it had no host")
+    books.actions[UUID] += [shelve, delete]
+    books.effects[UUID].append(_effect(25.0, "destroyed"))
+    assert judge(books, asked, "s1") == []
+    books.effects[UUID].insert(-1, _effect(24.0, "destroyed"))  # of a shelve that was cut off, say
+    books.effects[UUID][-1] = _effect(24.5, "spawned")
+    assert "without an effect" in " ".join(finding.words for finding in judge(books, asked, "s1"))
+
+
 def test_a_shelved_server_without_its_image_is_lost(books, asked):
     [server] = books.servers[UUID]
     server.vm_state, server.host = "shelved_offloaded", ""

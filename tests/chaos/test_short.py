@@ -24,7 +24,7 @@ def place() -> Iterator[Place]:
 
 
 def test_a_cloud_that_is_harmed_all_the_time_spills_nothing(place: Place):
-    verdict = run.seed(place, seed=1, operations=80, seconds=60)
+    verdict = run.seed(place, seed=1, operations=80, seconds=150)  # it ends with its 80th; 15 s usually
     assert not verdict.findings, verdict.culprits
     assert sum(one.accepted is True for one in verdict.asked) >= 80
     assert verdict.deaths >= 4
