@@ -64,8 +64,8 @@ def test_a_drain_is_followed_from_two_terminals_and_ends_with_the_last_operation
         terminal(cloud, "drain", "host1", "--reason", "new disk") as first,
         terminal(cloud, "drain", "host1", "-f", "jsonl") as second,
     ):
-        for one in (first, second):
-            eventually("it drains", lambda one=one: "draining" in said(one))
+        eventually("it drains", lambda: "host1 draining" in said(first))
+        eventually("it drains here too", lambda: re.search(r'"state": ?"draining"', said(second)))
         give_in(cloud, "host1")
         out, code = ended(first)
         documents, second_code = ended(second)
