@@ -69,7 +69,9 @@ def main() -> int:
     try:
         state = State.from_environment()
         if verb == "status":
-            return status(state)
+            code = status(state)
+            sys.stdout.flush()
+            return code
         with alone(state):
             state = State(state.directory)
             if verb == "up":
@@ -84,6 +86,9 @@ def main() -> int:
     except KeyboardInterrupt:
         print("\ninterrupted; what runs goes on: `make up` continues, `make down` stops it", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # `… | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return 0
 
 

@@ -1,15 +1,18 @@
-"""How many hosts a local cloud has, and what they are called."""
+"""A local cloud: how many hosts it has, what they are called, and what its commands say."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from deploy.local import workers
 from deploy.local.progress import Failed
-from deploy.local.state import State
+from deploy.local.state import ROOT, State
 from deploy.local.up import Wishes, decide
 
 
@@ -35,3 +38,14 @@ def test_the_number_of_hosts_of_a_cloud_stays(tmp_path: Path):
         decide(state, Wishes(hosts_per_cell=3))
     decide(state, Wishes())
     assert len(state.hosts) == 4
+
+
+def test_status_into_head_says_no_more_than_head_reads(tmp_path: Path):
+    """It ended with a traceback of BrokenPipeError."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    named = os.environ | {"STILLWATER_STATE": str(tmp_path)}
+    words = [sys.executable, "-m", "deploy.local", "status"]
+    ended = subprocess.run(words, cwd=ROOT, env=named, stdout=writes, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writes)
+    assert (ended.returncode, ended.stderr) == (1, "")
