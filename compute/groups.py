@@ -19,6 +19,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from cells.context import target_cell
 from cells.models import Cell, HostMapping, InstanceMapping
 from cloud.errors import BadRequest, QuotaExceeded
+from compute import nodes
 from compute.models import Allocation, ComputeNode, ServerGroup, ServerGroupMember
 
 AFFINITY, ANTI_AFFINITY = "affinity", "anti-affinity"
@@ -111,7 +112,7 @@ def take_home(group: Group | None, server_id: str, host: str, may_ask: Callable[
     if not may_ask(found.cell):
         return False
     with target_cell(found.cell) as alias, transaction.atomic(using=alias):
-        list(ComputeNode.objects.select_for_update(of=("self",)).filter(host=home))
+        nodes.lock(home)
         held = Allocation.objects.filter(server_id__in=_others(group.id, server_id))
         return not held.exclude(node__host=host).exists() and bool(taken.update(host=host))
 

@@ -11,9 +11,11 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from cells.context import current_alias
 from cloud import log
 from compute.models import ComputeNode, Instance
 from compute.models.instance import new_uuid
@@ -39,16 +41,24 @@ def record(host: str, reported: Sequence[HostFacts]) -> None:
     rows_known = ComputeNode.objects.filter(Q(host=host) | Q(hypervisor_hostname__in=list(facts)))
     known = {node.hypervisor_hostname: node for node in rows_known}
     kept = _kept_elsewhere(host, list(known.values()))
-    asked = [_row(host, one, now) for name, one in facts.items() if name not in kept]
+    asked = [_row(host, one, now) for name, one in sorted(facts.items()) if name not in kept]
     new = [row for row in asked if _differs(row, known.get(row.hypervisor_hostname))]
     if new:
         ComputeNode.objects.bulk_create(
             new, update_conflicts=True, unique_fields=("hypervisor_hostname",), update_fields=FACTS
         )
-    ComputeNode.objects.filter(host=host).update(updated_at=now)
     missing = [node.pk for name, node in known.items() if node.host == host and name not in facts]
-    if missing:
-        _let_go(missing)
+    with transaction.atomic(using=current_alias()):
+        lock(host)
+        ComputeNode.objects.filter(host=host).update(updated_at=now)
+        if missing:
+            _let_go(missing)
+
+
+def lock(host: str) -> None:
+    """The host's nodes, until the transaction ends; always in this order, or two that want them all wait for good."""
+    rows = ComputeNode.objects.select_for_update(of=("self",)).filter(host=host).order_by("hypervisor_hostname")
+    list(rows.values_list("pk"))
 
 
 def place_of(instance: Instance) -> str:

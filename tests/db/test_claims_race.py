@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from django.db import transaction
 
@@ -102,3 +103,19 @@ def test_a_machine_that_vanishes_while_it_is_claimed_is_gone_or_held(cloud):
     assert set(held) == taken == set(machines.nodes(host))
     assert all(len(servers) == 1 for servers in held.values())
     assert {node.out_of_use for node in machines.nodes(host).values()} <= {nodes.GONE}
+
+
+def test_reports_of_a_host_that_come_at_once_do_not_wait_for_each_other_for_good(cloud):
+    """Its worker of before still drains, say, when the next one starts. Two of them ended in a deadlock."""
+    host = machines.add(cloud, 60)
+    reported = host.driver.nodes()
+
+    def work(number):
+        said = [replace(one, memory_mb=4096 + number) for one in reported]
+        with target_cell(host.cell):
+            for part in (said, said[::-1], said[30:]):
+                nodes.record(host.name, part)
+
+    at_once(8, work)
+    assert all(node.memory_mb >= 4096 for node in machines.nodes(host).values())
+    assert len(machines.nodes(host)) == 30, "the last report has so many"
