@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -134,12 +134,16 @@ def _ask_all(
         line = Line()
         future = _pool(cell.id).submit(_ask_one, cell, ask, line)
         waiting[cell.id] = _Question(future, line, _next_given_up(cell.id))
-    if not _have_all_said([question.future for question in waiting.values()], end):
-        turns.leave()
-        if meanwhile is not None:
+    with _others_turn():
+        if not _have_all_said([question.future for question in waiting.values()], end) and meanwhile is not None:
             _while_some_are_late(waiting.values(), end, meanwhile)
-    for cell_id, question in waiting.items():
-        _collect(cell_id, question, end, result)
+        for cell_id, question in waiting.items():
+            _collect(cell_id, question, end, result)
+
+
+def _others_turn() -> AbstractContextManager[None]:
+    """Not while we hold locks: somebody would have his turn and wait for us, and we for his turn."""
+    return nullcontext() if connections["default"].in_atomic_block else turns.away()
 
 
 def _have_all_said(futures: Collection[Future[Any]], end: float) -> bool:

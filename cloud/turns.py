@@ -2,27 +2,30 @@
 
 Python runs one thread of a process at a time. Requests that share it by the millisecond are all done late, and those
 with much to do far later than the others. One after the other, they wait as long on the average, and none is last
-again and again. A turn ends with its request; when the request begins to wait for something (`leave`); or after a
-while, for then it waits most likely, and nobody is to wait with it.
+again and again. While a request waits for something (`away`) others have their turn; then it goes on, before those
+that came later. A turn ends with its request, or after a while, for then it waits most likely for something that
+nobody told us of, and nobody is to wait with it.
 """
 
 from __future__ import annotations
 
+import heapq
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 
 LONGEST = 0.5  # seconds
 _here = threading.local()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, order=True)
 class _Turn:
-    called: threading.Event = field(default_factory=threading.Event)
-    until: float = 0.0  # monotonic
+    number: int  # who came first has the smallest
+    called: threading.Event = field(default_factory=threading.Event, compare=False)
+    until: float = field(default=0.0, compare=False)  # monotonic
 
 
 class Turns:
@@ -30,30 +33,44 @@ class Turns:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: deque[_Turn] = deque()
+        self._numbers = count()
+        self._waiting: list[_Turn] = []  # a heap
         self._current: _Turn | None = None
 
     @contextmanager
     def one(self) -> Iterator[None]:
         """In turn: at the latest when each of those before has had LONGEST."""
-        mine = _Turn()
-        with self._lock:
-            self._waiting.append(mine)
-            self._call_next()
-        while not mine.called.wait(self._rest()):
-            with self._lock:
-                self._call_next()
-        _here.leave = lambda: self._ends(mine)
+        mine = _Turn(next(self._numbers))
+        self._take(mine)
+        _here.turn = self, mine
         try:
             yield
         finally:
-            leave()
+            _here.turn = None
+            self._end(mine)
+
+    @contextmanager
+    def _away(self, turn: _Turn) -> Iterator[None]:
+        self._end(turn)
+        try:
+            yield
+        finally:
+            self._take(turn)
+
+    def _take(self, turn: _Turn) -> None:
+        turn.called.clear()
+        with self._lock:
+            heapq.heappush(self._waiting, turn)
+            self._call_next()
+        while not turn.called.wait(self._rest()):
+            with self._lock:
+                self._call_next()
 
     def _rest(self) -> float:
         current = self._current
         return max(0.0, current.until - time.monotonic()) if current is not None else 0.0
 
-    def _ends(self, turn: _Turn) -> None:
+    def _end(self, turn: _Turn) -> None:
         with self._lock:
             if self._current is turn:
                 self._current = None
@@ -62,13 +79,17 @@ class Turns:
     def _call_next(self) -> None:
         now = time.monotonic()
         if self._waiting and (self._current is None or self._current.until <= now):
-            self._current = self._waiting.popleft()
+            self._current = heapq.heappop(self._waiting)
             self._current.until = now + LONGEST
             self._current.called.set()
 
 
-def leave() -> None:
-    """What this thread does next is to wait: somebody else's turn. Nothing, where nobody takes turns."""
-    ends, _here.leave = getattr(_here, "leave", None), None
-    if ends is not None:
-        ends()
+@contextmanager
+def away() -> Iterator[None]:
+    """What this thread does in the block is to wait: the turn of others. Nothing, where nobody takes turns."""
+    turns, mine = getattr(_here, "turn", None) or (None, None)
+    if turns is None:
+        yield
+        return
+    with turns._away(mine):  # noqa: SLF001  it is of this module
+        yield

@@ -53,18 +53,29 @@ def test_requests_are_worked_on_one_after_the_other_as_they_came(requests):
     assert done == [0, 1, 2, 3, 4, 5]
 
 
-def test_who_waits_for_something_lets_the_next_one_in(requests):
-    taken, comes = Turns(), threading.Event()
+def test_while_one_waits_for_something_the_others_have_their_turn_and_then_it_is_before_them(requests):
+    taken, comes, second_ends, done = Turns(), threading.Event(), threading.Event(), list[str]()
 
     def waits() -> None:
-        turns.leave()
-        comes.wait(SOON)
+        with turns.away():
+            comes.wait(SOON)
+        done.append("first")
 
-    waiting = begun(requests, taken, waits)
+    def works() -> None:
+        second_ends.wait(SOON)
+        done.append("second")
+
+    all_of_them = [begun(requests, taken, waits)]
     begun(requests, taken, lambda: None).result(SOON)
-    assert not waiting.done()
+    assert not all_of_them[0].done()
+    all_of_them += [begun(requests, taken, works), begun(requests, taken, lambda: done.append("third"))]
     comes.set()
-    waiting.result(SOON)
+    time.sleep(0.05)
+    assert done == []
+    second_ends.set()
+    for one in all_of_them:
+        one.result(SOON)
+    assert done == ["second", "first", "third"]
 
 
 def test_who_waits_and_says_nothing_is_not_waited_for_long(requests, monkeypatch):
@@ -89,23 +100,26 @@ def test_a_request_that_fails_ends_its_turn_too(requests):
     begun(requests, taken, lambda: None).result(SOON)
 
 
-def test_who_left_does_not_end_the_turn_of_another(requests):
-    taken, first_ends, second_ends, third = Turns(), threading.Event(), threading.Event(), threading.Event()
+def test_who_is_away_does_not_end_the_turn_of_another(requests):
+    taken, comes, second_ends, third = Turns(), threading.Event(), threading.Event(), threading.Event()
 
-    def leaves() -> None:
-        turns.leave()
-        first_ends.wait(SOON)
+    def fails() -> None:
+        with turns.away():
+            comes.wait(SOON)
+            raise ValueError
 
-    first = begun(requests, taken, leaves)
+    first = begun(requests, taken, fails)
     second = begun(requests, taken, lambda: second_ends.wait(SOON))
     last = begun(requests, taken, third.set)
-    first_ends.set()
-    first.result(SOON)
+    comes.set()
     assert not third.wait(0.2)
     second_ends.set()
+    with pytest.raises(ValueError):
+        first.result(SOON)
     second.result(SOON)
     last.result(SOON)
 
 
-def test_where_nobody_takes_turns_nothing_is_left():
-    turns.leave()
+def test_where_nobody_takes_turns_nobody_is_away():
+    with turns.away():
+        pass
