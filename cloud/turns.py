@@ -16,14 +16,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Protocol
 
 LONGEST = 0.5  # seconds
 _here = threading.local()
 
 
+class Machine(Protocol):
+    """Where this process gets its share of the machine, whoever's turn it is in it."""
+
+    def take(self, came: float) -> None:
+        """Wait for it; nothing, if the process has it already."""
+
+    def give(self) -> None:
+        """Let others have it."""
+
+
 @dataclass(slots=True, order=True)
 class _Turn:
     number: int  # who came first has the smallest
+    came: float = field(default_factory=time.monotonic, compare=False)
     called: threading.Event = field(default_factory=threading.Event, compare=False)
     until: float = field(default=0.0, compare=False)  # monotonic
 
@@ -31,7 +43,8 @@ class _Turn:
 class Turns:
     """Whose turn it is, and who comes next."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: Machine | None = None) -> None:
+        self._machine = machine
         self._lock = threading.Lock()
         self._numbers = count()
         self._waiting: list[_Turn] = []  # a heap
@@ -65,6 +78,9 @@ class Turns:
         while not turn.called.wait(self._rest()):
             with self._lock:
                 self._call_next()
+        if self._machine is not None:
+            self._machine.take(turn.came)
+        turn.until = time.monotonic() + LONGEST
 
     def _rest(self) -> float:
         current = self._current
@@ -74,13 +90,15 @@ class Turns:
         with self._lock:
             if self._current is turn:
                 self._current = None
+                if self._machine is not None:
+                    self._machine.give()
                 self._call_next()
 
     def _call_next(self) -> None:
         now = time.monotonic()
         if self._waiting and (self._current is None or self._current.until <= now):
             self._current = heapq.heappop(self._waiting)
-            self._current.until = now + LONGEST
+            self._current.until = now + 2 * LONGEST  # it has to wait for the machine yet
             self._current.called.set()
 
 
@@ -91,5 +109,5 @@ def away() -> Iterator[None]:
     if turns is None:
         yield
         return
-    with turns._away(mine):  # noqa: SLF001  it is of this module
+    with turns._away(mine):
         yield

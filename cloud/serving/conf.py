@@ -1,14 +1,18 @@
 """Gunicorn's configuration: `gunicorn -c cloud/serving/conf.py cloud.wsgi --bind=…`, in the clone."""
 
 import os
+from typing import Any
 
 from cloud import env
-from cloud.serving import master, share
+from cloud.serving import master, places, share
+from cloud.serving.places import Places
 
 worker_class = "cloud.serving.worker.Worker"
 # Two processes a core: requests of a process take turns, and while one waits for its databases another computes.
 # Not more than four unless told: each thread keeps connections to the databases open.
-workers = env.peek("STILLWATER_API_PROCESSES") or min(4, 2 * len(os.sched_getaffinity(0)))
+cores = len(os.sched_getaffinity(0))
+workers = env.peek("STILLWATER_API_PROCESSES") or min(4, 2 * cores)
+places.of_machine = Places(cores + 1, 4 * workers) if workers > cores + 1 else None
 # A silent cell holds every thread that asks it for CELL_TIMEOUT, once; the others need some then, too.
 threads = max(8, 32 // workers)
 # Clients poll every 2 s on one connection. Gunicorn's default closes it after just 2 s of silence, so now and
@@ -17,4 +21,11 @@ keepalive = 75
 # Workers keep the time themselves (STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT); gunicorn's 0 means "at once".
 graceful_timeout = 10 * 365 * 86400
 control_socket_disable = True
-when_ready, on_exit, child_exit = master.when_ready, master.on_exit, share.gone
+when_ready, on_exit = master.when_ready, master.on_exit
+
+
+def child_exit(arbiter: Any, worker: Any) -> None:
+    """Gunicorn's hook: what a worker that was killed, perhaps, shared with the others."""
+    share.gone(arbiter, worker)
+    if places.of_machine is not None:
+        places.of_machine.gone(worker)

@@ -24,7 +24,7 @@ from django.urls import get_resolver
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from cloud import log, supervisor
-from cloud.serving import master, share
+from cloud.serving import master, places, share
 from cloud.serving.drain import LINGER, Drain
 from cloud.serving.flight import FLIGHT, Flight
 
@@ -62,6 +62,8 @@ class Worker(ThreadWorker):
     def init_process(self) -> None:
         """Gunicorn's entry into the new process; returns when it has to end."""
         self._doorkeepers = ThreadPoolExecutor(DOORKEEPERS, "doorkeeper")
+        if places.of_machine is not None:
+            places.of_machine.is_for(self)
         super().init_process()
 
     def init_signals(self) -> None:
