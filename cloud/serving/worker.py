@@ -7,7 +7,6 @@ A thread is given to a connection when its first byte is there, so idle ones hol
 from __future__ import annotations
 
 import contextlib
-import gc
 import selectors
 import signal
 import socket
@@ -20,28 +19,15 @@ from types import FrameType
 from typing import Any
 
 from django.conf import settings
-from django.urls import get_resolver
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from cloud import log, supervisor
-from cloud.serving import master, places, share
+from cloud.serving import garbage, master, places, share
 from cloud.serving.drain import LINGER, Drain
 from cloud.serving.flight import FLIGHT, Flight
 
 logger = log.get(__name__)
-NEW_OBJECTS = 50_000  # until garbage is looked for
 DOORKEEPERS = 4  # threads that refuse, whatever the others are busy with
-
-
-def _settle() -> None:
-    """What was loaded stays: the garbage collector need not go through it, again and again, while clients wait.
-
-    Nor need it look after every 700 new objects, for a list of a thousand servers is tens of thousands.
-    """
-    get_resolver().url_patterns  # noqa: B018  loaded now, and not by the first request
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(NEW_OBJECTS, 10, 10)
 
 
 class Worker(ThreadWorker):
@@ -87,7 +73,7 @@ class Worker(ThreadWorker):
     def load_wsgi(self) -> None:
         """The application, which is told of its flight and keeps no connection that has to go."""
         super().load_wsgi()
-        _settle()
+        garbage.settle()
         application = self.wsgi
 
         def tracked(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -180,6 +166,7 @@ class Worker(ThreadWorker):
         flight.answered = True
         if not keep:
             _see_off(conn.sock)
+        garbage.take_out()
         return keep
 
     def handle_request(self, req: Any, conn: TConn) -> Any:
