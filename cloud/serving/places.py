@@ -24,7 +24,7 @@ LONGEST = 0.5  # seconds somebody waits for a place; and has one, for then he wa
 class Places:
     """Made in the master, used in its workers. `count` places; each process holds one at most.
 
-    `processes`: more than are ever there at once; the numbers of those that ended are used again.
+    `processes`: more than are ever there at once; one for which no row is left takes no place.
     """
 
     def __init__(self, count: int, processes: int) -> None:
@@ -33,15 +33,21 @@ class Places:
         self._bells = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(processes)]
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  its lock dies with whoever holds it; a semaphore's does not
         self._lock = threading.Lock()
+        self._owners = memoryview(mmap.mmap(-1, 8 * processes)).cast("q")  # by age, which is never 0
         self._mine: int | None = None
 
     def is_for(self, worker: Any) -> None:
         """This process is that worker of gunicorn."""
-        self._mine = worker.age % self._processes
+        with self._alone():
+            self._mine = next((row for row, owner in enumerate(self._owners) if not owner), None)
+            if self._mine is not None:
+                self._owners[self._mine] = worker.age
 
     def gone(self, worker: Any) -> None:
         """It ended, perhaps in the middle of a request."""
-        self._let_go(worker.age % self._processes)
+        for row in [row for row, owner in enumerate(self._owners) if owner == worker.age]:
+            self._let_go(row)
+            self._owners[row] = 0
 
     def take(self, came: float) -> None:
         """Wait for a place. `came`: monotonic seconds, by which it is decided who is first."""

@@ -129,6 +129,20 @@ def test_who_has_a_place_for_long_keeps_nobody_out(monkeypatch):
             machine.give()
 
 
+def test_however_many_were_killed_each_has_a_row_of_its_own():
+    """A worker that lives on and the seventeenth after it had one; whoever ended took the other's place along."""
+    machine, never = Places(2, 4), fork.Event()
+    with request(machine, 1, 1.0, lambda: never.wait(60)):
+        for age in range(2, 12):
+            with request(machine, age, float(age)) as one:
+                one.join(SOON)
+                assert one.exitcode == 0
+            machine.gone(Worker(age))
+        with request(machine, 12, 12.0, lambda: never.wait(60)), request(machine, 13, 13.0) as third:
+            third.join(0.5)
+            assert third.is_alive(), "both places are taken"
+
+
 def test_a_process_without_a_name_takes_no_place():
     machine = Places(1, 8)
     machine.take(1.0)
