@@ -101,4 +101,4 @@ class Places:
                 fcntl.lockf(self._file, fcntl.LOCK_UN)
 
 
-of_machine: Places | None = None  # set by the master; None where each process has a core
+of_machine: Places | None = None  # set by the master; None where there are as many as processes

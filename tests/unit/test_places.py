@@ -130,7 +130,7 @@ def test_who_has_a_place_for_long_keeps_nobody_out(monkeypatch):
 
 
 def test_however_many_were_killed_each_has_a_row_of_its_own():
-    """A worker that lives on and the seventeenth after it had one; whoever ended took the other's place along."""
+    """Rows were shared by every so many workers once: whoever ended took another's place along."""
     machine, never = Places(2, 4), fork.Event()
     with request(machine, 1, 1.0, lambda: never.wait(60)):
         for age in range(2, 12):
