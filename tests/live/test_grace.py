@@ -15,6 +15,7 @@ from tests.live.cloud import Cloud, eventually
 from tests.live.grace_cases import AT_ONCE, CASES, GUESTS, OBEYS, OWN, RETRY, TIMEOUT, Case
 from tests.live.vigil import Guest, Vigil
 from tests.live.ward import Ward, forced
+from tests.machine import fair
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 WITHIN = 1.0  # seconds from a deadline
@@ -178,7 +179,7 @@ def test_a_guest_that_never_obeys_is_forced_off_at_its_deadline(ward, name):
 
 @pytest.mark.parametrize("name", names(AT_ONCE))
 def test_a_guest_without_time_is_off_at_once_and_never_signalled(ward, name):
-    assert guest(ward, name).gone - ward.asked[name] < PROMPTLY
+    assert guest(ward, name).gone - ward.asked[name] < fair(PROMPTLY)
     assert guest(ward, name).pressed == []
     if CASES[name].operation != "delete":  # nobody asks what became of a guest that is destroyed
         assert words(ward, name).startswith("forced off at once")
@@ -190,7 +191,7 @@ def test_what_was_asked_for_is_done_afterwards(ward, name):
 
 
 def test_hard_ends_a_wait_and_both_who_asked_know(ward):
-    assert guest(ward, "hurried").gone - ward.hurried < PROMPTLY
+    assert guest(ward, "hurried").gone - ward.hurried < fair(PROMPTLY)
     assert ward.show(ward.ids["hurried"])["status"] == "SHUTOFF"
     _, first, second = ward.actions(ward.ids["hurried"])
     said = [action["events"][0]["details"] for action in (first, second)]
@@ -198,7 +199,7 @@ def test_hard_ends_a_wait_and_both_who_asked_know(ward):
 
 
 def test_a_guest_that_is_paused_meanwhile_is_not_waited_for(ward):
-    assert guest(ward, "paused").gone - ward.paused < PROMPTLY
+    assert guest(ward, "paused").gone - ward.paused < fair(PROMPTLY)
     assert "it was paused" in words(ward, "paused")
 
 
@@ -209,7 +210,7 @@ def test_a_paused_guest_is_shelved_without_a_wait(ward):
 
 
 def test_a_paused_guest_is_deleted_without_a_wait(ward):
-    assert guest(ward, "asleep").gone - ward.asked["asleep"] < PROMPTLY
+    assert guest(ward, "asleep").gone - ward.asked["asleep"] < fair(PROMPTLY)
     assert words(ward, "asleep") == "forced off at once: it was paused"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from compute.virt.base import (
     Guest,
     GuestInvalidState,
     GuestNotFound,
+    HypervisorUnavailable,
     MigrationAborted,
     PowerState,
     Progress,
@@ -38,6 +40,43 @@ def endless(pair: Pair) -> Guest:
         return pair.a.running(pair.a.use(pair.a.image_file.with_name("micro-dirty.img")))
     pair.a.driver.orders.delay("hand_over", 60)
     return pair.a.running()
+
+
+def hand_over_whatever_dies(pair: Pair, guest: Guest, watch: Callable[[Progress], Command]) -> str:
+    """As a worker does it, on a machine whose systemd starts libvirtd again, and whose operator reads the log.
+
+    When the QEMU goes away that it copies a disk from, libvirt 9.0 may end with a SIGSEGV (in qemuBlockJobUpdate; seen
+    in 14 of 120 runs, four at a time on two cores), or not see it (1 of 120): then it keeps the guest from everybody.
+    """
+    to = pair.b.driver.expect(guest)
+    for _ in range(2):
+        try:
+            return pair.a.driver.hand_over(guest, to, watch)
+        except HypervisorUnavailable:
+            restart_daemons(pair)
+        except GuestInvalidState:
+            if any(thread.name == "libvirt-migrate" for thread in threading.enumerate()):
+                restart_daemons(pair)
+            raise
+    return pair.a.driver.hand_over(guest, to, watch)
+
+
+def restart_daemons(pair: Pair) -> None:
+    """Both; their guests go on."""
+    for bench in (pair.a, pair.b):
+        assert bench.host
+        bench.host.stop()
+        bench.host.start()
+    wait_until(lambda: is_answered(pair), "both daemons answer")
+
+
+def is_answered(pair: Pair) -> bool:
+    """Whether both daemons are there."""
+    try:
+        pair.places()
+    except HypervisorUnavailable:
+        return False
+    return True
 
 
 def moved(pair: Pair, guest: Guest) -> None:
@@ -142,7 +181,7 @@ def test_a_guest_that_goes_off_by_itself_is_off_where_it_was(pair: Pair):
         return Command.GO_ON
 
     with pytest.raises(GuestInvalidState):
-        pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), watch)
+        hand_over_whatever_dies(pair, guest, watch)
     pair.a.driver.take_back(guest)
     pair.b.driver.unexpect(guest.uuid)
     assert pair.places() == ({guest.uuid: PowerState.SHUTDOWN}, {})

@@ -7,6 +7,7 @@ guest is; that can be asked again at any time, of both hosts, and has one answer
 from __future__ import annotations
 
 import enum
+import logging
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -34,7 +35,12 @@ from compute.virt.libvirt.files import GuestFiles
 from compute.virt.libvirt.guest import OFF, POLL_SECONDS, LibvirtGuest
 from compute.virt.libvirt.host import Host
 
+log = logging.getLogger(__name__)
+
 LOOK_EVERY = 0.4  # seconds between two looks at what becomes of it
+# libvirt 9.0 may not notice that the QEMU it copies a disk from is gone, and then its call never returns: it waits in
+# qemuDomainObjWait for a change that has been. A guest that is off so long without an answer has none to come.
+UNHEARD_SECONDS = 15.0
 ATTEMPTS = 4
 FIGURES_SECONDS = 2.0
 MIB = 1 << 20
@@ -179,9 +185,11 @@ class Live:
         """Report, and do as one is told, until it is over; whether it was to be aborted."""
         begun, aborted, hurried = monotonic(), False, False
         guest = self._here()
+        off_since: float | None = None
         while not is_over(LOOK_EVERY):
-            with suppress(GuestInvalidState, GuestNotFound):  # it is over
+            try:
                 progress = progress_of(guest.job(), monotonic() - begun)
+                off_since = None
                 command = watch(progress)
                 if command is Command.ABORT:
                     guest.abort_job()
@@ -189,6 +197,11 @@ class Live:
                 elif command is Command.END_NOW and not hurried and progress.memory_total:
                     self._hurry(guest)
                     hurried = True
+            except (GuestInvalidState, GuestNotFound):  # off here: over as soon as libvirt has seen it
+                off_since = off_since or monotonic()
+                if monotonic() - off_since > UNHEARD_SECONDS:
+                    log.warning("libvirt.migration_unheard uuid=%s: restart libvirtd to free the guest", self.uuid)
+                    break
         return aborted
 
     def _hurry(self, guest: LibvirtGuest) -> None:
