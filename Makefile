@@ -44,8 +44,8 @@ lint: ## style, types, imports, settings, migrations
 	$(PYTHON) manage.py check
 	$(PYTHON) manage.py makemigrations --check --dry-run
 
-test-fast: ## everything but real guests, kills and races, on SQLite
-	$(PYTEST) -n 2 $(FAST) $(STRICT)
+test-fast: ## for between two edits: no real guests, kills and races, and every eighth story, on SQLite; STORIES=1: all of them
+	$(PYTEST) -n 2 $(FAST) --stories $(or $(STORIES),8) $(STRICT)
 
 test-weather: ## who dies when, who is first, who waits: hundreds of moments, on SQLite; `make test` has every fourth
 	$(PYTEST) -n 2 -m "weather and $(ALL)" --moments $(or $(MOMENTS),1) $(STRICT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 from zlib import crc32
@@ -30,11 +30,13 @@ WEATHER = re.compile(
     r"kill|races?\b|_race|waiting|host_shutdown|host_guests|delete_graces|flow/test_shutdown_words|unit/test_keeper|"
     r"virt/test_shutdown|flow/test_(emptying|evacuate|migrations|gone)\.py|cells/test_trouble|api/test_down_cell_table"
 )
+STORIES = tuple(f"tests/{name}/" for name in ("flow", "admin", "identity", "images", "management"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """See below."""
     parser.addoption("--moments", type=int, default=1, help="of each of the tests of weather, one in so many")
+    parser.addoption("--stories", type=int, default=1, help="of tests/flow and its like, one in so many")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
@@ -42,7 +44,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """A test that uses cells needs all databases, committed: cells are asked from other threads.
 
     `--moments 4`: of the moments a test of weather is played at, every fourth; which ones is in their names, so it is
-    the same ones every time. Races are all there.
+    the same ones every time. `--stories 8`: of the stories of `tests/flow`, and of the tests of pages, logins, images
+    and commands, which are much alike, every eighth. Races are all there.
     """
     for item in items:
         if WEATHER.search(item.nodeid) and not item.nodeid.startswith("tests/test_"):
@@ -51,17 +54,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.race)
         if "cells" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.django_db(transaction=True, databases="__all__"))
-    one_in = config.getoption("--moments")
-    if one_in > 1:
-        left_out = [item for item in items if _is_a_moment(item) and crc32(item.nodeid.encode()) % one_in]
-        config.hook.pytest_deselected(items=left_out)
-        gone = set(left_out)
-        items[:] = [item for item in items if item not in gone]
+    moments, stories = config.getoption("--moments"), config.getoption("--stories")
+    gone = {
+        item for item in items
+        if not (_is_chosen(item, moments, _is_a_moment) and _is_chosen(item, stories, _is_a_story))
+    }  # fmt: skip
+    config.hook.pytest_deselected(items=[item for item in items if item in gone])
+    items[:] = [item for item in items if item not in gone]
+
+
+def _is_chosen(item: pytest.Item, one_in: int, concerns: Callable[[pytest.Item], bool]) -> bool:
+    return not concerns(item) or crc32(item.nodeid.encode()) % one_in == 0
 
 
 def _is_a_moment(item: pytest.Item) -> bool:
     markers = {marker.name for marker in item.iter_markers()}
     return "weather" in markers and "race" not in markers and hasattr(item, "callspec")
+
+
+def _is_a_story(item: pytest.Item) -> bool:
+    return item.nodeid.startswith(STORIES) and item.get_closest_marker("race") is None
 
 
 @pytest.fixture(autouse=True)

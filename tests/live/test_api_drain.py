@@ -19,12 +19,13 @@ import pytest
 
 from tests.live.cloud import Cloud, eventually
 from tests.live.gunicorns import Api, ask, ask_on
+from tests.machine import fair
 
 SERVERS = "/compute/v2.1/servers"
 # The bytes of a -shm file that readers of a WAL database lock (SQLite's file format, "WAL-Index").
 SHM_READERS, FIRST_READER = 5, 123
 REACHES_IT = 2.0  # seconds in which a request reaches the API, which logs nothing at that moment
-AT_ONCE = 2.0  # seconds, on a machine that is busy with other tests
+AT_ONCE = 2.0  # seconds
 
 pytestmark = pytest.mark.live
 
@@ -109,7 +110,7 @@ def test_the_list_in_progress_is_answered_and_the_next_is_denied(serve, fake_clo
         assert ask(api.port, "/readyz").json["status"] == "draining"
         asked = time.monotonic()
         request2 = ask(api.port, SERVERS, X_Auth_Token=token)
-        assert time.monotonic() - asked < AT_ONCE
+        assert time.monotonic() - asked < fair(AT_ONCE)
         assert ask(api.port, "/healthz").status == 200
         login = ask(api.port, "/identity/v3/auth/tokens", "POST", {})
         assert not request1.done()
@@ -117,7 +118,7 @@ def test_the_list_in_progress_is_answered_and_the_next_is_denied(serve, fake_clo
     assert request1.result().status == 200
     answered = time.monotonic()
     assert api.wait() == 0
-    assert time.monotonic() - answered < AT_ONCE
+    assert time.monotonic() - answered < fair(AT_ONCE)
 
     fault = {"code": 503, "message": "The API is shutting down. Try again in a few seconds.", "retryAfter": "5"}
     assert (request2.status, request2.json) == (503, {"serviceUnavailable": fault})
@@ -158,7 +159,7 @@ def test_a_new_request_is_denied_at_once_although_every_thread_is_busy(serve, fa
         in_progress(api, 40)
         asked = time.monotonic()
         assert [ask(api.port, SERVERS).status for _ in range(10)] == [503] * 10
-        assert time.monotonic() - asked < AT_ONCE
+        assert time.monotonic() - asked < fair(AT_ONCE)
     assert [one.result().status for one in busy] == [200] * 40  # also those that no thread had begun
     assert api.wait() == 0
 
@@ -182,11 +183,11 @@ def test_the_timeout_cuts_off_and_says_what(serve, token):
     upload = Upload(api, token)
     asked = api.send(signal.SIGTERM)
     assert api.wait() == 1
-    assert 3 <= time.monotonic() - asked < 4 + AT_ONCE
+    assert 3 <= time.monotonic() - asked < 4 + fair(AT_ONCE)
     [cut] = api.events("api.request_cut")
     assert (cut["method"], cut["path"], cut["reason"]) == ("PUT", upload.path, "GRACEFUL_SHUTDOWN_TIMEOUT is over")
     assert cut["request_id"].startswith("req-")
-    assert 3 <= cut["age"] < 6
+    assert 3 <= cut["age"] < 5 + fair(1)
 
 
 def test_a_timeout_of_0_is_endless(serve, token):
@@ -206,7 +207,7 @@ def test_idle_connections_hold_up_nobody(serve):
     assert ask_on(kept, "/healthz").status == 200
     asked = api.send(signal.SIGTERM)
     assert api.wait() == 0
-    assert time.monotonic() - asked < 2
+    assert time.monotonic() - asked < fair(2)
     assert kept.sock.recv(1) == silent.recv(1) == b""  # closed, not reset
 
 
@@ -221,5 +222,5 @@ def test_sigint_drains_and_the_second_is_now(serve, token, last):
     assert api.runs()
     asked = api.send(second)
     assert api.wait() == 1
-    assert time.monotonic() - asked < AT_ONCE
+    assert time.monotonic() - asked < fair(AT_ONCE)
     assert [cut["path"] for cut in api.events("api.request_cut")] == [upload.path]

@@ -11,6 +11,7 @@ import pytest
 
 from tests.live import books
 from tests.live.cloud import ClientFailed, Cloud, eventually
+from tests.machine import fair
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 OWN = "termination_grace_period_seconds"
@@ -50,7 +51,7 @@ def test_a_grace_period_is_a_property_of_a_server_to_the_stock_client(deaf):
     deaf.do("server", "delete", uuid)
     assert waiting(deaf, uuid) == ["terminate"]
     deaf.do("server", "delete", "--force", uuid)
-    assert gone_in(compute, uuid) < 5
+    assert gone_in(compute, uuid) < fair(5)
 
 
 def test_who_loses_patience_with_a_stop_ends_it(deaf):
@@ -78,7 +79,7 @@ def test_who_loses_patience_with_a_stop_ends_it(deaf):
     assert compute.delete(f"/servers/{uuid}?shutdown_type=SOFT").status_code == 204
     eventually("its guest is asked", lambda: waiting(deaf, uuid) == ["terminate"])
     assert compute.delete(f"/servers/{uuid}?shutdown_type=HARD").status_code == 204
-    assert gone_in(compute, uuid) < 5
+    assert gone_in(compute, uuid) < fair(5)
     books.settled(deaf)
     books.check(deaf)
 

@@ -12,6 +12,7 @@ from redis import Redis
 from tests.live import books
 from tests.live.cloud import Cloud, eventually
 from tests.live.stage import Stage
+from tests.machine import fair
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 WORKERS = ("scheduler", "conductor-cell1", "host1")
@@ -51,7 +52,7 @@ def test_a_drain_ends_with_its_last_operation_and_what_waited_is_done_after_the_
 
     ((_, _), (rebooted, what)) = sorted(stage.timed_effects(slow))
     assert what == REBOOTED
-    assert ended - rebooted < 1, f"it stayed {ended - rebooted:.1f} s after its last operation"
+    assert ended - rebooted < fair(1), f"it stayed {ended - rebooted:.1f} s after its last operation"
     assert stage.service("host1")["state"] == "down"  # at once, not when its heartbeat is old
     assert DRAIN not in stage.service("host1")  # it is over
     assert {stage.show(uuid)["OS-EXT-STS:task_state"] for uuid in others} == {"pausing"}
@@ -66,7 +67,7 @@ def test_a_drain_ends_with_its_last_operation_and_what_waited_is_done_after_the_
 def test_an_idle_process_exits_in_less_than_two_seconds(stage, name):
     books.settled(stage.cloud)
     stopping = stage.stop(name)
-    assert stopping.ended(20) - stopping.told_at < 2
+    assert stopping.ended(20) - stopping.told_at < fair(2)
 
 
 def test_servers_are_placed_elsewhere_while_a_host_drains(stage):
@@ -93,7 +94,7 @@ def test_an_operation_longer_than_the_timeout_is_recorded_and_ends_after_the_res
         stopping = stage.stop("host1")
         took = stopping.ended(20) - stopping.told_at
 
-        assert 2 <= took <= 4, f"exit after {took:.1f} s, not at the timeout"
+        assert 2 <= took <= 3 + fair(1), f"exit after {took:.1f} s, not at the timeout"
         [(state, details)] = stage.steps("cell1", "state, details", f"server_id = '{slow}' AND name = 'pause'")
         assert (state, details) == (
             "running", "the shutdown timeout is over; when the service starts again: run again",
@@ -156,7 +157,7 @@ def test_a_drain_goes_on_while_the_broker_is_away(stage):
     stopping = stage.stop("host1")
     ended = stopping.ended(LONG + 20)
     assert stage.effects(slow) == [SPAWNED, REBOOTED]
-    assert ended - max(stage.timed_effects(slow))[0] < 5
+    assert ended - max(stage.timed_effects(slow))[0] < fair(5)
 
 
 ASKED = {

@@ -10,6 +10,7 @@ import pytest
 
 from tests.live.cloud import Cloud, eventually
 from tests.live.stage import Stage
+from tests.machine import fair
 
 pytestmark = pytest.mark.live
 OWN = "termination_grace_period_seconds"
@@ -55,7 +56,7 @@ def test_it_leaves_within_a_second_after_the_last_guest(stage):
     try:
         ended = stopping.ended(SECONDS + 30)
         last = max(at for uuid in ids for at, what in stage.timed_effects(uuid) if what == OFF)
-        assert 0 < ended - last < 1
+        assert 0 < ended - last < fair(1)
         waits = lines(stage, "drain.waits_for", stopping.told_at)
         assert {line["server"] for line in waits} >= set(ids)
         assert all("forced off at" in line["waits_for"] for line in waits if line["server"] in ids)
@@ -73,7 +74,7 @@ def test_a_drain_that_has_no_time_says_whom_it_leaves_and_the_next_life_goes_on(
         [deaf] = stopping_servers(stage, 1, 25, shutdown_ignore="1")
         asked = clock(stage, deaf)
         stopping = stage.stop("host1")
-        assert 2 <= stopping.ended(20) - stopping.told_at <= 4
+        assert 2 <= stopping.ended(20) - stopping.told_at <= 3 + fair(1)
         [left] = [line for line in lines(stage, "drain.unfinished", stopping.told_at) if line["server"] == deaf]
         assert "forced off at" in left["waits_for"]
         [gave_up] = lines(stage, "drain.gave_up", stopping.told_at)
@@ -86,5 +87,5 @@ def test_a_drain_that_has_no_time_says_whom_it_leaves_and_the_next_life_goes_on(
     ended = clock(stage, deaf)
     assert (ended["begun"], ended["deadline"], ended["how"]) == (asked["begun"], asked["deadline"], "forced")
     [off] = [at for at, what in stage.timed_effects(deaf) if what == FORCED]
-    assert off == pytest.approx(max(asked["deadline"], stopping.told_at), abs=2)
+    assert -2 < off - max(asked["deadline"], stopping.told_at) < fair(2)
     stage.empty()
