@@ -35,7 +35,7 @@ AWAY = (*DATABASE_AWAY, OSError)
 UNDEFINED_TABLE = "42P01"  # PostgreSQL: between cell_create and cell_migrate
 LATE, BUSY = "did not answer in time", "this process is too busy to ask it"
 THREADS_PER_CELL = 4
-QUIET = 0.1  # seconds in which no cell says anything: then something else is done while the others are waited for
+QUIET = 0.03  # seconds in which no cell says anything: then other requests have their turn, and this one what it can do
 SECONDS_TO_CHANGE = 10.0  # a cell that answered just now may take to record what is asked of it
 _pools: dict[str, ThreadPoolExecutor] = {}
 _given_up: dict[str, Future[None]] = {}  # by cell: done when somebody who waits for it gives up
@@ -134,15 +134,16 @@ def _ask_all(
         line = Line()
         future = _pool(cell.id).submit(_ask_one, cell, ask, line)
         waiting[cell.id] = _Question(future, line, _next_given_up(cell.id))
-    with _others_turn():
-        if not _have_all_said([question.future for question in waiting.values()], end) and meanwhile is not None:
+    is_soon = _have_all_said([question.future for question in waiting.values()], end)
+    with nullcontext() if is_soon else _others_turn():
+        if not is_soon and meanwhile is not None:
             _while_some_are_late(waiting.values(), end, meanwhile)
         for cell_id, question in waiting.items():
             _collect(cell_id, question, end, result)
 
 
 def _others_turn() -> AbstractContextManager[None]:
-    """Not while we hold locks: somebody would have his turn and wait for us, and we for his turn."""
+    """For cells that answer at once nobody goes first. Nor while we hold locks: we would wait for who waits for us."""
     return nullcontext() if connections["default"].in_atomic_block else turns.away()
 
 

@@ -12,7 +12,7 @@ worker_class = "cloud.serving.worker.Worker"
 # Not more than four unless told: each thread keeps connections to the databases open.
 cores = len(os.sched_getaffinity(0))
 workers = env.peek("STILLWATER_API_PROCESSES") or min(4, 2 * cores)
-places.of_machine = Places(cores + 1, 4 * workers) if workers > cores + 1 else None
+places.of_machine = Places(cores, 4 * workers) if workers > cores else None
 # A silent cell holds every thread that asks it for CELL_TIMEOUT, once; the others need some then, too.
 threads = max(8, 32 // workers)
 # Clients poll every 2 s on one connection. Gunicorn's default closes it after just 2 s of silence, so now and

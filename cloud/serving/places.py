@@ -1,8 +1,7 @@
-"""As many requests at once as there are cores, and one more, of all processes of the API: first come, first served.
+"""As many requests at once as there are cores, of all processes of the API: first come, first served.
 
 Each process works on one request at a time (`cloud.turns`). More of them than cores would share the cores by the
-millisecond, and those with bad luck would end far later than the others, as among the threads of a process. The one
-more computes while another waits for the global database.
+millisecond, each process as much as any other: then those end far later than the others whose process has more to do.
 """
 
 from __future__ import annotations
