@@ -35,6 +35,7 @@ AWAY = (*DATABASE_AWAY, OSError)
 UNDEFINED_TABLE = "42P01"  # PostgreSQL: between cell_create and cell_migrate
 LATE, BUSY = "did not answer in time", "this process is too busy to ask it"
 THREADS_PER_CELL = 4
+NEWS_EVERY = 0.05  # seconds between two looks at what other processes know of the cells that are waited for
 QUIET = 0.03  # seconds in which no cell says anything: then other requests have their turn, and this one what it can do
 SECONDS_TO_CHANGE = 10.0  # a cell that answered just now may take to record what is asked of it
 _pools: dict[str, ThreadPoolExecutor] = {}
@@ -63,9 +64,16 @@ class Gathered(Generic[T]):
 
 @dataclass(slots=True)
 class _Question(Generic[T]):
+    cell_id: str
     future: Future[T]
     line: Line
     given_up: Future[None]
+    is_look: bool  # by which a cell that is held to be down is found back
+
+    def listen(self) -> None:
+        """Give it up when another process of this machine has: its first request may have come a little earlier."""
+        if not self.is_look and health.known_down(self.cell_id):
+            _give_up(self.cell_id)
 
 
 def gather(
@@ -128,18 +136,20 @@ def _ask_all(
     end: float,
     result: Gathered[T],
     meanwhile: Callable[[list[T]], None] | None = None,
+    *,
+    is_look: bool = False,
 ) -> None:
-    waiting: dict[str, _Question[T]] = {}
+    waiting: list[_Question[T]] = []
     for cell in cells:
         line = Line()
         future = _pool(cell.id).submit(_ask_one, cell, ask, line)
-        waiting[cell.id] = _Question(future, line, _next_given_up(cell.id))
-    is_soon = _have_all_said([question.future for question in waiting.values()], end)
+        waiting.append(_Question(cell.id, future, line, _next_given_up(cell.id), is_look))
+    is_soon = _have_all_said([question.future for question in waiting], end)
     with nullcontext() if is_soon else _others_turn():
         if not is_soon and meanwhile is not None:
-            _while_some_are_late(waiting.values(), end, meanwhile)
-        for cell_id, question in waiting.items():
-            _collect(cell_id, question, end, result)
+            _while_some_are_late(waiting, end, meanwhile)
+        for question in waiting:
+            _collect(question, end, result)
 
 
 def _others_turn() -> AbstractContextManager[None]:
@@ -157,21 +167,21 @@ def _have_all_said(futures: Collection[Future[Any]], end: float) -> bool:
 
 
 def _while_some_are_late(questions: Iterable[_Question[T]], end: float, meanwhile: Callable[[list[T]], None]) -> None:
-    late = {question.future: question.given_up for question in questions}
+    late = list(questions)
     while True:
-        there = [future for future in late if future.done()]
-        late = {future: given_up for future, given_up in late.items() if not (future.done() or given_up.done())}
+        there = [one.future for one in late if one.future.done()]
+        late = [one for one in late if not (one.future.done() or one.given_up.done())]
         if not late or time.monotonic() >= end:
             return
         if there:
             meanwhile([future.result() for future in there if future.exception() is None])
-        _wait_for_one([*late, *late.values()], end)
+        _wait_for_one(late, end)
 
 
-def _collect(cell_id: str, question: _Question[T], end: float, result: Gathered[T]) -> None:
+def _collect(question: _Question[T], end: float, result: Gathered[T]) -> None:
     """Whoever asked first gives up first, and all others with him: theirs would be the same answer, only later."""
-    if not question.future.done():
-        _wait_for_one([question.future, question.given_up], end)
+    cell_id = question.cell_id
+    _wait_for_one([question], end)
     try:
         result.answers[cell_id] = question.future.result(timeout=0)
     except FutureTimeout:
@@ -184,8 +194,13 @@ def _collect(cell_id: str, question: _Question[T], end: float, result: Gathered[
         result.down[cell_id] = Down(type(exc).__name__)
 
 
-def _wait_for_one(futures: list[Future[Any]], end: float) -> None:
-    wait(futures, max(0.0, end - time.monotonic()), FIRST_COMPLETED)
+def _wait_for_one(questions: list[_Question[T]], end: float) -> None:
+    """Until the first of them is answered, or given up."""
+    told: list[Future[Any]] = [future for one in questions for future in (one.future, one.given_up)]
+    while not any(future.done() for future in told) and (left := end - time.monotonic()) > 0:
+        if not wait(told, min(left, NEWS_EVERY), FIRST_COMPLETED).done:
+            for one in questions:
+                one.listen()
 
 
 def _next_given_up(cell_id: str) -> Future[None]:
@@ -253,7 +268,7 @@ def _look(cell_ids: Collection[str]) -> dict[str, str]:
         cells = list(Cell.objects.filter(pk__in=cell_ids))
     finally:
         connections["default"].close()  # this thread looks seldom
-    _ask_all(cells, touch, time.monotonic() + settings.CELL_TIMEOUT, result)
+    _ask_all(cells, touch, time.monotonic() + settings.CELL_TIMEOUT, result, is_look=True)
     return {cell_id: down.reason for cell_id, down in result.down.items()}
 
 

@@ -236,6 +236,24 @@ def test_what_one_process_learned_its_neighbours_know(cells, settings, tmp_path)
     assert health.known_down(cell.id) == ""
 
 
+def test_who_waits_for_a_cell_gives_up_when_another_process_has(cells, hung, settings, tmp_path):
+    """Seen with 16 clients of four processes: one waited half a second longer than all others."""
+    settings.RUMOURS_DIR, settings.CELL_RETRY_INTERVAL, settings.CELL_TIMEOUT = tmp_path / "rumours", 60, 30
+    silent = cells["cell2"].id
+
+    def ask(cell):
+        return hung.wait(30) if cell.id == silent else cell.name
+
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(scatter.gather, cells.values(), ask)
+        time.sleep(0.3)
+        assert not waits.done()
+        rumours.tell(silent, "did not answer in time")  # as another process would
+        found = waits.result(5)
+    assert found.down[silent].reason == "did not answer in time"
+    assert sorted(found.values()) == ["cell0", "cell1"]
+
+
 def test_an_old_rumour_says_nothing(cells, settings, tmp_path):
     settings.RUMOURS_DIR, settings.CELL_RETRY_INTERVAL = tmp_path / "rumours", 1
     rumours.tell(cells["cell1"].id, "cut off")
