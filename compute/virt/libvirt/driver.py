@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -34,6 +35,7 @@ from compute.virt.libvirt.news import news
 from compute.virt.libvirt.xml import choose_virt_type, domain_xml
 from compute.virt.locks import Locks
 
+LOOKED_AT_SECONDS = 5.0  # by then a daemon that was restarted has looked at its guests
 # a guest with the mark of this reboot: nothing is left to do, or only to power it on
 BEGUN = frozenset({PowerState.RUNNING, PowerState.SHUTDOWN})
 
@@ -262,8 +264,15 @@ class LibvirtDriver(Ending, Moving, rescue.Rescue, Driver):
             self._announcer.submit(partial(self._report, uuid, what))
 
     def _on_back(self) -> None:
+        """A daemon that was restarted answers before it has looked at its guests.
+
+        One whose QEMU died while it was away runs until then, as far as it knows, and then is off without an event.
+        """
         self._bells.ring_all()
         self._announcer.submit(self._report_all)
+        again = threading.Timer(LOOKED_AT_SECONDS, self._announcer.submit, [self._report_all])
+        again.daemon = True
+        again.start()
 
     def _report(self, uuid: str, what: str) -> None:
         """With the state it has by now: an overtaken event must not undo what came after."""
@@ -275,6 +284,7 @@ class LibvirtDriver(Ending, Moving, rescue.Rescue, Driver):
                 self._tell(GuestEvent(uuid, state, what))
 
     def _report_all(self) -> None:
+        self._bells.ring_all()
         with suppress(VirtError):
             for uuid, state in self.guests().items():
                 self._tell(GuestEvent(uuid, state, "reconnected"))
