@@ -153,7 +153,7 @@ def _ask_all(
 
 
 def _others_turn() -> AbstractContextManager[None]:
-    """For cells that answer at once nobody goes first. Nor while we hold locks: we would wait for who waits for us."""
+    """Not while we hold locks: somebody would have his turn and wait for us, and we for his turn."""
     return nullcontext() if connections["default"].in_atomic_block else turns.away()
 
 
