@@ -77,6 +77,8 @@ class Rebuild(ServerAction):
         choices.must_fit(image, instance.memory_mb, instance.disk_gb)
         quota.check_metadata(instance.project_id, body.get("metadata") or {})
         new = {PLAIN[name]: value for name, value in body.items() if name in PLAIN}
+        if "accessIPv6" in body:
+            new["access_ip_v6"] = schema.short_ipv6(body["accessIPv6"])
         if "user_data" in body:
             new["user_data"] = choices.user_data(body["user_data"] or "")
         if "key_name" in body:

@@ -224,7 +224,7 @@ def _columns(server: dict[str, Any], caller: Caller) -> dict[str, Any]:
         "tags": Instance.join_tags(list(dict.fromkeys(server.get("tags") or []))),
         "disk_config": server.get("OS-DCF:diskConfig", "MANUAL"),
         "access_ip_v4": server.get("accessIPv4", ""),
-        "access_ip_v6": server.get("accessIPv6", ""),
+        "access_ip_v6": schema.short_ipv6(server.get("accessIPv6", "")),
         "user_data": choices.user_data(server.get("user_data") or ""),
     }
     if "hostname" in server:

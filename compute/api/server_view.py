@@ -119,7 +119,7 @@ def future(instance: Instance, columns: Mapping[str, Any], version: Version, cal
     row = server_rows.of(instance)
     server = full(row, View.of(version, caller, _services_of(row, str(instance._state.db), caller)))
     if version < (2, 75):
-        server = as_changed(server)
+        server = as_changed(server) | ({"key_name": row.key_name} if version >= (2, 54) else {})
     return server | ({"user_data": row.user_data or None} if version >= (2, 57) else {})
 
 

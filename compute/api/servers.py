@@ -154,6 +154,8 @@ class ServerView(ComputeView):
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:servers:update", instance.project_id)
             columns = {_UPDATES[key]: value for key, value in changes.items() if key in _UPDATES}
+            if "access_ip_v6" in columns:
+                columns["access_ip_v6"] = schema.short_ipv6(columns["access_ip_v6"])
             with transaction.atomic(using=current_alias()):
                 if len(columns) < len(changes):
                     columns["metadata"] = server_metadata.with_words(self, instance, changes)

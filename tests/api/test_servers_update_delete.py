@@ -30,6 +30,13 @@ def test_what_is_changed_is_shown_and_stays(api, cells):
     assert put(api, server_id).status_code == 200  # nothing to change is no mistake
 
 
+def test_an_address_that_is_written_at_length_is_taken_and_kept_short(api, cells):
+    server_id = server(cells["cell1"])
+    answer = put(api, server_id, accessIPv6="0000:0000:0000:0000:0000:babe:220.12.22.2")
+    assert answer.status_code == 200, answer.content
+    assert answer.json()["server"]["accessIPv6"] == "::babe:dc0c:1602"
+
+
 def test_before_275_the_answer_is_the_server_without_extensions(api, admin, cells):
     server_id = server(cells["cell1"])
     old = put(admin, server_id, "2.74", name="b").json()["server"]

@@ -117,7 +117,7 @@ def test_what_the_server_is_to_be_is_on_record_when_its_old_disk_is_gone(api, cl
     new, data = other_image(cloud), base64.b64encode(b"hi").decode()
     wish = {"imageRef": new.pk, "name": "b", "description": "is", "metadata": {"new": "2"}, "key_name": "k",
             "user_data": data, "hostname": "other.example.org", "OS-DCF:diskConfig": "AUTO",
-            "accessIPv4": "192.0.2.7", "accessIPv6": "2001:db8::7", "adminPass": "x"}  # fmt: skip
+            "accessIPv4": "192.0.2.7", "accessIPv6": "2001:0db8:0:0:0:0:0.0.0.7", "adminPass": "x"}  # fmt: skip
     answer = act(api, server_id, {"rebuild": wish})
     assert answer.status_code == 202, answer.content
 
@@ -151,6 +151,15 @@ def test_before_2_75_the_answer_has_no_extensions_and_before_2_57_no_user_data(a
     shown = act(api, server_id, body(cloud), version="2.56").json()["server"]
     assert not {"OS-EXT-STS:vm_state", "user_data"} & set(shown)
     assert shown["status"] == "REBUILD"
+
+
+def test_the_answer_to_a_rebuild_names_the_key_from_2_54(api, cloud):
+    server_id = cloud.boot(api)
+    KeyPair.objects.create(user_id=api.caller.user_id, name="k", public_key="ssh-ed25519 AAA", fingerprint="f")
+    shown = act(api, server_id, body(cloud, key_name="k"), version="2.54").json()["server"]
+    assert (shown["key_name"], "config_drive" in shown) == ("k", False)
+    cloud.work()
+    assert "key_name" not in act(api, server_id, body(cloud), version="2.53").json()["server"]
 
 
 @pytest.mark.parametrize("when", ["before", "inside", "after the work"])
