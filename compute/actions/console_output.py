@@ -16,7 +16,7 @@ class ConsoleOutput(ServerAction):
     policy = "os_compute_api:os-console-output"
     body = {
         "type": "object",
-        "properties": {"length": {"type": ["integer", "string", "null"], "pattern": "^-?[0-9]+$", "minimum": -1}},
+        "properties": {"length": {"type": ["integer", "string", "null"], "pattern": "^-?[0-9]{1,9}\\Z", "minimum": -1}},
         "additionalProperties": False,
     }
     minds_lock = False
@@ -32,5 +32,6 @@ class ConsoleOutput(ServerAction):
 
 
 def answer(driver: Driver, server_id: str, params: dict[str, int | None]) -> str:
-    """Host side of the call."""
-    return driver.console_output(server_id, params.get("length"))
+    """Host side of the call. As with Nova the end of the last line counts: what follows it is a piece, too."""
+    said, pieces = driver.console_output(server_id), params.get("length")
+    return said if pieces is None else "\n".join(said.split("\n")[-pieces:] if pieces else [])

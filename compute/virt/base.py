@@ -197,8 +197,8 @@ class Driver(ABC):
         """From saved memory back to running. Running is success."""
 
     @abstractmethod
-    def console_output(self, uuid: str, length: int | None = None) -> str:
-        """The last `length` lines of the serial console (all that is kept if None)."""
+    def console_output(self, uuid: str) -> str:
+        """What the serial console has said, as far as it is kept."""
 
     @abstractmethod
     def snapshot(self, uuid: str, target: Path) -> Image:

@@ -65,13 +65,20 @@ def test_the_console_is_answered_by_the_host_and_nothing_is_left(api, cloud, set
     stories.settled(cloud)
 
 
-@pytest.mark.parametrize(("length", "lines"), [(1, 1), ("1", 1), (0, 0), (None, 2), (-1, 2), (9, 2)], ids=str)
-def test_the_length_counts_lines_from_the_end(length, lines, api, cloud, settings):
+@pytest.mark.parametrize(("length", "pieces"), [
+    (3, 3), ("3", 3), (2, 2), (1, 1), (0, 1), (None, 5), (-1, 5), (9, 5),
+], ids=str)  # fmt: skip
+def test_a_console_of_length_3_has_three_pieces_when_it_is_split_at_newlines(length, pieces, api, cloud, settings):
     server_id = cloud.boot(api)
+    stories.act(api, server_id, {"reboot": {"type": "HARD"}})
+    cloud.work()
+    whole = cloud.host_of(server_id).driver.console_output(server_id).split("\n")
     with answering(cloud, server_id, settings):
         answer = stories.act(api, server_id, {"os-getConsoleOutput": {"length": length}})
     assert answer.status_code == 200, answer.content
-    assert answer.json()["output"].count("\n") == lines
+    said = answer.json()["output"].split("\n")
+    assert len(said) == pieces
+    assert said == (whole[-pieces:] if length != 0 else [""])
 
 
 def test_a_busy_or_locked_server_still_shows_its_console(api, cloud, settings):

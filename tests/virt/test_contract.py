@@ -221,13 +221,11 @@ def test_unknown_guests_are_unknown(bench: Bench):
     assert not target.exists()
 
 
-def test_the_console_is_read_from_its_end(bench: Bench):
+def test_the_console_is_read(bench: Bench):
     guest = bench.running()
     said = bench.driver.console_output(guest.uuid)
     assert said.splitlines()[-2].startswith("STILLWATER BOOT image=")
-    assert bench.driver.console_output(guest.uuid, 1) == f"{READY}\n"
-    assert bench.driver.console_output(guest.uuid, 1000) == said
-    assert bench.driver.console_output(guest.uuid, 0) == ""
+    assert said.endswith(f"{READY}\n")
 
 
 def test_a_snapshot_boots_again_and_the_guest_keeps_running(bench: Bench):

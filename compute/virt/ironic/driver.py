@@ -160,7 +160,7 @@ class IronicDriver(Ending, Lease, Driver):
     def resume(self, guest: Guest) -> None:
         raise self._cannot("be suspended")
 
-    def console_output(self, uuid: str, length: int | None = None) -> str:
+    def console_output(self, uuid: str) -> str:
         raise self._cannot("show its console here")
 
     def snapshot(self, uuid: str, target: Path) -> Image:

@@ -199,13 +199,12 @@ class LibvirtDriver(Ending, Moving, rescue.Rescue, Driver):
         else:
             found.start()
 
-    def console_output(self, uuid: str, length: int | None = None) -> str:
+    def console_output(self, uuid: str) -> str:
         files = files_of(self._guests, uuid)
         if not files.directory.exists():
             raise GuestNotFound(f"no guest {uuid} on this host")
         with translated():
-            lines = files.console_tail().splitlines(keepends=True)
-        return "".join(lines if length is None else lines[-length:] if length > 0 else [])
+            return files.console_tail()
 
     def snapshot(self, uuid: str, target: Path) -> Image:
         guest = self._guest(uuid)
