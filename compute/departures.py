@@ -109,7 +109,7 @@ def read_all(hosts: Collection[str]) -> dict[str, Moves]:
     for row in rows:
         at, percent = servers.get(row.server_id, ("", 0))
         to = (going.get(row.request_id) or "") if row.state in UNDER_WAY else row.moved_to
-        moving = percent if row.state in UNDER_WAY else 0
+        moving = (100 if at == to else percent) if row.state in UNDER_WAY else 0
         line = Line(row.server_id, row.state, at, to, moving, row.why, row.tries, row.not_before, row.request_id)
         lines.setdefault(row.host, []).append(line)
     return {host: Moves(tuple(of_host)) for host, of_host in lines.items()}

@@ -33,6 +33,7 @@ _LIVE_AT = {
     "migrate": "running", "arrive": "post-migrating", "clean_up_source": "post-migrating",
 }  # fmt: skip
 _COLD_AT = {"leave": "migrating", "finish": "post-migrating", "forget_source": "post-migrating"}
+_COPIED = frozenset({"post-migrating", "completed", "finished", "confirmed", "reverted", "done"})
 _BEGUN = ("expect", "build")  # a step that leaves something at the destination
 STATUSES = (
     "accepted", "queued", "preparing", "running", "pre-migrating", "migrating", "post-migrating", "completed",
@@ -65,6 +66,17 @@ def migrations(where: Q | None = None) -> QuerySet[InstanceAction]:
 def status(row: InstanceAction) -> str:
     """One of Nova's words."""
     return str(row.status)  # type: ignore[attr-defined]  # annotated by `migrations`
+
+
+def progress(row: InstanceAction) -> dict[str, Any]:
+    """What is known of memory and disk. The last report of a guest comes before its end, so the end is known better."""
+    known: dict[str, Any] = row.params.get("progress") or {}
+    return known | {"memory_left": 0, "disk_left": 0} if is_copied(row) else known
+
+
+def is_copied(row: InstanceAction) -> bool:
+    """Whether all of the guest is at the destination."""
+    return status(row) in _COPIED
 
 
 def page(where: Q, limit: int | None, marker: str = "", *, keys: Collection[str] = tuple(TYPES),

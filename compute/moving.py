@@ -20,7 +20,7 @@ from cloud.errors import BadRequest, Conflict
 from compute import claims, groups, journal, state
 from compute.errors import StateConflict
 from compute.lifecycle import Run
-from compute.models import ComputeNode, Instance, InstanceAction, Service, Step
+from compute.models import ComputeNode, Flavor, Instance, InstanceAction, Service, Step
 from compute.models.host import COMPUTE
 from compute.models.instance import new_uuid
 from compute.scheduler import pick
@@ -31,9 +31,14 @@ from compute.virt.base import MIGRATES, Command, Progress, VirtError, Watch
 LOOK_EVERY = 0.4  # seconds between two looks for an abort: each is a few small queries
 
 
-def begun_at(instance: Instance) -> dict[str, Any]:
-    """The params every move begins with."""
+def begun_at(instance: Instance, new_flavor: Flavor | None = None) -> dict[str, Any]:
+    """The params every move begins with. `flavor_numbers`: the rows of the old and the new flavor, as Nova names them.
+
+    A flavor that is deleted has none. Reads the global side: in the API or on a conductor only.
+    """
+    old = Flavor.objects.filter(flavor_id=instance.flavor_id).values_list("pk", flat=True).first()
     return {
+        "flavor_numbers": [old, new_flavor.pk if new_flavor is not None else old],
         "source": instance.host, "source_node": instance.node, "source_zone": instance.availability_zone,
         "uuid": new_uuid(),
     }  # fmt: skip

@@ -15,7 +15,7 @@ from cloud.errors import BadRequest
 from compute import actions, bare_metal, claims, grace, journal, moving, quota, state
 from compute.errors import StateConflict
 from compute.lifecycle import OPS, On, Run, ServerAction, StepSpec
-from compute.models import Instance, InstanceAction
+from compute.models import Flavor, Instance, InstanceAction
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import GuestNotFound, PowerState
 
@@ -122,12 +122,13 @@ class ColdMove(ServerAction):
         quota.count_as(run.instance.uuid, run.params["old"])
 
 
-def begun_at(instance: Instance, host: str = "", new: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The params a cold move begins with; `new` are columns of the server, as they will be."""
+def begun_at(
+    instance: Instance, host: str = "", new: dict[str, Any] | None = None, flavor: Flavor | None = None
+) -> dict[str, Any]:
+    """The params a cold move begins with; `new` are columns of the server, as they will be, with its new `flavor`."""
     old = columns(instance)
     return {
-        **moving.begun_at(instance), "host": host, "was": instance.vm_state, "old": old, "new": new or old,
-        "flavor_ids": [old["flavor_id"], (new or old)["flavor_id"]],
+        **moving.begun_at(instance, flavor), "host": host, "was": instance.vm_state, "old": old, "new": new or old,
     }  # fmt: skip
 
 

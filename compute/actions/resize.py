@@ -12,6 +12,7 @@ from compute.microversion import Version
 from compute.models import Flavor, Instance
 
 FLAVOR = {"type": ["string", "integer"], "minLength": 1}
+DISK_CONFIG, DISK_COLUMN = "OS-DCF:diskConfig", "disk_config"
 TWICE = {"not": {"required": ["flavorRef"]}, "errorMessage": "flavor_id is another name of flavorRef: say one of them."}
 
 
@@ -22,11 +23,11 @@ class Resize(moving_cold.ColdMove):
     policy = "os_compute_api:servers:resize"
 
     def schema(self, version: Version) -> dict[str, Any]:
-        """The disk setting is taken and has no effect. `flavor_id` is what the spec of the grace period calls it."""
+        """`flavor_id` is what the spec of the grace period calls it."""
         disk_config = {"type": "string", "enum": ["AUTO", "MANUAL"]}
         return shutdown_words.with_them({
             "type": "object",
-            "properties": {"flavorRef": FLAVOR, "flavor_id": FLAVOR, "OS-DCF:diskConfig": disk_config},
+            "properties": {"flavorRef": FLAVOR, "flavor_id": FLAVOR, DISK_CONFIG: disk_config},
             "if": {"required": ["flavor_id"]}, "then": TWICE, "else": {"required": ["flavorRef"]},
             "additionalProperties": False,
         })  # fmt: skip
@@ -43,7 +44,10 @@ class Resize(moving_cold.ColdMove):
             "flavor_id": flavor.flavor_id, "flavor": flavor.snapshot(),
         }  # fmt: skip
         quota.must_fit(instance.project_id, instance.uuid, flavor.vcpus, flavor.memory_mb)
-        return moving_cold.begun_at(instance, new=new) | shutdown_words.asked(body)
+        begun = moving_cold.begun_at(instance, new=new, flavor=flavor)
+        if DISK_CONFIG in body:
+            begun["old"][DISK_COLUMN], begun["new"][DISK_COLUMN] = instance.disk_config, body[DISK_CONFIG]
+        return begun | shutdown_words.asked(body)
 
 
 def _flavor(flavor_id: str, instance: Instance, asked: Asked) -> Flavor:

@@ -133,11 +133,12 @@ def _step(step: Step | None) -> Any:
 
 def _how_far(row: InstanceAction) -> Any:
     """What is known of memory and disk together; shape and words."""
-    known = row.params.get("progress")
-    total = sum(known.get(f"{what}_total", 0) for what in ("memory", "disk")) if known else 0
-    if not known or not total:
+    known = migration_log.progress(row)
+    total = sum(known.get(f"{what}_total", 0) for what in ("memory", "disk"))
+    if not total and not migration_log.is_copied(row):
         return "-"
     left = known.get("memory_left", 0) + known.get("disk_left", 0)
+    percent = 100 * (total - left) // total if total else 100
     parts = [
         f"{what} {(known.get(f'{what}_total', 0) - known.get(f'{what}_left', 0)) >> 20} of "
         f"{known.get(f'{what}_total', 0) >> 20} MiB"
@@ -146,7 +147,7 @@ def _how_far(row: InstanceAction) -> Any:
     return format_html(
         '<span class="whitespace-nowrap" title="{1}"><progress max="100" value="{0}" style="width: 6rem">'
         "{0} %</progress> {0} %</span>",
-        100 * (total - left) // total, ", ".join(parts),
+        percent, ", ".join(parts),
     )  # fmt: skip
 
 

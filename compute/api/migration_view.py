@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from compute import migration_log
 from compute.api.base import links
 from compute.api.wire import moment
 from compute.microversion import Version
-from compute.migration_log import IN_PROGRESS, LIVE, TYPES, status
+from compute.migration_log import EVACUATE, IN_PROGRESS, LIVE, TYPES, status
 from compute.models import InstanceAction
 
 _MEASURES = ("memory", "disk")
@@ -34,7 +35,7 @@ def as_json(row: InstanceAction, version: Version, *, show_hosts: bool) -> dict[
 
 def of_server(row: InstanceAction, version: Version, *, show_hosts: bool) -> dict[str, Any]:
     """As /servers/{id}/migrations shows it, with its progress."""
-    progress = row.params.get("progress", {})
+    progress = migration_log.progress(row)
     measured: dict[str, int] = {}
     for name in _MEASURES:
         total, left = progress.get(f"{name}_total", 0), progress.get(f"{name}_left", 0)
@@ -46,7 +47,7 @@ def of_server(row: InstanceAction, version: Version, *, show_hosts: bool) -> dic
 
 def of_all(row: InstanceAction, version: Version, *, show_hosts: bool) -> dict[str, Any]:
     """As /os-migrations shows it."""
-    flavor = row.params.get("flavor_ids", [None, None])
+    flavor = row.params.get("flavor_numbers", [None, None]) if row.key != EVACUATE else [None, None]  # as in Nova
     shown = as_json(row, version, show_hosts=show_hosts) | {
         "instance_uuid": row.server_id, "old_instance_type_id": flavor[0], "new_instance_type_id": flavor[1],
     }  # fmt: skip

@@ -47,6 +47,19 @@ def press(browser, cloud, server_id, verb):
     return html.unescape(browser.post(PAGE, fields, follow=True).content.decode())
 
 
+@pytest.mark.parametrize("body", [LIVE, {"migrate": None}], ids=["live", "cold"])
+def test_a_completed_migration_shows_that_all_of_it_is_there(body, browser, admin, cloud):
+    server_id = booted(admin, cloud)
+    act(admin, server_id, body)
+    cloud.work()
+    with target_cell(cloud.cells["cell1"]):  # as the last report before the end of the copy leaves it
+        left = {"memory_total": 512 << 20, "memory_left": 20 << 20, "disk_total": 0, "disk_left": 0}
+        journal.change_params(two_hosts.action_of(cloud, server_id), progress=left)
+    page = text(browser, PAGE)
+    assert rows(page)[0][5] == "100 % 100 %"
+    assert 'title="memory 512 of 512 MiB"' in page
+
+
 def test_it_is_in_the_menu_and_empty_at_first(browser, cells):
     page = text(browser, PAGE)
     assert "None." in page

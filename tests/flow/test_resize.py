@@ -102,7 +102,18 @@ def test_a_resized_server_waits_for_a_word_and_is_confirmed(api, admin, cloud, l
     ]  # fmt: skip
     [migration] = admin.get("/os-migrations", version="2.80").json()["migrations"]
     assert (migration["status"], migration["migration_type"]) == ("confirmed", "resize")
-    assert (migration["old_instance_type_id"], migration["new_instance_type_id"]) == ("1", "2")
+    assert (migration["old_instance_type_id"], migration["new_instance_type_id"]) == (cloud.flavor.pk, large.pk)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["confirmed", "reverted"])
+def test_a_resize_changes_the_disk_setting_when_it_says_so_and_a_revert_changes_it_back(kept, api, cloud, large):
+    server_id = cloud.boot(api)
+    assert act(api, server_id, {"resize": {"flavorRef": "2", "OS-DCF:diskConfig": "AUTO"}}).status_code == 202
+    cloud.work()
+    assert shown(api, server_id)["OS-DCF:diskConfig"] == "AUTO"
+    assert act(api, server_id, {"confirmResize" if kept else "revertResize": None}).status_code in (202, 204)
+    cloud.work()
+    assert shown(api, server_id)["OS-DCF:diskConfig"] == ("AUTO" if kept else "MANUAL")
 
 
 def test_its_disk_grows_and_a_revert_brings_the_small_one_back(api, cloud, large):
