@@ -9,17 +9,19 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
+from cells import scatter
 from cells.context import current_alias
+from cells.models import Cell
 from compute import dispatch
-from compute.errors import HostUnreachable, ServerNotReady
+from compute.errors import CellDown, HostUnreachable, ServerNotReady
 from compute.models import HostCall, Instance, Service
 from compute.models.host import COMPUTE
 
-DEADLINE = 10.0  # seconds
+DEADLINE = 8.0  # seconds
 
 
-def ask(instance: Instance, method: str, params: dict[str, Any]) -> Any:
-    """The host's answer. Raises ServerNotReady, HostUnreachable (down, silent, or it could not)."""
+def send(instance: Instance, method: str, params: dict[str, Any]) -> HostCall:
+    """Ask the server's host; `wait` for its answer. Raises ServerNotReady, HostUnreachable (the host is down)."""
     if not instance.host:
         raise ServerNotReady(instance.uuid)
     service = Service.objects.filter(binary=COMPUTE, host=instance.host).first()
@@ -31,7 +33,35 @@ def ask(instance: Instance, method: str, params: dict[str, Any]) -> Any:
             expires_at=timezone.now() + timedelta(seconds=DEADLINE),
         )  # fmt: skip
         dispatch.call(call)
-    return _wait(call)
+    return call
+
+
+def wait(call: HostCall) -> Any:
+    """The host's answer. Raises HostUnreachable (silent, or it could not), CellDown.
+
+    Not inside `scatter.to_change`, which takes a long wait for a cell that hangs. Each look has the deadline of every
+    other question to the cell, and is the only thing that can find the cell down.
+    """
+    cell = Cell.objects.get(pk=str(call._state.db).removeprefix("cell:"))
+    end, pause = time.monotonic() + DEADLINE, 0.01
+    while time.monotonic() < end:
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.2)
+        answered = scatter.one(cell, lambda _: _take(call))
+        if isinstance(answered, HostCall):
+            if answered.error:
+                raise HostUnreachable(answered.error)
+            return answered.answer
+        if answered is not None and answered.reason != scatter.BUSY:
+            raise CellDown(cell.name)
+    raise HostUnreachable(f"The host of instance {call.server_id} did not answer within {DEADLINE:.0f} s.")
+
+
+def _take(call: HostCall) -> HostCall | None:
+    answered = HostCall.objects.filter(pk=call.pk, answered_at__isnull=False).first()
+    if answered is not None:
+        HostCall.objects.filter(pk=call.pk).delete()
+    return answered
 
 
 def claim(call_id: str) -> HostCall | None:
@@ -44,17 +74,3 @@ def claim(call_id: str) -> HostCall | None:
 def answer(call: HostCall, value: Any = None, error: str = "") -> None:
     """Host side: put the answer where the API waits for it."""
     HostCall.objects.filter(pk=call.pk).update(answer=value, error=error[:255], answered_at=timezone.now())
-
-
-def _wait(call: HostCall) -> Any:
-    end, pause = time.monotonic() + DEADLINE, 0.01
-    while time.monotonic() < end:
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.2)
-        call.refresh_from_db()
-        if call.answered_at is not None:
-            call.delete()
-            if call.error:
-                raise HostUnreachable(call.error)
-            return call.answer
-    raise HostUnreachable(f"The host of instance {call.server_id} did not answer within {DEADLINE:.0f} s.")

@@ -7,6 +7,7 @@ Read this first, then `running.py`, which carries steps out. What is special abo
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
@@ -51,6 +52,7 @@ class Answer:
     body: Any = None
     headers: dict[str, str] = field(default_factory=dict)
     server: dict[str, Any] | None = None  # the body is the server, as it will be with these columns
+    later: Callable[[], Answer] | None = None  # the answer itself, which takes time: asked for when the cell is let go
 
 
 @dataclass(slots=True)

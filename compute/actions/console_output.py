@@ -22,13 +22,17 @@ class ConsoleOutput(ServerAction):
     minds_lock = False
 
     def submit(self, instance: Instance, asked: Asked) -> Answer:
-        """Raises HostUnreachable when the host does not answer in time."""
+        """Raises HostUnreachable, also later, when the host does not answer in time."""
         length = asked.body.get("length") if isinstance(asked.body, dict) else None
         lines = None if length is None or int(length) < 0 else int(length)
-        answer = hostcall.ask(instance, "console_output", {"length": lines})
-        if answer is None:
-            raise NotFound("The guest has no console output yet.")
-        return Answer(200, {"output": answer})
+        call = hostcall.send(instance, "console_output", {"length": lines})
+        return Answer(200, later=lambda: _shown(hostcall.wait(call)))
+
+
+def _shown(output: str | None) -> Answer:
+    if output is None:
+        raise NotFound("The guest has no console output yet.")
+    return Answer(200, {"output": output})
 
 
 def answer(driver: Driver, server_id: str, params: dict[str, int | None]) -> str:

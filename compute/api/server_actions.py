@@ -23,4 +23,6 @@ class ServerActionView(ComputeView):
             if answer.server is not None:
                 shown = server_view.future(instance, answer.server, self.version, self.caller)
                 answer.body, answer.headers = {"server": shown}, {"Location": link(f"/servers/{server_id}")}
+        if answer.later is not None:  # not in there: a host that says nothing is not a cell that says nothing
+            answer = answer.later()
         return Response(answer.body, status=answer.status, headers=answer.headers)
