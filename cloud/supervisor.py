@@ -37,7 +37,7 @@ def status(text: str) -> None:
 
 
 def stopping(text: str = "") -> None:
-    """The process drains, or ends."""
+    """The process ends, and nothing takes that back: systemd kills it TimeoutStopSec from now, whatever it does."""
     _say("STOPPING=1", *_status(text))
 
 

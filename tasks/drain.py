@@ -129,6 +129,7 @@ class Drain(threading.Thread):
             seconds = settings.GRACEFUL_SHUTDOWN_TIMEOUT
             self._signal_deadline = timezone.now() + timedelta(seconds=seconds) if seconds else None
             signals.worker_shutting_down.send(sender=self._me.name, sig=name, how="Drain", exitcode=0)
+            supervisor.stopping("draining")  # a signal is final, what is asked for in a row is not
             self._drain()
 
     def _on_wish(self, wish: Wish) -> None:
@@ -161,8 +162,6 @@ class Drain(threading.Thread):
             "drain.began", by=self._signalled or self._wish.by, reason=self._wish.reason,
             deadline=str(self._deadline()), in_progress=len(tracker.running()),
         )  # fmt: skip
-        if self._exits():
-            supervisor.stopping("draining")
         self._report()
         self._hand_back()
 
@@ -209,6 +208,7 @@ class Drain(threading.Thread):
 
     def _leave(self) -> None:
         """Nothing is in progress: Celery's own warm shutdown ends at once, or we do."""
+        supervisor.stopping("drained")
         goodbye.say(self._me, unfinished=0)
         _leaving.set()
         self._consuming.end(0)
@@ -222,6 +222,7 @@ class Drain(threading.Thread):
             self._hand_over(why)
         left = len(tracker.running()) + self._waits_left
         logger.warning("drain.gave_up", why=why, unfinished=left)
+        supervisor.stopping(why)
         goodbye.say(self._me, unfinished=left)
         os._exit(1)
 

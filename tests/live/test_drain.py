@@ -9,9 +9,11 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
+from tasks.node import read
 from tests.live import books
 from tests.live.cloud import Cloud, eventually
 from tests.live.stage import Stage
+from tests.live.units import Unit
 from tests.machine import fair
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
@@ -298,6 +300,35 @@ def test_a_drain_that_is_taken_back_leaves_the_host_as_it_was(stage):
     stage.wait(other, "PAUSED", LONG)
     stage.wait(slow, "ACTIVE", 20)
     assert stage.cloud.daemon("host1").pid()
+
+
+def test_a_drain_with_exit_that_is_taken_back_is_not_killed_by_systemd(stage, tmp_path):
+    """STOPPING=1 cannot be taken back: systemd kills a unit that said so and goes on, TimeoutStopSec later."""
+    (slow,) = stage.boot(1, "host1", stage.image(reboot_hard_delay=str(LONG)))
+    stage.stop("host1").ended(60)
+    settings = read(stage.cloud.state.path("env", "host1.env"))
+    unit = Unit("stillwater-host@.service", tmp_path, instance="host1", **settings)
+    try:
+        unit.hear("READY=1", 60)
+        stage.ask(slow, {"reboot": {"type": "HARD"}})
+        stage.running(slow)
+        _drain(stage, "host1", {"exit": True})
+        unit.hear("STATUS=draining, 1 in progress here", 20)
+
+        _drain(stage, "host1", None)
+
+        unit.hear("STATUS=takes work", 20)
+        stage.wait(slow, "ACTIVE", 20)
+        assert "STOPPING=1" not in unit.said
+        assert unit.process.poll() is None
+
+        _drain(stage, "host1", {"exit": True})
+        unit.hear("STOPPING=1", 20)
+        assert unit.said[-1] == "STATUS=drained"
+        assert unit.process.wait(unit.wait_seconds) == 0, unit.log.read_text()
+    finally:
+        unit.end()
+        _drain(stage, "host1", None)
 
 
 def test_a_rolling_upgrade_reaches_hosts_with_and_without_an_ops_queue(stage):

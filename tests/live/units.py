@@ -31,7 +31,7 @@ class Unit:
         said = dict(re.findall(r"^Environment=(\w+)=(.*)$", text, re.MULTILINE))
         [command] = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
         [self.wait_seconds] = map(float, re.findall(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE))
-        self.log = folder / f"{name}.log"
+        self.log, self.said = folder / f"{name}.log", list[str]()
         self._heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         notify = folder / "notify"
         notify.unlink(missing_ok=True)
@@ -45,10 +45,11 @@ class Unit:
             )  # fmt: skip
 
     def hear(self, word: str, seconds: float) -> str:
-        """The notification that has this word. Raises TimeoutError."""
+        """The notification that has this word; those before it are in `said`. Raises TimeoutError."""
         self._heard.settimeout(seconds)
         while True:
             message = self._heard.recv(4096).decode()
+            self.said += message.split("\n")
             if word in message.split("\n"):
                 return message
 
