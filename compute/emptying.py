@@ -135,6 +135,7 @@ def _begin(one: Departure, going: State) -> bool:
         server = Instance.objects.get(uuid=one.server_id)
         if server.host != (one.host if going == State.MOVING else one.moved_to):  # somebody was quicker
             return True
+        comes_up = server.resumes_with_host and server.vm_state in COLD  # read before its move takes that back
         by, request_id = (service.drain_by or "stillwater")[:64], f"req-{uuid4()}"
         caller = Caller(by, project_id=server.project_id, roles=ADMIN)
         try:
@@ -145,7 +146,7 @@ def _begin(one: Departure, going: State) -> bool:
         if not _mine(one).update(state=going, request_id=request_id, tries=F("tries") + 1, why="", not_before=None):
             transaction.set_rollback(True, using=current_alias())
             return True
-        _mark(request_id, one.host)
+        _mark(request_id, one.host, **({moving_cold.COMES_UP: True} if comes_up else {}))
     logger.info("departure.begun", server=one.server_id, host=one.host, state=going.value, request_id=request_id)
     return True
 
@@ -164,9 +165,9 @@ def _goal(one: Departure, going: State) -> str:
     return "" if going == State.MOVING else one.host
 
 
-def _mark(request_id: str, host: str) -> None:
+def _mark(request_id: str, host: str, **also: Any) -> None:
     """Its end wakes a conductor for this host."""
-    journal.change_params(InstanceAction.objects.get(request_id=request_id), empties=host)
+    journal.change_params(InstanceAction.objects.get(request_id=request_id), empties=host, **also)
 
 
 # -- what became of the others

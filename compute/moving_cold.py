@@ -9,18 +9,20 @@ from contextlib import suppress
 from copy import copy
 from typing import Any, ClassVar
 
+from django.conf import settings
 from django.db import transaction
 
 from cloud.errors import BadRequest
 from compute import actions, bare_metal, claims, grace, journal, moving, quota, state
 from compute.errors import StateConflict
-from compute.lifecycle import OPS, On, Run, ServerAction, StepSpec
+from compute.lifecycle import OPS, On, Run, ServerAction, StepSpec, fault_of
 from compute.models import Flavor, Instance, InstanceAction
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import GuestNotFound, PowerState
 
 FROM = frozenset({VmState.ACTIVE, VmState.STOPPED})
 MOVE = Move(FROM, TaskState.RESIZE_PREP, VmState.RESIZED)
+COMES_UP = "comes_up"  # in params: it is off only because its host was to go down, so it runs where it arrives
 SIZE = ("vcpus", "memory_mb", "disk_gb")
 
 
@@ -73,13 +75,15 @@ class ColdMove(ServerAction):
             return
         guest = resized(run.instance, run.params["new"]).as_guest()
         run.hypervisor.settle(guest)
-        if run.params["was"] == VmState.ACTIVE:
+        if run.params["was"] == VmState.ACTIVE or (run.params.get(COMES_UP) and settings.RESUME_GUESTS):
             run.hypervisor.power_on(guest)
 
     def record_step(self, run: Run, power_state: PowerState | None) -> None:
         """The server belongs to its new host, and has its new size."""
         if run.step.name == "finish":
             moving.arrived(run, **run.params["new"])
+            if run.params.get(COMES_UP) and power_state is PowerState.RUNNING:
+                journal.change_params(run.action, was=VmState.ACTIVE)
             actions.follow(run.instance, run.params["source"])
         elif run.step.name == "forget_source":
             claims.release(run.instance.uuid, run.params["source_node"])
@@ -94,6 +98,11 @@ class ColdMove(ServerAction):
         """Resized. One whose server was taken is done, too."""
         if run.step.name == "finish":
             super().complete(run, power_state)
+
+    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+        """It is where it was, and as it was: also one that is to run with its host again."""
+        comes_up = run.params.get(COMES_UP, False)
+        state.abandon(run.instance, MOVE, fault_of(error), power_state, resumes_with_host=comes_up)
 
     def forget_source(self, run: Run) -> None:
         """Nobody will ask for what the source has kept."""

@@ -160,9 +160,9 @@ def finish(instance: Instance, move: Move, power_state: PowerState | None = None
 
 
 def abandon(instance: Instance, move: Move, fault: dict[str, Any] | None,
-            power_state: PowerState | None = None) -> None:  # fmt: skip
+            power_state: PowerState | None = None, **also: Any) -> None:  # fmt: skip
     """Busy -> idle after a failure, with the reason. Raises StateConflict when preempted."""
-    changes: dict[str, Any] = {"task_state": move.then, "progress": 0}
+    changes: dict[str, Any] = {"task_state": move.then, "progress": 0, **also}
     if fault is not None:
         changes["fault"] = fault
     if move.failed is not None:

@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from cells.context import target_cell
-from compute import departures, draining, emptying, forecast
+from compute import departures, draining, emptying, forecast, host_guests
 from compute.departures import State
 from compute.models import ComputeNode, Departure, Flavor, Instance, InstanceAction, Service
 from compute.virt.base import InsufficientResources
@@ -235,6 +235,73 @@ def full(ward, memory_mb):
     with target_cell(ward.cloud.cells["cell1"]):
         ComputeNode.objects.filter(host="host3").update(memory_mb=memory_mb)
         ComputeNode.objects.filter(host="host4").update(memory_mb=0)
+
+
+def test_guests_shut_down_for_their_host_run_again_where_a_later_migrate_takes_them_and_after_the_return(
+    ward, settings
+):
+    settings.RESUME_GUESTS = True
+    _, stopped = servers = ward.boot(2)
+    ward.do(stopped, {"os-stop": None})
+    drained_with_guests(ward)
+    assert [stories.states(ward.cloud, one) for one in servers] == [("stopped", None)] * 2
+
+    ward.ask({"migrate": {}})
+    ward.work()
+
+    assert "host1" not in {ward.host_of(one) for one in servers}
+    assert [stories.states(ward.cloud, one) for one in servers] == [("active", None), ("stopped", None)]
+    ward.is_sound(*servers)
+    ward.ask({"return": {}})
+    ward.work()
+    assert {ward.host_of(one) for one in servers} == {"host1"}
+    assert [stories.states(ward.cloud, one) for one in servers] == [("active", None), ("stopped", None)]
+    ward.is_sound(*servers)
+
+
+def test_a_guest_shut_down_for_its_host_that_cannot_leave_comes_back_with_it(ward, settings):
+    """Its move began, and failed: it is still to run with its host again."""
+    settings.RESUME_GUESTS = True
+    (server_id,) = ward.boot()
+    drained_with_guests(ward)
+    for name in ("host3", "host4"):
+        ward.cloud.hosts[name].driver.orders.fail("settle", times=9, error=InsufficientResources)
+    ward.ask({"migrate": {}})
+    ward.work()
+    assert (ward.host_of(server_id), stories.states(ward.cloud, server_id)) == ("host1", ("stopped", None))
+    assert ward.cloud.row(server_id).resumes_with_host
+
+    ward.ask(None)
+    with target_cell(ward.cloud.cells["cell1"]):
+        assert host_guests.bring_back("host1") == 1
+    ward.cloud.work()
+    assert stories.states(ward.cloud, server_id) == ("active", None)
+    ward.is_sound(server_id)
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_guest_shut_down_for_its_host_stays_off_elsewhere_if_guests_are_not_to_resume_or_its_user_moved_it(
+    ward, settings, resumes
+):
+    settings.RESUME_GUESTS = resumes
+    (server_id,) = ward.boot()
+    drained_with_guests(ward)
+    if resumes:
+        ward.ask(None)
+        ward.do(server_id, {"migrate": None}, {"confirmResize": None})
+    else:
+        ward.ask({"migrate": {}})
+        ward.work()
+    assert (ward.host_of(server_id) != "host1", stories.states(ward.cloud, server_id)) == (True, ("stopped", None))
+    ward.is_sound(server_id)
+
+
+def drained_with_guests(ward):
+    """`host drain host1 --shutdown-guests`."""
+    ward.ask({})
+    with target_cell(ward.cloud.cells["cell1"]):
+        host_guests.ask("host1", by="ann@desk")
+    ward.cloud.work()
 
 
 def test_a_move_that_fails_is_tried_again_later_and_later(ward):
