@@ -84,15 +84,16 @@ def drained(began: datetime) -> Goal:
         if service.ended_at is not None and service.drain_state == "emptying":
             return SILENT, (f"{name} is stopped, and its servers cannot leave. They go on when it is started: "
                             f"manage.py host start {name}")  # fmt: skip
-        over = service.ended_at is not None or (one.state == "drained" and not service.drain_then_exit)
-        if over and one.moves.staying:
+        # one that drained before its servers were asked to leave has not read that yet
+        stays = one.state == "drained" and service.drain_wanted and not service.drain_then_exit
+        if (service.ended_at is not None or stays) and one.moves.staying:
             return STILL, (f"{name} is {one.state}, and {len(one.moves.staying)} of its servers are still there, as "
                            f"the time was over: {one.moves.sentence}.")  # fmt: skip
         if service.ended_at is not None:
             return _ended(name, service.in_progress)
         if not service.drain_wanted and service.drain_by == "":
             return CANCELLED, f"{name} takes work again: somebody undrained it meanwhile."
-        if one.state == "drained" and not service.drain_then_exit:
+        if stays:
             return DONE, _stays(one, service)
         if _is_late(one, service, began):
             return STILL, (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from django.utils import timezone
 
 from cells.context import target_cell
 from cells.models import Cell, HostMapping
+from compute.departures import Line, Moves
 from compute.draining import Operation
 from compute.models import InstanceAction, Service, Step
 from tasks.management import follow, screen
@@ -253,6 +255,17 @@ def wanted(**columns: Any) -> dict[str, Any]:
 def test_a_followed_drain_ends_when(look, code):
     reached = follow.drained(timezone.now() - timedelta(minutes=1))(look())  # seen now, not when tests were collected
     assert (reached and reached[0]) == code
+
+
+def test_a_drained_host_that_is_then_to_be_emptied_is_followed_and_its_time_is_not_over():
+    """`host drain h`, then `host drain h --migrate`: it ended at once, "as the time was over", and the moves went on."""
+    asked = {"drained_at": timezone.now(), "drain_wanted": False, "drain_moves": 4, "drain_asked_at": timezone.now()}
+    goal, listed = follow.drained(timezone.now()), Moves((Line("server-1", "waiting", "h"),))
+    assert goal(replace(seen(**wanted(**asked)), moves=listed)) is None  # it has not read that yet
+    assert goal(replace(seen(**wanted(**asked, draining_since=None)), moves=listed)) is None  # now it has
+    late = goal(replace(seen(**wanted(drained_at=timezone.now(), drain_moves=4)), moves=listed))
+    assert late is not None
+    assert (late[0], "as the time was over" in late[1]) == (follow.STILL, True)
 
 
 def test_a_host_that_beats_and_does_not_do_what_it_is_asked_for_is_silent():
