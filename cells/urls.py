@@ -38,7 +38,9 @@ def config(url: str, timeout: float = 2.0) -> dict[str, Any]:
         settings["OPTIONS"] = {
             "connect_timeout": max(1, round(timeout)),
             **VANISHED,
-            "options": "-c lock_timeout=4000 -c statement_timeout=10000",
+            # A process that stops in the middle of a transaction (SIGSTOP, a machine that swaps) loses its locks after
+            # a minute: when its peers may take its work over.
+            "options": "-c lock_timeout=4000 -c statement_timeout=10000 -c idle_in_transaction_session_timeout=60000",
         }
         settings["CONN_MAX_AGE"] = 60
         settings["CONN_HEALTH_CHECKS"] = True

@@ -70,6 +70,12 @@ LATE_EVENTS = _counter(
     "late_events_total", "External events kept while a cell was down, by what became of them: delivered, given up.",
     "name", "outcome",
 )  # fmt: skip
+STEPS_LOST = _counter(
+    "steps_lost_total", "Tries of steps that wrote nothing more, because their claim was over (the worker was paused)."
+)
+RECOVERY_FAILED = _counter(
+    "recovery_failures_total", "Rows that could not be led out and are tried again, by what was done.", "what"
+)
 RECOVERED = _counter(
     "steps_recovered_total", "Steps a past life left behind, by what became of them: rerun, undo, fail.",
     "action", "step", "rule",

@@ -165,5 +165,6 @@ class Ending(ServerAction):
         instance = run.instance
         newer = InstanceAction.objects.filter(server_id=instance.uuid, key__in=KEYS, pk__gt=run.action.pk)
         stays = self.move.failed or instance.vm_state
-        if not instance.deleted and stays != VmState.SOFT_DELETED and not newer.exists():
-            InstanceMapping.objects.filter(pk=instance.uuid).update(queued_for_delete=False)
+        with run.fenced():
+            if not instance.deleted and stays != VmState.SOFT_DELETED and not newer.exists():
+                InstanceMapping.objects.filter(pk=instance.uuid).update(queued_for_delete=False)

@@ -87,7 +87,7 @@ def _end(instance: Instance, step: Step, off: frozenset[str]) -> None:
     here = Step.objects.filter(pk=step.pk, state__in=journal.OPEN)
     if action is not None and action.insists_on(step.name) and not action.makes_good(step.name):
         begun = here.exclude(state=Step.State.QUEUED)
-        begun.update(state=Step.State.QUEUED, incarnation="", not_before=None)
+        begun.update(state=Step.State.QUEUED, not_before=None, **journal.FREE)
         return
     why = f"host {step.host} is gone"
     here.update(state=Step.State.CANCELLED, finished_at=timezone.now(), details=why)

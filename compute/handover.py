@@ -37,7 +37,7 @@ def mark_unfinished(steps: Collection[int], why: str) -> int:
         spec = action.find(step.name) if action is not None else None
         then = spec.on_restart.meaning if spec is not None else "it waits for a version that knows it"
         details = f"{why}; when the service starts again: {then}"
-        mine = Step.objects.filter(pk=step.pk, state=Step.State.RUNNING, incarnation=step.incarnation)
+        mine = Step.objects.filter(pk=step.pk, state=Step.State.RUNNING, token=step.token)
         marked += mine.update(details=details)
     return marked
 

@@ -1,10 +1,17 @@
-"""The journal's own rules: how a step is opened, claimed and closed. Each is one conditional UPDATE."""
+"""The journal's own rules: how a step is opened, claimed and closed. Each is one conditional UPDATE.
+
+Every claim has a token of its own, new each time. Whatever a claimed step writes, it writes while the row still has
+its token (`fenced`, `close_step`, `requeue`, `park`): a worker that was paused, or whose step was led out meanwhile,
+writes nothing. docs/journal.md, "The fence".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 from django.db import transaction
 from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, When
@@ -13,7 +20,7 @@ from django.utils import timezone
 
 from cells.context import current_alias
 from compute import dispatch
-from compute.models import HostNeed, Instance, InstanceAction, Step
+from compute.models import HostNeed, Instance, InstanceAction, Service, Step
 from compute.virt.clock import Clock
 
 QUEUED, RUNNING, WAITING = Step.State.QUEUED, Step.State.RUNNING, Step.State.WAITING
@@ -21,6 +28,11 @@ OPEN = (QUEUED, RUNNING, WAITING)
 LATEST = datetime.max.replace(tzinfo=UTC)
 MARGIN = timedelta(seconds=30)  # after its deadline a waiting step goes on, whoever was to wake it
 FOR_THE_TASK = "waits for the server's task to end"
+FREE: dict[str, Any] = {"incarnation": "", "token": ""}  # columns of a step that no process holds any more
+
+
+class StepLost(Exception):
+    """The claim of a step is over: its step was led out, or ended, by another process. Nothing may be written."""
 
 
 def open_action(instance: Instance, *, name: str, key: str, request_id: str, user_id: str,
@@ -74,7 +86,9 @@ def claim(step_id: int, worker: str, incarnation: str, host: str | None = None) 
 
     Steps of one server run one at a time: while another one runs this one stays queued, and is sent
     again when that one ends. With `host` ("" for a conductor) a step that is for another one is left
-    alone: a message in the wrong queue does no harm.
+    alone: a message in the wrong queue does no harm. A worker whose service record names a younger
+    incarnation was superseded, and claims nothing. The step that is returned has a token that no other
+    claim has.
     """
     with transaction.atomic(using=current_alias()):
         mine = Q() if host is None else Q(host=host)
@@ -88,8 +102,9 @@ def claim(step_id: int, worker: str, incarnation: str, host: str | None = None) 
         now = timezone.now()
         due = Q(not_before__isnull=True) | Q(not_before__lte=now)
         begun = Case(When(clock__isnull=False, then=Coalesce("started_at", now)), default=now)  # its wait is part of it
-        won = Step.objects.filter(due, pk=step_id, state=QUEUED).update(
-            state=RUNNING, worker=worker, incarnation=incarnation, attempts=F("attempts") + 1,
+        rightful = ~Exists(successors(worker, incarnation))
+        won = Step.objects.filter(due, rightful, pk=step_id, state=QUEUED).update(
+            state=RUNNING, worker=worker, incarnation=incarnation, token=str(uuid4()), attempts=F("attempts") + 1,
             started_at=begun,
         )  # fmt: skip
         if not won:
@@ -97,6 +112,32 @@ def claim(step_id: int, worker: str, incarnation: str, host: str | None = None) 
         step.refresh_from_db()
         step.details = ""  # why there is another try is on record until it ends, and is not how it ends
         return step
+
+
+def successors(worker: str, incarnation: str) -> QuerySet[Service]:
+    """The service record of a worker, if a younger process of the same name has put its incarnation there."""
+    binary, _, host = worker.partition("@")
+    return Service.objects.filter(binary=binary, host=host).exclude(incarnation__in=("", incarnation))
+
+
+@contextmanager
+def fenced(step: Step) -> Iterator[None]:
+    """A transaction of the targeted cell that begins by locking the step this process has claimed.
+
+    Raises StepLost, and nothing is written, when the claim is over. Until the transaction ends no other process can
+    lead the step out. May be nested. What changes the global database in a step does so inside this block: the
+    claim is then held while it commits.
+    """
+    with transaction.atomic(using=current_alias()):
+        # SQLite's transactions are IMMEDIATE, so there the read is enough; PostgreSQL locks the row.
+        if not list(_mine(step).select_for_update().values_list("pk")):
+            raise StepLost(f"step {step.pk} ({step.name}) of server {step.server_id} is not ours any more")
+        yield
+
+
+def is_ours(step: Step) -> bool:
+    """Whether the claim still holds, as the database says now. One query."""
+    return _mine(step).exists()
 
 
 def close_step(step: Step, state: Step.State, *, traceback: str = "") -> bool:
@@ -115,10 +156,10 @@ def say(step: Step, details: str) -> None:
     _mine(step).update(details=details)
 
 
-def requeue(step: Step, seconds: float, why: str) -> bool:
+def requeue(step: Step, seconds: float, why: str, **changes: Any) -> bool:
     """Put a step back to be tried again after a while; False when it is not this process's any more."""
     due = timezone.now() + timedelta(seconds=seconds)
-    return bool(_mine(step).update(state=QUEUED, not_before=due, sent_at=None, details=why, incarnation=""))
+    return bool(_mine(step).update(state=QUEUED, not_before=due, sent_at=None, details=why, **FREE, **changes))
 
 
 def park(
@@ -134,7 +175,7 @@ def park(
     if clock is not None:
         deadline = datetime.fromtimestamp(clock.deadline, UTC)
         changes = {"clock": clock.facts, "deadline": deadline, "not_before": min(due or LATEST, deadline + MARGIN)}
-    return bool(_mine(step).update(state=WAITING, lane=lane, details=why, incarnation="", **changes))
+    return bool(_mine(step).update(state=WAITING, lane=lane, details=why, **FREE, **changes))
 
 
 def note_clock(host: str, server_id: str, clock: Clock) -> int:
@@ -182,10 +223,11 @@ def _wake_for_a_free_server(server_id: str) -> None:
 
 
 def remember_fault(action: InstanceAction, fault: dict[str, Any]) -> None:
-    """Why an action is being undone: its first fault. Those of its undos are in their steps."""
-    if action.fault is None:
-        InstanceAction.objects.filter(pk=action.pk).update(fault=fault)
-        action.fault = fault
+    """Why an action is being undone: its first fault. Those of its undos are in their steps.
+
+    The row decides which fault was first, never `action`: that may be from a transaction that was rolled back.
+    """
+    InstanceAction.objects.filter(pk=action.pk, fault__isnull=True).update(fault=fault)
 
 
 def change_params(action: InstanceAction, **changes: Any) -> None:
@@ -219,11 +261,13 @@ def fix_deadline(step: Step, seconds: float) -> datetime:
     """The step's deadline, set at its first try and kept over restarts."""
     if step.deadline is None:
         wanted = timezone.now() + timedelta(seconds=seconds)
-        Step.objects.filter(pk=step.pk, deadline__isnull=True).update(deadline=wanted)
+        _mine(step).filter(deadline__isnull=True).update(deadline=wanted)
         step.refresh_from_db(fields=["deadline"])
-    assert step.deadline is not None  # noqa: S101  the UPDATE above set it
+    if step.deadline is None:
+        raise StepLost(f"step {step.pk} ({step.name}) of server {step.server_id} is not ours any more")
     return step.deadline
 
 
 def _mine(step: Step) -> QuerySet[Step]:
-    return Step.objects.filter(pk=step.pk, state=RUNNING, incarnation=step.incarnation)
+    """The step's row, while the claim that `step` was read with holds it."""
+    return Step.objects.filter(pk=step.pk, state=RUNNING, token=step.token)

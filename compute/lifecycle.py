@@ -6,16 +6,20 @@ Read this first, then `running.py`, which carries steps out. What is special abo
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
 
-from django.db import transaction
+from django.conf import settings
+from django.db import Error, InterfaceError, OperationalError, close_old_connections, transaction
 from django.utils import timezone
 
 from cells.context import current_alias
+from cells.lines import cut_after
 from cloud import killpoints
 from cloud.caller import Caller
 from cloud.errors import BadRequest
@@ -32,6 +36,8 @@ __all__ = (
     "fault_of", "make_good", "open_step",
 )  # fmt: skip
 MAX_TRIES = 8  # of a step that fails in a way worth trying again: about four minutes
+DATABASE_AWAY = (OperationalError, InterfaceError)  # a statement may have been done all the same; others are bugs
+ASK_SECONDS = 5.0  # the database may take to say whether a step is still ours
 
 
 @dataclass(slots=True)
@@ -57,12 +63,16 @@ class Answer:
 
 @dataclass(slots=True)
 class Run:
-    """One try of one step: what a step's method works with."""
+    """One try of one step: what a step's method works with.
+
+    Whatever the method writes, in the cell or on the global side, it writes inside `fenced()`.
+    """
 
     instance: Instance
     action: InstanceAction
     step: Step
     driver: Driver | None
+    confirmed_at: float = field(default_factory=time.monotonic)  # when the claim was last seen to hold
 
     @property
     def params(self) -> dict[str, Any]:
@@ -71,10 +81,44 @@ class Run:
 
     @property
     def hypervisor(self) -> Driver:
-        """The driver; only host steps have one."""
+        """The driver, for the next effect on the hypervisor; only host steps have one.
+
+        The claim's token is checked in the database first: ask for it anew after anything that takes long. Raises
+        StepLost when the claim is over; what the database raised when it does not answer and the last check is
+        older than the lease (SERVICE_DOWN_TIME), for the step may have been led out in that time.
+        """
         if self.driver is None:
             raise RuntimeError(f"step {self.step.name} runs where there is no hypervisor")
+        self._must_be_ours()
         return self.driver
+
+    def fenced(self) -> AbstractContextManager[None]:
+        """A transaction of the cell in which this try still holds its step. Raises StepLost."""
+        return journal.fenced(self.step)
+
+    def change_params(self, **changes: Any) -> None:
+        """Write some params of the action while the step is ours. Raises StepLost."""
+        with self.fenced():
+            journal.change_params(self.action, **changes)
+
+    def reload(self) -> None:
+        """Take server and action from their rows: what they said in a transaction that was rolled back is not so."""
+        self.instance = Instance.objects.get(uuid=self.step.server_id)
+        self.action.refresh_from_db()
+
+    def _must_be_ours(self) -> None:
+        asked_at = time.monotonic()
+        try:
+            with cut_after(current_alias(), ASK_SECONDS):
+                ours = journal.is_ours(self.step)
+        except Error:
+            close_old_connections()
+            if time.monotonic() - self.confirmed_at > settings.SERVICE_DOWN_TIME:
+                raise
+            return
+        if not ours:
+            raise journal.StepLost(f"step {self.step.pk} ({self.step.name}) is not ours any more")
+        self.confirmed_at = asked_at
 
     def note(self, text: str) -> None:
         """One line for people, shown with the step."""
@@ -145,6 +189,8 @@ class ServerAction:
         except StateConflict as conflict:
             self.unprepare(params)
             raise Conflict(self.refusal(instance, conflict, params)) from conflict
+        except DATABASE_AWAY:
+            raise  # the COMMIT may have been done: what was prepared is looked after later (scheduler/unfilled.py)
         except Exception:
             self.unprepare(params)
             raise
@@ -242,14 +288,23 @@ class ServerAction:
     def complete(self, run: Run, power_state: PowerState | None) -> None:
         """Busy -> done, in the transaction that closes the last step. Raises StateConflict."""
         move = self.move_for(run.params)
-        if move is not None:
+        if move is not None and not self.is_taken_over(run, move):
             state.finish(run.instance, move, power_state)
 
     def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
         """Busy -> idle with a fault, in the transaction that closes the failed step."""
         move = self.move_for(run.params)
-        if move is not None:
+        if move is not None and not self.is_taken_over(run, move):
             state.abandon(run.instance, move, fault_of(error), power_state)
+
+    def is_taken_over(self, run: Run, move: Move) -> bool:
+        """Whether a newer request of this kind has the server (HARD over HARD): then that one frees it."""
+        if move.busy not in move.over:
+            return False
+        newer = InstanceAction.objects.filter(
+            server_id=run.step.server_id, key=run.action.key, pk__gt=run.action.pk, finished_at__isnull=True
+        )
+        return newer.exists()
 
 
 def open_step(action: InstanceAction, spec: StepSpec, instance: Instance) -> Step:

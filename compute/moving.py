@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
-from django.db import DatabaseError, close_old_connections
+from django.db import Error, close_old_connections
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -130,7 +130,7 @@ def claim(run: Run, what: pick.Wanted, *, forced: bool = False) -> None:
         node = host.node.hypervisor_hostname
         journal.change_params(run.action, destination=host.host, destination_node=node, zone=host.zone)
 
-    found = pick.claim_best(look, frozenset({run.params["source"]}), note)
+    found = pick.claim_best(look, frozenset({run.params["source"]}), note, run.fenced)
     run.note(f"from {run.params['source']} to {found.host}")
 
 
@@ -205,8 +205,10 @@ def watching(run: Run, move: Move, *, deadline: datetime | None = None) -> Watch
             command = _look(run, move, progress)
         except StateConflict:  # a delete or an operator took the server
             return Command.ABORT
-        except DatabaseError:  # nobody can be asked, so it goes on
+        except Error:  # nobody can be asked, so it goes on
             close_old_connections()
+            return Command.GO_ON
+        except journal.StepLost:  # the process that has the step now may count on what runs: it is not ours to end
             return Command.GO_ON
         return Command.ABORT if deadline is not None and timezone.now() > deadline else command
 
@@ -216,9 +218,10 @@ def watching(run: Run, move: Move, *, deadline: datetime | None = None) -> Watch
 def _look(run: Run, move: Move, progress: Progress) -> Command:
     total, left = progress.memory_total + progress.disk_total, progress.memory_left + progress.disk_left
     percent = 100 * (total - left) // total if total else 0
-    state.during(run.instance, move, progress=percent)
-    journal.change_params(run.action, progress=asdict(progress))
-    journal.say(run.step, f"{percent} % of {total >> 20} MiB after {progress.seconds:.0f} s")
+    with run.fenced():
+        state.during(run.instance, move, progress=percent)
+        journal.change_params(run.action, progress=asdict(progress))
+        journal.say(run.step, f"{percent} % of {total >> 20} MiB after {progress.seconds:.0f} s")
     if run.params.get("abort"):
         return Command.ABORT
     return Command.END_NOW if run.params.get("force") else Command.GO_ON

@@ -50,14 +50,14 @@ class ColdMove(ServerAction):
     def pick(self, run: Run) -> None:
         """Another host, and room for the new size on it; the project is counted for the larger of both sizes."""
         new = run.params["new"]
-        with transaction.atomic(using="default"):
+        with run.fenced(), transaction.atomic(using="default"):
             quota.grow(run.instance.project_id, run.instance.uuid, new["vcpus"], new["memory_mb"])
         moving.claim(run, moving.wanted(run.instance, run.params["host"], size=new))
 
     def expect(self, run: Run) -> None:
         """The destination makes ready, and says where it is to be found."""
         arrival = run.hypervisor.expect(run.instance.as_guest())
-        journal.change_params(run.action, arrival=dict(arrival))
+        run.change_params(arrival=dict(arrival))
 
     def leave(self, run: Run) -> None:
         """Off, with grace, and over, however long its disk takes. Gone already is success."""
@@ -65,7 +65,7 @@ class ColdMove(ServerAction):
         if driver.power_state(guest.uuid) == PowerState.RUNNING:
             driver.reach(guest.uuid, run.params["arrival"])
         off = grace.shut_down(run)
-        went = driver.hand_over(guest, run.params["arrival"], moving.watching(run, MOVE))
+        went = run.hypervisor.hand_over(guest, run.params["arrival"], moving.watching(run, MOVE))
         run.note(f"{off}; {went}")
 
     def finish(self, run: Run) -> None:
@@ -127,8 +127,9 @@ class ColdMove(ServerAction):
 
     def give_back(self, run: Run) -> None:
         """The room claimed at the destination, and what the project was counted for it."""
-        moving.give_back(run)
-        quota.count_as(run.instance.uuid, run.params["old"])
+        with run.fenced():
+            moving.give_back(run)
+        count(run, without=run.action.pk)
 
 
 def begun_at(
@@ -168,6 +169,27 @@ def word_for(instance: Instance) -> dict[str, Any]:
         raise BadRequest("Instance has not been resized.")
     kept = ("source", "source_node", "source_zone", "destination", "destination_node", "was", "old", "new")
     return {"move": row.pk, **{name: row.params.get(name, "") for name in kept}}
+
+
+def count(run: Run, without: int = 0) -> None:
+    """Count the server for its project as large as it is now. On a conductor, in a step.
+
+    That is the size of its row, or that of a move which is under way or waits for the user's word, whichever is
+    larger; `without`: a move that is over. What the caller's action knows of sizes may be old: a newer move may have
+    begun since. Read under the project's lock, so that nothing is counted between the reading and the writing.
+    """
+    with run.fenced(), transaction.atomic(using="default"):
+        quota.lock(run.instance.project_id)
+        run.instance.refresh_from_db()
+        moves = InstanceAction.objects.filter(server_id=run.instance.uuid, key__in=("Resize", "Migrate"))
+        sizes = [row.params["new"] for row in moves.filter(finished_at__isnull=True).exclude(pk=without)]
+        waits = last(run.instance)
+        if waits is not None and waits.pk != without:
+            sizes += [waits.params["old"], waits.params["new"]]
+        largest = columns(run.instance)
+        for name in SIZE:
+            largest[name] = max(largest[name], *(size[name] for size in sizes), 0)
+        quota.count_as(run.instance.uuid, largest)
 
 
 def ended(run: Run, how: str, power_state: PowerState | None = None) -> None:

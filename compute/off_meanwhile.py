@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compute import grace, journal
+from compute import grace
 from compute.lifecycle import Run
 from compute.state import TaskState
 from compute.virt.base import PowerState
@@ -14,7 +14,7 @@ def turn_off(run: Run) -> None:
     """Off when this returns; whether it was on is in the params from before that."""
     driver, uuid = run.hypervisor, run.instance.uuid
     if "was_on" not in run.params:
-        journal.change_params(run.action, was_on=driver.power_state(uuid) is PowerState.RUNNING)
+        run.change_params(was_on=driver.power_state(uuid) is PowerState.RUNNING)
     run.note(grace.shut_down(run))
 
 

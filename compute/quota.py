@@ -64,7 +64,7 @@ def hold(
     The project's lock row is updated first: parallel requests of one project are counted one after the other.
     Raises QuotaExceeded with Nova's text when `least` do not fit.
     """
-    _take_turn(project_id)
+    lock(project_id)
     counted = asdict(usage(project_id, sizes))
     used = Usage(**{name: held - most * getattr(each, name) for name, held in counted.items()})
     room = _room(most, each, used, allowed)
@@ -91,7 +91,7 @@ def must_fit(project_id: str, server_id: str, vcpus: int, memory_mb: int) -> Non
 
 def grow(project_id: str, server_id: str, vcpus: int, memory_mb: int) -> None:
     """Count a server as at least so large, inside a global transaction. Raises QuotaExceeded."""
-    _take_turn(project_id)
+    lock(project_id)
     must_fit(project_id, server_id, vcpus, memory_mb)
     counted = RequestSpec.objects.filter(pk=server_id)
     counted.filter(vcpus__lt=vcpus).update(vcpus=vcpus)
@@ -107,7 +107,7 @@ def must_have_room(project_id: str, server_id: str, vcpus: int, memory_mb: int) 
 
 def count_again(project_id: str, server_id: str, size: Mapping[str, Any]) -> None:
     """Count a server that was about to be deleted, inside a global transaction. Raises QuotaExceeded."""
-    _take_turn(project_id)
+    lock(project_id)
     must_have_room(project_id, server_id, size["vcpus"], size["memory_mb"])
     InstanceMapping.objects.filter(pk=server_id).update(queued_for_delete=False)
     count_as(server_id, size)
@@ -153,7 +153,7 @@ def check_keypairs(project_id: str, user_id: str) -> None:
 
 def check_server_groups(project_id: str) -> None:
     """In the global transaction that makes one. Raises QuotaExceeded when the project has all it may have."""
-    _take_turn(project_id)
+    lock(project_id)
     allowed = limits(project_id)["server_groups"]
     if 0 <= allowed <= ServerGroup.objects.filter(project_id=project_id).count():
         raise QuotaExceeded("Quota exceeded, too many server groups.")
@@ -172,7 +172,8 @@ def forget(project_id: str) -> None:
     Quota.objects.filter(project_id=project_id).delete()
 
 
-def _take_turn(project_id: str) -> None:
+def lock(project_id: str) -> None:
+    """Until the caller's global transaction ends, nothing else is counted for the project."""
     turn = ProjectLock.objects.filter(project_id=project_id)
     if not turn.update(turns=F("turns") + 1):
         ProjectLock.objects.bulk_create([ProjectLock(project_id=project_id)], ignore_conflicts=True)

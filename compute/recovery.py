@@ -5,11 +5,11 @@ Also the relay, which makes the broker expendable: whatever stays queued is sent
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import timedelta
 
 from django.conf import settings
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, close_old_connections, transaction
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
@@ -22,22 +22,25 @@ from compute.models.host import CONDUCTOR
 
 logger = log.get(__name__)
 BATCH = 500
+PAUSE = 60.0  # seconds between tries of a step that must not be given up, and may be what kills the worker
 
 
-def recover(worker: str, incarnation: str, in_progress: Collection[int], lane: str = "") -> int:
-    """Lead out every step that is recorded as running here but is not; how many there were.
+def recover(worker: str, incarnation: str, in_progress: Callable[[], Collection[int]], lane: str = "") -> int:
+    """Lead out every step that is recorded as running in this worker but is not; how many were led out.
 
-    At start that is everything the last life left. Later it catches a step whose record could not be
-    written because the database was away. A process that drains gives `lane` OPS: what was begun is ended,
-    though nothing new begins.
+    At start that is everything the last incarnation left. Later it catches a step whose record could not be
+    written because the database was away. `in_progress` says which steps this process runs; it is asked after the
+    rows were read, so a step that is claimed meanwhile is not taken for a stray. A process that drains gives `lane`
+    OPS: what was begun is ended, though nothing new begins. A worker that was superseded by a younger process of its
+    name leads nothing out: the rows may be that one's.
     """
     killpoints.reached("recovery.begun")
-    left = Step.objects.select_related("action").filter(state=Step.State.RUNNING, worker=worker)
-    ours = Q(incarnation=incarnation, pk__in=list(in_progress))
-    strays = list(left.exclude(ours).order_by("started_at")[:BATCH])
-    for step in strays:
-        _lead_out(step, lane)
-    return len(strays)
+    if journal.successors(worker, incarnation).exists():
+        logger.warning("recovery.superseded", worker=worker, incarnation=incarnation)
+        return 0
+    left = list(Step.objects.select_related("action").filter(state=Step.State.RUNNING, worker=worker)[:BATCH])
+    running_here = set(in_progress())
+    return _lead_out_all([s for s in left if s.incarnation != incarnation or s.pk not in running_here], lane)
 
 
 def recover_dead_conductors(me: str) -> int:
@@ -50,10 +53,7 @@ def recover_dead_conductors(me: str) -> int:
     # One that is new may have claimed a step before its first heartbeat.
     long_ago = Q(started_at__lt=limit) | Q(worker__in=_names(gone))
     stuck = Step.objects.select_related("action").filter(long_ago, state=Step.State.RUNNING, host="")
-    strays = list(stuck.exclude(worker__in=living)[:BATCH])
-    for step in strays:
-        _lead_out(step)
-    return len(strays)
+    return _lead_out_all(list(stuck.exclude(worker__in=living)[:BATCH]))
 
 
 def _names(conductors: QuerySet[Service]) -> list[str]:
@@ -82,6 +82,38 @@ def relay() -> int:
     return len(to_send)
 
 
+def _lead_out_all(strays: Collection[Step], lane: str = "") -> int:
+    """Each by itself: one row that cannot be led out is logged, counted, marked, and keeps no other one waiting.
+
+    How many were led out; the others are tried again in the next round. Raises what the database raised when no row
+    could be led out because it is away.
+    """
+    led_out, away = 0, None
+    for step in strays:
+        try:
+            _lead_out(step, lane)
+        except (OperationalError, InterfaceError) as error:  # away; or this row is locked by a process that hangs
+            close_old_connections()
+            away = error
+        except Exception as error:
+            _mark_failed(step, error)
+        else:
+            led_out += 1
+    if away is not None and not led_out:
+        raise away
+    return led_out
+
+
+def _mark_failed(step: Step, error: Exception) -> None:
+    """An operator sees it with the step (`manage.py operations --stuck`), in the log and in the metrics."""
+    logger.error(
+        "recovery.failed", step=step.name, server=step.server_id, action=step.action.key, exc_info=error,
+    )  # fmt: skip
+    metrics.RECOVERY_FAILED.labels("step").inc()
+    same_claim = Step.objects.filter(pk=step.pk, state=step.state, token=step.token)
+    same_claim.update(details=f"recovery failed, and is tried again: {error!r}"[:2000])
+
+
 def _lead_out(step: Step, lane: str = "") -> None:
     """One rule per step: run it again, undo, or end its action with a fault."""
     action = actions.every().get(step.action.key)
@@ -95,11 +127,14 @@ def _lead_out(step: Step, lane: str = "") -> None:
         request_id=step.action.request_id, attempts=step.attempts,
     )  # fmt: skip
     metrics.RECOVERED.labels(step.action.action, step.name, rule.value).inc()
-    if rule is not OnRestart.RERUN or step.attempts >= MAX_TRIES:  # it may be what kills the worker
+    worn_out = step.attempts >= MAX_TRIES  # it may be what kills the worker
+    if rule is not OnRestart.RERUN or (worn_out and not action.insists_on(step.name)):
         running.fail_step(action, step, f"the service that ran step '{step.name}' was restarted")
         return
     with transaction.atomic(using=current_alias()):
-        mine = Step.objects.filter(pk=step.pk, state=Step.State.RUNNING, incarnation=step.incarnation)
+        mine = Step.objects.filter(pk=step.pk, state=Step.State.RUNNING, token=step.token)
         step.lane = lane or step.lane
-        if mine.update(state=Step.State.QUEUED, incarnation="", lane=step.lane, details="run again after a restart"):
+        due = timezone.now() + timedelta(seconds=PAUSE) if worn_out else None
+        details = f"run again after restart {step.attempts}" if worn_out else "run again after a restart"
+        if mine.update(state=Step.State.QUEUED, lane=step.lane, details=details, not_before=due, **journal.FREE):
             dispatch.step(step)

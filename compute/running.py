@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import tenacity
-from django.db import DatabaseError, close_old_connections, transaction
+from django.db import close_old_connections, transaction
+from django.db.models import F
+from django.db.models.functions import Greatest
 from django.utils import timezone
 
 from cells.context import current_alias
@@ -19,6 +22,7 @@ from cloud import killpoints, log, metrics
 from compute import grace, journal
 from compute.errors import StateConflict
 from compute.lifecycle import (
+    DATABASE_AWAY,
     MAX_TRIES,
     OnDrain,
     Run,
@@ -30,41 +34,39 @@ from compute.lifecycle import (
     open_step,
 )
 from compute.models import Instance, InstanceAction, Step
-from compute.virt.base import Driver, PowerState, VirtError
+from compute.virt.base import Driver, HypervisorUnavailable, PowerState, VirtError
 from compute.virt.clock import Clock
 
 logger = log.get(__name__)
+LONGEST_PAUSE = 60.0  # seconds between two tries
 
 
 def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
-    """Run a claimed step to its end and record it."""
+    """Run a claimed step to its end and record it. Writes nothing once the claim is over."""
     log.bind(
         request_id=step.action.request_id, server=step.server_id, action=step.action.action, step=step.name
     )
     good = action.makes_good(step.name)
     killpoints.reached("undo.begun" if good else "step.claimed", step.name, step.server_id)
     run = Run(Instance.objects.get(uuid=step.server_id), step.action, step, driver)
-    begun = step.started_at or timezone.now()
-    if not action.is_wanted(run):
-        _persistently(partial(_preempted, action, run))
-        return
     try:
+        if not action.is_wanted(run):
+            _persistently(run, partial(_preempted, action, run))
+            return
         getattr(action, step.name)(run)
+        killpoints.reached("undo.worked" if good else "step.worked", step.name, step.server_id)
+        power_state = _look(run)
+        _persistently(run, partial(_done, action, run, power_state))
     except grace.Waits as waits:
-        _persistently(partial(_park, step, waits))
-    except DatabaseError:
+        _persistently(run, partial(_park, step, waits, step.action.params.get(grace.ASKED)))
+    except journal.StepLost as lost:
+        _say_lost(lost)
+    except DATABASE_AWAY:
         raise  # the step stays ours in the journal; recovery leads it out
     except Exception as error:
         logger.warning("step.failed", error=repr(error), exc_info=not isinstance(error, VirtError))
-        _persistently(partial(_failed, action, run, error))
-    else:
-        killpoints.reached("undo.worked" if good else "step.worked", step.name, step.server_id)
-        power_state = _look(run)
-        _persistently(partial(_done, action, run, power_state))
-        seconds = (timezone.now() - begun).total_seconds()
-        metrics.STEPS.labels(run.action.action, step.name, "done").inc()
-        metrics.STEP_SECONDS.labels(run.action.action, step.name).observe(seconds)
-        logger.info("step.done", seconds=round(seconds, 3))
+        with suppress(journal.StepLost):
+            _persistently(run, partial(_failed, action, run, error))
 
 
 def fail_step(action: ServerAction, step: Step, why: str) -> None:
@@ -106,14 +108,23 @@ def call_off(action: ServerAction, step: Step, why: str) -> bool:
     return True
 
 
-def _park(step: Step, waits: grace.Waits) -> None:
-    """It waits. What it waits for may be over by now, so it is looked at once more."""
+def _say_lost(why: object) -> None:
+    """Another process has the step, or has ended it."""
+    metrics.STEPS_LOST.inc()
+    logger.warning("step.not_ours_any_more", why=str(why))
+
+
+def _park(step: Step, waits: grace.Waits, known: Any) -> None:
+    """It waits. What it waits for may be over by now, so it is looked at once more.
+
+    `known`: how long the guest was to have when this try began; a request in a hurry may have changed that.
+    """
     with transaction.atomic(using=current_alias()):
         if not waits.parked and not journal.park(step, waits.why, waits.clock, waits.seconds):
-            logger.warning("step.not_ours_any_more")
+            _say_lost("it was to wait")
             return
         asked = InstanceAction.objects.values_list("params", flat=True).get(pk=step.action_id)
-        if asked.get(grace.ASKED) != step.action.params.get(grace.ASKED):
+        if asked.get(grace.ASKED) != known:
             journal.go_on(step)  # somebody has become hurried meanwhile
         journal.wake_next(step.server_id)  # a delete that is in a hurry, or that joins
     logger.info("step.waits", why=waits.why)
@@ -126,13 +137,18 @@ def _done(action: ServerAction, run: Run, power_state: PowerState | None) -> Non
     with transaction.atomic(using=current_alias()):
         transaction.on_commit(lambda: killpoints.reached("step.committed", run.step.name), using=current_alias())
         if not journal.close_step(run.step, Step.State.DONE):
-            logger.warning("step.not_ours_any_more")
+            _say_lost("it was done")
             return
         try:
             _go_on(action, run, power_state)
         except StateConflict as conflict:
             _preempt(action, run, f"preempted: {conflict}")
         journal.wake_next(run.step.server_id)
+    begun = run.step.started_at or timezone.now()
+    seconds = (timezone.now() - begun).total_seconds()
+    metrics.STEPS.labels(run.action.action, run.step.name, "done").inc()
+    metrics.STEP_SECONDS.labels(run.action.action, run.step.name).observe(seconds)
+    logger.info("step.done", seconds=round(seconds, 3))
 
 
 def _go_on(action: ServerAction, run: Run, power_state: PowerState | None) -> None:
@@ -172,7 +188,11 @@ def _preempt(action: ServerAction, run: Run, why: str) -> None:
 
 def _failed(action: ServerAction, run: Run, error: Exception) -> None:
     """One transaction: try again later, make good, or end the action with a fault."""
-    again = getattr(error, "retryable", False) or action.insists_on(run.step.name)
+    insists = action.insists_on(run.step.name)
+    if insists and isinstance(error, HypervisorUnavailable):
+        _wait_for_hypervisor(run, error)
+        return
+    again = getattr(error, "retryable", False) or insists
     if again and run.step.attempts < MAX_TRIES:
         _try_again(run, error)
         return
@@ -182,7 +202,7 @@ def _failed(action: ServerAction, run: Run, error: Exception) -> None:
     with transaction.atomic(using=current_alias()):
         transaction.on_commit(lambda: killpoints.reached("step.committed", run.step.name), using=current_alias())
         if not journal.close_step(run.step, Step.State.FAILED, traceback=stack):
-            logger.warning("step.not_ours_any_more")
+            _say_lost(f"it failed: {error}")
             return
         metrics.STEPS.labels(run.action.action, run.step.name, "failed").inc()
         try:
@@ -221,8 +241,20 @@ def _open(action: ServerAction, run: Run, spec: StepSpec) -> None:
         journal.set_needs(run.action, hosts_needed(action, run.action, spec))
 
 
+def _wait_for_hypervisor(run: Run, error: Exception) -> None:
+    """A hypervisor that is away is no try of a step that alone can bring things in order: it waits, and is seen to."""
+    waited = (timezone.now() - run.step.queued_at).total_seconds()
+    seconds = min(LONGEST_PAUSE, max(2.0, waited / 4))
+    why = f"waits for the hypervisor of host {run.step.host}: {error}; looks again in {seconds:.0f} s"
+    with transaction.atomic(using=current_alias()):
+        if journal.requeue(run.step, seconds, why, attempts=Greatest(F("attempts") - 1, 0)):
+            metrics.STEPS.labels(run.action.action, run.step.name, "retried").inc()
+            logger.warning("step.waits_for_hypervisor", host=run.step.host, waited=round(waited))
+            journal.wake_next(run.step.server_id)
+
+
 def _try_again(run: Run, error: Exception) -> None:
-    seconds = min(60.0, 2.0**run.step.attempts)
+    seconds = min(LONGEST_PAUSE, 2.0**run.step.attempts)
     with transaction.atomic(using=current_alias()):
         why = f"try {run.step.attempts}: {error}; again in {seconds:.0f} s"
         if journal.requeue(run.step, seconds, why):
@@ -241,17 +273,30 @@ def _look(run: Run) -> PowerState | None:
     return None if seen is PowerState.NOSTATE and run.step.host != run.instance.host else seen
 
 
-def _persistently(write: Callable[[], None]) -> None:
-    """Write to the cell's database, trying for two minutes: the work is done, only its record is missing."""
+def _persistently(run: Run, write: Callable[[], None]) -> None:
+    """Write to the cell's database, trying for two minutes: the work is done, only its record is missing.
+
+    Each try after the first begins from the rows: what a transaction that was rolled back has left in memory is not
+    so. Only a database that is away is tried again; what it refuses (IntegrityError, DataError) is raised.
+    """
 
     def reconnect(attempt: tenacity.RetryCallState) -> None:
         logger.warning("step.database_away", attempt=attempt.attempt_number)
         close_old_connections()
 
+    is_first = True
+
+    def from_rows() -> None:
+        nonlocal is_first
+        if not is_first:
+            run.reload()
+        is_first = False
+        write()
+
     tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(DatabaseError),
+        retry=tenacity.retry_if_exception_type(DATABASE_AWAY),
         wait=tenacity.wait_random_exponential(max=5),
         stop=tenacity.stop_after_delay(120),
         before_sleep=reconnect,
         reraise=True,
-    )(write)
+    )(from_rows)

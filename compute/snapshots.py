@@ -68,4 +68,5 @@ class Snapshot(ServerAction):
 
     def discard_image(self, run: Run) -> None:
         """On a conductor, which may touch the global side."""
-        store.discard(run.params["image_id"])
+        with run.fenced():
+            store.discard(run.params["image_id"])

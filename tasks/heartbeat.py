@@ -1,6 +1,7 @@
 """A thread that writes this process's Service row, whatever else goes on. It stops last.
 
-Each beat also reads what an operator wants of the process, and tells the drain.
+Each beat also reads what an operator wants of the process, and tells the drain. The row holds the incarnation of the
+youngest process of its name: a process that finds another one there than its own was superseded, and stops.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ SECONDS = 10.0  # a beat may take; a database that hangs is not to hold the ones
 _stop = threading.Event()
 _now = threading.Event()
 _beating = threading.Lock()
+_registering = threading.Lock()
+
+
+class Superseded(Exception):
+    """A younger process of the same name has put its incarnation into the service record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +59,16 @@ class Status:
     signal: str = ""
 
 
-def start(status: Callable[[], Status], tell: Callable[[Wish], None]) -> None:
-    """Beat now, then every REPORT_INTERVAL seconds. Started already is success."""
+def start(
+    status: Callable[[], Status], tell: Callable[[Wish], None], superseded: Callable[[], None]
+) -> None:
+    """Beat now, then every REPORT_INTERVAL seconds. Started already is success.
+
+    `superseded` is called, once, when a younger process of the same name is found in the service record.
+    """
     if not any(thread.name == NAME for thread in threading.enumerate()):
-        threading.Thread(target=_beat_for_ever, args=(status, tell), name=NAME, daemon=True).start()
+        args = (status, tell, superseded)
+        threading.Thread(target=_beat_for_ever, args=args, name=NAME, daemon=True).start()
 
 
 def now() -> None:
@@ -72,18 +84,42 @@ def stop(seconds: float = 0.0) -> None:
         _beating.release()
 
 
+def register(me: worker.Worker) -> None:
+    """Put this process's incarnation into its service record, once in its life and before it claims any step.
+
+    From then on an older process of the same name claims nothing, and stops at its next beat. A conductor is up from
+    here on, so that no other one takes its steps over; a host is up with its first beat, which comes after its
+    inventory, and until then its record keeps the word of its last incarnation that it ended.
+    """
+    with _registering:
+        if me.is_registered:
+            return
+        is_up = {"ended_at": None, "last_seen_up": timezone.now()} if me.role != "host" else {}
+        with target_cell(me.alias) as alias, cut_after(alias, SECONDS):
+            mine = Service.objects.filter(binary=me.binary, host=me.host)
+            if not mine.update(incarnation=me.incarnation, **is_up):
+                row = {"ended_at": timezone.now(), "incarnation": me.incarnation, **is_up}
+                Service.objects.bulk_create([Service(binary=me.binary, host=me.host, **row)], ignore_conflicts=True)
+                mine.update(incarnation=me.incarnation)  # another process of the name may have made the row just now
+        me.is_registered = True
+
+
 def beat(me: worker.Worker, status: Status) -> Wish:
-    """Say once that we live and how we are; makes the row the first time. What somebody wants of us."""
+    """Say once that we live and how we are. What an operator wants of us. Raises Superseded."""
+    register(me)
     with target_cell(me.alias) as alias, cut_after(alias, SECONDS):
-        mine = Service.objects.filter(binary=me.binary, host=me.host)
+        mine = Service.objects.filter(binary=me.binary, host=me.host, incarnation=me.incarnation)
         said = _facts(status)
-        same_life = mine.filter(incarnation=me.incarnation).update(**said)
-        # A new life takes back the goodbye of the last one; a beat that comes late does not take back ours.
-        if not same_life and not mine.update(**said, incarnation=me.incarnation, ended_at=None):
-            row = Service(binary=me.binary, host=me.host, incarnation=me.incarnation, **said)
-            Service.objects.bulk_create([row], ignore_conflicts=True)
+        if not me.has_beaten:  # takes back the last incarnation's word that it ended; a late beat must not take ours
+            said["ended_at"] = None
+        if not mine.update(**said):
+            me.is_registered = Service.objects.filter(binary=me.binary, host=me.host).exists()
+            if me.is_registered:
+                raise Superseded(me.name)
+            return beat(me, status)  # an operator has deleted the record of a service that runs
+        me.has_beaten = True
         if status.signal and status.since is not None:
-            _show_signal(mine.filter(incarnation=me.incarnation), status)
+            _show_signal(mine, status)
         return _wish(mine.get())
 
 
@@ -120,7 +156,9 @@ def _wish(row: Service) -> Wish:
     )  # fmt: skip
 
 
-def _beat_for_ever(status: Callable[[], Status], tell: Callable[[Wish], None]) -> None:
+def _beat_for_ever(
+    status: Callable[[], Status], tell: Callable[[Wish], None], superseded: Callable[[], None]
+) -> None:
     me, failing = worker.current(), False
     while not _stop.is_set():
         try:
@@ -133,6 +171,9 @@ def _beat_for_ever(status: Callable[[], Status], tell: Callable[[Wish], None]) -
             if failing:
                 logger.info("heartbeat.back")
             failing = False
+        except Superseded:
+            superseded()
+            return
         except Error as error:
             if not failing:
                 logger.warning("heartbeat.database_away", error=repr(error))

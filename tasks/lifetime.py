@@ -23,6 +23,7 @@ from tasks import comeback, drain, guests, heartbeat, inventory, lanes, periodic
 from tasks.tracker import Kind, tracker
 
 logger = log.get(__name__)
+_sender: Any = None  # Celery's worker, once it is ready
 
 
 def attach() -> None:
@@ -40,11 +41,13 @@ def _born(**_: Any) -> None:
         env.stop(str(wrong))
     logger.info("worker.born", worker=me.name, incarnation=me.incarnation, version=worker.version())
     with suppress(Error):  # away: then nothing can be claimed either
+        heartbeat.register(me)
         tracker.refuse(refusing=heartbeat.read_wish(me).wanted)  # who is drained begins nothing, not even at first
 
 
 def _ready(sender: Any, **_: Any) -> None:
-    me = worker.current()
+    global _sender
+    me, _sender = worker.current(), sender
     guests.start(me)
     periodic.start(me)
     listening = drain.start(me, lanes.Consuming(sender))
@@ -73,10 +76,33 @@ def _ended(sender: Any, **_: Any) -> None:
     logger.info("worker.ended", worker=me.name)
     if drain.is_leaving():
         # Taking Python apart would take another second, in which nothing happens that anybody needs.
-        if sender.pidlock:
-            sender.pidlock.release()
-        logging.shutdown()
-        os._exit(0)
+        _exit(sender)
+
+
+def _superseded() -> None:
+    """A younger process of this name has taken over: let go of the hypervisor first, then end at once.
+
+    What runs here is in the journal, and the younger one leads it out. Exit code 0: a supervisor that starts us again
+    would end that one.
+    """
+    me = worker.current()
+    logger.critical(
+        "worker.superseded", worker=me.name, incarnation=me.incarnation, in_progress=len(tracker.running()),
+        what_to_do="Two processes have one name (STILLWATER_HOST). This one ends; see that it is not started again.",
+    )  # fmt: skip
+    tracker.refuse(refusing=True)
+    periodic.pause()
+    if me.driver is not None:
+        me.driver.close()
+    guests.stop()
+    _exit(_sender)
+
+
+def _exit(sender: Any) -> None:
+    if sender is not None and sender.pidlock:
+        sender.pidlock.release()
+    logging.shutdown()
+    os._exit(0)
 
 
 def _first_things(me: worker.Worker, listening: drain.Drain) -> None:
@@ -89,13 +115,15 @@ def _first_things(me: worker.Worker, listening: drain.Drain) -> None:
             return
         except (Error, VirtError) as error:
             logger.warning("worker.first_things_wait", error=repr(error), again_in=pause)
+        except Exception as error:  # a bug: this thread is also what sends again and watches the hypervisor
+            logger.exception("worker.first_things_failed", error=repr(error), again_in=pause)
         time.sleep(pause)
         pause = min(pause * 2, float(settings.CELL_RETRY_INTERVAL))
 
 
 def _look_after_the_past(me: worker.Worker, listening: drain.Drain) -> None:
     if me.role == "scheduler":
-        heartbeat.start(listening.status, listening.obey)
+        heartbeat.start(listening.status, listening.obey, _superseded)
         left = place.free_leases_of(me.host)
         place.relay()
         logger.info("worker.ready", worker=me.name, left_behind=left)
@@ -105,9 +133,10 @@ def _look_after_the_past(me: worker.Worker, listening: drain.Drain) -> None:
         if me.driver is not None:
             gone.turn_off(me.host, me.driver)
         wanted = heartbeat.read_wish(me).wanted
-        heartbeat.start(listening.status, listening.obey)  # not before the inventory: a host that is up can be picked
+        # not before the inventory: a host that is up can be picked
+        heartbeat.start(listening.status, listening.obey, _superseded)
         lane = dispatch.OPS if wanted else ""
-        left = recovery.recover(me.name, me.incarnation, tracker.steps(), lane)
+        left = recovery.recover(me.name, me.incarnation, tracker.steps, lane)
         if me.driver is not None:
             handover.send_again(me.host)
             guests.look_after_waiting(me)

@@ -99,7 +99,7 @@ def rounds_of(role: str) -> list[Periodic]:
 
 
 def _strays(me: worker.Worker) -> int:
-    return recovery.recover(me.name, me.incarnation, tracker.steps())
+    return recovery.recover(me.name, me.incarnation, tracker.steps)
 
 
 def _go_round(me: worker.Worker, rounds: list[Periodic]) -> None:

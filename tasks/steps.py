@@ -8,7 +8,7 @@ from typing import Any
 from cells.context import target_cell
 from cloud import killpoints, log
 from compute import actions, dispatch, journal, running
-from tasks import worker
+from tasks import heartbeat, worker
 from tasks.tracker import tracker
 
 logger = log.get(__name__)
@@ -23,6 +23,7 @@ def run(step_id: int) -> None:
         give_back(refused, me, dispatch.RUN_STEP, {"step_id": step_id})
         return
     killpoints.reached("step.received")
+    heartbeat.register(me)
     with target_cell(me.alias):
         step = journal.claim(step_id, me.name, me.incarnation, host=me.host if me.driver else "")
         if step is None:

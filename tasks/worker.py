@@ -29,6 +29,8 @@ class Worker:
     cell_id: str
     driver: Driver | None = None
     incarnation: str = field(default_factory=lambda: str(uuid4()))
+    is_registered: bool = False  # its incarnation is in its service record
+    has_beaten: bool = False
 
     @property
     def binary(self) -> str:

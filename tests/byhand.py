@@ -76,8 +76,9 @@ class Host:
     def restart(self) -> int:
         """A new life, that looks after what the last one left."""
         self.incarnation = str(uuid4())
+        self.report()
         with target_cell(self.cell):
-            return recovery.recover(self.worker, self.incarnation, ())
+            return recovery.recover(self.worker, self.incarnation, list)
 
     @contextmanager
     def with_keeper(self) -> Iterator[Keeper]:

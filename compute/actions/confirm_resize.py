@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from compute import claims, moving, moving_cold, quota
+from compute import claims, moving, moving_cold
 from compute.lifecycle import OPS, Answer, Asked, On, Run, ServerAction, StepSpec
 from compute.models import Instance
 from compute.state import Move, TaskState, VmState
@@ -36,7 +36,7 @@ class ConfirmResize(ServerAction):
 
     def count(self, run: Run) -> None:
         """On a conductor, which may touch the global side: the project has the new size."""
-        quota.count_as(run.instance.uuid, run.params["new"])
+        moving_cold.count(run, without=run.params["move"])
 
     def record_step(self, run: Run, power_state: PowerState | None) -> None:
         """The source's room is free; then the server is."""

@@ -58,8 +58,7 @@ class Create(ServerAction):
         if run.step.name != "build" or isinstance(error, ImageUnusable):
             return None
         tried = [*dict.fromkeys([*run.params.get("tried", []), nodes.place_of(run.instance)])]
-        run.params.update(tried=tried, why=str(error) or type(error).__name__)
-        InstanceAction.objects.filter(pk=run.action.pk).update(params=run.params)
+        journal.change_params(run.action, tried=tried, why=str(error) or type(error).__name__)
         return self.elsewhere if len(tried) < settings.MAX_ATTEMPTS else None
 
     def reschedule(self, run: Run) -> None:
@@ -83,7 +82,7 @@ class Create(ServerAction):
             state.during(instance, MOVE, **where)
 
         try:
-            found = pick.claim_best(look, frozenset([*tried, left]), take)
+            found = pick.claim_best(look, frozenset([*tried, left]), take, run.fenced)
         except NoValidHost:
             if instance.host != left or left in tried:
                 raise

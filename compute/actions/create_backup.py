@@ -57,7 +57,8 @@ class CreateBackup(Snapshot):
         gone, kept = 0, 0
         for image in backups[params["rotation"] :]:
             try:
-                store.delete(image)
+                with run.fenced():
+                    store.delete(image)
                 gone += 1
             except Forbidden:
                 kept += 1

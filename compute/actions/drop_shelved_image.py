@@ -15,4 +15,5 @@ class DropShelvedImage(ServerAction):
 
     def drop_image(self, run: Run) -> None:
         """Gone already is success."""
-        shelving.drop_image(run.params["image_id"])
+        with run.fenced():
+            shelving.drop_image(run.params["image_id"])

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from cloud.errors import BadRequest, Conflict, NotFound
 from cloud.images import tickets
-from compute import actions, bare_metal, claims, gone, imagefile, journal, moving, rebuilding, schema, state
+from compute import actions, bare_metal, claims, gone, imagefile, moving, rebuilding, schema, state
 from compute.errors import StateConflict
 from compute.lifecycle import OPS, Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
 from compute.microversion import Version
@@ -95,9 +95,9 @@ class Evacuate(ServerAction):
             kept = driver.shares_disk(instance.uuid)
             if not kept:
                 driver.destroy(instance.uuid)
-            journal.change_params(run.action, kept=kept)
+            run.change_params(kept=kept)
         fetch = imagefile.source(instance.image_id, run.params["image_ticket"])
-        driver.spawn(instance.as_guest(), fetch, on=run.params["on"])
+        run.hypervisor.spawn(instance.as_guest(), fetch, on=run.params["on"])
         run.note("with the disk it had" if run.params["kept"] else "from its image")
 
     def record_step(self, run: Run, power_state: PowerState | None) -> None:
@@ -127,7 +127,8 @@ class Evacuate(ServerAction):
 
     def give_back(self, run: Run) -> None:
         """The room claimed at the destination."""
-        moving.give_back(run)
+        with run.fenced():
+            moving.give_back(run)
 
     def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
         """As it was, on the host that is gone, with a fault: it can be evacuated again."""

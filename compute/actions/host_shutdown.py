@@ -75,7 +75,7 @@ class HostShutdown(ServerAction):
     def _begin(self, run: Run) -> None:
         """Take its turn and the server, so that nobody starts it meanwhile. Raises Waits."""
         clock = run.hypervisor.clock(run.instance.uuid)
-        with turns.lock(run.step.host):
+        with run.fenced(), turns.lock(run.step.host):
             waits = None
             run.instance.refresh_from_db()
             joins = clock is not None and clock.runs and run.instance.task_state in STAYS_OFF

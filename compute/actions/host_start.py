@@ -38,7 +38,7 @@ class HostStart(ServerAction):
 
     def _begin(self, run: Run) -> None:
         """Take its turn. Raises Waits."""
-        with turns.lock(run.step.host):
+        with run.fenced(), turns.lock(run.step.host):
             come = turns.has_come(run.step, run.action)
             if come:
                 journal.change_params(run.action, begun=True)

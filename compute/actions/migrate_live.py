@@ -105,7 +105,7 @@ class MigrateLive(ServerAction):
         _must_be_wanted(run)
         arrival = run.hypervisor.expect(run.instance.as_guest())
         _must_be_as_asked(run.params.get("copies_disk"), arrival)
-        journal.change_params(run.action, arrival=dict(arrival))
+        run.change_params(arrival=dict(arrival))
 
     # -- the move
 
@@ -168,7 +168,8 @@ class MigrateLive(ServerAction):
 
     def give_back(self, run: Run) -> None:
         """The room claimed at the destination."""
-        moving.give_back(run)
+        with run.fenced():
+            moving.give_back(run)
 
     def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
         """As it was, where it was. One that was aborted has no fault; one lost on its way is in ERROR."""

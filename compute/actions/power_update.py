@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from django.db import transaction
-
-from cells.context import current_alias
 from cloud import log
 from compute import grace, journal, state
 from compute.lifecycle import OPS, REQUESTS, Run, ServerAction, StepSpec
@@ -69,7 +66,7 @@ class PowerUpdate(ServerAction):
         except NotSupported as error:
             logger.error("power_update.not_supported", said=said, error=str(error))
             raise
-        journal.change_params(run.action, does=int(does))
+        run.change_params(does=int(does))
         run.note(f"{said} was said, and the machine is {does.name.lower()}")
 
     def next_step(self, done: str, run: Run) -> StepSpec | None:
@@ -111,7 +108,7 @@ def _take(run: Run) -> bool:
         return False
     seen, waits = run.instance.generation, None
     does = _look(run)
-    with transaction.atomic(using=current_alias()):
+    with run.fenced():
         _lock(run.instance)
         if run.instance.generation != seen:
             does = PowerState.NOSTATE  # from before whatever has changed it

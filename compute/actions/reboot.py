@@ -61,4 +61,4 @@ class Reboot(ServerAction):
             run.note(grace.as_reboot(grace.shut_down(run)))
         elif run.params["hard"]:
             grace.end_now(run)
-        driver.reboot_hard(guest, mark)
+        run.hypervisor.reboot_hard(guest, mark)

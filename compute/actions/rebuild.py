@@ -107,11 +107,13 @@ class Rebuild(ServerAction):
 
     def note_image(self, run: Run) -> None:
         """On a conductor, which may touch the global side: what is shown of it while its cell is down."""
-        RequestSpec.objects.filter(pk=run.instance.uuid).update(image_id=run.params["new"]["image_id"])
+        with run.fenced():
+            RequestSpec.objects.filter(pk=run.instance.uuid).update(image_id=run.params["new"]["image_id"])
 
     def note_image_again(self, run: Run) -> None:
         """The image it has, however far the rebuild came."""
-        RequestSpec.objects.filter(pk=run.instance.uuid).update(image_id=run.instance.image_id)
+        with run.fenced():
+            RequestSpec.objects.filter(pk=run.instance.uuid).update(image_id=run.instance.image_id)
 
     def power_off(self, run: Run) -> None:
         """With grace. No guest at all is success."""

@@ -43,7 +43,7 @@ class Restore(ServerAction):
 
     def count(self, run: Run) -> None:
         """On a conductor, which may touch the global side. Raises QuotaExceeded."""
-        with transaction.atomic(using="default"):
+        with run.fenced(), transaction.atomic(using="default"):
             quota.count_again(run.instance.project_id, run.instance.uuid, moving_cold.columns(run.instance))
 
     def power_on(self, run: Run) -> None:
@@ -59,5 +59,7 @@ class Restore(ServerAction):
 
     def uncount(self, run: Run) -> None:
         """It stays soft-deleted, or was deleted meanwhile. One that an operator took out of it counts."""
-        if deleting.is_ended(run.instance):
-            InstanceMapping.objects.filter(pk=run.instance.uuid).update(queued_for_delete=True)
+        with run.fenced():
+            run.instance.refresh_from_db()
+            if deleting.is_ended(run.instance):
+                InstanceMapping.objects.filter(pk=run.instance.uuid).update(queued_for_delete=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from compute import actions, claims, grace, moving, moving_cold, quota, state
+from compute import actions, claims, grace, moving, moving_cold, state
 from compute.lifecycle import OPS, Asked, On, Run, ServerAction, StepSpec
 from compute.models import Instance
 from compute.state import Move, TaskState, VmState
@@ -67,7 +67,7 @@ class RevertResize(ServerAction):
 
     def count(self, run: Run) -> None:
         """On a conductor, which may touch the global side: the project has the old size."""
-        quota.count_as(run.instance.uuid, run.params["old"])
+        moving_cold.count(run, without=run.params["move"])
 
     def record_step(self, run: Run, power_state: PowerState | None) -> None:
         """With its return it belongs to its old host, and is free for the next request."""

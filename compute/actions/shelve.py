@@ -51,7 +51,8 @@ class Shelve(shelving.Offloads):
 
     def register(self, run: Run) -> None:
         """Here and not in the API: whoever dies before it has left nothing."""
-        shelving.make_image(run.instance, run.params["image_id"])
+        with run.fenced():
+            shelving.make_image(run.instance, run.params["image_id"])
 
     def power_off(self, run: Run) -> None:
         """With grace."""
@@ -62,11 +63,11 @@ class Shelve(shelving.Offloads):
 
     def snapshot(self, run: Run) -> None:
         """An image that is there already is success. Then nothing of the guest runs any more."""
-        image_id, driver, uuid = run.params["image_id"], run.hypervisor, run.instance.uuid
+        image_id, uuid = run.params["image_id"], run.instance.uuid
         with imagefile.scratch(image_id) as path:
-            driver.snapshot(uuid, path)
+            run.hypervisor.snapshot(uuid, path)
             imagefile.upload(image_id, run.params["image_ticket"], path)
-        driver.power_off(uuid)
+        run.hypervisor.power_off(uuid)
 
     def record_step(self, run: Run, power_state: PowerState | None) -> None:
         """From the moment it is complete the image is the server's."""
@@ -98,4 +99,5 @@ class Shelve(shelving.Offloads):
     def drop_image(self, run: Run) -> None:
         """On a conductor: nobody needs it."""
         if not shelving.is_offloading(run):
-            shelving.drop_image(run.params["image_id"])
+            with run.fenced():
+                shelving.drop_image(run.params["image_id"])

@@ -85,7 +85,8 @@ class Unshelve(ServerAction):
         """A host, and room on it; the zone it is pinned to from now on."""
         params = run.params
         moving.claim(run, moving.wanted(run.instance, params["host"], zone=params["pinned"]))
-        RequestSpec.objects.filter(pk=run.instance.uuid).update(availability_zone=params["pinned"])
+        with run.fenced():
+            RequestSpec.objects.filter(pk=run.instance.uuid).update(availability_zone=params["pinned"])
         run.note(f"to {run.params['destination']}")
 
     def build(self, run: Run) -> None:
@@ -101,15 +102,17 @@ class Unshelve(ServerAction):
 
     def give_back(self, run: Run) -> None:
         """The room claimed, and the zone."""
-        moving.give_back(run)
-        spec = RequestSpec.objects.filter(pk=run.instance.uuid)
-        spec.update(availability_zone=run.params["zone_before"])
+        with run.fenced():
+            moving.give_back(run)
+            spec = RequestSpec.objects.filter(pk=run.instance.uuid)
+            spec.update(availability_zone=run.params["zone_before"])
 
     # -- and then
 
     def drop_image(self, run: Run) -> None:
         """On a conductor: its disk is on its host now."""
-        shelving.drop_image(run.params["image_id"])
+        with run.fenced():
+            shelving.drop_image(run.params["image_id"])
 
     def must_run(self, name: str) -> bool:
         """An image nobody needs goes, whatever becomes of the server."""

@@ -83,6 +83,7 @@ class Step(CellModel):
     state = models.CharField(max_length=16, choices=State.choices, default=State.QUEUED)
     worker = models.CharField(max_length=255, blank=True, default="")
     incarnation = models.CharField(max_length=36, blank=True, default="")
+    token = models.CharField(max_length=36, blank=True, default="", db_default="")  # new at every claim: the fence
     attempts = models.PositiveIntegerField(default=0)
     not_before = models.DateTimeField(null=True)  # after a failure worth trying again
     queued_at = models.DateTimeField()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 
 from django.db import transaction
 
@@ -52,17 +54,22 @@ def claim(wanted: Wanted, node: ComputeNode) -> bool:
 
 
 def claim_best(
-    look: Look, avoid: frozenset[str] = frozenset(), then: Callable[[HostState], None] = lambda _: None
+    look: Look,
+    avoid: frozenset[str] = frozenset(),
+    then: Callable[[HostState], None] = lambda _: None,
+    begin: Callable[[], AbstractContextManager[None]] | None = None,
 ) -> HostState:
     """Claim room on the best host of the targeted cell, and `then` write what follows in the same transaction.
 
-    Raises NoValidHost. Not inside a transaction: each host that is tried is one of its own.
+    Raises NoValidHost. Not inside a transaction: each host that is tried is one of its own, opened with `begin`
+    (a step's fence).
     """
     alias = current_alias()
+    begin = begin or partial(transaction.atomic, using=alias)
     for wanted, host in in_turn(look, avoid):
         if not groups.take_home(wanted.group, wanted.server_id, host.host, lambda cell: cell.alias == alias):
             continue
-        with transaction.atomic(using=alias):
+        with begin():
             if claim(wanted, host.node):
                 then(host)
                 return host

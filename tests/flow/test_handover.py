@@ -70,8 +70,10 @@ def test_a_host_that_starts_drained_ends_what_it_had_begun_on_its_ops_lane(api, 
     server_id = begin("pause", api, cloud)
     host = cloud.host_of(server_id)
     host.begin(only_step(cloud).pk)
+    host.incarnation = "a new life"
+    host.report()
     with target_cell(host.cell):
-        assert recovery.recover(host.worker, "a new life", (), dispatch.OPS) == 1
+        assert recovery.recover(host.worker, host.incarnation, list, dispatch.OPS) == 1
         assert Step.objects.get(state="queued").lane == dispatch.OPS
     cloud.work()
     ends_well("pause", cloud, server_id)
@@ -90,7 +92,7 @@ def test_what_a_host_left_is_not_mistaken_for_what_it_is_at_work_on(api, cloud):
     host = cloud.host_of(server_id)
     step = host.begin(only_step(cloud).pk)
     with target_cell(host.cell):
-        assert recovery.recover(host.worker, host.incarnation, [step.pk]) == 0
+        assert recovery.recover(host.worker, host.incarnation, lambda: [step.pk]) == 0
         assert journal.claim(step.pk, host.worker, host.incarnation) is None
     host.finish(step)
     ends_well("pause", cloud, server_id)

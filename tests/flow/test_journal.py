@@ -186,8 +186,8 @@ def test_a_database_that_goes_away_during_a_step_leaves_it_to_recovery(api, clou
     assert stories.states(cloud, server_id) == ("active", "powering-off")
     with target_cell(host.cell):
         running = Step.objects.get(state="running").pk
-        assert recovery.recover(host.worker, host.incarnation, {running}) == 0  # it is at work on it
-        assert recovery.recover(host.worker, host.incarnation, ()) == 1
+        assert recovery.recover(host.worker, host.incarnation, lambda: {running}) == 0  # it is at work on it
+        assert recovery.recover(host.worker, host.incarnation, list) == 1
     cloud.work()
     ends_well("stop", cloud, server_id)
 

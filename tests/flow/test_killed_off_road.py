@@ -104,7 +104,7 @@ def test_a_conductor_killed(key, moment, api, cloud):
     die(cloud, server_id, waiting, moment)
 
     with target_cell(cloud.cell_of(server_id)):
-        left = recovery.recover(CONDUCTOR, "a new life", ())
+        left = recovery.recover(CONDUCTOR, "a new life", list)
     assert left == (1 if moment in MOMENTS[1:3] else 0)
     cloud.work()
     ends_well(cloud, server_id)

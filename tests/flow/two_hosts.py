@@ -87,7 +87,7 @@ def restart(cloud: Cloud, step: Step) -> int:
     if step.host:
         return cloud.hosts[step.host].restart()
     with target_cell(cloud.cells["cell1"]):
-        return recovery.recover(CONDUCTOR, "next life", ())
+        return recovery.recover(CONDUCTOR, "next life", list)
 
 
 def killed(cloud: Cloud, step: Step, when: str) -> None:
