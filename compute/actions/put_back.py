@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db.models import Q
+
 from compute.lifecycle import OnDrain, Run, ServerAction, StepSpec
+from compute.models import InstanceAction
 from compute.power.settling import BACK_MOVES, EVENT
 from compute.power.truths import Back
 from compute.state import Move
-from compute.virt.base import PowerState
+from compute.virt.base import GuestLocked, PowerState
 
 IS_SO = {
     Back.ON: {PowerState.RUNNING},
@@ -16,6 +19,7 @@ IS_SO = {
     Back.PAUSED: {PowerState.PAUSED},
     Back.SUSPENDED: {PowerState.SUSPENDED},
 }
+LOCKED = "left alone, another controller is doing something with its machine"
 UNABLE = {PowerState.NOSTATE, PowerState.SHUTDOWN, PowerState.CRASHED}  # to be paused or suspended
 
 
@@ -30,25 +34,39 @@ class PutBack(ServerAction):
         return BACK_MOVES[Back(params.get("to", Back.ON))]
 
     def put_back(self, run: Run) -> None:
-        """Looks again first: what was seen may be over, and a guest that cannot be told is left alone."""
-        back = Back(run.params["to"])
-        seen = run.hypervisor.power_state(run.instance.uuid)
-        if seen in IS_SO[back]:
-            run.note(f"power sync: {back} again without our doing; {run.params['why']}")
+        """Looks again first: what the sync saw may be over. A guest that is left alone is the next sync's to judge."""
+        back, uuid = Back(run.params["to"]), run.instance.uuid
+        # In this order: Ironic keeps its lock until its event is answered, so without a lock the event is on record.
+        is_locked = run.hypervisor.is_locked(uuid)
+        seen = run.hypervisor.power_state(uuid)
+        if is_locked:
+            how = LOCKED
+        elif seen in IS_SO[back]:
+            how = f"{back} again without our doing"
         elif seen is PowerState.NOSTATE or (back in (Back.PAUSED, Back.SUSPENDED) and seen in UNABLE):
-            run.note(f"power sync: left alone, it is {seen.name.lower()} by now; {run.params['why']}")
+            how = f"left alone, it is {seen.name.lower()} by now"
         else:
-            _do(run, back)
-            run.note(f"power sync: put back {back}; {run.params['why']}")
+            how = _told(run) or _do(run, back)
+        run.note(f"power sync: {how}; {run.params['why']}")
 
 
-def _do(run: Run, back: Back) -> None:
+def _told(run: Run) -> str:
+    """Why a power-update goes first, in words; "" when none is pending, and none came after this was opened."""
+    events = InstanceAction.objects.filter(server_id=run.instance.uuid, key="PowerUpdate")
+    ahead = events.filter(Q(finished_at__isnull=True) | Q(pk__gt=run.action.pk)).order_by("-pk").first()
+    return f"left alone, {ahead.params['said']} of {ahead.request_id} goes first" if ahead is not None else ""
+
+
+def _do(run: Run, back: Back) -> str:
+    """How it went, in words."""
     driver, uuid = run.hypervisor, run.instance.uuid
-    if back is Back.ON:
-        driver.power_on(run.instance.as_guest())
-    elif back is Back.OFF:
-        driver.power_off(uuid)
+    if back in (Back.ON, Back.OFF):
+        try:
+            driver.put_back(run.instance.as_guest(), on=back is Back.ON)
+        except GuestLocked:
+            return LOCKED
     elif back is Back.PAUSED:
         driver.pause(uuid)
     else:
         driver.suspend(uuid)
+    return f"put back {back}"

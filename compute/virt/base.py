@@ -18,6 +18,7 @@ from compute.virt.kinds import (
     Guest,
     GuestEvent,
     GuestInvalidState,
+    GuestLocked,
     GuestNotFound,
     HostFacts,
     HypervisorUnavailable,
@@ -42,6 +43,7 @@ __all__ = [
     "Guest",
     "GuestEvent",
     "GuestInvalidState",
+    "GuestLocked",
     "GuestNotFound",
     "HostFacts",
     "HypervisorUnavailable",
@@ -74,7 +76,7 @@ class Driver(ABC):
 
     @abstractmethod
     def guests(self) -> dict[str, PowerState]:
-        """Every guest of ours on this host, in one hypervisor call."""
+        """Every guest of ours on this host, in one hypervisor call. NOSTATE while another controller switches it."""
 
     @abstractmethod
     def farewells(self) -> dict[str, Farewell]:
@@ -226,6 +228,21 @@ class Driver(ABC):
         Nothing is done to the machine. Raises NotSupported where nobody but the hypervisor knows (spec 5).
         """
         raise NotSupported(f"a {type(self).__name__} host takes nobody's word for a guest's power state")
+
+    def is_locked(self, uuid: str) -> bool:
+        """Whether another controller is doing something with the guest's machine: its power state is not final."""
+        return False
+
+    def put_back(self, guest: Guest, *, on: bool) -> None:
+        """`power_on`, or `power_off` at once, of a guest that another controller switched.
+
+        Where that controller locks machines, as Ironic does, nothing waits for its lock: what it is doing is newer
+        than what the caller saw. Raises GuestLocked; GuestNotFound.
+        """
+        if on:
+            self.power_on(guest)
+        else:
+            self.power_off(guest.uuid)
 
     # -- from host to host: expect (destination), hand_over (source), settle (destination), forget
     # (source); back again: unexpect (destination), take_back (source). A driver that cannot do this has none.

@@ -95,7 +95,8 @@ class FakeDriver(Migration, Rescue, Button, Ending, Driver):
 
     def guests(self) -> dict[str, PowerState]:
         with self._call("guests", ""):
-            return self._state.powers()
+            powers = self._state.powers()
+            return {uuid: PowerState.NOSTATE if self.is_locked(uuid) else power for uuid, power in powers.items()}
 
     def power_state(self, uuid: str) -> PowerState:
         with self._call("power_state", uuid):

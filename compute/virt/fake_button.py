@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 
-from compute.virt.base import Driver, GuestEvent, PowerState
+from compute.virt.base import Driver, Guest, GuestEvent, GuestLocked, PowerState
 from compute.virt.fake_calls import Calls
 from compute.virt.fake_effects import Effect
 from compute.virt.fake_ending import ALIVE
@@ -30,6 +30,14 @@ class Button(Driver):
             if self.orders.accepts(VERB, uuid) or (wish and wish.accept):
                 return record.power if record else PowerState.NOSTATE
             return super().power_update_event(uuid, said)
+
+    def is_locked(self, uuid: str) -> bool:
+        return self.orders.locks(uuid)
+
+    def put_back(self, guest: Guest, *, on: bool) -> None:
+        if self.is_locked(guest.uuid):
+            raise GuestLocked(f"another controller holds the lock of the machine of {guest.uuid}")
+        super().put_back(guest, on=on)
 
     def switch(self, uuid: str, *, on: bool) -> bool:
         """Somebody presses the power button until the machine is on, or off; False when it was so already.

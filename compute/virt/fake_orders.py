@@ -79,6 +79,7 @@ class Orders:
         parsed = parse_orders(text)
         self._orders = {(verb, ""): order for verb, order in parsed.verbs.items()}
         self._shutdown = {"": parsed.shutdown}
+        self._locked: set[str] = set()
 
     def delay(self, verb: str, seconds: float, uuid: str = "") -> None:
         """From now on `verb` takes at least so long."""
@@ -112,6 +113,16 @@ class Orders:
         with self._lock:
             return any(o.accept for key in {uuid, ""} if (o := self._orders.get((verb, key))))
 
+    def lock(self, uuid: str, *, held: bool = True) -> None:
+        """From now on another controller holds the lock of this guest's machine, or does no more."""
+        with self._lock:
+            (self._locked.add if held else self._locked.discard)(uuid)
+
+    def locks(self, uuid: str) -> bool:
+        """Whether it does."""
+        with self._lock:
+            return uuid in self._locked
+
     def shutdown(self, *, uuid: str = "", **wishes: Any) -> None:
         """How guests take it from now on; the wishes are those of `Shutdown`."""
         with self._lock:
@@ -121,6 +132,7 @@ class Orders:
         """No delays, no failures."""
         with self._lock:
             self._orders.clear()
+            self._locked.clear()
             self._shutdown = {"": Shutdown()}
 
     def take(self, verb: str, uuid: str) -> Order:

@@ -39,6 +39,12 @@ class HypervisorUnavailable(VirtError):
     retryable = True
 
 
+class GuestLocked(VirtError):
+    """Another controller is doing something with the guest's machine, and refuses all others meanwhile."""
+
+    retryable = True
+
+
 class InsufficientResources(VirtError):
     """The host is out of memory, disk or another resource; another host may do."""
 

@@ -123,6 +123,108 @@ def test_a_power_update_that_waits_for_its_turn_goes_first(api, cloud, off):
     stories.settled(cloud)
 
 
+# -- a power-update that is on its way: Ironic keeps its lock until the event is answered
+
+
+@pytest.fixture
+def on(api, cloud, settings):
+    """A server that is stopped, and whose machine another controller has just switched on. The truth is `nova`."""
+    settings.POWER_TRUTH = "nova"
+    for host in cloud.hosts.values():
+        host.driver.orders.accept()
+    server_id = cloud.boot(api)
+    stories.lead(api, cloud, server_id, ("stop",))
+    cloud.host_of(server_id).driver.switch(server_id, on=True)
+    return server_id
+
+
+def stays_on(cloud, server_id, why):
+    """Its machine was never switched, and the put-back says so."""
+    driver = cloud.host_of(server_id).driver
+    assert driver.power_state(server_id) is PowerState.RUNNING
+    assert not {"cut_power", "power_off", "begin_shutdown"} & {verb for verb, _ in driver.calls}
+    (opened,) = entries(cloud, server_id, "PutBack")
+    assert opened.message is None
+    assert f"power sync: left alone, {why}" in opened.outcome
+
+
+def is_followed(cloud, server_id):
+    """When the event has come, the record is what the machine does, and the sync finds nothing to do."""
+    cloud.work()
+    assert stories.states(cloud, server_id) == ("active", None)
+    assert sync(cloud, server_id) == 0
+    stories.true_to_the_guest(cloud, server_id)
+    stories.settled(cloud)
+
+
+@pytest.mark.parametrize("truth", ["nova", "database"])
+def test_a_machine_that_ironic_still_holds_is_not_put_back_by_a_sync_before_its_event(
+    truth, api, cloud, on, settings
+):
+    settings.POWER_TRUTH = truth
+    orders = cloud.host_of(on).driver.orders
+    orders.lock(on)
+    for _ in range(3):
+        assert sync(cloud, on) == 0
+    assert not entries(cloud, on, "PutBack")
+    say(cloud, on, "POWER_ON")
+    orders.lock(on, held=False)
+    is_followed(cloud, on)
+
+
+@pytest.mark.parametrize("when", ["before the step", "between its look and the switch"])
+def test_a_machine_that_ironic_holds_when_it_is_to_be_put_back_stays_on(when, api, cloud, on):
+    assert sync(cloud, on) == 1
+    driver = cloud.host_of(on).driver
+    driver.calls.clear()
+    if when == "before the step":
+        driver.orders.lock(on)
+    else:
+        look = driver.power_state
+        driver.power_state = lambda uuid: [look(uuid), driver.orders.lock(on)][0]
+    cloud.work()
+    stays_on(cloud, on, "another controller is doing something with its machine")
+    assert stories.states(cloud, on) == ("stopped", None)
+    say(cloud, on, "POWER_ON")
+    driver.orders.lock(on, held=False)
+    is_followed(cloud, on)
+
+
+@pytest.mark.parametrize("when", ["before the step", "during its look"])
+def test_a_machine_whose_event_came_after_its_put_back_was_opened_stays_on(when, api, cloud, on):
+    assert sync(cloud, on) == 1
+    driver = cloud.host_of(on).driver
+    driver.calls.clear()
+    step = stories.only_step(cloud).pk
+    if when == "before the step":
+        say(cloud, on, "POWER_ON")
+    else:
+        look = driver.power_state
+
+        def look_while_the_event_comes(uuid):
+            del driver.power_state
+            say(cloud, on, "POWER_ON")
+            return look(uuid)
+
+        driver.power_state = look_while_the_event_comes
+    cloud.host_of(on).run(step)
+    stays_on(cloud, on, "POWER_ON of req-")
+    is_followed(cloud, on)
+
+
+def test_a_machine_whose_event_never_comes_is_put_back_by_the_next_sync(api, cloud, on):
+    orders = cloud.host_of(on).driver.orders
+    sync(cloud, on)
+    orders.lock(on)
+    cloud.work()
+    orders.lock(on, held=False)
+    assert sync(cloud, on) == 1
+    cloud.work()
+    assert cloud.host_of(on).driver.power_state(on) is PowerState.SHUTDOWN
+    assert stories.states(cloud, on) == ("stopped", None)
+    stories.settled(cloud)
+
+
 def test_who_stops_it_during_the_look_is_newer_than_the_look(api, cloud, off):
     host = cloud.host_of(off)
     look = host.driver.guests

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ from deploy.local.state import write_private
 from tasks import node as processes
 from tests.live import books
 from tests.live.cloud import Cloud, eventually
+from tests.live.road import Road
 from tests.live.stage import Stage
 
 HOST, CELL_OF, FLAVOR, CLASS = "metal", "host1", "metal.gold", "baremetal.gold"
@@ -38,8 +40,9 @@ TRIES = 3
 class Rig:
     """One host, one Ironic, and the admin who works on both."""
 
-    def __init__(self, cloud: Cloud, ironic: Ironic, stage: Stage) -> None:
-        self.cloud, self.ironic, self.stage = cloud, ironic, stage
+    def __init__(self, cloud: Cloud, ironic: Ironic, stage: Stage, nova: ironic.Section) -> None:
+        """`nova`: how Ironic sends its events to the cloud."""
+        self.cloud, self.ironic, self.stage, self._nova = cloud, ironic, stage, nova
         self.call = stage.call
         self._image = stage.image()
 
@@ -82,6 +85,20 @@ class Rig:
             return self._looks() >= before + rounds + 1  # the first may have begun before
 
         eventually(f"{rounds} looks of the power sync", is_over, SECONDS, 0.2)
+
+    @contextmanager
+    def late_events(self) -> Iterator[threading.Event]:
+        """Ironic's events wait on their way while what is yielded is not set. Afterwards Ironic sends none."""
+        gate = threading.Event()
+        gate.set()
+        path = "/compute/v2.1"
+        with Road(self.cloud.url, f"POST {path}/os-server-external-events", gate=gate) as road:
+            self.ironic.restart(nova={**self._nova, "endpoint_override": road.url + path, "timeout": 60})
+            try:
+                yield gate
+            finally:
+                gate.set()
+                self.ironic.restart()
 
     def actions(self, uuid: str) -> list[dict[str, Any]]:
         """What was done with it, newest first, each with its events."""
@@ -150,9 +167,10 @@ class Rig:
 def beside(cloud: Cloud, nodes: int = 3) -> Iterator[Rig]:
     """Nothing of it is left in the cloud."""
     stage = Stage(cloud)
-    with ironic.server(nova=_login(cloud, stage)) as bare_metal:
+    nova = _login(cloud, stage)
+    with ironic.server(nova=nova) as bare_metal:
         bare_metal.enroll(nodes, resource_class=CLASS)
-        rig = Rig(cloud, bare_metal, stage)
+        rig = Rig(cloud, bare_metal, stage, nova)
         _write_env_file(cloud, bare_metal)
         _make_flavor(stage)
         try:

@@ -1,4 +1,4 @@
-"""The way to an HTTP service, on which the answers to some requests are lost."""
+"""The way to an HTTP service, on which the answers to some requests are lost, or some requests are late."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import Any
 import requests
 
 HOP = frozenset({"connection", "content-length", "content-encoding", "transfer-encoding", "keep-alive"})
+GATE_SECONDS = 60.0
 
 
 class Road:
     """Carries everything to `back`; the first answer to `request` ("PUT /path") is lost, or it never gets there.
 
-    The next one is lost when `lost` is set back to 0.
+    The next one is lost when `lost` is set back to 0. With a `gate` nothing is lost: while the gate is closed
+    every such `request` waits before it is carried, at most GATE_SECONDS.
     """
 
-    def __init__(self, back: str, request: str, *, heard: bool) -> None:
+    def __init__(self, back: str, request: str, *, heard: bool = True, gate: threading.Event | None = None) -> None:
         self.lost = 0
         road = self
 
@@ -32,7 +34,10 @@ class Road:
                 raise AttributeError(name)
 
             def carry(self) -> None:
-                is_lost = not road.lost and f"{self.command} {self.path}" == request
+                is_meant = f"{self.command} {self.path}" == request
+                is_lost = is_meant and gate is None and not road.lost
+                if is_meant and gate is not None:
+                    gate.wait(GATE_SECONDS)
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 if is_lost:
                     road.lost = 1

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from compute.virt.base import (
     Driver,
     Guest,
     GuestInvalidState,
+    GuestLocked,
     GuestNotFound,
     HypervisorUnavailable,
     Image,
@@ -442,6 +444,65 @@ def test_a_power_button_is_noticed_with_ironics_next_look(metal: Metal):
     guest = metal.running()
     metal.ironic.machine(guest.node, power="power off")
     assert wait_for(lambda: metal.power(guest) is PowerState.SHUTDOWN, SECONDS)
+
+
+# -- locked by Ironic, which switches a machine, or sends its event: the machine is not put back
+
+
+@contextmanager
+def locked(metal: Metal, guest: Guest) -> Iterator[None]:
+    """Ironic waits for a guest that does not hear."""
+    metal.ironic.call("PUT", f"/v1/nodes/{guest.node}/states/power", {"target": "soft power off", "timeout": 15})
+    assert wait_for(lambda: metal.ironic.node(guest.node)["reservation"], SECONDS)
+    yield
+    metal.ironic.machine(guest.node, power="power off")
+    metal.ironic.wait(guest.node, reservation=None, power_state="power off")
+
+
+def test_a_machine_that_ironic_has_locked_is_in_no_state_yet_and_is_not_put_back(metal: Metal):
+    guest, driver = metal.running(obeys=None), metal.driver
+    assert not driver.is_locked(guest.uuid)
+    with locked(metal, guest):
+        assert driver.is_locked(guest.uuid)
+        assert driver.guests() == {guest.uuid: PowerState.NOSTATE}
+        asked = len(metal.ironic.asked())
+        for on in (False, True):
+            with pytest.raises(GuestLocked):
+                driver.put_back(guest, on=on)
+        assert all(line.startswith("GET") for line in metal.ironic.asked()[asked:])
+        assert metal.really(guest)["power"] == "power on"
+    assert (driver.is_locked(guest.uuid), driver.guests()) == (False, {guest.uuid: PowerState.SHUTDOWN})
+    for on in (True, False):
+        driver.put_back(guest, on=on)
+        assert metal.really(guest)["power"] == ("power on" if on else "power off")
+
+
+def test_a_machine_that_ironic_locks_right_before_it_is_put_back_is_asked_for_once(
+    metal: Metal, monkeypatch: pytest.MonkeyPatch
+):
+    guest, driver = metal.running(obeys=None), metal.driver
+    look, held = driver._here, ExitStack()
+
+    def look_and_then_it_is_locked(uuid: str) -> object:
+        node = look(uuid)
+        held.enter_context(locked(metal, guest))
+        return node
+
+    monkeypatch.setattr(driver, "_here", look_and_then_it_is_locked)
+    asked = len(metal.ironic.asked())
+    with held:
+        with pytest.raises(GuestLocked, match="locked"):
+            driver.put_back(guest, on=False)
+        puts = [line for line in metal.ironic.asked()[asked:] if "states/power" in line]
+        assert [line.rsplit(" ", 1)[1] for line in puts] == ["202", "409"]  # theirs, and ours
+        assert metal.really(guest)["power"] == "power on"
+
+
+def test_a_server_that_has_no_machine_is_not_locked_and_cannot_be_put_back(metal: Metal):
+    stranger = metal.guest(str(uuid4()))
+    assert not metal.driver.is_locked(stranger.uuid)
+    with pytest.raises(GuestNotFound):
+        metal.driver.put_back(stranger, on=True)
 
 
 # -- hands off

@@ -19,7 +19,7 @@ from openstack.connection import Connection
 from openstack.exceptions import SDKException
 from requests import RequestException, Response
 
-from compute.virt.base import HypervisorUnavailable, OperationTimedOut, VirtError
+from compute.virt.base import GuestLocked, HypervisorUnavailable, OperationTimedOut, VirtError
 from compute.virt.ironic.node import FIELDS, LISTED, Node
 
 VERSION, SHARD_VERSION = "1.61", "1.82"  # the first that tells of retired nodes (Ussuri); that knows shards
@@ -35,7 +35,7 @@ class Unanswered(HypervisorUnavailable):
     """No answer came, so nobody here knows whether the request was heard."""
 
 
-class Busy(HypervisorUnavailable):
+class Busy(GuestLocked, HypervisorUnavailable):
     """Ironic does something with this node, and lets nobody else do anything with it."""
 
 

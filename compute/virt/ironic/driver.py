@@ -19,7 +19,7 @@ from compute.virt.base import (
     PowerState,
 )
 from compute.virt.events import Bells
-from compute.virt.ironic.api import Ironic
+from compute.virt.ironic.api import Busy, Ironic, Taken
 from compute.virt.ironic.ending import Ending, Lookout
 from compute.virt.ironic.lease import Lease
 from compute.virt.ironic.node import Node
@@ -79,8 +79,12 @@ class IronicDriver(Ending, Lease, Driver):
         return [node.facts(self._hostname, self._ironic.newest) for node in nodes]
 
     def guests(self) -> dict[str, PowerState]:
-        """Every server that Ironic has on a node, also those of others: it does not tell them apart."""
-        return {node.server: node.power_state for node in self._ironic.servers()}
+        """Every server that Ironic has on a node, also those of others: it does not tell them apart.
+
+        NOSTATE while Ironic holds a node's lock: it changes the power state, or has changed it and sends its event.
+        """
+        listed = self._ironic.servers()
+        return {node.server: PowerState.NOSTATE if node.is_busy else node.power_state for node in listed}
 
     def power_state(self, uuid: str) -> PowerState:
         node = self._ironic.node_of(uuid)
@@ -140,6 +144,23 @@ class IronicDriver(Ending, Lease, Driver):
             return said
         known = PowerState.NOSTATE if node is None else replace(node, is_maintained=False).power_state
         return said if known is PowerState.NOSTATE else known
+
+    def is_locked(self, uuid: str) -> bool:
+        """Ironic holds a node's lock from before a switch until its power-update event is answered (39.0)."""
+        node = self._ironic.node_of(uuid)
+        return node is not None and node.is_busy
+
+    def put_back(self, guest: Guest, *, on: bool) -> None:
+        """Asked once: a 409 means that Ironic, or another of its users, is changing the node."""
+        node = self._here(guest.uuid)
+        if node.is_busy:
+            raise Busy(f"Ironic holds the lock of node {node.id}")
+        if on and node.power_state is not PowerState.RUNNING:
+            self._notes.boots(guest.uuid)
+        try:
+            self._switch(node, on=on, patience=0)
+        except Taken as error:
+            raise Busy(str(error)) from error
 
     def watch(self, callback: Callable[[GuestEvent], None]) -> None:
         """Nothing to call back for: Ironic tells the Compute API (power-update), and the power sync asks it."""

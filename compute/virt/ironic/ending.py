@@ -22,7 +22,7 @@ from compute.virt.base import (
 )
 from compute.virt.clock import Clock
 from compute.virt.events import Bells, wait_for
-from compute.virt.ironic.api import Busy, Ironic
+from compute.virt.ironic.api import PATIENCE, Busy, Ironic
 from compute.virt.ironic.node import Node
 from compute.virt.ironic.notes import Notes
 from compute.virt.rounds import Rounds
@@ -118,13 +118,15 @@ class Ending(Shutdown):
         except Busy:
             return self._noted(uuid, replace(clock, signalled=now))
 
-    def _switch(self, node: Node, *, on: bool) -> None:
+    def _switch(self, node: Node, *, on: bool, patience: float = PATIENCE) -> None:
         """On, or off, when this returns; so already is success. Raises InMaintenance, Busy, OperationTimedOut.
+
+        `patience`: for how many seconds a node may be locked.
 
         Ironic is told whatever it has on record, for that may be a minute old; it looks itself before it acts.
         """
         node.must_not_be_maintained()
-        self._ironic.power(node.id, "power on" if on else "power off")
+        self._ironic.power(node.id, "power on" if on else "power off", patience=patience)
         node = self._settled(node.id, time.monotonic() + POWER_SECONDS)
         node.must_not_be_maintained()
         if node.power_state is not (PowerState.RUNNING if on else PowerState.SHUTDOWN):

@@ -10,10 +10,11 @@ from compute.virt.base import HostFacts, PowerState, VirtError
 
 POWER = {"power on": PowerState.RUNNING, "power off": PowerState.SHUTDOWN, "rebooting": PowerState.RUNNING}
 OURS = "stillwater_host"  # in instance_info: the host that put the server there
-LISTED = ("uuid", "instance_uuid", "power_state", "maintenance")  # for the power states of all
+# for the power states of all
+LISTED = ("uuid", "instance_uuid", "power_state", "target_power_state", "reservation", "maintenance")
 FIELDS = (
-    *LISTED, "target_power_state", "provision_state", "target_provision_state", "last_error", "maintenance_reason",
-    "reservation", "properties", "resource_class", "instance_info", "retired", "retired_reason",
+    *LISTED, "provision_state", "target_provision_state", "last_error", "maintenance_reason", "properties",
+    "resource_class", "instance_info", "retired", "retired_reason",
 )  # fmt: skip
 
 
