@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandParser, OutputWrapper
+
+GAP, INDENT = "  ", "    "  # between two columns; before a line that goes on with a row
+TEXT = 30  # characters the last column has at least, or it goes below
 
 
 def add_json(parser: CommandParser) -> None:
@@ -20,18 +25,53 @@ def print_json(command: BaseCommand, document: Any) -> None:
 
 
 def print_table(command: BaseCommand, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Columns as wide as their widest word."""
-    for line in table_lines(columns, rows):
+    """Columns as wide as their widest word; on a terminal no wider than that, elsewhere as wide as it takes."""
+    for line in table_lines(columns, rows, width_of(command.stdout)):
         command.stdout.write(line)
 
 
-def table_lines(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The lines of a table, its heading first."""
+def width_of(out: OutputWrapper) -> int | None:
+    """How wide the terminal is; None where the output is none, and lines may be of any length."""
+    return shutil.get_terminal_size().columns if out.isatty() else None
+
+
+def table_lines(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], width: int | None = None) -> list[str]:
+    """The lines of a table, its heading first. Nothing is cut: what does not fit into `width` goes on below.
+
+    The last column is text, and is wrapped. Columns that do not fit beside the others begin another line of the row.
+    """
     words = [[column.upper() for column in columns]]
     words += [[_word(row.get(column)) for column in columns] for row in rows]
     widths = [max(len(line[index]) for line in words) for index in range(len(columns))]
-    padded = [[word.ljust(width) for word, width in zip(line, widths, strict=True)] for line in words]
-    return ["  ".join(line).rstrip() for line in padded]
+    groups = [list(range(len(columns)))] if width is None else _groups(widths, width)
+    return [line for cells in words for group in groups for line in _lines(cells, group, widths, width)]
+
+
+def inner_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], width: int | None, by: int = 2) -> list[str]:
+    """A table inside a page: as `table_lines`, `by` characters to the right."""
+    return [f"{' ' * by}{line}" for line in table_lines(columns, rows, width and width - by)]
+
+
+def _groups(widths: Sequence[int], width: int) -> list[list[int]]:
+    """Which columns share a line of their row: as many as fit."""
+    groups: list[list[int]] = [[]]
+    for index, wanted in enumerate(widths):
+        least = min(wanted, TEXT) if index == len(widths) - 1 else wanted
+        taken = len(INDENT) * (len(groups) > 1) + sum(widths[other] + len(GAP) for other in groups[-1])
+        if groups[-1] and taken + least > width:
+            groups.append([])
+        groups[-1].append(index)
+    return groups
+
+
+def _lines(cells: Sequence[str], group: Sequence[int], widths: Sequence[int], width: int | None) -> list[str]:
+    """One line of a row, and where its text goes on."""
+    before = INDENT * (group[0] > 0) + "".join(cells[index].ljust(widths[index]) + GAP for index in group[:-1])
+    text = cells[group[-1]]
+    if width is None or group[-1] < len(widths) - 1:
+        return [(before + text).rstrip()]
+    pieces = textwrap.wrap(text, max(width - len(before), 1), break_on_hyphens=False) or [""]
+    return [(start + piece).rstrip() for start, piece in zip([before, *[" " * len(before)] * len(pieces)], pieces)]
 
 
 def _word(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from cells.management.tables import table_lines
+from cells.management.tables import inner_table
 from compute.host_guests import Line
 from tasks.management.look import Look
 
@@ -14,7 +14,7 @@ BAR = 30  # characters
 SHUTS_DOWN = "shutting down"
 
 
-def page(one: Look) -> list[str]:
+def page(one: Look, width: int | None) -> list[str]:
     """How far it is, then who is going off or is to, then those that could not be turned off."""
     if not one.guests:
         return []
@@ -26,8 +26,7 @@ def page(one: Look) -> list[str]:
          "what happened": line.words or None}
         for line in shown
     ]  # fmt: skip
-    return ["", f"  {bar(one.guests)} {one.place.name}: {sentence(one.guests)}",
-            *(f"  {line}" for line in table_lines(COLUMNS, rows))]  # fmt: skip
+    return ["", f"  {bar(one.guests)} {one.place.name}: {sentence(one.guests)}", *inner_table(COLUMNS, rows, width)]
 
 
 def bar(lines: Sequence[Line]) -> str:

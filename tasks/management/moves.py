@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cells.management.tables import table_lines
+from cells.management.tables import inner_table
 from compute.departures import UNDER_WAY, Line, State
 from tasks.management import look
 from tasks.management.look import Look
@@ -13,7 +13,7 @@ from tasks.management.look import Look
 COLUMNS = ("server", "state", "from", "to", "per cent", "why")
 
 
-def page(one: Look) -> list[str]:
+def page(one: Look, width: int | None) -> list[str]:
     """How far it is, then who is on the way and who is in the way."""
     if not one.moves.lines:
         return []
@@ -22,8 +22,8 @@ def page(one: Look) -> list[str]:
          "per cent": line.percent if line.state in UNDER_WAY else None, "why": line.why or None}
         for line in (*one.moves.under_way, *one.moves.blocked)
     ]  # fmt: skip
-    table = table_lines(COLUMNS, rows) if rows else []
-    return ["", f"  {one.place.name}: {one.moves.sentence}", *(f"  {line}" for line in table)]
+    table = inner_table(COLUMNS, rows, width) if rows else []
+    return ["", f"  {one.place.name}: {one.moves.sentence}", *table]
 
 
 def operations(looks: Sequence[Look]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from django.core.management.base import OutputWrapper
 from django.db.models import Count
 
 from cells import brokers, scatter
-from cells.management.tables import table_lines
+from cells.management.tables import inner_table, table_lines, width_of
 from cells.models import Cell, HostMapping
 from compute import dispatch
 from compute.models import Service, Step
@@ -21,7 +21,7 @@ from tasks.management import look as looking
 from tasks.management.asked import Asked, Refused
 from tasks.management.follow import DONE, SILENT
 from tasks.management.look import Look, Place, look
-from tasks.management.screen import OPERATIONS, shown, span
+from tasks.management.screen import OPERATIONS, operations_shown, span
 
 COLUMNS = ("host", "cell", "state", "wanted", "running", "heartbeat", "version", "reason")
 TAKES = {CONDUCTOR: [dispatch.CONDUCTOR_QUEUE], SCHEDULER: [dispatch.SCHEDULER_QUEUE]}
@@ -33,7 +33,7 @@ def status(asked: Asked, form: str, global_broker: str) -> int:
     depths = {one.place.name: _depths(one.place, global_broker) for one in looks}
     out = asked.screen.out
     if form == "table":
-        out.write("\n\n".join("\n".join(_page(one, depths[one.place.name])) for one in looks))
+        out.write("\n\n".join("\n".join(_page(one, depths[one.place.name], width_of(out))) for one in looks))
     else:
         found = [looking.facts(one) | {"queues": depths[one.place.name]} for one in looks]
         out.write(json.dumps({"hosts": found}, indent=2 if form == "json" else None, default=str))
@@ -76,11 +76,8 @@ def _print(out: OutputWrapper, form: str, rows: Sequence[dict[str, Any]], more: 
     elif form == "json":
         out.write(json.dumps({"hosts": rows, "next_marker": more or None}, indent=2, default=str))
     else:
-        out.write(
-            "\n".join(
-                table_lines(COLUMNS, [row | {"heartbeat": row["heartbeat"] and _ago(row["heartbeat"])} for row in rows])
-            )
-        )
+        shown = [row | {"heartbeat": row["heartbeat"] and _ago(row["heartbeat"])} for row in rows]
+        out.write("\n".join(table_lines(COLUMNS, shown, width_of(out))))
 
 
 def _services(page: Page) -> list[tuple[Service, int]]:
@@ -125,7 +122,7 @@ def _wanted(service: Service | None) -> str | None:
     return ", ".join(words) or "work"
 
 
-def _page(one: Look, depths: dict[str, int | None]) -> list[str]:
+def _page(one: Look, depths: dict[str, int | None], width: int | None) -> list[str]:
     place, service = one.place, one.service
     pid = place.pid
     lines = [
@@ -149,8 +146,8 @@ def _page(one: Look, depths: dict[str, int | None]) -> list[str]:
         lines.append(f"  in progress  {looking.in_progress(one)}")
         rows = moves.operations([one])
         if rows:
-            lines += [f"    {line}" for line in table_lines(OPERATIONS[1:], shown(rows))]
-        lines += moves.page(one) + guest_lines.page(one)
+            lines += inner_table(OPERATIONS[1:], operations_shown(rows), width, by=4)
+        lines += moves.page(one, width) + guest_lines.page(one, width)
     return lines
 
 

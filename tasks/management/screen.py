@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from django.core.management.base import OutputWrapper
 from django.utils import timezone
 
-from cells.management.tables import table_lines
+from cells.management.tables import inner_table, table_lines, width_of
 from compute.models import Service
 from tasks.management import guest_lines, look, moves
 from tasks.management.look import Look
@@ -43,7 +44,7 @@ class Screen:
 
     def once(self, looks: Sequence[Look]) -> None:
         """How it is, when nothing is followed."""
-        self.out.write("\n".join([*page(looks), "", ""]))
+        self.out.write("\n".join([*page(looks, width_of(self.out)), "", ""]))
 
     def say(self, sentence: str) -> None:
         """Something for people, between two tables."""
@@ -66,7 +67,7 @@ class Live(Screen):
     def show(self, looks: Sequence[Look]) -> None:
         """Over the last one."""
         width, height = shutil.get_terminal_size()
-        lines = [line[: width - 1] for line in page(looks)]
+        lines = [piece for line in page(looks, width - 1) for piece in _wrapped(line, width - 1)]
         if len(lines) > height - 2:
             lines = [*lines[: height - 3], f"… and {len(lines) - height + 3} lines more"]
         over = UP_AND_CLEAR.format(lines=self._lines) if self._lines else ""
@@ -184,14 +185,14 @@ def document(looks: Sequence[Look], ends: Sequence[End] = ()) -> dict[str, Any]:
     return {"at": timezone.now(), "hosts": hosts}
 
 
-def page(looks: Sequence[Look]) -> list[str]:
-    """The table of hosts, and that of everything in progress there."""
-    lines = table_lines(HOSTS, [_row(one) for one in looks])
+def page(looks: Sequence[Look], width: int | None = None) -> list[str]:
+    """The table of hosts, and that of everything in progress there. No table is wider than `width`."""
+    lines = table_lines(HOSTS, [_row(one) for one in looks], width)
     rows = moves.operations(looks)
     if rows:
-        lines += ["", *(f"  {line}" for line in table_lines(OPERATIONS, shown(rows)))]
+        lines += ["", *inner_table(OPERATIONS, operations_shown(rows), width)]
     for one in looks:
-        lines += moves.page(one) + guest_lines.page(one)
+        lines += moves.page(one, width) + guest_lines.page(one, width)
     return lines
 
 
@@ -211,7 +212,7 @@ def summary(one: Look) -> str:
     return ": ".join(words)
 
 
-def shown(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def operations_shown(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Operations as a table for people has them."""
     return [
         row | {"age": span(row["age"]), "ends within": span(row["ends_within"]), "waits for": _waits_for(row)}
@@ -246,6 +247,11 @@ def _row(one: Look) -> dict[str, Any]:
         "in progress": look.in_progress(one), "waiting": one.waiting, "deadline": _deadline(one, service),
         "wanted by": service.drain_by or None, "reason": service.drain_reason or None,
     }  # fmt: skip
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """A line that is too long for the terminal, on several."""
+    return [line] if len(line) <= width else textwrap.wrap(line, width, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _deadline(one: Look, service: Service) -> str | None:

@@ -16,6 +16,7 @@ from django.core.management.base import CommandError, OutputWrapper
 from django.utils import timezone
 
 from cells.context import target_cell
+from cells.management import tables
 from cells.models import Cell, HostMapping
 from compute.departures import Line, Moves
 from compute.draining import Operation
@@ -258,7 +259,7 @@ def test_a_followed_drain_ends_when(look, code):
 
 
 def test_a_drained_host_that_is_then_to_be_emptied_is_followed_and_its_time_is_not_over():
-    """`host drain h`, then `host drain h --migrate`: it ended at once, "as the time was over", and the moves went on."""
+    """`host drain h`, then `host drain h --migrate` ended at once, "as the time was over", and the moves went on."""
     asked = {"drained_at": timezone.now(), "drain_wanted": False, "drain_moves": 4, "drain_asked_at": timezone.now()}
     goal, listed = follow.drained(timezone.now()), Moves((Line("server-1", "waiting", "h"),))
     assert goal(replace(seen(**wanted(**asked)), moves=listed)) is None  # it has not read that yet
@@ -291,7 +292,7 @@ def test_lines_say_each_change_once():
 
 
 def test_the_live_table_is_written_over_itself_and_fits_the_terminal(monkeypatch):
-    monkeypatch.setattr("shutil.get_terminal_size", lambda **_: (60, 8))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda **_: (130, 8))
     out = io.StringIO()
     live = screen.Live(OutputWrapper(out))
     live.show([seen(operation(), **wanted())])
@@ -300,7 +301,50 @@ def test_the_live_table_is_written_over_itself_and_fits_the_terminal(monkeypatch
     assert [line.split()[0] for line in first.splitlines() if line] == ["HOST", "h", "HOST", "h"]
     assert len(second.splitlines()) == 6
     assert second.splitlines()[-1] == "… and 19 lines more"
-    assert max(map(len, second.splitlines())) < 60
+    assert max(map(len, second.splitlines())) < 130
+
+
+@pytest.mark.parametrize("columns", [130, 120, 100, 80, 40, 20])
+def test_a_terminal_of_so_many_columns_cuts_nothing_off_the_table_of_a_drain(monkeypatch, columns):
+    """At 120 columns what an operation waited for was cut off."""
+    monkeypatch.setattr("shutil.get_terminal_size", lambda **_: (columns, 99))
+    server, waits = str(uuid4()), "3 signals (acpi); forced off at 2026-11-22T23:15:00Z unless it shuts down"
+    one = seen(replace(operation("waiting", details=waits), server_id=server), **wanted(drain_reason="a new kernel"))
+    out = io.StringIO()
+    live = screen.Live(OutputWrapper(out))
+    live.show([one])
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) < columns
+    words, pieces = " ".join(lines).split(), "".join("".join(lines).split())
+    assert "".join(server.split()) in pieces
+    if columns > 40:
+        assert {"ann@x", "a", "new", "kernel", server, "power_off", *waits.split()} <= set(words)
+
+    out.truncate(0)
+    live.show([one])  # over as many lines as there were
+    assert f"\x1b[{len(lines)}F" in out.getvalue()
+
+
+def test_a_table_on_a_pipe_has_a_line_for_each_row_however_long():
+    lines = tables.table_lines(("server", "why"), [{"server": "s", "why": "no room: " * 40}])
+    assert len(lines) == 2
+    assert len(lines[1]) > 300
+
+
+def test_a_row_that_is_wider_than_the_terminal_goes_on_below_its_heading():
+    rows = [{"server": "web-1", "state": "waiting", "why": "it is being rescued: unrescue it, or wait"}]
+    assert tables.table_lines(("server", "state", "why"), rows, 40) == [
+        "SERVER  STATE",
+        "    WHY",
+        "web-1   waiting",
+        "    it is being rescued: unrescue it, or",
+        "    wait",
+    ]
+    assert tables.table_lines(("server", "state", "why"), rows, 50) == [
+        "SERVER  STATE    WHY",
+        "web-1   waiting  it is being rescued: unrescue it,",
+        "                 or wait",
+    ]
 
 
 def test_json_is_one_document_and_jsonl_a_line_for_each_change():
