@@ -6,11 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from deploy.local import workers
+from deploy.local import redis, workers
+from deploy.local.daemons import stop
+from deploy.local.down import clean, down
+from deploy.local.ports import next_free
 from deploy.local.progress import Failed
 from deploy.local.state import ROOT, State
 from deploy.local.up import Wishes, decide
@@ -38,6 +43,64 @@ def test_the_number_of_hosts_of_a_cloud_stays(tmp_path: Path):
         decide(state, Wishes(hosts_per_cell=3))
     decide(state, Wishes())
     assert len(state.hosts) == 4
+
+
+WORKER = """
+import pathlib, signal, sys, time
+def end(*_):
+    pathlib.Path(sys.argv[2]).write_text(str(pathlib.Path(sys.argv[3]).exists()))  # is its broker there?
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def cloud_with_redis(tmp_path: Path) -> Iterator[State]:
+    """A state folder whose brokers run, and nothing else."""
+    state = State(tmp_path / "c")
+    decide(state, Wishes(driver="fake", port=1, redis_port=next_free(31000)))
+    redis.start(state)
+    yield state
+    stop([redis.daemon(state, domain) for domain in state.redis_domains], 5)
+
+
+def process(*words: str) -> subprocess.Popen[str]:
+    """It has come so far that it hears signals."""
+    started = subprocess.Popen([sys.executable, "-c", WORKER, *words], stdout=subprocess.PIPE, text=True)
+    assert started.stdout
+    assert started.stdout.readline() == "ready\n"
+    return started
+
+
+def test_down_stops_a_host_that_was_started_by_hand_before_its_broker(cloud_with_redis, capsys):
+    """It ended with "1 processes are still there", after Redis had gone."""
+    state = cloud_with_redis
+    pidfile, saw = state.pidfile("metal1"), state.path("saw")
+    worker = process(f"--pidfile={pidfile}", str(saw), str(state.pidfile("redis-cell1")))
+    pidfile.write_text(str(worker.pid))
+    threading.Thread(target=worker.wait, daemon=True).start()  # a real one is no child of ours
+
+    down(state, 20)
+
+    said = capsys.readouterr().out
+    assert "stopped workers started by hand: metal1" in said
+    assert "no process of this cloud is left" in said
+    assert (saw.read_text(), worker.wait(10), pidfile.exists()) == ("True", 0, False)
+
+
+def test_down_names_the_one_process_it_does_not_know(cloud_with_redis, capsys):
+    stranger = process(str(cloud_with_redis.path("x")), "", "")
+    try:
+        with pytest.raises(Failed, match=r"^1 process is still there$"):
+            down(cloud_with_redis, 20)
+        with pytest.raises(Failed, match=f"^a process of this cloud runs: {stranger.pid}$"):
+            clean(cloud_with_redis)
+    finally:
+        stranger.kill()
+        stranger.wait()
+    assert str(stranger.pid) in capsys.readouterr().out
 
 
 def test_status_into_head_says_no_more_than_head_reads(tmp_path: Path):

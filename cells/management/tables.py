@@ -70,8 +70,8 @@ def _lines(cells: Sequence[str], group: Sequence[int], widths: Sequence[int], wi
     text = cells[group[-1]]
     if width is None or group[-1] < len(widths) - 1:
         return [(before + text).rstrip()]
-    pieces = textwrap.wrap(text, max(width - len(before), 1), break_on_hyphens=False) or [""]
-    return [(start + piece).rstrip() for start, piece in zip([before, *[" " * len(before)] * len(pieces)], pieces)]
+    first, *more = textwrap.wrap(text, max(width - len(before), 1), break_on_hyphens=False) or [""]
+    return [(before + first).rstrip(), *(" " * len(before) + piece for piece in more)]
 
 
 def _word(value: Any) -> str:

@@ -21,6 +21,7 @@ def down(state: State, seconds: float) -> None:
         return
     _stop("API", [api.daemon(state)], seconds)
     api.end_orphans(state)
+    _stop("workers started by hand", workers.by_hand(state), seconds)
     for role, title in (("scheduler", "scheduler"), ("host", "hosts"), ("conductor", "conductors")):
         nodes = [node for node in workers.nodes(state) if node.role == role]
         _stop(title, [workers.daemon(state, node) for node in nodes], seconds)
@@ -36,9 +37,9 @@ def clean(state: State) -> None:
         return
     running = leftovers.find(state)
     if running:
-        raise Failed(
-            f"{len(running)} processes of this cloud run, {running[0].pid} is one", advice="First: make down"
-        )
+        several = f"{len(running)} processes of this cloud run, {running[0].pid} is one"
+        one = f"a process of this cloud runs: {running[0].pid}"
+        raise Failed(several if len(running) > 1 else one, advice="First: make down")
     shutil.rmtree(state.directory)
     say(f"deleted {state.directory}")
 
@@ -73,6 +74,5 @@ def _verify(state: State) -> None:
     left = leftovers.find(state)
     for process in left:
         hint(f"{process.pid}: {process.command}")
-    raise Failed(
-        f"{len(left)} processes are still there", advice="Look at them, then end them by number: kill <pid>"
-    )
+    several = f"{len(left)} processes are still there" if len(left) > 1 else "1 process is still there"
+    raise Failed(several, advice="Look at them, then end them by number: kill <pid>")

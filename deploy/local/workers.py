@@ -41,6 +41,14 @@ def daemon(state: State, node: Node) -> Daemon:
     return process(state, node).daemon
 
 
+def by_hand(state: State) -> list[Daemon]:
+    """Workers that run from this state folder and are none of ours: `manage.py host start` was told to start them."""
+    known = {node.name for node in nodes(state)}
+    names = sorted({pidfile.stem for pidfile in state.path("run").glob("*.pid")} - known)
+    found = [daemon(state, Node(name, "host")) for name in names]
+    return [one for one in found if one.pid()]
+
+
 def start(state: State) -> list[Node]:
     """Start the workers that do not run, all at once; returns them."""
     try:

@@ -251,7 +251,9 @@ def _row(one: Look) -> dict[str, Any]:
 
 def _wrapped(line: str, width: int) -> list[str]:
     """A line that is too long for the terminal, on several."""
-    return [line] if len(line) <= width else textwrap.wrap(line, width, subsequent_indent="    ", break_on_hyphens=False)
+    if len(line) <= width:
+        return [line]
+    return textwrap.wrap(line, width, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _deadline(one: Look, service: Service) -> str | None:
