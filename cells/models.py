@@ -11,6 +11,8 @@ from urllib.parse import urlsplit, urlunsplit
 from django.db import models
 from django.utils import timezone
 
+from cells import database_clock
+
 CELL0 = "00000000-0000-0000-0000-000000000000"
 
 
@@ -197,6 +199,8 @@ class BuildRequest(GlobalModel):
     everything: whoever places the server then deletes it at once.
     """
 
+    LEASE = 30.0  # seconds, by the clock of the global database
+
     server_id = models.CharField(max_length=36, primary_key=True)
     project_id = models.CharField(max_length=64, db_index=True)
     user_id = models.CharField(max_length=64)
@@ -215,6 +219,11 @@ class BuildRequest(GlobalModel):
 
     def __str__(self) -> str:
         return self.server_id
+
+    @classmethod
+    def is_free(cls) -> models.Q:
+        """Whether nobody holds it: its lease has run out, or ends later than a lease can."""
+        return database_clock.is_over("lease_until", cls.LEASE)
 
 
 def masked(url: str) -> str:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Q
 from django.utils import timezone
 
 from cells.models import BuildRequest, InstanceMapping, RequestSpec
@@ -130,9 +129,8 @@ def cancel(server_id: str) -> bool:
             return False
         BuildRequest.objects.filter(pk=server_id).update(delete_requested=True)
         InstanceMapping.objects.filter(pk=server_id).update(queued_for_delete=True)
-        idle = Q(lease_until__isnull=True) | Q(lease_until__lt=timezone.now())
         nowhere = InstanceMapping.objects.filter(pk=server_id, cell__isnull=True)
-        if nowhere.exists() and BuildRequest.objects.filter(idle, pk=server_id).delete()[0]:
+        if nowhere.exists() and BuildRequest.objects.filter(BuildRequest.is_free(), pk=server_id).delete()[0]:
             nowhere.delete()
             RequestSpec.objects.filter(pk=server_id).delete()
     return True

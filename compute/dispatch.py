@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.db import transaction
-from django.utils import timezone
+from django.db.models import Q
 
 from cells import brokers
 from cells.context import current_alias
@@ -33,6 +33,7 @@ MIND_DEPARTURES = "stillwater.mind_departures"
 CONDUCTOR_QUEUE = "conductor"
 SCHEDULER_QUEUE = "scheduler"
 REQUESTS, OPS = "requests", "ops"
+AHEAD = 5.0  # seconds the clock of a sender may be ahead of the database's
 OPS_SINCE = 2  # the Service.version that first had an ops queue
 Message = tuple[str, str, dict[str, Any]]  # queue, name, kwargs
 _senders = ThreadPoolExecutor(8, thread_name_prefix="dispatch")
@@ -103,12 +104,21 @@ def schedule(server_id: str) -> None:
     transaction.on_commit(send, using="default")
 
 
-def resend_due(sent_at: datetime | None, sends: int) -> bool:
-    """Whether a message sent that long ago, that often, should go out again (15 s, 30 s … 10 min)."""
-    if sent_at is None:
+def may_be_late(now: datetime) -> Q:
+    """What may be due by `resend_due`: sent some time ago, never, or tomorrow, by a clock that was wrong."""
+    long_ago, ahead = now - timedelta(seconds=settings.RESEND_AFTER), now + timedelta(seconds=AHEAD)
+    return Q(sent_at__isnull=True) | Q(sent_at__lt=long_ago) | Q(sent_at__gt=ahead)
+
+
+def resend_due(sent_at: datetime | None, sends: int, now: datetime) -> bool:
+    """Whether a message sent that long ago, that often, should go out again (15 s, 30 s … 10 min).
+
+    `now` is the database's, which is asked for once a round.
+    """
+    if sent_at is None or sent_at > now + timedelta(seconds=AHEAD):
         return True
     wait = min(settings.RESEND_AFTER * 2 ** min(sends, 10) / 2, 600)
-    return (timezone.now() - sent_at).total_seconds() >= wait
+    return (now - sent_at).total_seconds() >= wait
 
 
 def publish(broker_url: str, queue: str, name: str, kwargs: dict[str, Any]) -> bool:

@@ -7,7 +7,6 @@ the lock of the host's service record: never more at once than wanted, and no tu
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -15,6 +14,7 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
+from cells import database_clock
 from cells.context import current_alias
 from cloud import log
 from cloud.caller import Caller
@@ -69,8 +69,7 @@ def go_on(host: str) -> None:
 
 def _begin_all(host: str, waiting: tuple[State, ...], going: State) -> None:
     """As many as may be under way."""
-    due = Q(not_before__isnull=True) | Q(not_before__lte=timezone.now())
-    rows = list(Departure.objects.filter(due, host=host, state__in=waiting).order_by("tries", "pk"))
+    rows = list(Departure.objects.filter(_is_due(), host=host, state__in=waiting).order_by("tries", "pk"))
     servers = {s.uuid: s for s in Instance.objects.filter(uuid__in=[row.server_id for row in rows], deleted=False)}
     full = False
     for one in rows:
@@ -219,7 +218,7 @@ def _confirm(one: Departure, server: Instance, action: InstanceAction) -> None:
 
     The host it left has to take requests for that. One that drains at its deadline has the word when it is back.
     """
-    if server.task_state is not None or (one.not_before is not None and one.not_before > timezone.now()):
+    if server.task_state is not None or not _mine(one).filter(_is_due()).exists():
         return
     left = _service(str(action.params["source"]))
     if left is None or not left.takes_requests:
@@ -228,7 +227,7 @@ def _confirm(one: Departure, server: Instance, action: InstanceAction) -> None:
     request_id = f"req-{uuid4()}"
     caller = Caller(action.user_id, project_id=action.project_id, roles=ADMIN)
     with transaction.atomic(using=current_alias()):
-        later = timezone.now() + timedelta(seconds=LONGEST)  # should that fail
+        later = database_clock.now(LONGEST)  # should that fail
         if not _mine(one).update(request_id=request_id, not_before=later):
             return
         try:
@@ -249,8 +248,7 @@ def _try_again(one: Departure, why: str) -> None:
     said = f"no room: {why}" if why.startswith("No valid host") else why
     logger.info("departure.put_off", server=one.server_id, host=one.host, why=said, seconds=pause)
     tries = one.tries + (one.state not in UNDER_WAY)
-    not_before = timezone.now() + timedelta(seconds=pause)
-    _write(one, state=state, why=said[:255], tries=tries, not_before=not_before)
+    _write(one, state=state, why=said[:255], tries=tries, not_before=database_clock.now(pause))
 
 
 # -- the end
@@ -290,6 +288,10 @@ def _returns(host: str) -> bool:
 
 def _service(host: str) -> Service | None:
     return Service.objects.filter(binary=COMPUTE, host=host).first()
+
+
+def _is_due() -> Q:
+    return database_clock.is_over("not_before", LONGEST)
 
 
 def _mine(one: Departure) -> Any:

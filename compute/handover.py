@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef, Q
-from django.utils import timezone
+from django.db.models import Exists, OuterRef
 
 from cells.context import current_alias
-from compute import actions, dispatch, running
+from compute import actions, dispatch, journal, running
 from compute.models import Step
 
 BATCH = 500
@@ -53,7 +52,7 @@ def send_again(host: str) -> int:
 def send_next(host: str, room: int) -> int:
     """Send the oldest requests a host can begin now, as many as it has room for; how many there were."""
     busy = Step.objects.filter(server_id=OuterRef("server_id"), state=Step.State.RUNNING)
-    due = Q(not_before__isnull=True) | Q(not_before__lte=timezone.now())
+    due = journal.is_due()
     waiting = Step.objects.filter(due, ~Exists(busy), host=host, lane=dispatch.REQUESTS, state=Step.State.QUEUED)
     steps = list(waiting.order_by("queued_at", "pk")[:room])
     with transaction.atomic(using=current_alias()):

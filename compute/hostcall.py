@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
-from cells import scatter
+from cells import database_clock, scatter
 from cells.context import current_alias
 from cells.models import Cell
 from compute import dispatch
@@ -17,7 +17,7 @@ from compute.errors import CellDown, HostUnreachable, ServerNotReady
 from compute.models import HostCall, Instance, Service
 from compute.models.host import COMPUTE
 
-DEADLINE = 8.0  # seconds
+DEADLINE, KEPT = 8.0, 600.0  # seconds
 
 
 def send(instance: Instance, method: str, params: dict[str, Any]) -> HostCall:
@@ -30,7 +30,7 @@ def send(instance: Instance, method: str, params: dict[str, Any]) -> HostCall:
     with transaction.atomic(using=current_alias()):
         call = HostCall.objects.create(
             host=instance.host, server_id=instance.uuid, method=method, params=params,
-            expires_at=timezone.now() + timedelta(seconds=DEADLINE),
+            expires_at=database_clock.now(DEADLINE),
         )  # fmt: skip
         dispatch.call(call)
     return call
@@ -66,11 +66,18 @@ def _take(call: HostCall) -> HostCall | None:
 
 def claim(call_id: str) -> HostCall | None:
     """Host side: take the call, once; None when somebody has it or nobody waits any more."""
-    now = timezone.now()
-    won = HostCall.objects.filter(pk=call_id, claimed_at__isnull=True, expires_at__gt=now).update(claimed_at=now)
+    over = database_clock.is_over("expires_at", DEADLINE)
+    free = HostCall.objects.exclude(over).filter(pk=call_id, claimed_at__isnull=True)
+    won = free.update(claimed_at=database_clock.now())
     return HostCall.objects.get(pk=call_id) if won else None
 
 
 def answer(call: HostCall, value: Any = None, error: str = "") -> None:
     """Host side: put the answer where the API waits for it."""
     HostCall.objects.filter(pk=call.pk).update(answer=value, error=error[:255], answered_at=timezone.now())
+
+
+def sweep() -> int:
+    """Delete the calls nobody can wait for any more; how many there were."""
+    old = Q(expires_at__lt=database_clock.now(-KEPT)) | Q(expires_at__gt=database_clock.now(KEPT))
+    return HostCall.objects.filter(old).delete()[0]

@@ -18,6 +18,7 @@ from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, When
 from django.db.models.functions import Coalesce, Greatest
 from django.utils import timezone
 
+from cells import database_clock
 from cells.context import current_alias
 from compute import dispatch
 from compute.models import HostNeed, Instance, InstanceAction, Service, Step
@@ -27,6 +28,7 @@ QUEUED, RUNNING, WAITING = Step.State.QUEUED, Step.State.RUNNING, Step.State.WAI
 OPEN = (QUEUED, RUNNING, WAITING)
 LATEST = datetime.max.replace(tzinfo=UTC)
 MARGIN = timedelta(seconds=30)  # after its deadline a waiting step goes on, whoever was to wake it
+LONGEST_PAUSE = 600.0  # seconds before another try; one that is further ahead was set by a clock that was wrong
 FOR_THE_TASK = "waits for the server's task to end"
 FREE: dict[str, Any] = {"incarnation": "", "token": ""}  # columns of a step that no process holds any more
 
@@ -81,6 +83,11 @@ def open_many(asked: Sequence[tuple[InstanceAction, Sequence[Step]]]) -> None:
     dispatch.steps([step for step in steps if step.state == QUEUED])
 
 
+def is_due() -> Q:
+    """Whether the pause of a queued step is over, by the clock of the database."""
+    return database_clock.is_over("not_before", LONGEST_PAUSE)
+
+
 def claim(step_id: int, worker: str, incarnation: str, host: str | None = None) -> Step | None:
     """Take a queued step for this process, or None: done, running elsewhere, not due, or not its turn.
 
@@ -100,10 +107,9 @@ def claim(step_id: int, worker: str, incarnation: str, host: str | None = None) 
         if Step.objects.filter(server_id=step.server_id, state=RUNNING).exists():
             return None
         now = timezone.now()
-        due = Q(not_before__isnull=True) | Q(not_before__lte=now)
         begun = Case(When(clock__isnull=False, then=Coalesce("started_at", now)), default=now)  # its wait is part of it
         rightful = ~Exists(successors(worker, incarnation))
-        won = Step.objects.filter(due, rightful, pk=step_id, state=QUEUED).update(
+        won = Step.objects.filter(is_due(), rightful, pk=step_id, state=QUEUED).update(
             state=RUNNING, worker=worker, incarnation=incarnation, token=str(uuid4()), attempts=F("attempts") + 1,
             started_at=begun,
         )  # fmt: skip
@@ -158,7 +164,7 @@ def say(step: Step, details: str) -> None:
 
 def requeue(step: Step, seconds: float, why: str, **changes: Any) -> bool:
     """Put a step back to be tried again after a while; False when it is not this process's any more."""
-    due = timezone.now() + timedelta(seconds=seconds)
+    due = database_clock.now(seconds)
     return bool(_mine(step).update(state=QUEUED, not_before=due, sent_at=None, details=why, **FREE, **changes))
 
 
@@ -171,7 +177,7 @@ def park(
     `seconds` whatever it waits for. `lane` REQUESTS: a host that drains need not stay for it.
     """
     due = None if seconds is None else timezone.now() + timedelta(seconds=seconds)
-    changes: dict[str, Any] = {"not_before": due}
+    changes: dict[str, Any] = {"not_before": None if seconds is None else database_clock.now(seconds)}
     if clock is not None:
         deadline = datetime.fromtimestamp(clock.deadline, UTC)
         changes = {"clock": clock.facts, "deadline": deadline, "not_before": min(due or LATEST, deadline + MARGIN)}

@@ -139,8 +139,7 @@ def _services(cell: str, services: Iterable[Service]) -> Lines:
         lines.append((metrics.SERVICE_STATE, (*labels, _state(service)), 1))
         if service.ended_at is not None:
             continue
-        seen = service.last_seen_up or service.created_at
-        lines.append((metrics.HEARTBEAT_AGE, labels, _seconds(seen, now)))
+        lines.append((metrics.HEARTBEAT_AGE, labels, max(0.0, service.silent_for.total_seconds())))
         lines.append((metrics.SERVICE_OPERATIONS, labels, service.in_progress))
         if service.draining_since is not None:
             over = service.drained_at or now

@@ -6,18 +6,18 @@ Also the relay, which makes the broker expendable: whatever stays queued is sent
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections, transaction
 from django.db.models import F, Q, QuerySet
-from django.utils import timezone
 
+from cells import database_clock
 from cells.context import current_alias
 from cloud import killpoints, log, metrics
-from compute import actions, dispatch, journal, running
+from compute import actions, dispatch, hostcall, journal, running
 from compute.lifecycle import MAX_TRIES, OnRestart
-from compute.models import HostCall, Service, Step
+from compute.models import Service, Step
 from compute.models.host import CONDUCTOR
 
 logger = log.get(__name__)
@@ -45,13 +45,13 @@ def recover(worker: str, incarnation: str, in_progress: Callable[[], Collection[
 
 def recover_dead_conductors(me: str) -> int:
     """Take over the steps of conductors that said goodbye, or whose heartbeat ended; how many there were."""
-    limit = timezone.now() - timedelta(seconds=settings.SERVICE_DOWN_TIME)
     conductors = Service.objects.filter(binary=CONDUCTOR)
-    alive = conductors.filter(ended_at__isnull=True, last_seen_up__gt=limit)
+    conductors.set_right()
     gone = conductors.filter(ended_at__isnull=False)
-    living = [*_names(alive), me]
+    living = [*_names(conductors.alive()), me]
     # One that is new may have claimed a step before its first heartbeat.
-    long_ago = Q(started_at__lt=limit) | Q(worker__in=_names(gone))
+    lately = database_clock.is_recent("started_at", settings.SERVICE_DOWN_TIME)
+    long_ago = ~lately | Q(worker__in=_names(gone))
     stuck = Step.objects.select_related("action").filter(long_ago, state=Step.State.RUNNING, host="")
     return _lead_out_all(list(stuck.exclude(worker__in=living)[:BATCH]))
 
@@ -62,20 +62,18 @@ def _names(conductors: QuerySet[Service]) -> list[str]:
 
 def relay() -> int:
     """Send again what stays queued in this cell, ever less often; how many messages went out."""
-    now = timezone.now()
-    for step in Step.objects.filter(state=Step.State.WAITING, not_before__lte=now)[:BATCH]:
+    now = database_clock.read(current_alias())
+    for step in Step.objects.filter(_has_waited(now), state=Step.State.WAITING)[:BATCH]:
         with transaction.atomic(using=current_alias()):
             journal.go_on(step)
-    due = Q(not_before__isnull=True) | Q(not_before__lte=now)
-    waiting = Step.objects.filter(due, state=Step.State.QUEUED)
-    late = Q(sent_at__isnull=True) | Q(sent_at__lt=now - timedelta(seconds=settings.RESEND_AFTER))
-    late_ones = waiting.filter(late).order_by("queued_at", "pk")
+    waiting = Step.objects.filter(journal.is_due(), state=Step.State.QUEUED)
+    late_ones = waiting.filter(dispatch.may_be_late(now)).order_by("queued_at", "pk")
     # Those of a host that is away a long time are many, and not due: they must not hide the others.
-    to_send = [step for step in late_ones if dispatch.resend_due(step.sent_at, step.sends)][:BATCH]
+    to_send = [step for step in late_ones if dispatch.resend_due(step.sent_at, step.sends, now)][:BATCH]
     for step in to_send:
         Step.objects.filter(pk=step.pk).update(sent_at=now, sends=F("sends") + 1)
         dispatch.step(step)
-    HostCall.objects.filter(expires_at__lt=now - timedelta(minutes=10)).delete()
+    hostcall.sweep()
     if to_send:
         metrics.RESENT.inc(len(to_send))
         logger.info("relay.sent_again", steps=len(to_send))
@@ -114,6 +112,12 @@ def _mark_failed(step: Step, error: Exception) -> None:
     same_claim.update(details=f"recovery failed, and is tried again: {error!r}"[:2000])
 
 
+def _has_waited(now: datetime) -> Q:
+    """A step whose wait is over, and is not known to be. One that waits for no guest looks for itself more often."""
+    ahead = Q(clock__isnull=True, not_before__gt=now + timedelta(seconds=journal.LONGEST_PAUSE))
+    return Q(not_before__lte=now) | ahead
+
+
 def _lead_out(step: Step, lane: str = "") -> None:
     """One rule per step: run it again, undo, or end its action with a fault."""
     action = actions.every().get(step.action.key)
@@ -134,7 +138,7 @@ def _lead_out(step: Step, lane: str = "") -> None:
     with transaction.atomic(using=current_alias()):
         mine = Step.objects.filter(pk=step.pk, state=Step.State.RUNNING, token=step.token)
         step.lane = lane or step.lane
-        due = timezone.now() + timedelta(seconds=PAUSE) if worn_out else None
+        due = database_clock.now(PAUSE) if worn_out else None
         details = f"run again after restart {step.attempts}" if worn_out else "run again after a restart"
         if mine.update(state=Step.State.QUEUED, lane=step.lane, details=details, not_before=due, **journal.FREE):
             dispatch.step(step)

@@ -17,6 +17,7 @@ from django.db import Error, close_old_connections
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from cells import database_clock
 from cells.context import target_cell
 from cells.lines import cut_after
 from cloud import log
@@ -94,7 +95,7 @@ def register(me: worker.Worker) -> None:
     with _registering:
         if me.is_registered:
             return
-        is_up = {"ended_at": None, "last_seen_up": timezone.now()} if me.role != "host" else {}
+        is_up = {"ended_at": None, "last_seen_up": database_clock.now()} if me.role != "host" else {}
         with target_cell(me.alias) as alias, cut_after(alias, SECONDS):
             mine = Service.objects.filter(binary=me.binary, host=me.host)
             if not mine.update(incarnation=me.incarnation, **is_up):
@@ -133,7 +134,7 @@ def read_wish(me: worker.Worker) -> Wish:
 def _facts(status: Status) -> dict[str, Any]:
     zone = settings.AVAILABILITY_ZONE if settings.ROLE == "host" else "internal"
     return {
-        "last_seen_up": timezone.now(), "version": worker.version(), "availability_zone": zone,
+        "last_seen_up": database_clock.now(), "version": worker.version(), "availability_zone": zone,
         "draining_since": status.since, "drained_at": status.drained_at, "in_progress": status.in_progress,
     }  # fmt: skip
 

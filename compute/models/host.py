@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
+from cells import database_clock
 from cells.models import CellModel
 from compute.models.instance import new_uuid
 
 COMPUTE, CONDUCTOR, SCHEDULER = "nova-compute", "nova-conductor", "nova-scheduler"
+
+
+class Services(models.QuerySet["Service"]):
+    """Services by their heartbeats, which are times of the database."""
+
+    def alive(self) -> Services:
+        """Those that beat: not longer ago than SERVICE_DOWN_TIME, and no goodbye since."""
+        beats = database_clock.is_recent("last_seen_up", settings.SERVICE_DOWN_TIME)
+        return self.filter(beats, ended_at__isnull=True)
+
+    def set_right(self) -> int:
+        """Take heartbeats of the future, of a clock that was wrong, for heartbeats of now; how many there were.
+
+        A process that lives overwrites it soon; one that is gone is down after SERVICE_DOWN_TIME.
+        """
+        ahead = self.filter(last_seen_up__gt=database_clock.now(settings.SERVICE_DOWN_TIME))
+        return ahead.update(last_seen_up=database_clock.now())
+
+
+class _WithTheTime(models.Manager.from_queryset(Services)):  # type: ignore[misc]
+    """Each row comes with the time its database had when it was read."""
+
+    def get_queryset(self) -> Services:
+        return super().get_queryset().annotate(read_at=database_clock.now())
 
 
 class Service(CellModel):
@@ -47,6 +72,9 @@ class Service(CellModel):
     ended_at = models.DateTimeField(null=True)  # it said goodbye; its next life takes this back
     drain_moves = models.PositiveIntegerField(default=0, db_default=0)  # servers moved away at once; 0: they stay
 
+    objects = _WithTheTime()
+    read_at: datetime  # the database's time then; rows that were not read have none
+
     class Meta:
         constraints = (models.UniqueConstraint(fields=("binary", "host"), name="one_service_per_host"),)
 
@@ -60,11 +88,16 @@ class Service(CellModel):
 
     @property
     def beats(self) -> bool:
-        """A heartbeat not older than SERVICE_DOWN_TIME, and no goodbye since."""
+        """No goodbye, and its heartbeat is at most SERVICE_DOWN_TIME away from the database's time, before or after."""
         if self.ended_at is not None:
             return False
-        seen = self.last_seen_up or self.created_at
-        return timezone.now() - seen <= timedelta(seconds=settings.SERVICE_DOWN_TIME)
+        return abs(self.silent_for) <= timedelta(seconds=settings.SERVICE_DOWN_TIME)
+
+    @property
+    def silent_for(self) -> timedelta:
+        """The time since its last heartbeat when the row was read."""
+        now: datetime = getattr(self, "read_at", None) or timezone.now()
+        return now - (self.last_seen_up or self.created_at)
 
     @property
     def takes_requests(self) -> bool:

@@ -13,11 +13,12 @@ from uuid import uuid4
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, QuerySet
+from django.db.models.expressions import Combinable
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from cells import health, scatter
+from cells import database_clock, health, scatter
 from cells.context import current_alias
 from cells.models import CELL0, BuildRequest, Cell, InstanceMapping, RequestSpec
 from cloud import killpoints, log, metrics
@@ -33,7 +34,7 @@ from compute.scheduler.wanted import Wanted
 from compute.state import TaskState, VmState
 
 logger = log.get(__name__)
-LEASE = timedelta(seconds=30)
+LEASE = timedelta(seconds=BuildRequest.LEASE)
 BATCH = 500
 NOT_ASKED = "Hosts whose cell does not answer now could not be asked."
 
@@ -88,12 +89,10 @@ def free_leases_of(scheduler: str) -> int:
 
 def relay() -> int:
     """Send again every build request whose message or scheduler was lost, or whose cell is back; how many went out."""
-    now = timezone.now()
-    free = Q(lease_until__isnull=True) | Q(lease_until__lt=now)
-    late = Q(sent_at__isnull=True) | Q(sent_at__lt=now - timedelta(seconds=settings.RESEND_AFTER))
-    waiting = _not_in_vain(BuildRequest.objects.filter(free & late))
+    now = database_clock.read("default")
+    waiting = _not_in_vain(BuildRequest.objects.filter(BuildRequest.is_free() & dispatch.may_be_late(now)))
     waiting = waiting.order_by("created_at").defer("instance", "action")
-    to_send = [request for request in waiting if dispatch.resend_due(request.sent_at, request.sends)][:BATCH]
+    to_send = [request for request in waiting if dispatch.resend_due(request.sent_at, request.sends, now)][:BATCH]
     for request in to_send:
         BuildRequest.objects.filter(pk=request.pk).update(sent_at=now, sends=F("sends") + 1)
         dispatch.schedule(request.server_id)
@@ -117,17 +116,21 @@ def _not_in_vain(requests: QuerySet[BuildRequest]) -> QuerySet[BuildRequest]:
 
 def _lease(server_id: str) -> BuildRequest | None:
     """Hold the request for a while; the holder's name is new every time, so nobody can be mistaken."""
-    now, holder = timezone.now(), f"{settings.HOST}/{uuid4()}"
-    free = Q(lease_until__isnull=True) | Q(lease_until__lt=now)
-    won = BuildRequest.objects.filter(free, pk=server_id).update(lease_holder=holder, lease_until=now + LEASE)
+    holder = f"{settings.HOST}/{uuid4()}"
+    free = BuildRequest.objects.filter(BuildRequest.is_free(), pk=server_id)
+    won = free.update(lease_holder=holder, lease_until=_end_of_lease())
     return BuildRequest.objects.filter(pk=server_id, lease_holder=holder).first() if won else None
 
 
 def _renew(request: BuildRequest) -> None:
     """Last thing before a commit: whoever lost the lease must not write a second server."""
     mine = BuildRequest.objects.filter(pk=request.pk, lease_holder=request.lease_holder)
-    if not mine.update(lease_until=timezone.now() + LEASE):
+    if not mine.update(lease_until=_end_of_lease()):
         raise LeaseLost(request.server_id)
+
+
+def _end_of_lease() -> Combinable:
+    return database_clock.now(BuildRequest.LEASE)
 
 
 def _let_go(request: BuildRequest) -> None:

@@ -94,10 +94,10 @@ def test_a_host_that_starts_is_sent_everything_that_waits_for_it(api, cloud):
 
 def test_a_message_is_due_again_after_a_wait_that_doubles():
     now = timezone.now()
-    assert dispatch.resend_due(None, 0)
-    assert not dispatch.resend_due(now - timedelta(seconds=14), 1)
-    assert dispatch.resend_due(now - timedelta(seconds=16), 1)
-    assert not dispatch.resend_due(now - timedelta(seconds=29), 2)
+    assert dispatch.resend_due(None, 0, now)
+    assert not dispatch.resend_due(now - timedelta(seconds=14), 1, now)
+    assert dispatch.resend_due(now - timedelta(seconds=16), 1, now)
+    assert not dispatch.resend_due(now - timedelta(seconds=29), 2, now)
 
 
 # -- one at a time

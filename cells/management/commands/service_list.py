@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
-from django.utils import timezone
 
 from cells import scatter
 from cells.management.tables import add_json, print_json, print_table
@@ -56,7 +55,7 @@ def _row(cell: Cell, service: Service, known: ByHost) -> dict[str, Any]:
         "reason": service.disabled_reason,
         "state": "up" if service.is_up else "down",
         "forced_down": service.forced_down,
-        "age": round((timezone.now() - seen).total_seconds(), 1) if seen else None,
+        "age": round(service.silent_for.total_seconds(), 1) if seen else None,
         "version": service.version,
         "incarnation": service.incarnation or None,
     }
