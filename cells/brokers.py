@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kombu import Connection, Exchange, Queue
+from kombu import Connection, Exchange, Producer, Queue
+from kombu.exceptions import ChannelError, LimitExceeded
 from kombu.pools import producers, set_limit
 from kombu.transport import redis
 
+from cells import broker_breakers
 from cells.models import Cell
 
 _urls: dict[str, str] = {}
@@ -20,8 +22,11 @@ set_limit(16)  # connections per broker URL in this process
 REDIS_OPTIONS = {"socket_connect_timeout": 1.0, "socket_timeout": 5.0, "socket_keepalive": True}
 REDIS_PATIENCE = 0.25  # seconds a consumer asks at a time; one that ends waits for the answer (kombu: a second)
 # A publisher waits for "I have it", but no longer than a user would: a RabbitMQ that is short of memory or disk reads
-# nothing and says nothing. Without the answer a message to a broker that just died would count as sent.
-RABBITMQ_OPTIONS = {"confirm_publish": True, "read_timeout": 1.5, "write_timeout": 1.5}
+# nothing and says nothing, and so does a Redis whose process is stopped or whose machine hangs. Without the answer a
+# message to a broker that just died would count as sent.
+PATIENCE = 1.5  # seconds
+RABBITMQ_OPTIONS = {"confirm_publish": True, "read_timeout": PATIENCE, "write_timeout": PATIENCE}
+PROBE = "stillwater.probe"  # what a look at a broker that was down writes, where no worker reads
 
 
 class Acknowledgements(redis.QoS):
@@ -45,6 +50,14 @@ class Acknowledgements(redis.QoS):
 
 
 redis.Channel.QoS = Acknowledgements
+
+
+class Away(ConnectionError):
+    """The broker takes no messages: it refused the connection, went, or was silent, now or a moment ago."""
+
+
+class Refused(RuntimeError):
+    """The broker is well, and does not take this message (RabbitMQ: its queue is declared in another way)."""
 
 
 def register(cell: Cell) -> None:
@@ -82,14 +95,37 @@ def connection(broker_url: str) -> Connection:
 
     kombu would wait two seconds and try once more, while a user waits for the answer to a request.
     """
-    once = (dict(REDIS_OPTIONS) if _is_redis(broker_url) else RABBITMQ_OPTIONS) | {"max_retries": 0}
-    return Connection(broker_url, connect_timeout=1.0, transport_options=once)
+    once: dict[str, Any] = dict(RABBITMQ_OPTIONS)
+    if _is_redis(broker_url):
+        once = REDIS_OPTIONS | {"socket_timeout": PATIENCE}
+    return Connection(broker_url, connect_timeout=1.0, transport_options=once | {"max_retries": 0})
 
 
 @contextmanager
 def producer(broker_url: str) -> Iterator[Any]:
-    """A pooled producer, on a connection that is alive."""
-    with producers[connection(broker_url)].acquire(block=True, timeout=2) as found:
+    """A pooled producer, on a connection that is alive. Raises Away, at once while the breaker is open, and Refused."""
+    if reason := broker_breakers.known_down(broker_url):
+        raise Away(reason)
+    try:
+        with _pooled(broker_url) as found:
+            if reason := broker_breakers.known_down(broker_url):  # while this one waited for a connection
+                raise Away(reason)
+            yield found
+    except Away:
+        raise
+    except LimitExceeded as error:  # other threads have all connections, and open the breaker if need be
+        raise Away("all connections are in use") from error
+    except Exception as error:  # every transport raises its own kinds
+        if isinstance(error, ChannelError) or isinstance(error.__cause__, ChannelError):
+            raise Refused(str(error)) from error
+        reason = type(error).__name__
+        broker_breakers.seen_down(broker_url, reason, lambda: _probe(broker_url))
+        raise Away(reason) from error
+
+
+@contextmanager
+def _pooled(broker_url: str) -> Iterator[Any]:
+    with producers[connection(broker_url)].acquire(block=True, timeout=PATIENCE) as found:
         if _is_redis(broker_url):  # its client connects again by itself
             yield found
             return
@@ -99,6 +135,17 @@ def producer(broker_url: str) -> Iterator[Any]:
         except BaseException:
             found.connection.collect()  # a late answer would be taken for that to the next message
             raise
+
+
+def _probe(broker_url: str) -> None:
+    """Do what a send does: write. A RabbitMQ short of memory takes connections, a Redis may be read-only or full."""
+    with connection(broker_url) as conn:
+        conn.ensure_connection(max_retries=0)
+        channel: Any = conn.default_channel
+        if _is_redis(broker_url):
+            channel.client.set(PROBE, "1", ex=60)
+        else:
+            Producer(channel).publish("", exchange="", routing_key=PROBE)  # to no queue
 
 
 def depths(broker_url: str, queues: list[str]) -> dict[str, int]:

@@ -61,8 +61,7 @@ def request_servers(order: Order) -> list[str]:
         ids = ids[:fitting]
         if "group" in order.scheduler_hints:
             groups.join(order.scheduler_hints["group"], ids, allowed["server_group_members"])
-        for server_id in ids:
-            dispatch.schedule(server_id)
+        dispatch.schedule(*ids)
     return ids
 
 

@@ -1,18 +1,19 @@
 """The wire: names of queues and messages. Nobody else publishes.
 
 A message carries ids and only wakes a worker; the row it names is the truth. So a message that cannot
-be sent is logged and forgotten: the relay sends it again.
+be sent is logged, and its row is marked as not sent: the relay sends it when the broker is back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.conf import settings
-from django.db import transaction
+from django.db import DatabaseError, connections, transaction
 from django.db.models import Q
 
 from cells import brokers
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from compute.models import HostCall, Step
 
 logger = log.get(__name__)
+Row = TypeVar("Row")
 
 RUN_STEP = "stillwater.run_step"
 ANSWER_CALL = "stillwater.answer_call"
@@ -36,6 +38,8 @@ REQUESTS, OPS = "requests", "ops"
 AHEAD = 5.0  # seconds the clock of a sender may be ahead of the database's
 OPS_SINCE = 2  # the Service.version that first had an ops queue
 Message = tuple[str, str, dict[str, Any]]  # queue, name, kwargs
+LONGEST_WAIT = 600.0  # seconds between two messages for one row
+ROUND = 5.0  # seconds for the messages of one call: a slow broker does not hold up what else a thread has to do
 _senders = ThreadPoolExecutor(8, thread_name_prefix="dispatch")
 
 
@@ -55,29 +59,34 @@ def queue_of(host: str, lane: str) -> str:
 
 
 def step(row: Step) -> None:
-    """Wake whoever is to run this step, once the transaction is committed."""
-    queue = queue_of(row.host, row.lane) if row.host else CONDUCTOR_QUEUE
-    _after_commit(current_alias(), queue, RUN_STEP, {"step_id": row.pk})
+    """Wake the worker that is to run this step, once the transaction is committed."""
+    alias = current_alias()
+    messages = [_wake(row, queue_of(row.host, row.lane) if row.host else CONDUCTOR_QUEUE)]
+    transaction.on_commit(lambda: _send_steps(alias, [row], messages), using=alias)
 
 
 def steps(rows: Collection[Step]) -> None:
-    """As `step`, for many steps of hosts: one query, one connection, and nobody waits until they are sent."""
-    from compute.models import Service  # noqa: PLC0415  as above
+    """As `step`, for many steps: one query, one connection, and nobody waits until they are sent."""
+    alias, woken = current_alias(), list(rows)
+    messages = _wakes(woken)
 
-    hosts = {row.host for row in rows}
-    found = Service.objects.filter(binary="nova-compute", host__in=hosts).values_list("host", "version")
-    old = {host for host, version in found if version < OPS_SINCE}
-    alias = current_alias()
-    messages = [
-        (host_queue(row.host, REQUESTS if row.host in old else row.lane), RUN_STEP, {"step_id": row.pk}) for row in rows
-    ]
+    def in_background() -> None:
+        try:
+            _send_steps(alias, woken, messages)
+        finally:
+            connections[alias].close()
 
     def send() -> None:
-        url = brokers.url(alias)
-        if url and messages:
-            _senders.submit(publish_all, url, messages)
+        if messages and brokers.url(alias):
+            _senders.submit(in_background)
 
     transaction.on_commit(send, using=alias)
+
+
+def send(rows: Collection[Step]) -> list[Step]:
+    """As `steps`, now and in this thread; those whose message went out. Not in a transaction."""
+    woken = list(rows)
+    return _send_steps(current_alias(), woken, _wakes(woken))
 
 
 def call(row: HostCall) -> None:
@@ -95,51 +104,107 @@ def departures(host: str) -> None:
     _after_commit(current_alias(), CONDUCTOR_QUEUE, MIND_DEPARTURES, {"host": host})
 
 
-def schedule(server_id: str) -> None:
-    """Wake a scheduler for this build request, once the global transaction is committed."""
-
-    def send() -> None:
-        publish(settings.BROKER_URL, SCHEDULER_QUEUE, SCHEDULE, {"server_id": server_id})
-
-    transaction.on_commit(send, using="default")
+def schedule(*server_ids: str) -> None:
+    """Wake a scheduler for these build requests, once the global transaction is committed."""
+    transaction.on_commit(lambda: send_requests(server_ids), using="default")
 
 
-def may_be_late(now: datetime) -> Q:
-    """What may be due by `resend_due`: sent some time ago, never, or tomorrow, by a clock that was wrong."""
-    long_ago, ahead = now - timedelta(seconds=settings.RESEND_AFTER), now + timedelta(seconds=AHEAD)
-    return Q(sent_at__isnull=True) | Q(sent_at__lt=long_ago) | Q(sent_at__gt=ahead)
+def send_requests(server_ids: Sequence[str]) -> list[str]:
+    """As `schedule`, now; those whose message went out. Not in a transaction."""
+    from cells.models import BuildRequest  # noqa: PLC0415  as below
+
+    messages: list[Message] = [(SCHEDULER_QUEUE, SCHEDULE, {"server_id": server_id}) for server_id in server_ids]
+    sent = _those(server_ids, publish_all(settings.BROKER_URL, messages))
+    unsent = BuildRequest.objects.filter(pk__in=set(server_ids) - set(sent), lease_until__isnull=True)
+    _mark(len(sent) < len(server_ids), lambda: unsent.update(sent_at=None, sends=0))
+    return sent
 
 
-def resend_due(sent_at: datetime | None, sends: int, now: datetime) -> bool:
-    """Whether a message sent that long ago, that often, should go out again (15 s, 30 s … 10 min).
+def is_due_again(now: datetime) -> Q:
+    """Rows (with `sent_at` and `sends`) whose message goes out again: unsent, or sent 15 s ago, 30 s … 10 min.
 
-    `now` is the database's, which is asked for once a round.
+    `now` is the database's. What was sent tomorrow was sent by a clock that was wrong.
     """
-    if sent_at is None or sent_at > now + timedelta(seconds=AHEAD):
-        return True
-    wait = min(settings.RESEND_AFTER * 2 ** min(sends, 10) / 2, 600)
-    return (now - sent_at).total_seconds() >= wait
+    found = Q(sent_at__isnull=True) | Q(sent_at__gt=now + timedelta(seconds=AHEAD))
+    for sends in range(1, 12):
+        wait = min(settings.RESEND_AFTER * 2.0 ** (sends - 1), LONGEST_WAIT)
+        often = {1: Q(sends__lte=1), 11: Q(sends__gte=11)}.get(sends, Q(sends=sends))
+        found |= often & Q(sent_at__lte=now - timedelta(seconds=wait))
+    return found
 
 
 def publish(broker_url: str, queue: str, name: str, kwargs: dict[str, Any]) -> bool:
     """Send one message; False when the broker is away (the relay sends it again)."""
-    return publish_all(broker_url, [(queue, name, kwargs)])
+    return publish_all(broker_url, [(queue, name, kwargs)]) == [True]
 
 
-def publish_all(broker_url: str, messages: Collection[Message]) -> bool:
-    """Send messages over one connection; False when the broker is away, or goes (the relay sends the rest again)."""
+def publish_all(broker_url: str, messages: Collection[Message]) -> list[bool]:
+    """Send messages in turn; whether each went out. It ends at the first that meets a broker that is away, or goes.
+
+    Without a broker (cell0) nobody is to be woken, and all are as sent.
+    """
     if not broker_url:
-        return False
-    queue = name = ""
-    try:
-        with brokers.producer(broker_url) as producer:
-            for queue, name, kwargs in messages:
+        return [True] * len(messages)
+    went: list[bool] = []
+    end = time.monotonic() + ROUND
+    for queue, name, kwargs in messages:
+        try:
+            with brokers.producer(broker_url) as producer:
                 # A Queue and not its name: a name would be looked up among the queues this process consumes.
                 app.send_task(name, kwargs=kwargs, producer=producer, queue=brokers.queue(queue), retry=False)  # type: ignore[arg-type]
-    except Exception as exc:  # every transport raises its own kinds; none of them may fail the request
-        logger.warning("dispatch.broker_away", queue=queue, message=name, error=type(exc).__name__)
-        return False
-    return True
+            went.append(True)
+        except brokers.Away as why:
+            logger.warning("dispatch.broker_away", queue=queue, message=name, error=str(why))
+            break
+        except brokers.Refused as why:
+            logger.warning("dispatch.refused", queue=queue, message=name, error=str(why))
+            went.append(False)
+        if time.monotonic() > end:
+            break
+    return went
+
+
+def _wake(row: Step, queue: str) -> Message:
+    return queue, RUN_STEP, {"step_id": row.pk}
+
+
+def _wakes(rows: Collection[Step]) -> list[Message]:
+    """The messages for steps, with one query for the versions of all hosts."""
+    from compute.models import Service  # noqa: PLC0415  as above
+
+    hosts = {row.host for row in rows if row.host and row.lane == OPS}
+    found = Service.objects.filter(binary="nova-compute", host__in=hosts).values_list("host", "version")
+    old = {host for host, version in found if version < OPS_SINCE} if hosts else set()
+
+    def queue(row: Step) -> str:
+        return host_queue(row.host, REQUESTS if row.host in old else row.lane) if row.host else CONDUCTOR_QUEUE
+
+    return [_wake(row, queue(row)) for row in rows]
+
+
+def _send_steps(alias: str, rows: Sequence[Step], messages: Sequence[Message]) -> list[Step]:
+    """Those whose message went out. The others are marked: the relay need not wait before it tries them."""
+    from compute.models import Step  # noqa: PLC0415  as above
+
+    sent = _those(rows, publish_all(brokers.url(alias), messages))
+    unsent = Step.objects.using(alias).filter(pk__in={row.pk for row in rows} - {row.pk for row in sent})
+    queued = unsent.filter(state=Step.State.QUEUED)
+    _mark(len(sent) < len(rows), lambda: queued.update(sent_at=None, sends=0))
+    return sent
+
+
+def _those(rows: Sequence[Row], went: Sequence[bool]) -> list[Row]:
+    return [row for row, out in zip(rows, went, strict=False) if out]
+
+
+def _mark(wanted: bool, update: Callable[[], int]) -> None:
+    """A mark that cannot be written costs the row the time until it is due, and its request nothing."""
+    if not wanted:
+        return
+    try:
+        update()
+    except DatabaseError as error:
+        logger.warning("dispatch.not_marked", error=repr(error))
 
 
 def _after_commit(alias: str, queue: str, name: str, kwargs: dict[str, Any]) -> None:

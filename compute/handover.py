@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from django.db import transaction
 from django.db.models import Exists, OuterRef
 
-from cells.context import current_alias
 from compute import actions, dispatch, journal, running
 from compute.models import Step
 
@@ -42,11 +40,9 @@ def mark_unfinished(steps: Collection[int], why: str) -> int:
 
 
 def send_again(host: str) -> int:
-    """Send every queued step of a host again, e.g. when it starts; a message too many does no harm."""
-    steps = list(Step.objects.filter(state=Step.State.QUEUED, host=host).order_by("queued_at", "pk")[:BATCH])
-    for step in steps:
-        dispatch.step(step)
-    return len(steps)
+    """Send every queued step of a host again, e.g. when it starts; how many went out. One too many does no harm."""
+    queued = Step.objects.filter(state=Step.State.QUEUED, host=host)
+    return len(dispatch.send(queued.order_by("queued_at", "pk")[:BATCH]))
 
 
 def send_next(host: str, room: int) -> int:
@@ -55,7 +51,5 @@ def send_next(host: str, room: int) -> int:
     due = journal.is_due()
     waiting = Step.objects.filter(due, ~Exists(busy), host=host, lane=dispatch.REQUESTS, state=Step.State.QUEUED)
     steps = list(waiting.order_by("queued_at", "pk")[:room])
-    with transaction.atomic(using=current_alias()):
-        for step in steps:
-            dispatch.step(step)
+    dispatch.send(steps)
     return len(steps)

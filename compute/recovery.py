@@ -61,23 +61,23 @@ def _names(conductors: QuerySet[Service]) -> list[str]:
 
 
 def relay() -> int:
-    """Send again what stays queued in this cell, ever less often; how many messages went out."""
+    """Send again what stays queued in this cell, ever less often; how many messages went out.
+
+    The round ends where the broker does not take a message. What was not sent stays as due as it was.
+    """
     now = database_clock.read(current_alias())
     for step in Step.objects.filter(_has_waited(now), state=Step.State.WAITING)[:BATCH]:
         with transaction.atomic(using=current_alias()):
             journal.go_on(step)
-    waiting = Step.objects.filter(journal.is_due(), state=Step.State.QUEUED)
-    late_ones = waiting.filter(dispatch.may_be_late(now)).order_by("queued_at", "pk")
-    # Those of a host that is away a long time are many, and not due: they must not hide the others.
-    to_send = [step for step in late_ones if dispatch.resend_due(step.sent_at, step.sends, now)][:BATCH]
-    for step in to_send:
-        Step.objects.filter(pk=step.pk).update(sent_at=now, sends=F("sends") + 1)
-        dispatch.step(step)
     hostcall.sweep()
-    if to_send:
-        metrics.RESENT.inc(len(to_send))
-        logger.info("relay.sent_again", steps=len(to_send))
-    return len(to_send)
+    # Those of a host that is away a long time are many, and not due again: they must not hide the others.
+    late = Step.objects.filter(journal.is_due(), dispatch.is_due_again(now), state=Step.State.QUEUED)
+    sent = [step.pk for step in dispatch.send(late.order_by("queued_at", "pk")[:BATCH])]
+    if sent:
+        late.filter(pk__in=sent).update(sent_at=now, sends=F("sends") + 1)
+        metrics.RESENT.inc(len(sent))
+        logger.info("relay.sent_again", steps=len(sent))
+    return len(sent)
 
 
 def _lead_out_all(strays: Collection[Step], lane: str = "") -> int:
@@ -86,10 +86,10 @@ def _lead_out_all(strays: Collection[Step], lane: str = "") -> int:
     How many were led out; the others are tried again in the next round. Raises what the database raised when no row
     could be led out because it is away.
     """
-    led_out, away = 0, None
+    led_out, away, again = 0, None, []
     for step in strays:
         try:
-            _lead_out(step, lane)
+            again += [step] if _lead_out(step, lane) else []
         except (OperationalError, InterfaceError) as error:  # away; or this row is locked by a process that hangs
             close_old_connections()
             away = error
@@ -97,6 +97,7 @@ def _lead_out_all(strays: Collection[Step], lane: str = "") -> int:
             _mark_failed(step, error)
         else:
             led_out += 1
+    dispatch.send(again)
     if away is not None and not led_out:
         raise away
     return led_out
@@ -118,13 +119,13 @@ def _has_waited(now: datetime) -> Q:
     return Q(not_before__lte=now) | ahead
 
 
-def _lead_out(step: Step, lane: str = "") -> None:
-    """One rule per step: run it again, undo, or end its action with a fault."""
+def _lead_out(step: Step, lane: str = "") -> bool:
+    """One rule per step: run it again (True: it is queued, and to be sent), undo, or end its action with a fault."""
     action = actions.every().get(step.action.key)
     spec = action.find(step.name) if action is not None else None
     if action is None or spec is None:  # written by a newer version than this one
         logger.warning("recovery.unknown_step", step=step.name, action=step.action.key)
-        return
+        return False
     rule = spec.on_restart
     logger.info(
         "recovery.step", step=step.name, server=step.server_id, rule=rule.value,
@@ -134,11 +135,9 @@ def _lead_out(step: Step, lane: str = "") -> None:
     worn_out = step.attempts >= MAX_TRIES  # it may be what kills the worker
     if rule is not OnRestart.RERUN or (worn_out and not action.insists_on(step.name)):
         running.fail_step(action, step, f"the service that ran step '{step.name}' was restarted")
-        return
-    with transaction.atomic(using=current_alias()):
-        mine = Step.objects.filter(pk=step.pk, state=Step.State.RUNNING, token=step.token)
-        step.lane = lane or step.lane
-        due = database_clock.now(PAUSE) if worn_out else None
-        details = f"run again after restart {step.attempts}" if worn_out else "run again after a restart"
-        if mine.update(state=Step.State.QUEUED, lane=step.lane, details=details, not_before=due, **journal.FREE):
-            dispatch.step(step)
+        return False
+    mine = Step.objects.filter(pk=step.pk, state=Step.State.RUNNING, token=step.token)
+    step.lane = lane or step.lane
+    due = database_clock.now(PAUSE) if worn_out else None
+    details = f"run again after restart {step.attempts}" if worn_out else "run again after a restart"
+    return bool(mine.update(state=Step.State.QUEUED, lane=step.lane, details=details, not_before=due, **journal.FREE))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.db import DatabaseError, close_old_connections
 
-from cells import health
+from cells import broker_breakers, health
 from cells.context import target_cell
 from cloud import log
 from compute import emptying, gone, last_known, late_deletes, reclaim, recovery, shelving, unconfirmed
@@ -36,12 +36,13 @@ class Periodic:
     every: float
     work: Callable[[worker.Worker], object]
     due: float = 0.0
-    after_outage: bool = False  # also at once when a cell that was down is back
+    after_outage: bool = False  # also at once when a cell, or a broker, that was down is back
 
 
 def start(me: worker.Worker) -> threading.Thread:
     """Begin to go round."""
     health.when_up(_back.set)
+    broker_breakers.when_up(_back.set)
     thread = threading.Thread(target=_go_round, args=(me, rounds_of(me.role)), name="periodic", daemon=True)
     thread.start()
     return thread
@@ -71,7 +72,7 @@ def rounds_of(role: str) -> list[Periodic]:
         ]
     if role == "conductor":
         rounds = [
-            Periodic("relay", relay, lambda me: recovery.relay()),
+            Periodic("relay", relay, lambda me: recovery.relay(), after_outage=True),
             Periodic("strays", 15, _strays),
             Periodic("dead_conductors", 10, lambda me: recovery.recover_dead_conductors(me.name)),
             Periodic("gone_hosts", relay, lambda me: delete.end_waiting()),

@@ -106,6 +106,7 @@ class Step(CellModel):
                 fields=("server_id",), name="open_steps_of_server",
                 condition=Q(state__in=["queued", "running", "waiting"]),
             ),
+            models.Index(fields=("queued_at",), name="queued_steps", condition=Q(state="queued")),  # the relay
         )
 
     def __str__(self) -> str:

@@ -88,16 +88,17 @@ def free_leases_of(scheduler: str) -> int:
 
 
 def relay() -> int:
-    """Send again every build request whose message or scheduler was lost, or whose cell is back; how many went out."""
+    """Send again every build request whose message or scheduler was lost, or whose cell is back; how many went out.
+
+    The round ends where the broker does not take a message. What was not sent stays as due as it was.
+    """
     now = database_clock.read("default")
-    waiting = _not_in_vain(BuildRequest.objects.filter(BuildRequest.is_free() & dispatch.may_be_late(now)))
-    waiting = waiting.order_by("created_at").defer("instance", "action")
-    to_send = [request for request in waiting if dispatch.resend_due(request.sent_at, request.sends, now)][:BATCH]
-    for request in to_send:
-        BuildRequest.objects.filter(pk=request.pk).update(sent_at=now, sends=F("sends") + 1)
-        dispatch.schedule(request.server_id)
-    metrics.RESENT.inc(len(to_send))
-    return len(to_send)
+    late = _not_in_vain(BuildRequest.objects.filter(BuildRequest.is_free() & dispatch.is_due_again(now)))
+    sent = dispatch.send_requests(list(late.order_by("created_at").values_list("server_id", flat=True)[:BATCH]))
+    if sent:
+        late.filter(pk__in=sent).update(sent_at=now, sends=F("sends") + 1)
+        metrics.RESENT.inc(len(sent))
+    return len(sent)
 
 
 def _not_in_vain(requests: QuerySet[BuildRequest]) -> QuerySet[BuildRequest]:

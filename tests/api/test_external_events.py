@@ -258,7 +258,7 @@ def test_a_host_too_old_for_the_ops_queue_is_told_on_the_other_one(service, cell
 
     told = []
     monkeypatch.setattr(brokers, "url", lambda alias: "redis://nowhere")
-    monkeypatch.setattr(dispatch, "publish_all", lambda url, messages: told.extend(messages))
+    monkeypatch.setattr(dispatch, "publish_all", lambda url, sent: [not told.append(one) for one in sent])
     with target_cell(cells["cell1"]):
         Service.objects.create(binary="nova-compute", host="old", version=1)
     events = [heard(servers.server(cells["cell1"], host=host)) for host in ("old", "new")]
