@@ -14,11 +14,11 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from unfold.admin import ModelAdmin
 from unfold.views import ChangeList
 
 from cells import health, scatter
 from cells.models import Cell
+from cloud.admin_page import ModelPage
 
 NBSP = "\u00a0"  # a duration is one word
 GOOD, BAD, WARN, BUSY, GREY = "success", "danger", "warning", "info", "default"
@@ -103,7 +103,7 @@ class JoinedChangeList(ChangeList):
         self.down = named_down({pk: cell for pk, (cell, _) in down.items()}, {pk: why for pk, (_, why) in down.items()})
 
 
-class ReadOnlyPage(ModelAdmin):
+class ReadOnlyPage(ModelPage):
     """Shows and changes nothing: whatever has a state moves only through its own verbs."""
 
     list_per_page = 50

@@ -28,10 +28,18 @@ class RequestIdMiddleware:
         request.request_id = request_id  # type: ignore[attr-defined]
         log.clear()
         log.bind(request_id=request_id)
-        response = _too_large(request) or self.get_response(request)
+        response = _too_large(request) or _malformed(request) or self.get_response(request)
         response["x-openstack-request-id"] = request_id
         response["x-compute-request-id"] = request_id
         return response
+
+
+def _malformed(request: HttpRequest) -> HttpResponse | None:
+    """PostgreSQL takes a NUL in no text, so none comes further: in no path, and in no query."""
+    if "\0" not in request.path and "%00" not in request.META.get("QUERY_STRING", ""):
+        return None
+    text = "Malformed request URL: it has a NUL character"
+    return JsonResponse({"badRequest": {"code": 400, "message": text}}, status=400)
 
 
 def _too_large(request: HttpRequest) -> HttpResponse | None:

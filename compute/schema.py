@@ -17,6 +17,7 @@ import orjson
 from compute.errors import InvalidInput
 
 NAME = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^(?!\s)[^\x00-\x1f\x7f]*(?<!\s)\Z"}
+TAG = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": r"^[^,/\x00-\x1f\x7f]*\Z"}  # it stands in URLs
 METADATA = {
     "type": "object",
     "patternProperties": {r"^[a-zA-Z0-9-_:. ]{1,255}\Z": {"type": "string", "maxLength": 255}},
@@ -25,8 +26,8 @@ METADATA = {
 BOOLEAN = {"type": ["boolean", "string"], "enum": [
     True, "True", "TRUE", "true", "1", "ON", "On", "on", "YES", "Yes", "yes", "y", "t",
     False, "False", "FALSE", "false", "0", "OFF", "Off", "off", "NO", "No", "no", "n", "f"]}  # fmt: skip
-NON_NEGATIVE = {"type": ["integer", "string"], "pattern": "^[0-9]*$", "minimum": 0, "minLength": 1}
-POSITIVE = {"type": ["integer", "string"], "pattern": "^[0-9]*$", "minimum": 1, "minLength": 1}
+NON_NEGATIVE = {"type": ["integer", "string"], "pattern": r"^[0-9]*\Z", "minimum": 0, "minLength": 1}
+POSITIVE = {"type": ["integer", "string"], "pattern": r"^[0-9]*\Z", "minimum": 1, "minLength": 1}
 UUID = {"type": "string", "pattern": r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\Z"}
 HOSTNAME = {"type": "string", "minLength": 2, "maxLength": 63, "pattern": r"^[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9]\Z"}
 FQDN = {"type": "string", "minLength": 2, "maxLength": 255, "pattern": r"^[a-zA-Z0-9][a-zA-Z0-9-.]*[a-zA-Z0-9]\Z"}

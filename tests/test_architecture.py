@@ -165,6 +165,30 @@ def _is_joined(rule: str, texts: set[str]) -> bool:
     return any((f"{a}:" in texts and b in texts) or (a in texts and f":{b}" in texts) for a, b in halves)
 
 
+def test_no_pattern_ends_with_a_dollar():
+    """In Python `$` also fits before a line break at the end: a number that is checked with it may be "1\\n"."""
+    wrong = [
+        f"{path}:{value.lineno}: {value.value}"
+        for path, module in sources().items()
+        for value in _patterns(module)
+        if isinstance(value.value, str) and value.value.endswith("$") and not value.value.endswith(r"\$")
+    ]
+    assert not wrong
+
+
+def _patterns(module: ast.Module) -> Iterator[ast.Constant]:
+    """What stands behind the key `pattern` of a schema, and in `re.compile`, `re.match` and `re.search`."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Dict):
+            pairs = zip(node.keys, node.values, strict=True)
+            found = [value for key, value in pairs if isinstance(key, ast.Constant) and key.value == "pattern"]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("re.compile", "re.match", "re.search"):
+            found = node.args[:1]
+        else:
+            continue
+        yield from (value for value in found if isinstance(value, ast.Constant))
+
+
 def test_the_import_contracts_are_there():
     linter = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     assert set(linter["root_packages"]) >= set(OURS)

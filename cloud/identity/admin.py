@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.contrib.auth.models import Group
 from django.http import HttpRequest
-from unfold.admin import ModelAdmin, TabularInline
+from unfold.admin import TabularInline
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
+from cloud.admin_page import ModelPage
 from cloud.identity.models import Project, RoleAssignment, User
 
 
@@ -38,7 +41,7 @@ class Roles(TabularInline):
 
 
 @admin.register(User)
-class UserPage(DjangoUserAdmin, ModelAdmin):
+class UserPage(DjangoUserAdmin, ModelPage):
     """Users: their password through Django's own forms."""
 
     form = UserForm
@@ -71,7 +74,7 @@ class UserPage(DjangoUserAdmin, ModelAdmin):
 
 
 @admin.register(Project)
-class ProjectPage(ModelAdmin):
+class ProjectPage(ModelPage):
     """Projects. They are not deleted here: what they own would have no owner."""
 
     list_display = ("name", "id", "enabled", "created_at")
@@ -88,7 +91,7 @@ class ProjectPage(ModelAdmin):
 
 
 @admin.register(RoleAssignment)
-class RoleAssignmentPage(ModelAdmin):
+class RoleAssignmentPage(ModelPage):
     """Who may do what where."""
 
     list_display = ("user", "role", "project")
@@ -97,3 +100,11 @@ class RoleAssignmentPage(ModelAdmin):
     list_select_related = ("user", "project")
     autocomplete_fields = ("user", "project")
     ordering = ("user__name", "project__name", "role")
+
+
+admin.site.unregister(Group)
+
+
+@admin.register(Group)
+class GroupPage(DjangoGroupAdmin, ModelPage):
+    """What several users may do on these pages."""

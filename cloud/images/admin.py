@@ -6,13 +6,13 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
-from unfold.admin import ModelAdmin
 
+from cloud.admin_page import ModelPage
 from cloud.images.models import Image
 
 
 @admin.register(Image)
-class ImagePage(ModelAdmin):
+class ImagePage(ModelPage):
     """Images, read-only."""
 
     list_display = ("name", "id", "status", "visibility", "owner", "disk_format", "size", "created_at")

@@ -45,7 +45,7 @@ READ_ONLY: dict[str, Any] = {
     "locations": {"type": "array", "readOnly": True},
     "stores": _LINK,
 }
-_ID = {"type": "string", "pattern": "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"}
+_ID = {"type": "string", "pattern": r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z"}
 RESERVED = frozenset({"id", *WRITABLE, *READ_ONLY})
 
 CREATE: dict[str, Any] = {

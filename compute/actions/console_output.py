@@ -16,7 +16,7 @@ class ConsoleOutput(ServerAction):
     policy = "os_compute_api:os-console-output"
     body = {
         "type": "object",
-        "properties": {"length": {"type": ["integer", "string", "null"], "pattern": "^-?[0-9]{1,9}\\Z", "minimum": -1}},
+        "properties": {"length": {"type": ["integer", "string", "null"], "pattern": r"^-?[0-9]+\Z", "minimum": -1}},
         "additionalProperties": False,
     }
     minds_lock = False

@@ -7,10 +7,11 @@ from typing import Any
 from django import forms
 from django.conf import settings
 from django.contrib import admin
-from unfold.admin import ModelAdmin, TabularInline
+from unfold.admin import TabularInline
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 
 from cells.admin_look import ReadOnlyPage
+from cloud.admin_page import ModelPage
 from compute.models import Flavor, FlavorAccess, KeyPair, Quota
 
 
@@ -47,7 +48,7 @@ class Access(TabularInline):
 
 
 @admin.register(Flavor)
-class FlavorPage(ModelAdmin):
+class FlavorPage(ModelPage):
     """Sizes on offer. Servers keep a snapshot, so a change here changes no server."""
 
     form = FlavorForm
@@ -73,7 +74,7 @@ class QuotaForm(forms.ModelForm):
 
 
 @admin.register(Quota)
-class QuotaPage(ModelAdmin):
+class QuotaPage(ModelPage):
     """Limits that differ from the default."""
 
     form = QuotaForm

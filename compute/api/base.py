@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import unquote
 
 from django.conf import settings
 from django.http.response import HttpResponseBase
@@ -28,8 +27,6 @@ class ComputeView(APIView):
         super().initial(request, *args, **kwargs)
         if not self.since <= self.version <= self.until:
             raise NotFound
-        if "\0" in unquote(request.get_full_path()):
-            raise BadRequest("Malformed request URL: it has a NUL character")
         mine, url = self.caller.project_id, self.url_project
         if url is not None and url != mine:
             raise BadRequest(

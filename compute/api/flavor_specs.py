@@ -18,7 +18,7 @@ RULE = "os_compute_api:os-flavor-extra-specs:"
 _ONE = {**schema.METADATA, "minProperties": 1, "maxProperties": 1}
 _MANY = closed({"extra_specs": schema.METADATA}, ["extra_specs"])
 _TENANT = closed(
-    {"tenant": {"type": "string", "minLength": 1, "maxLength": 64, "pattern": "^[a-zA-Z0-9-]*$"}}, ["tenant"]
+    {"tenant": {"type": "string", "minLength": 1, "maxLength": 64, "pattern": r"^[a-zA-Z0-9-]*\Z"}}, ["tenant"]
 )
 
 

@@ -26,11 +26,11 @@ _FIELDS = {
     "name": schema.NAME,
     "id": {
         "type": ["string", "number", "null"], "minLength": 1, "maxLength": 255,
-        "pattern": "^(?! )[a-zA-Z0-9. _-]+(?<! )$",
+        "pattern": r"^(?! )[a-zA-Z0-9. _-]+(?<! )\Z",
     },
     **{size: schema.POSITIVE if least else schema.NON_NEGATIVE for size, least in _SIZES.items()},
     "rxtx_factor": {
-        "type": ["number", "string"], "pattern": r"^[0-9]+(\.[0-9]+)?$",
+        "type": ["number", "string"], "pattern": r"^[0-9]+(\.[0-9]+)?\Z",
         "exclusiveMinimum": 0, "maximum": 3.40282e38,
     },
     "os-flavor-access:is_public": schema.BOOLEAN,

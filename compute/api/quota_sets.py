@@ -19,7 +19,7 @@ from compute.models import Quota
 RULE = "os_compute_api:os-quota-sets:"
 NETWORK = {"fixed_ips": -1, "floating_ips": -1, "security_groups": -1, "security_group_rules": -1}
 INJECTED = {"injected_files": 5, "injected_file_content_bytes": 10240, "injected_file_path_bytes": 255}
-_LIMIT = {"type": ["integer", "string"], "pattern": "^-?[0-9]+$", "minimum": -1, "maximum": LARGEST}
+_LIMIT = {"type": ["integer", "string"], "pattern": r"^-?[0-9]+\Z", "minimum": -1, "maximum": LARGEST}
 
 
 class QuotaSetView(ComputeView):

@@ -19,7 +19,6 @@ from compute.models import Flavor, Instance, ServerGroup, Service
 from compute.models.host import COMPUTE
 
 _TEXT = {"type": "string"}
-_TAG = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": r"^[^,/]*\Z"}
 _LIST = {"type": "array"}
 _SERVERS = {"oneOf": [schema.UUID, {"type": "array", "items": schema.UUID, "uniqueItems": True}]}
 _HINTS = {
@@ -54,7 +53,7 @@ _ALWAYS: dict[str, Any] = {
 }
 _SINCE: list[tuple[Version, dict[str, Any]]] = [
     ((2, 19), {"description": {"type": ["string", "null"], "maxLength": 255}}),
-    ((2, 52), {"tags": {"type": "array", "maxItems": 50, "items": _TAG}}),
+    ((2, 52), {"tags": {"type": "array", "maxItems": 50, "items": schema.TAG}}),
     ((2, 63), {"trusted_image_certificates": {"type": ["array", "null"], "maxItems": 50, "items": _TEXT}}),
     ((2, 74), {"host": {"type": "string", "minLength": 1, "maxLength": 255},
                "hypervisor_hostname": {"type": "string", "minLength": 1, "maxLength": 255}}),

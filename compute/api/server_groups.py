@@ -77,7 +77,7 @@ class ServerGroupView(ComputeView):
         return group
 
 
-_NUMBER = {"type": "string", "pattern": "^[0-9]+$"}
+_NUMBER = {"type": "string", "pattern": r"^[0-9]+\Z"}
 _RULES = closed({"max_server_per_host": schema.POSITIVE})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 from django.db import transaction
 from django.utils import timezone
@@ -126,7 +127,7 @@ class TagView(ComputeView):
 
     def put(self, request: Request, server_id: str, tag: str) -> Response:
         """201 when it is new, 204 when not."""
-        schema.check({"tag": tag}, {"properties": {"tag": TAG}})
+        schema.check({"tag": tag}, {"properties": {"tag": schema.TAG}})
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:os-server-tags:update", instance.project_id)
             _refuse_state(instance, "update tags")
@@ -137,7 +138,7 @@ class TagView(ComputeView):
                 if len(row.tag_list) >= MAX_TAGS:
                     raise BadRequest(f"The number of tags exceeded the per-server limit {MAX_TAGS}")
                 change(row, tags=Instance.join_tags([*row.tag_list, tag]))
-            return Response(status=201, headers={"Location": link(f"/servers/{server_id}/tags/{tag}")})
+            return Response(status=201, headers={"Location": link(f"/servers/{server_id}/tags/{quote(tag)}")})
 
     def delete(self, request: Request, server_id: str, tag: str) -> Response:
         """404 when it is not there."""
@@ -170,8 +171,7 @@ class AddressesView(ComputeView):
 
 
 MAX_TAGS = 50
-TAG = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": r"^[^,/]*\Z"}
-TAGS = {"type": "array", "items": TAG, "maxItems": MAX_TAGS}
+TAGS = {"type": "array", "items": schema.TAG, "maxItems": MAX_TAGS}
 
 
 def replace(view: ComputeView, instance: Instance, new: dict[str, str], *, merge: bool) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
@@ -319,3 +319,36 @@ def test_no_query_of_a_list_is_a_500(api, admin, query, minor):
     told = "&".join(f"{quote(name)}={quote(value)}" for name, value in query)
     for client in (api, admin):
         assert client.get(f"/servers/detail?{told}", version=f"2.{minor}").status_code < 500
+
+
+@pytest.mark.parametrize("tag", ["a\r\nX-Evil: 1", "\n", "a\x7fb"], ids=repr)
+def test_a_tag_with_a_line_break_in_its_path_is_400_and_not_kept(tag, api, cells):
+    path = f"/servers/{server(cells['cell1'])}/tags"
+    said = fault(api.put(f"{path}/{quote(tag)}"), 400, "badRequest")
+    assert said.startswith("Invalid input for field/attribute tag.")
+    fault(api.send("put", path, {"tags": [tag]}), 400, "badRequest")
+    assert api.get(path).json() == {"tags": []}
+
+
+def test_a_tag_of_any_other_letters_has_a_location_that_leads_to_it(api, cells):
+    path = f"/servers/{server(cells['cell1'])}/tags"
+    made = api.put(f"{path}/{quote('日本 ü?')}")
+    assert made.status_code == 201
+    assert made["Location"].endswith(f"{path}/%E6%97%A5%E6%9C%AC%20%C3%BC%3F")
+    assert api.get(urlsplit(made["Location"]).path).status_code == 204
+
+
+@pytest.mark.parametrize("wrong", ["\n", "1\n", "-1\n"], ids=repr)
+def test_a_number_with_a_line_break_is_400(wrong, admin, api, cloud):
+    for field in ("min_count", "max_count"):
+        said = fault(api.send("post", "/servers", cloud.body(**{field: wrong})), 400, "badRequest")
+        assert said.startswith(f"Invalid input for field/attribute {field}.")
+    for field in ("ram", "vcpus", "disk", "swap", "OS-FLV-EXT-DATA:ephemeral", "rxtx_factor", "id"):
+        flavor = {"name": "f", "ram": 1, "vcpus": 1, "disk": 1} | {field: wrong}
+        said = fault(admin.send("post", "/flavors", {"flavor": flavor}), 400, "badRequest")
+        assert said.startswith(f"Invalid input for field/attribute {field}.")
+    server_id = cloud.boot(api)
+    for body in ({"createBackup": {"name": "b", "backup_type": "daily", "rotation": wrong}},
+                 {"os-getConsoleOutput": {"length": wrong}}):  # fmt: skip
+        fault(admin.send("post", f"/servers/{server_id}/action", body), 400, "badRequest")
+    fault(admin.send("put", f"/os-quota-sets/{PROJECT}", {"quota_set": {"cores": wrong}}), 400, "badRequest")
