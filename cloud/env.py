@@ -124,6 +124,7 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_LIBVIRT_MIGRATION_URI", str, "", "This host's libvirt daemon as other hosts reach it, e.g. qemu+tls://host1/system; default: STILLWATER_LIBVIRT_URI."),
         V("STILLWATER_MIGRATION_ADDRESS", str, "", "Where this host takes memory and disks of servers that come to it; default: as its libvirt is set up."),
         V("STILLWATER_MIGRATION_BANDWIDTH", int, 0, "MiB/s of each server that leaves this host, its memory and its disk; 0 = as fast as it goes."),
+        V("STILLWATER_LIBVIRT_OPEN_NETWORK", bool, default=False, meaning="Servers with networks: auto reach out through QEMU's user network, and with it every port of this host, its loopback too. Only where a firewall keeps QEMU's user from them."),
         V("STILLWATER_HOST_SLOTS", int, 8, "Steps a host runs at the same time."),
         V("STILLWATER_CONDUCTOR_SLOTS", int, 4, "Steps a conductor runs at the same time."),
         V("STILLWATER_IRONIC_URL", str, "", "Ironic's API, for a host of bare metal, e.g. http://ironic:6385; default: where STILLWATER_IRONIC_CLOUD says."),

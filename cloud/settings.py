@@ -188,6 +188,7 @@ LIBVIRT_OPTIONS = {
     "migration_uri": env.get("STILLWATER_LIBVIRT_MIGRATION_URI"),
     "migration_address": env.get("STILLWATER_MIGRATION_ADDRESS"),
     "migration_bandwidth": env.get("STILLWATER_MIGRATION_BANDWIDTH"),
+    "open_network": env.get("STILLWATER_LIBVIRT_OPEN_NETWORK"),
 }
 IRONIC_OPTIONS = {
     "hostname": HOST,

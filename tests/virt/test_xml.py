@@ -41,10 +41,13 @@ GUEST = Guest(
 )
 
 
-def definition(guest: Guest = GUEST, virt_type: str = "qemu") -> str:
+MAC = "52:54:00:12:34:56"
+
+
+def definition(guest: Guest = GUEST, virt_type: str = "qemu", **options: bool) -> str:
     folder = Path("/guests/with space & <more>")
     return xml.domain_xml(
-        guest, disk=folder / "disk.qcow2", console=folder / "console.log", virt_type=virt_type
+        guest, disk=folder / "disk.qcow2", console=folder / "console.log", virt_type=virt_type, **options
     )
 
 
@@ -75,11 +78,22 @@ def test_kvm_shows_the_hosts_cpu():
     assert root.find("cpu").get("mode") == "host-model"
 
 
-def test_user_networking_is_an_interface():
-    guest = replace(GUEST, network="user", mac_address="52:54:00:12:34:56")
-    interface = ET.fromstring(definition(guest)).find("devices/interface")
+def test_a_network_card_is_on_a_network_that_carries_nothing():
+    root = ET.fromstring(definition(replace(GUEST, network="user", mac_address=MAC)))
+    assert root.find("devices/interface") is None
+    said = [arg.get("value") for arg in root.find(f"{{{xml.QEMU_NAMESPACE}}}commandline")]
+    assert said[:3] == ["-netdev", "user,id=stillwater0,restrict=on,ipv6=off", "-device"]
+    assert said[3] == f"virtio-net-pci,netdev=stillwater0,bus=pci.0,addr=0x1e,mac={MAC}"
+    for address in ("", f"{MAC},romfile=/etc/shadow"):
+        assert ",mac=" not in definition(replace(GUEST, network="user", mac_address=address))
+
+
+def test_an_open_network_is_libvirts_own():
+    interface = ET.fromstring(definition(replace(GUEST, network="user", mac_address=MAC), open_network=True)).find(
+        "devices/interface"
+    )
     assert interface.get("type") == "user"
-    assert interface.find("mac").get("address") == "52:54:00:12:34:56"
+    assert interface.find("mac").get("address") == MAC
     with pytest.raises(VirtError):
         definition(replace(GUEST, network="bridge"))
 

@@ -55,6 +55,7 @@ class LibvirtDriver(Ending, Moving, rescue.Rescue, Driver):
         migration_uri: str = "",
         migration_address: str = "",
         migration_bandwidth: int = 0,
+        open_network: bool = False,
     ) -> None:
         """`hostname` "" is what libvirt says; QEMU must be able to read `state_dir` and `guests_dir`.
 
@@ -72,7 +73,7 @@ class LibvirtDriver(Ending, Moving, rescue.Rescue, Driver):
         self._images = disk.ImageCache(images)
         self._virt_type = choose_virt_type(virt_type)
         self._disk_cache = disk.cache_mode(self._guests)
-        self._hostname, self._host_ip = hostname, host_ip
+        self._hostname, self._host_ip, self._open_network = hostname, host_ip, open_network
         self._watchers: list[Callable[[GuestEvent], None]] = []
         self._bells = Bells()
         self._locks = Locks(self._state / "locks")
@@ -238,6 +239,7 @@ class LibvirtDriver(Ending, Moving, rescue.Rescue, Driver):
             disk_cache=self._disk_cache,
             reboot_mark=self._mark_of(guest.uuid) if mark is None else mark,
             rescue=rescue.disk_in_use(files),
+            open_network=self._open_network,
         )
         with translated():
             files.trim_console()
