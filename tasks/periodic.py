@@ -78,7 +78,7 @@ def rounds_of(role: str) -> list[Periodic]:
             Periodic("gone_hosts", relay, lambda me: delete.end_waiting()),
             Periodic("departures", relay, lambda me: emptying.go_round()),
             Periodic("last_known", relay, lambda me: last_known.sweep(me.cell_id)),
-            Periodic("heard_events", 60, lambda me: heard.forget()),
+            Periodic("heard_events", heard.EVERY, lambda me: heard.forget()),
         ]
         if settings.RECLAIM_INSTANCE_INTERVAL > 0:
             rounds.append(Periodic("reclaim", 15, lambda me: reclaim.reclaim()))

@@ -7,13 +7,14 @@ from datetime import timedelta
 
 import pytest
 import structlog
+from django.db import connections
 from django.utils import timezone
 
 from cells.context import target_cell
 from compute import actions
 from compute.external_events import heard
 from compute.lifecycle import Run
-from compute.models import InstanceAction
+from compute.models import InstanceAction, Step
 from compute.virt.base import NotSupported
 from tests.flow import stories
 
@@ -95,3 +96,57 @@ def test_they_do_not_pile_up(api, admin, cloud):
         assert [one.params["event"]["tag"] for one in InstanceAction.objects.filter(key="HearEvent")] == ["waits"]
     cloud.work()
     stories.settled(cloud)
+
+
+# -- rows that are removed
+
+
+def test_the_table_of_events_does_not_grow_for_ever_when_25_come_each_second(cells):
+    """It grew by five hundred rows a minute: one batch of a thousand was removed in each."""
+    a_minute = 60 * 25
+    with target_cell(cells["cell1"]):
+        for _ in range(2):
+            heard_long_ago(a_minute)
+            for _ in range(int(60 / heard.EVERY)):
+                heard.forget()
+            assert InstanceAction.objects.count() == 0
+            assert Step.objects.count() == 0
+
+
+def test_a_round_of_removals_ends_in_time_and_the_next_one_goes_on(cells, monkeypatch):
+    monkeypatch.setattr(heard, "SECONDS", 0)
+    with target_cell(cells["cell1"]):
+        heard_long_ago(heard.BATCH + 1)
+        assert heard.forget() == heard.BATCH
+        assert heard.forget() == 1
+        assert heard.forget() == 0
+
+
+def test_rows_to_be_removed_are_found_by_an_index_and_not_by_reading_all_that_are_kept(cells):
+    with target_cell(cells["cell1"]) as alias:
+        heard_long_ago(50)
+        if connections[alias].vendor == "sqlite":  # PostgreSQL reads a small table as it is
+            plan = events_of_long_ago().explain()
+            assert "USING INDEX heard_events" in plan or "USING COVERING INDEX heard_events" in plan, plan
+
+
+def events_of_long_ago():
+    old = timezone.now() - heard.KEPT
+    return InstanceAction.objects.filter(key="HearEvent", finished_at__lt=old).order_by("finished_at")[:10]
+
+
+def heard_long_ago(count):
+    """Events that were heard a while ago, each by one host."""
+    then = timezone.now() - heard.KEPT - timedelta(minutes=1)
+    actions_of = InstanceAction.objects.bulk_create(
+        InstanceAction(
+            server_id="s", action="hear_event", key="HearEvent", request_id="r", user_id="u", project_id="p",
+            started_at=then, updated_at=then, finished_at=then,
+        )
+        for _ in range(count)
+    )  # fmt: skip
+    Step.objects.bulk_create(
+        Step(action=action, server_id="s", name="hear", event="e", host="h", lane="ops", state="done",
+             queued_at=then, started_at=then, finished_at=then)
+        for action in actions_of
+    )  # fmt: skip
