@@ -13,11 +13,13 @@ from pathlib import Path
 from uuid import uuid4
 
 from django.core.management import call_command
+from django.db import connections
 
 from bench import rows
 from bench.place import PROJECT, ROOT
 from cells.context import target_cell
 from cells.models import Cell
+from cells.sqlite.base import create_file
 from cloud.identity import tokens
 from cloud.identity.models import Project, RoleAssignment, User
 
@@ -45,7 +47,9 @@ def make_cells(state: Path, count: int, servers: int) -> None:
 
 
 def migrate(alias: str) -> None:
-    """Make the tables of a database."""
+    """Make the tables of a database, and its file when it is one."""
+    if connections[alias].vendor == "sqlite":
+        create_file(str(connections[alias].settings_dict["NAME"]))
     call_command("migrate", database=alias, verbosity=0, interactive=False)
 
 

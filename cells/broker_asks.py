@@ -13,8 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from cells.scatter import LATE
-
+LATE = "did not answer in time"
 T = TypeVar("T")
 _executor = ThreadPoolExecutor(64, thread_name_prefix="broker")
 _asked: dict[tuple[str, str], Future[Any]] = {}  # by URL and kind of question

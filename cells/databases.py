@@ -7,7 +7,7 @@ import threading
 from django.db import connections
 
 from cells.models import Cell
-from cells.urls import config
+from cells.urls import cell_config
 
 _lock = threading.Lock()
 _IDENTITY = ("ENGINE", "NAME", "HOST", "PORT", "USER", "PASSWORD")
@@ -21,7 +21,7 @@ def register(cell: Cell) -> str:
 def register_url(alias: str, url: str) -> str:
     """As `register`, for a process that knows its cell by its environment alone."""
     known = connections.databases.get(alias)
-    wanted = config(url)
+    wanted = cell_config(url)
     if known is not None and all((known.get(k) or "") == (wanted.get(k) or "") for k in _IDENTITY):
         if connections[alias].settings_dict is not known:  # another thread followed a changed URL
             _forget_connection(alias)

@@ -19,6 +19,7 @@ class Line:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._wrapper: Any = None
+        self.is_cut = False
 
     def open(self, alias: str) -> None:
         """This thread's connection to a database is the one, from now on."""
@@ -41,15 +42,19 @@ class Line:
             connection = getattr(self._wrapper, "connection", None)
             if connection is None or self._wrapper.vendor != "postgresql":
                 return
+            self.is_cut = True
             # suppressed: it is closed this very moment
             with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as line:
                 line.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
-def cut_after(alias: str, seconds: float) -> Iterator[None]:
-    """This thread's questions to a database end by then, with an OperationalError where they do not by themselves."""
-    line = Line()
+def cut_after(alias: str, seconds: float, line: Line | None = None) -> Iterator[None]:
+    """This thread's questions to a database end by then, with an OperationalError where they do not by themselves.
+
+    `line` says afterwards whether they were ended.
+    """
+    line = line or Line()
     line.open(alias)
     _watch(line, time.monotonic() + seconds)
     try:

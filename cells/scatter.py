@@ -7,7 +7,6 @@ failed is remembered (`cells.health`) and answers DOWN at once until then.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import traceback
@@ -20,9 +19,9 @@ from typing import Any, Generic, TypeVar
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import InterfaceError, OperationalError, ProgrammingError, connections
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
-from cells import health
+from cells import health, reasons
 from cells.context import register, target_cell
 from cells.lines import Line, cut_after
 from cells.models import Cell
@@ -32,8 +31,7 @@ from cloud import turns
 T = TypeVar("T")
 DATABASE_AWAY = (OperationalError, InterfaceError, BadDatabaseUrl, ImproperlyConfigured)
 AWAY = (*DATABASE_AWAY, OSError)
-UNDEFINED_TABLE = "42P01"  # PostgreSQL: between cell_create and cell_migrate
-LATE, BUSY = "did not answer in time", "this process is too busy to ask it"
+LATE, BUSY = reasons.SILENT, "this process is too busy to ask it"
 THREADS_PER_CELL = 4
 NEWS_EVERY = 0.05  # seconds between two looks at what other processes know of the cells that are waited for
 QUIET = 0.03  # seconds in which no cell says anything: then other requests have their turn, and this one what it can do
@@ -118,16 +116,26 @@ def to_change(cell: Cell) -> Iterator[str]:
     What hangs is cut off. A cell that fails is remembered as down, and what its database said is raised
     (DATABASE_AWAY): a commit may have been done all the same.
     """
+    line = Line()
     try:
-        with target_cell(cell) as alias, cut_after(alias, SECONDS_TO_CHANGE):
+        with target_cell(cell) as alias, cut_after(alias, SECONDS_TO_CHANGE, line):
             yield alias
     except DATABASE_AWAY as exc:
-        connection = connections[cell.alias] if cell.alias in connections.databases else None
-        if connection is None or connection.errors_occurred:  # or it was the global database's failure
-            health.seen_down(cell.id, type(exc).__name__)
-        if connection is not None:
-            connection.close()
+        _failed(cell, LATE if line.is_cut else reasons.of(exc))
         raise
+    except DatabaseError as exc:
+        if not reasons.is_away(exc):
+            raise
+        _failed(cell, reasons.of(exc))
+        raise OperationalError(str(exc)) from exc.__cause__
+
+
+def _failed(cell: Cell, reason: str) -> None:
+    connection = connections[cell.alias] if cell.alias in connections.databases else None
+    if connection is None or connection.errors_occurred:  # or it was the global database's failure
+        health.seen_down(cell.id, reason)
+    if connection is not None:
+        connection.close()
 
 
 def _ask_all(
@@ -142,7 +150,7 @@ def _ask_all(
     waiting: list[_Question[T]] = []
     for cell in cells:
         line = Line()
-        future = _pool(cell.id).submit(_ask_one, cell, ask, line)
+        future = _pool(cell.id).submit(_ask_one, cell, ask, line, anew=is_look)
         waiting.append(_Question(cell.id, future, line, _next_given_up(cell.id), is_look))
     is_soon = _have_all_said([question.future for question in waiting], end)
     with nullcontext() if is_soon else _others_turn():
@@ -191,7 +199,7 @@ def _collect(question: _Question[T], end: float, result: Gathered[T]) -> None:
         if not is_busy:
             _give_up(cell_id)
     except AWAY as exc:
-        result.down[cell_id] = Down(type(exc).__name__)
+        result.down[cell_id] = Down(reasons.of(exc))
 
 
 def _wait_for_one(questions: list[_Question[T]], end: float) -> None:
@@ -215,9 +223,11 @@ def _give_up(cell_id: str) -> None:
         told.set_result(None)
 
 
-def _ask_one(cell: Cell, ask: Callable[[Cell], T], line: Line) -> T:
+def _ask_one(cell: Cell, ask: Callable[[Cell], T], line: Line, *, anew: bool) -> T:
+    """`anew`: over a new connection. An old one may work on where none is let in any more."""
     alias = register(cell)
-    _must_be_there(alias)
+    if anew:
+        connections[alias].close()
     connections[alias].close_if_unusable_or_obsolete()
     line.open(alias)
     try:
@@ -227,10 +237,11 @@ def _ask_one(cell: Cell, ask: Callable[[Cell], T], line: Line) -> T:
         connections[alias].close()
         _drop_sockets(exc)
         raise
-    except ProgrammingError as exc:
-        if getattr(exc.__cause__, "sqlstate", "") == UNDEFINED_TABLE:
-            raise OperationalError("the cell has no tables yet: run cell_migrate") from exc
-        raise
+    except DatabaseError as exc:
+        if not reasons.is_away(exc):
+            raise
+        connections[alias].close()
+        raise OperationalError(str(exc)) from exc.__cause__
     finally:
         line.close()
 
@@ -241,15 +252,6 @@ def _drop_sockets(failed: BaseException) -> None:
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__
-
-
-def _must_be_there(alias: str) -> None:
-    """SQLite would make an empty database, and somebody may put the lost one back."""
-    wrapper = connections[alias]
-    name = str(wrapper.settings_dict["NAME"])
-    if wrapper.vendor == "sqlite" and name.startswith("/") and not os.path.exists(name):
-        wrapper.close()
-        raise OperationalError("the file of the cell's database is missing")
 
 
 def _pool(cell_id: str) -> ThreadPoolExecutor:

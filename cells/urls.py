@@ -6,6 +6,7 @@ from typing import Any
 
 import environ
 
+SQLITE = "django.db.backends.sqlite3"
 SQLITE_PRAGMAS = (
     "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-64000; "
     "PRAGMA mmap_size=134217728; PRAGMA busy_timeout=10000;"
@@ -28,7 +29,7 @@ def config(url: str, timeout: float = 2.0) -> dict[str, Any]:
     except Exception as exc:  # environ raises whatever urlsplit or int() does
         raise BadDatabaseUrl("not a database URL") from exc
     engine, asked = settings.get("ENGINE", ""), settings.get("OPTIONS", {})
-    if engine == "django.db.backends.sqlite3":
+    if engine == SQLITE:
         settings["OPTIONS"] = {
             "transaction_mode": "IMMEDIATE",  # a DEFERRED one that upgrades fails at once
             "timeout": 10,
@@ -48,4 +49,12 @@ def config(url: str, timeout: float = 2.0) -> dict[str, Any]:
         raise BadDatabaseUrl("use sqlite:////path/to/file or postgresql://user:password@host/name")
     settings["OPTIONS"] |= asked  # e.g. ?sslmode=verify-full
     settings.setdefault("CONN_MAX_AGE", 60)
+    return settings
+
+
+def cell_config(url: str) -> dict[str, Any]:
+    """As `config`, for a cell: by a backend that creates no file, and notices one that was moved away."""
+    settings = config(url)
+    if settings["ENGINE"] == SQLITE:
+        settings["ENGINE"] = "cells.sqlite"
     return settings

@@ -17,7 +17,7 @@ from django.db import Error, close_old_connections
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from cells import database_clock
+from cells import database_clock, reasons
 from cells.context import target_cell
 from cells.lines import cut_after
 from cloud import log
@@ -177,7 +177,7 @@ def _beat_for_ever(
             return
         except Error as error:
             if not failing:
-                logger.warning("heartbeat.database_away", error=repr(error))
+                logger.warning("heartbeat.database_away", reason=reasons.of(error), error=repr(error))
             failing = True
         retry = settings.CELL_RETRY_INTERVAL if failing else settings.REPORT_INTERVAL
         _now.wait(min(settings.REPORT_INTERVAL, retry))

@@ -7,6 +7,7 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 _state = tempfile.mkdtemp(prefix="stillwater-test-")
@@ -20,7 +21,7 @@ os.environ.setdefault("STILLWATER_LOG_LEVEL", "WARNING")
 for _name in ("STILLWATER_ENV_FILE", "STILLWATER_DATABASE_URL"):
     os.environ.pop(_name, None)
 
-from cells.urls import config  # noqa: E402  the environment has to be set first
+from cells.urls import cell_config, config  # noqa: E402  the environment has to be set first
 from cloud.settings import *  # noqa: E402, F403
 
 CELLS = {
@@ -31,14 +32,14 @@ CELLS = {
 _server = os.environ.get("STILLWATER_TEST_DATABASE_URL", "")
 
 
-def _database(name: str) -> dict:
+def _database(name: str, settings_of: Callable[[str], dict] = cell_config) -> dict:
     if _server:
-        return config(f"{_server.rstrip('/')}/{name}")
+        return settings_of(f"{_server.rstrip('/')}/{name}")
     path = Path(_state) / f"{name}.sqlite3"
-    return config(f"sqlite:///{path}") | {"TEST": {"NAME": str(path)}}
+    return settings_of(f"sqlite:///{path}") | {"TEST": {"NAME": str(path)}}
 
 
-DATABASES = {"default": _database("stillwater")} | {
+DATABASES = {"default": _database("stillwater", config)} | {
     f"cell:{uuid}": _database(f"stillwater_{name}") for name, uuid in CELLS.items()
 }
 INSTALLED_APPS = [*INSTALLED_APPS, "tests"]  # noqa: F405  for its own `flush`

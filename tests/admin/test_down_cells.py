@@ -50,10 +50,10 @@ def test_every_page_is_there_and_those_that_ask_cells_name_the_one_that_is_down(
     shown = text(browser, reverse(f"admin:{name}"))
     assert EVIL not in shown
     if page in ASK_CELLS - {"index"}:
-        assert re.search(r"Cell lost does not answer \(OperationalError, for [^)]+\)", shown)
+        assert re.search(r"Cell lost does not answer \(missing: there is no such file, for [^)]+\)", shown)
     if page in ("index", "cells_cell"):
         assert "▼ down" in shown
-        assert "OperationalError, for" in shown
+        assert "missing: there is no such file, for" in shown
 
 
 def test_a_cell_that_takes_calls_and_says_nothing_is_called_once_by_all_pages_together(browser, cells, settings):
@@ -66,7 +66,8 @@ def test_a_cell_that_takes_calls_and_says_nothing_is_called_once_by_all_pages_to
         HostMapping.objects.create(host="h9", cell=silent)
         for page in ("index", *(f"{one}_changelist" for one in LISTS), *CUSTOM):
             text(browser, reverse(f"admin:{page}"))
-        assert "Cell silent does not answer (did not answer in time)" in text(browser, f"{SERVERS}{GONE}/change/")
+        shown = text(browser, f"{SERVERS}{GONE}/change/")
+        assert "Cell silent does not answer (silent: did not answer in time)" in shown
         server.settimeout(0)
         calls = 0
         with suppress(BlockingIOError):
@@ -86,7 +87,7 @@ def test_the_page_of_each_record_is_there(browser, wounded, model):
 
 def test_the_page_of_a_service_of_the_down_cell_says_what_it_does_not_know(browser, wounded):
     shown = text(browser, reverse("admin:service", args=(wounded.pk, GONE)))
-    assert "Cell lost does not answer (OperationalError)" in shown
+    assert "Cell lost does not answer (missing: there is no such file)" in shown
 
 
 def test_the_page_of_an_unknown_server_shows_what_it_was_and_that_this_is_not_what_it_is(browser, wounded):

@@ -65,7 +65,7 @@ def test_a_server_of_a_lost_cell_is_unknown_since_then(browser, cells, lost):
     assert known in page
     assert "▶ active" in page.lower()
     assert "? UNKNOWN" in page
-    assert "cell lost: OperationalError" in page
+    assert "cell lost: missing: there is no such file" in page
     one = text(browser, f"{SERVERS}{GONE}/change/")
     assert "? UNKNOWN" in one
     assert "Cell lost does not answer" in one
@@ -161,8 +161,9 @@ def test_the_page_of_cells_says_what_is_in_each_and_how_quickly_it_answers(brows
     assert " ms" in page
     one = text(browser, f"{CELLS}{lost.pk}/change/")
     assert "3 servers show as UNKNOWN" in one
-    assert "(OperationalError): no request asks. Look number" in one
-    assert re.search(r"\d\d UTC: down for \d+\xa0s \(OperationalError\)\. Seen by .*manage on .*, pid \d+", one)
+    assert "(missing: there is no such file): no request asks. Look number" in one
+    ours = r"\d\d UTC: down for \d+\xa0s \(missing: there is no such file\)\. Seen by .*manage on .*, pid \d+"
+    assert re.search(ours, one)
     fine = text(browser, f"{CELLS}{cells['cell1'].pk}/change/")
     assert "closed: every request asks the cell" in fine
 

@@ -9,6 +9,7 @@ from django.db import connections
 
 from cells.context import target_cell
 from cells.models import Cell, InstanceMapping, LateEvent
+from cells.sqlite.base import create_file
 from compute.external_events import record
 from compute.models import InstanceAction, Service, Step
 from tests.api import servers
@@ -203,6 +204,7 @@ def ten_cells(cells, down_cell, tmp_path):
         if number:
             shutil.copy(template, file)
         else:
+            create_file(str(file))
             with target_cell(cell) as alias:
                 call_command("migrate", database=alias, verbosity=0, interactive=False)
             connections[alias].close()

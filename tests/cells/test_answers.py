@@ -20,9 +20,9 @@ def test_every_cell_says_how_quickly_it_answers_or_why_not(cells, lost):
     assert 0 < said[cells["cell1"].id].database.seconds < 2
     assert said[cells["cell1"].id].broker.trouble
     assert said[cells["cell1"].id].outage is None
-    assert said[lost.id].database.text == "OperationalError"
+    assert said[lost.id].database.text == "missing: there is no such file"
     assert said[lost.id].broker.seconds is not None  # in memory
-    assert said[lost.id].outage.reason == "OperationalError"
+    assert said[lost.id].outage.reason == "missing: there is no such file"
     assert said[cells["cell0"].id].broker.text == "-"
 
 
@@ -43,8 +43,8 @@ def test_a_broker_that_says_nothing_is_late_and_holds_one_thread(cells, settings
 def test_the_list_of_cells_has_their_health_and_names_the_one_that_is_down(run, cells, lost):
     rows = {row["name"]: row for row in json.loads(run("cell_list", "--json").out)}
     assert rows["cell1"]["database"].endswith("ms")
-    assert rows["lost"]["database"] == "OperationalError"
+    assert rows["lost"]["database"] == "missing: there is no such file"
     assert health.known_down(lost.id)
     table = run("cell_list").out.splitlines()
     assert table[0].split()[:4] == ["NAME", "UUID", "DATABASE", "BROKER"]
-    assert any(line.startswith("lost") and "OperationalError" in line for line in table)
+    assert any(line.startswith("lost") and "missing: there is no such file" in line for line in table)

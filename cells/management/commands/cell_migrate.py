@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.exceptions import InconsistentMigrationHistory
 
 from cells.context import register
@@ -14,15 +16,17 @@ from cells.management import arguments
 from cells.management.tables import print_table
 from cells.models import Cell
 from cells.scatter import AWAY
+from cells.sqlite.base import create_file
 
 FAILURES = (*AWAY, DatabaseError, InconsistentMigrationHistory, CommandError)
 
 
 class Command(BaseCommand):
-    """One `migrate` per cell; a cell that is down does not hold up the others."""
+    """One `migrate` per cell; a cell that is down does not hold up the others. Makes the file of a new SQLite cell."""
 
     help = (
         "Run migrate on every cell's database, or on one. A cell that fails does not hold up the others. "
+        "Nothing else creates a cell's SQLite file, and that of a cell with hosts or servers only with --new-file. "
         "Exit codes: 0 all done; 1 no such cell, or at least one failed."
     )
 
@@ -30,23 +34,38 @@ class Command(BaseCommand):
         """All cells by default."""
         arguments.add_uuid(parser, "Only the cell with this UUID.")
         parser.add_argument("--name", default="", help="Only the cell with this name.")
+        parser.add_argument(
+            "--new-file", action="store_true",
+            help="Make the SQLite file that is missing also of a cell that has hosts or servers: its records are lost.",
+        )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
         """One after the other: a schema is changed once, carefully."""
         cells = arguments.chosen_cells(self, options["uuid"], options["name"])
-        rows = [{"cell": cell.name, "result": self._migrate(cell, options["verbosity"])} for cell in cells]
+        rows = [{"cell": cell.name, "result": self._migrate(cell, options)} for cell in cells]
         print_table(self, ("cell", "result"), rows)
         failed = [row["cell"] for row in rows if row["result"] != "up to date"]
         if failed:
             arguments.end(self, 1, f"Not migrated: {', '.join(failed)}.")
 
-    def _migrate(self, cell: Cell, verbosity: int) -> str:
+    def _migrate(self, cell: Cell, options: dict[str, Any]) -> str:
         try:
             alias = register(cell)
-            quieter = max(0, verbosity - 1)
+            _make_file(cell, connections[alias], anew=options["new_file"])
+            quieter = max(0, options["verbosity"] - 1)
             call_command("migrate", database=alias, interactive=False, verbosity=quieter, stdout=self.stdout)
             connections[alias].close()
         except FAILURES as exc:
             text = str(exc).strip()
             return f"failed: {text.splitlines()[0] if text else type(exc).__name__}"
         return "up to date"
+
+
+def _make_file(cell: Cell, connection: BaseDatabaseWrapper, *, anew: bool) -> None:
+    """Of a new cell. That of a cell with hosts or servers was there: the operator brings it back."""
+    name = str(connection.settings_dict["NAME"])
+    if connection.vendor != "sqlite" or os.path.exists(name):
+        return
+    if not anew and (cell.hosts.exists() or cell.servers.exclude(queued_for_delete=True).exists()):
+        raise CommandError(f"{name} is missing, and the cell has hosts or servers: bring it back (or --new-file)")
+    create_file(name)

@@ -1,0 +1,79 @@
+"""The connection to a cell's SQLite file. Django takes this module's name, and `DatabaseWrapper`, as given.
+
+SQLite creates a file that it does not find, so a worker whose database was moved away worked on with an empty one, and
+spoiled the WAL that was left behind; and it goes on to read and write a file that was moved, under whatever name.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import quote
+
+from django.db.backends.sqlite3 import base, creation
+
+MISSING = "the file of the cell's database is missing"
+UNREADABLE = "the file of the cell's database cannot be opened"
+File = tuple[int, int]  # device and inode
+
+
+def create_file(name: str) -> None:
+    """An empty file, in which `migrate` makes the tables; nothing when there is one. Raises OSError."""
+    os.close(os.open(name, os.O_CREAT | os.O_RDWR, 0o644))
+
+
+class DatabaseCreation(creation.DatabaseCreation):
+    """Of test databases: the one place but `cell_migrate` that creates a file."""
+
+    def _create_test_db(self, verbosity: int, autoclobber: bool, keepdb: bool = False) -> str:
+        name: str = super()._create_test_db(verbosity, autoclobber, keepdb)  # type: ignore[misc]  # the stubs
+        create_file(name)
+        return name
+
+
+class DatabaseWrapper(base.DatabaseWrapper):
+    """A connection that ends when its file is no longer the one at its path."""
+
+    creation_class = DatabaseCreation
+    _opened: File | None = None
+
+    def get_connection_params(self) -> dict[str, Any]:
+        """With an URI that says: read and write, do not create (https://www.sqlite.org/uri.html)."""
+        params: dict[str, Any] = super().get_connection_params()
+        return params | {"database": f"file:{quote(self._name)}?mode=rw"}
+
+    def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+        """Raises OperationalError, also when the file is missing."""
+        try:
+            self._opened = _identity(self._name)  # before: if it is another one by then, the next use sees that
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise self.Database.OperationalError(MISSING) from error
+        except OSError as error:
+            raise self.Database.OperationalError(f"{UNREADABLE}: {error.strerror}") from error
+        return super().get_new_connection(conn_params)
+
+    def ensure_connection(self) -> None:
+        """Before each use. Not in a transaction, or just after its COMMIT: it ends in the file it began in."""
+        is_free = self.autocommit and not self.in_atomic_block
+        if self.connection is not None and is_free and self._has_moved():
+            self.close()  # SQLite itself leaves the WAL alone when the file has moved
+        super().ensure_connection()
+
+    def is_usable(self) -> bool:
+        """Asked after an error: a handle that met "disk I/O error" may meet it for ever, and a new one is cheap."""
+        return False
+
+    def _has_moved(self) -> bool:
+        try:
+            return self._opened != _identity(self._name)
+        except OSError:
+            return True
+
+    @property
+    def _name(self) -> str:
+        return str(self.settings_dict["NAME"])
+
+
+def _identity(name: str) -> File:
+    found = os.stat(name)
+    return found.st_dev, found.st_ino
