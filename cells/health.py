@@ -1,7 +1,8 @@
 """Which cells do not answer: one breaker per cell and process, so that only the first request after a failure pays.
 
 A cell that failed is DOWN at once for everybody, until a look of our own (never a request) finds it back. Looks
-come one at a time, ever less often, at least once every CELL_RETRY_INTERVAL.
+come one at a time, ever less often, at least once every CELL_RETRY_INTERVAL. A cell that flaps is damped: its next
+outage is the same one, in records and logs, and is looked at less often from its beginning.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from django.conf import settings
 
-from cells import outages, rumours
+from cells import outages, reasons, rumours
 from cloud import log
 
 logger = log.get(__name__)
@@ -29,6 +30,7 @@ class Outage:
     since: float = field(default_factory=time.time)  # seconds since 1970
     looks: int = 0
     next_look: float = 0.0  # monotonic
+    times: int = 1  # it went away; more than once when it flaps
 
     @property
     def seconds_until_look(self) -> float:
@@ -37,6 +39,7 @@ class Outage:
 
 
 _down: dict[str, Outage] = {}
+_lately: dict[str, tuple[Outage, float]] = {}  # by cell that is back: its outage, and until when (monotonic) it counts
 _look: Callable[[Collection[str]], Mapping[str, str]] | None = None
 _then: list[Callable[[], None]] = []  # what is told of cells that are back
 _thread: threading.Thread | None = None
@@ -67,13 +70,37 @@ def _remember(cell_id: str, reason: str) -> None:
     with _changed:
         before = _down.get(cell_id)
         if before is None:
-            _down[cell_id] = found = _next(Outage(reason))
-            outages.began(cell_id, reason, found.since)
-            logger.warning("cell.down", cell=cell_id, reason=reason)
+            _down[cell_id] = _begun(cell_id, reason)
         else:
             _down[cell_id] = replace(before, reason=reason)
         _start()
         _changed.notify_all()
+
+
+def _begun(cell_id: str, reason: str) -> Outage:
+    last, until = _lately.pop(cell_id, (None, 0.0))
+    if last is None or until < time.monotonic():
+        found = Outage(reason)
+        outages.began(cell_id, reason, found.since)
+        logger.warning("cell.down", cell=cell_id, reason=reason)
+        return _next(found)
+    times = last.times + 1
+    outages.again(cell_id, reason)
+    if _is_worth_a_line(times):
+        logger.warning("cell.flaps", cell=cell_id, reason=reason, times=times)
+    return _next(Outage(reason, last.since, looks=times - 1, times=times))
+
+
+def _is_worth_a_line(times: int) -> bool:
+    """The 1st, 2nd, 4th, 8th … time."""
+    return times & (times - 1) == 0
+
+
+def answered(cell_id: str) -> None:
+    """It answered a request that had begun to ask before. That is news of a cell that was silent, and of no other."""
+    found = _down.get(cell_id)
+    if found is not None and found.reason == reasons.SILENT:
+        seen_up(cell_id)
 
 
 def seen_up(cell_id: str) -> None:
@@ -82,10 +109,13 @@ def seen_up(cell_id: str) -> None:
         with _changed:
             rumours.take_back(cell_id)
             found = _down.pop(cell_id, None)
+            if found is not None:
+                _lately[cell_id] = found, time.monotonic() + outages.flaps_within()
             outages.ended(cell_id, time.time())
             _changed.notify_all()
         if found is not None:
-            logger.info("cell.up", cell=cell_id, seconds=round(time.time() - found.since, 1))
+            if _is_worth_a_line(found.times):
+                logger.info("cell.up", cell=cell_id, seconds=round(time.time() - found.since, 1), times=found.times)
             for tell in _then:
                 tell()
 
@@ -116,25 +146,35 @@ def _start() -> None:
 
 
 def _watch() -> None:
-    """Look at those whose time has come, and keep a record; end when every cell is up and that is written."""
+    """Look at those whose time has come, and keep a record; end when every cell is up for good and that is written."""
     global _thread
     write_again = 0.0  # monotonic
     while True:
         with _changed:
             now = time.monotonic()
+            _forget_flaps(now)
             due = [cell_id for cell_id, found in _down.items() if found.next_look <= now]
             is_written = not outages.has_news()
-            if not _down and is_written:
+            if not (_down or _lately) and is_written:
                 _thread = None
                 return
             if not due and (is_written or now < write_again):
-                times = [found.next_look for found in _down.values()] + ([] if is_written else [write_again])
+                times = [found.next_look for found in _down.values()] + [until for _, until in _lately.values()]
+                times += [] if is_written else [write_again]
                 _changed.wait(max(0.01, min(times) - now))
                 continue
         if due:
             _look_at(due)
         if not _write():
             write_again = time.monotonic() + float(settings.CELL_RETRY_INTERVAL)
+
+
+def _forget_flaps(now: float) -> None:
+    for cell_id, (found, until) in list(_lately.items()):
+        if until <= now:
+            del _lately[cell_id]
+            if found.times > 1:
+                logger.info("cell.steady", cell=cell_id, times=found.times)
 
 
 def _look_at(due: Collection[str]) -> None:
@@ -163,5 +203,7 @@ def _looked(cell_id: str, wrong: str) -> None:
     with _changed:  # and not told after somebody found it up
         found = _down.get(cell_id)
         if found is not None:
+            if reasons.kind(wrong) != reasons.kind(found.reason):
+                logger.warning("cell.still_down", cell=cell_id, reason=wrong)
             _down[cell_id] = _next(replace(found, reason=wrong))
             rumours.tell(cell_id, wrong)

@@ -24,17 +24,19 @@ from cells.lines import cut_after
 from cells.models import CellOutage
 from cells.rumours import old_after
 
+FLAPS_WITHIN = 12.0  # CELL_RETRY_INTERVALs: a cell that goes away again so soon after it was back, flaps
 MOST = 500  # that have ended and wait to be written
 KEPT = timedelta(days=1)
 HOUR = timedelta(hours=1)
 _lock = threading.Lock()
 _open: dict[str, CellOutage] = {}  # by cell: of this process
+_ended: dict[str, CellOutage] = {}  # by cell: the last one of this process
 _news: deque[CellOutage] = deque(maxlen=MOST)
 
 
 @dataclass(slots=True)
 class Incident:
-    """A time in which a cell was down: whatever several processes saw at once is one."""
+    """A time in which a cell was down, or flapped: whatever several processes saw at once is one."""
 
     began_at: datetime
     ended_at: datetime  # now, while it is open
@@ -58,13 +60,31 @@ def began(cell_id: str, reason: str, at: float) -> None:
             _news.append(row)
 
 
+def again(cell_id: str, reason: str) -> None:
+    """It is away again, so soon that this is the same outage: it has one record, however often the cell flaps."""
+    with _lock:
+        row = _ended.pop(cell_id, None)
+        if row is not None:
+            row.ended_at, row.confirmed_at = None, timezone.now()
+            if reason not in row.reason:
+                row.reason = f"{row.reason}; {reason}"[:255]
+            _open[cell_id] = row
+            _news.append(row)
+
+
 def ended(cell_id: str, at: float) -> None:
     """It answers this process again."""
     with _lock:
         row = _open.pop(cell_id, None)
         if row is not None:
             row.ended_at = row.confirmed_at = _time(at)
+            _ended[cell_id] = row
             _news.append(row)
+
+
+def flaps_within() -> float:
+    """Seconds after the end of an outage in which the next one is the same one."""
+    return FLAPS_WITHIN * float(settings.CELL_RETRY_INTERVAL)
 
 
 def has_news() -> bool:
@@ -125,11 +145,12 @@ def _write_news() -> None:
 
 def _merged(rows: Iterable[CellOutage]) -> list[Incident]:
     now, patience = timezone.now(), timedelta(seconds=old_after())
+    gap = max(patience, timedelta(seconds=flaps_within()))
     found: list[Incident] = []
     for row in sorted(rows, key=lambda row: row.began_at):
         one = _incident(row, now, patience)
         last = found[-1] if found else None
-        if last is not None and one.began_at <= last.ended_at + (timedelta() if last.is_sure else patience):
+        if last is not None and one.began_at <= last.ended_at + gap:
             _join(last, one)
         else:
             found.append(one)

@@ -95,7 +95,7 @@ def gather(
             asked.append(cell)
     _ask_all(asked, ask, time.monotonic() + (timeout or settings.CELL_TIMEOUT), result, meanwhile)
     for cell_id in result.answers:
-        health.seen_up(cell_id)
+        health.answered(cell_id)
     for cell in asked:
         failed = result.down.get(cell.id)
         if failed is not None and failed.reason != BUSY:

@@ -15,7 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import TransactionTestCase
 from rest_framework.test import APIClient
 
-from cells import health
+from cells import health, outages
 from cells.models import Cell
 from cloud.caller import Caller
 from tests import databases
@@ -115,13 +115,24 @@ def url_of(alias: str) -> str:
 def cells(request: pytest.FixtureRequest) -> Iterator[dict[str, Cell]]:
     """cell0, cell1 and cell2, as rows that point to the test databases."""
     request.getfixturevalue("transactional_db")
-    health._down.clear()
+    forget_outages()
     rows = {
         name: Cell.objects.create(id=uuid, name=name, database_url=url_of(f"cell:{uuid}"))
         for name, uuid in django_settings.CELLS.items()
     }
     yield rows
-    health._down.clear()
+    forget_outages()
+
+
+def forget_outages() -> None:
+    """What this process learned of cells. No thread is left that would write of it."""
+    with health._changed:
+        for memory in (health._down, health._lately, outages._open, outages._ended, outages._news):
+            memory.clear()
+        health._changed.notify_all()
+        thread = health._thread
+    if thread is not None:
+        thread.join(30)
 
 
 @pytest.fixture(scope="session", autouse=True)

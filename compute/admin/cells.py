@@ -102,6 +102,7 @@ class CellPage(look.JoinedPage):
         return (
             f"open since {datetime.fromtimestamp(outage.since, UTC):%F %T} UTC ({outage.reason}): no request asks. "
             f"Look number {outage.looks} is in {outage.seconds_until_look:.1f} s."
+            + (f" It went away {outage.times} times." if outage.times > 1 else "")
         )
 
     @admin.display(description="Hosts", ordering="known_hosts")

@@ -14,8 +14,8 @@ from django.core.management import call_command
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from cells import health, outages
 from cells.models import Cell
+from tests.conftest import forget_outages
 
 NOWHERE = "sqlite:////proc/nowhere/x.sqlite3"
 
@@ -62,19 +62,13 @@ def _no_memories(monkeypatch: pytest.MonkeyPatch, django_db_blocker: Any) -> Ite
     Django's test case forbids databases it did not know when the test began; here they are the point.
     """
     known = set(connections.databases)
-    _forget()
+    forget_outages()
     monkeypatch.setattr(BaseDatabaseWrapper, "ensure_connection", django_db_blocker._real_ensure_connection)
     yield
-    _forget()
+    forget_outages()
     for alias in set(connections.databases) - known:
         connections[alias].close()
         del connections[alias], connections.databases[alias]
-
-
-def _forget() -> None:
-    health._down.clear()
-    outages._open.clear()
-    outages._news.clear()
 
 
 @pytest.fixture

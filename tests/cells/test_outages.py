@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -126,6 +127,52 @@ def test_what_this_process_knows_needs_not_be_written_yet(cells, settings):
     finally:
         health._look = looks
     assert not CellOutage.objects.exists()
+
+
+def test_a_cell_that_flaps_is_one_outage_and_few_lines(cells, caplog, settings):
+    """Down and up every 1.3 s was 140 lines on the page of the cell."""
+    settings.CELL_RETRY_INTERVAL = 5.0
+    cell = cells["cell1"]
+    for _ in range(20):
+        health.seen_down(cell.id, "missing: there is no such file")
+        health.seen_up(cell.id)
+    health.seen_down(cell.id, "wrong password")
+    until(lambda: not outages.has_news())
+    written = CellOutage.objects.get()
+    assert (written.ended_at, written.reason) == (None, "missing: there is no such file; wrong password")
+    assert [one[2:4] for one in seen(cell)] == [(True, True)]
+    assert health.outage(cell.id).times == 21
+    events = [record.msg["event"] for record in caplog.records if record.name == "cells.health"]
+    assert events.count("cell.down") == 1
+    assert events.count("cell.flaps") == 4  # the 2nd, 4th, 8th and 16th time
+
+
+def test_a_cell_that_flaps_is_looked_at_less_often_from_the_beginning(cells, settings):
+    settings.CELL_RETRY_INTERVAL, pauses = 40.0, []
+    for _ in range(4):
+        health.seen_down(cells["cell1"].id, "away")
+        pauses.append(round(health.outage(cells["cell1"].id).seconds_until_look))
+        health.seen_up(cells["cell1"].id)
+    assert pauses == [10, 20, 40, 40]
+
+
+def test_a_cell_that_was_up_for_a_while_has_a_new_outage(cells, settings):
+    settings.CELL_RETRY_INTERVAL = 60.0
+    health.seen_down(cells["cell1"].id, "away")
+    health.seen_up(cells["cell1"].id)
+    found, _ = health._lately[cells["cell1"].id]
+    health._lately[cells["cell1"].id] = found, time.monotonic()  # its minutes are over
+    health.seen_down(cells["cell1"].id, "away")
+    assert health.outage(cells["cell1"].id).times == 1
+    until(lambda: not outages.has_news())
+    assert CellOutage.objects.count() == 2
+
+
+def test_several_processes_that_saw_a_cell_flap_saw_one_outage(cells, row, settings):
+    settings.CELL_RETRY_INTERVAL = 5.0
+    for number in range(10):
+        row(f"api {number % 3}", 300 - 10 * number, 299 - 10 * number)
+    assert seen(cells["cell1"]) == [(300, 91, False, True, ["api 0", "api 1", "api 2"])]
 
 
 def test_records_older_than_a_day_go(cells, row):
