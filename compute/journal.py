@@ -120,6 +120,19 @@ def claim(step_id: int, worker: str, incarnation: str, host: str | None = None) 
         return step
 
 
+def take(step: Step) -> bool:
+    """Claim an open step for an operator, whoever has it; False when it is not as it was read. In a transaction.
+
+    From now on the process that had it writes nothing more.
+    """
+    token = str(uuid4())
+    as_read = Step.objects.filter(pk=step.pk, state=step.state, token=step.token)
+    if not as_read.update(state=RUNNING, token=token):
+        return False
+    step.state, step.token = RUNNING, token
+    return True
+
+
 def successors(worker: str, incarnation: str) -> QuerySet[Service]:
     """The service record of a worker, if a younger process of the same name has put its incarnation there."""
     binary, _, host = worker.partition("@")

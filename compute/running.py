@@ -75,6 +75,18 @@ def fail_step(action: ServerAction, step: Step, why: str) -> None:
     _failed(action, run, InterruptedError(why))
 
 
+def give_up(action: ServerAction, step: Step, why: str) -> bool:
+    """An operator ends an open step as failed, also one that is tried until it is done; False when it has gone on.
+
+    Steps that insist are not tried again; else it is as `fail_step`. In the caller's transaction.
+    """
+    run = Run(Instance.objects.get(uuid=step.server_id), step.action, step, None)
+    if not journal.take(step):
+        return False
+    _close_failed(action, run, InterruptedError(why), None)
+    return True
+
+
 def hand_back(action: ServerAction, step: Step) -> bool:
     """A draining host gives a step back that nobody has begun; False when somebody has, or it has to wait."""
     spec = action.find(step.name)
@@ -196,7 +208,11 @@ def _failed(action: ServerAction, run: Run, error: Exception) -> None:
     if again and run.step.attempts < MAX_TRIES:
         _try_again(run, error)
         return
-    power_state = _look(run)
+    _close_failed(action, run, error, _look(run))
+
+
+def _close_failed(action: ServerAction, run: Run, error: Exception, power_state: PowerState | None) -> None:
+    """One transaction: the step failed for good; make good, or end the action with a fault."""
     stack = "".join(traceback.format_exception(error))[-8000:]
     run.note(str(error) or type(error).__name__)
     with transaction.atomic(using=current_alias()):

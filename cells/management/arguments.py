@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 import sys
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -60,6 +63,15 @@ def end(command: BaseCommand, code: int, sentence: str) -> NoReturn:
     """Say why in one sentence, and leave with the code scripts look at."""
     command.stderr.write(sentence)
     sys.exit(code)
+
+
+def who() -> str:
+    """Who asks, for the record: user@machine, the one behind a sudo."""
+    try:
+        user = os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):  # a user without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def from_environment(given: str | None, variable: str) -> str:

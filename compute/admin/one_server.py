@@ -15,7 +15,7 @@ from cells import admin_look as look
 from cells import scatter
 from cells.models import Cell, InstanceMapping
 from cloud.caller import Caller
-from compute import legal, state
+from compute import journal, legal, repair, state
 from compute.admin import asks, countdown, last_known, signs, troubles
 from compute.models import Instance, InstanceAction, Step
 from compute.power import flapping, truths
@@ -35,9 +35,12 @@ class Past:
     def steps(self) -> list[dict[str, Any]]:
         """As they are shown."""
         return [
-            {"row": row, "state": signs.step_state(row), "took": _took(row) if row.started_at else "-"}
+            {
+                "row": row, "state": signs.step_state(row), "took": _took(row) if row.started_at else "-",
+                "is_open": row.state in journal.OPEN, "warning": repair.warning(row),
+            }
             for row in self.rows
-        ]
+        ]  # fmt: skip
 
     @property
     def took(self) -> str:
@@ -88,6 +91,7 @@ def context(mapping: InstanceMapping, who: Caller | None = None) -> dict[str, An
         "history": read.history,
         "limit": ACTIONS,
         "buttons": _buttons_while(mapping, down) if down and who else _buttons(mapping, read.choices),
+        "may_repair": who is not None and down is None,
         "busy": bool(instance and instance.task_state),
         "now": timezone.now(),
     }
@@ -124,7 +128,9 @@ def _read(server_id: str, who: Caller | None) -> Read:
         InstanceAction.objects.filter(server_id=server_id).defer("params").order_by("-started_at")[:ACTIONS]
     )
     steps: dict[int, list[Step]] = {}
+    rows = {action.pk: action for action in actions}
     for step in Step.objects.filter(action__in=actions).order_by("queued_at", "pk"):
+        step.action = rows[step.action_id]
         steps.setdefault(step.action_id, []).append(step)
     past = [Past(action, steps.get(action.pk, [])) for action in actions]
     return Read(instance, past, choices, troubles.around([instance]) if instance else None)

@@ -16,7 +16,7 @@ from cells import admin_look as look
 from cells import scatter
 from cells.models import Cell, InstanceMapping, LastKnown
 from compute import state
-from compute.admin import asks, last_known, migrations, one_server, progress, signs, troubles
+from compute.admin import asks, last_known, migrations, one_server, progress, repairs, signs, troubles
 from compute.models import Instance
 
 LISTED = (
@@ -139,7 +139,9 @@ class ServerPage(look.JoinedPage):
         if mapping is None:
             raise Http404(f"There is no server {object_id}.")
         if request.method == "POST":
-            messages.info(request, asks.carry_out(request, mapping))
+            verb = request.POST.get("verb", "")
+            carry_out = repairs.carry_out if verb in repairs.VERBS else asks.carry_out
+            messages.info(request, carry_out(request, mapping))
             return HttpResponseRedirect(request.path)
         who = asks.caller(request, mapping) if may_ask else None
         context = self.admin_site.each_context(request) | one_server.context(mapping, who)

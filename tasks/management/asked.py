@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,15 +70,6 @@ class Asked:
         if not node.NAME.fullmatch(name):
             raise Refused(f"{name!r} is not the name of a host: letters, digits, dots, dashes and underscores.")
         return look.local(name, self.env_dir, self.state / "run", self.state / "log")
-
-
-def who() -> str:
-    """Who asks, for the record: user@machine, the one behind a sudo."""
-    try:
-        user = os.environ.get("SUDO_USER") or getpass.getuser()
-    except (KeyError, OSError):  # a user without a name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
 
 
 def worst(codes: Sequence[int]) -> int:

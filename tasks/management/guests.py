@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cells import scatter
+from cells.management.arguments import who
 from cells.models import Cell
 from compute import host_guests
 from compute.models.host import COMPUTE
 from tasks.management import alone, guest_lines
-from tasks.management.asked import Asked, Refused, who, worst
+from tasks.management.asked import Asked, Refused, worst
 from tasks.management.follow import CANCELLED, DONE, SILENT, UNFINISHED, USAGE, Goal, follow
 from tasks.management.look import Look, Place, look
 from tasks.management.screen import End

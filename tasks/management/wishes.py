@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from cells import scatter
 from cells.context import current_alias
+from cells.management.arguments import who
 from cells.models import Cell
 from compute import draining, forecast, host_guests
 from compute.departures import AT_ONCE, Line
@@ -22,7 +23,7 @@ from compute.forecast import Forecast
 from compute.models import Service
 from compute.models.host import COMPUTE
 from tasks.management import alone, guests
-from tasks.management.asked import Asked, Refused, who, worst
+from tasks.management.asked import Asked, Refused, worst
 from tasks.management.follow import DONE, SILENT, Goal, drained, follow, undrained
 from tasks.management.look import Look, Place, look
 from tasks.management.screen import End, span

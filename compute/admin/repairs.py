@@ -1,0 +1,45 @@
+"""The buttons of an open step of a server: try it now, give it up. Both call what `manage.py operations` calls."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest
+
+from cells import scatter
+from cells.models import InstanceMapping
+from compute import repair
+from compute.admin import asks
+from compute.models import Step
+
+RETRY, GIVE_UP = "retry-step", "give-up-step"
+VERBS = (RETRY, GIVE_UP)
+
+
+def carry_out(request: HttpRequest, mapping: InstanceMapping) -> str:
+    """What became of a pressed button, in words; what was changed leaves a trace."""
+    number, reason = request.POST.get("step", ""), request.POST.get("reason", "").strip()[:255]
+    giving_up = request.POST.get("verb") == GIVE_UP
+    if mapping.cell is None or not number.isdecimal() or len(number) > 18:
+        return "There is no such step."
+    if giving_up and not reason:
+        return "Nothing was changed: say why it is given up."
+    try:
+        with scatter.to_change(mapping.cell):
+            step = repair.find(int(number))
+            if step.server_id != mapping.server_id:
+                return "There is no such step of this server."
+            said = repair.give_up(step, by=_who(request), reason=reason) if giving_up else _retry(step)
+    except repair.Refused as refused:
+        return str(refused)
+    except scatter.DATABASE_AWAY as away:
+        return f"Cell {mapping.cell} went away ({type(away).__name__}). Look again before you ask again."
+    asks.trace(request, mapping, f"gave up step {step.name}: {reason}" if giving_up else f"retried step {step.name}")
+    return said
+
+
+def _retry(step: Step) -> str:
+    repair.retry(step)
+    return f"Step {step.name} is tried again now."
+
+
+def _who(request: HttpRequest) -> str:
+    return f"admin:{request.user.get_username()}"
