@@ -13,9 +13,10 @@ from cells.models import Cell, InstanceMapping, LateDelete
 from cloud import log
 from cloud.caller import Caller
 from compute import actions, deleting, lookup
-from compute.errors import CellDown, Conflict, ServerLocked
+from compute.errors import CellDown, Conflict, ServerLocked, ServerNotFound
 from compute.lifecycle import Asked
 from compute.models import Instance
+from compute.scheduler import restored
 
 logger = log.get(__name__)
 BATCH = 500  # of a cell, a round
@@ -23,6 +24,8 @@ BATCH = 500  # of a cell, a round
 
 def now_or_later(mapping: InstanceMapping, asked: Asked) -> bool:
     """Delete a server, whatever its state; False when its cell is down: it is kept for later.
+
+    One that its cell has lost (it was restored from a backup) is forgotten.
 
     Raises ServerNotFound, ServerNotReady, ServerLocked, Conflict.
     """
@@ -35,6 +38,9 @@ def now_or_later(mapping: InstanceMapping, asked: Asked) -> bool:
     except CellDown:
         accept(mapping, asked)
         return False
+    except ServerNotFound:
+        if not restored.forget(mapping):
+            raise
     return True
 
 

@@ -19,7 +19,7 @@ from cloud import log
 from compute import emptying, gone, last_known, late_deletes, reclaim, recovery, shelving, unconfirmed
 from compute.actions import delete
 from compute.external_events import heard, late
-from compute.scheduler import place, uncounted, unfilled, ungrouped
+from compute.scheduler import place, restored, uncounted, unfilled, ungrouped
 from compute.virt.base import VirtError
 from tasks import comeback, inventory, worker
 from tasks.tracker import Kind, tracker
@@ -69,6 +69,7 @@ def rounds_of(role: str) -> list[Periodic]:
             Periodic("uncounted", settings.RESEND_AFTER, lambda me: uncounted.count_again()),
             Periodic("unfilled", settings.RESEND_AFTER, lambda me: unfilled.discard()),
             Periodic("ungrouped", 60, lambda me: ungrouped.forget()),
+            Periodic("restored", 60, lambda me: restored.repair()),
         ]
     if role == "conductor":
         rounds = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 from compute import actions, grace, state
 from compute.lifecycle import Asked, Run, ServerAction, StepSpec
@@ -34,8 +35,8 @@ class Reboot(ServerAction):
     steps = (StepSpec("reboot", "compute_reboot_instance"),)
 
     def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
-        """Which kind."""
-        return {"hard": asked.body["type"].upper() == "HARD"}
+        """Which kind, and by what the host knows that it was done: ids of steps come again when a cell is restored."""
+        return {"hard": asked.body["type"].upper() == "HARD", "mark": str(uuid4())}
 
     def move_for(self, params: dict[str, Any]) -> Move:
         """By the kind asked for."""
@@ -52,7 +53,7 @@ class Reboot(ServerAction):
 
         Run again after a restart it asks first: a guest that was rebooted is neither signalled nor forced again.
         """
-        guest, driver, mark = run.instance.as_guest(), run.hypervisor, str(run.step.pk)
+        guest, driver, mark = run.instance.as_guest(), run.hypervisor, run.params.get("mark") or str(run.step.pk)
         if driver.rebooted(guest.uuid, mark):
             run.note("was done before the restart")
             return

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
-from django.db import transaction
 
 from cells import scatter
 from cells.context import target_cell
 from cells.management import arguments
-from cells.models import Cell, InstanceMapping, RequestSpec
-from compute import deleting
+from cells.models import Cell, InstanceMapping
 from compute.models import Instance
+from compute.scheduler import restored
 
 BATCH = 50
 
@@ -64,26 +63,8 @@ def _map(cell: Cell, limit: int | None) -> tuple[int, bool]:
         )
         missing = [instance for instance in batch if instance.uuid not in known]
         room = len(missing) if limit is None else limit - mapped
-        _write(cell, missing[:room])
+        restored.map_rows(cell, missing[:room])
         mapped += min(room, len(missing))
         if len(missing) > room:
             return mapped, True
     return mapped, False
-
-
-def _write(cell: Cell, instances: list[Instance]) -> None:
-    """Mapping and request spec together: quotas are counted from the two."""
-    with transaction.atomic(using="default"):
-        InstanceMapping.objects.bulk_create([
-            InstanceMapping(
-                server_id=i.uuid, cell=cell, project_id=i.project_id, user_id=i.user_id,
-                queued_for_delete=deleting.is_ended(i), created_at=i.created_at,
-            ) for i in instances
-        ], ignore_conflicts=True)  # fmt: skip
-        RequestSpec.objects.bulk_create([
-            RequestSpec(
-                server_id=i.uuid, project_id=i.project_id, user_id=i.user_id, vcpus=i.vcpus,
-                memory_mb=i.memory_mb, disk_gb=i.disk_gb, flavor={"id": i.flavor_id, **i.flavor},
-                image_id=i.image_id, availability_zone=i.pinned_availability_zone,
-            ) for i in instances
-        ], ignore_conflicts=True)  # fmt: skip
