@@ -126,6 +126,7 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_MIGRATION_BANDWIDTH", int, 0, "MiB/s of each server that leaves this host, its memory and its disk; 0 = as fast as it goes."),
         V("STILLWATER_LIBVIRT_OPEN_NETWORK", bool, default=False, meaning="Servers with networks: auto reach out through QEMU's user network, and with it every port of this host, its loopback too. Only where a firewall keeps QEMU's user from them."),
         V("STILLWATER_HOST_SLOTS", int, 8, "Steps a host runs at the same time."),
+        V("STILLWATER_LONG_SLOTS", int, 4, "Long operations already begun that a host carries out at the same time: servers that leave it, snapshots for shelving, disks that are made anew; others wait. At least 1."),
         V("STILLWATER_CONDUCTOR_SLOTS", int, 4, "Steps a conductor runs at the same time."),
         V("STILLWATER_IRONIC_URL", str, "", "Ironic's API, for a host of bare metal, e.g. http://ironic:6385; default: where STILLWATER_IRONIC_CLOUD says."),
         V("STILLWATER_IRONIC_USERNAME", str, "", "For an Ironic with HTTP basic authentication; default: none."),

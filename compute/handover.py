@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Q
 
 from compute import actions, dispatch, journal, running
 from compute.models import Step
@@ -47,9 +47,18 @@ def send_again(host: str) -> int:
 
 def send_next(host: str, room: int) -> int:
     """Send the oldest requests a host can begin now, as many as it has room for; how many there were."""
+    return _send_oldest(Q(host=host, lane=dispatch.REQUESTS), room)
+
+
+def send_next_long(host: str, room: int) -> int:
+    """As `send_next`, of the long operations of its ops lane."""
+    keys, names = actions.long_steps()
+    return _send_oldest(Q(host=host, lane=dispatch.OPS, action__key__in=keys, name__in=names), room)
+
+
+def _send_oldest(which: Q, room: int) -> int:
     busy = Step.objects.filter(server_id=OuterRef("server_id"), state=Step.State.RUNNING)
-    due = journal.is_due()
-    waiting = Step.objects.filter(due, ~Exists(busy), host=host, lane=dispatch.REQUESTS, state=Step.State.QUEUED)
+    waiting = Step.objects.filter(which, journal.is_due(), ~Exists(busy), state=Step.State.QUEUED)
     steps = list(waiting.order_by("queued_at", "pk")[:room])
     dispatch.send(steps)
     return len(steps)

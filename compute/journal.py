@@ -7,7 +7,7 @@ writes nothing. docs/journal.md, "The fence".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -88,14 +88,17 @@ def is_due() -> Q:
     return database_clock.is_over("not_before", LONGEST_PAUSE)
 
 
-def claim(step_id: int, worker: str, incarnation: str, host: str | None = None) -> Step | None:
+def claim(
+    step_id: int, worker: str, incarnation: str, host: str | None = None, why_not: Callable[[Step], str] | None = None
+) -> Step | None:
     """Take a queued step for this process, or None: done, running elsewhere, not due, or not its turn.
 
     Steps of one server run one at a time: while another one runs this one stays queued, and is sent
     again when that one ends. With `host` ("" for a conductor) a step that is for another one is left
     alone: a message in the wrong queue does no harm. A worker whose service record names a younger
     incarnation was superseded, and claims nothing. The step that is returned has a token that no other
-    claim has.
+    claim has. `why_not` says why this process has no room for the step now (then that is its details, and it
+    stays queued), or "".
     """
     with transaction.atomic(using=current_alias()):
         mine = Q() if host is None else Q(host=host)
@@ -105,6 +108,9 @@ def claim(step_id: int, worker: str, incarnation: str, host: str | None = None) 
         # The server's row is the lock under which "is another one running?" is asked.
         list(Instance.objects.select_for_update().filter(uuid=step.server_id).values_list("pk"))
         if Step.objects.filter(server_id=step.server_id, state=RUNNING).exists():
+            return None
+        if why_not is not None and (why := why_not(step)):
+            Step.objects.filter(is_due(), pk=step_id, state=QUEUED).update(details=why)
             return None
         now = timezone.now()
         begun = Case(When(clock__isnull=False, then=Coalesce("started_at", now)), default=now)  # its wait is part of it

@@ -35,7 +35,7 @@ class ColdMove(ServerAction):
         StepSpec("check_source", "compute_check_source"),
         StepSpec("pick", "cold_migrate", On.CONDUCTOR, OPS, undo="give_back"),
         StepSpec("expect", "compute_prep_resize", On.DEST, OPS, undo="unexpect"),
-        StepSpec("leave", "compute_resize_instance", On.SOURCE, OPS, undo="come_back"),
+        StepSpec("leave", "compute_resize_instance", On.SOURCE, OPS, undo="come_back", long=True),
         StepSpec("finish", "compute_finish_resize", On.DEST, OPS, undo="go_away", no_return=True),
         StepSpec("forget_source", "compute_forget_source", On.SOURCE, OPS),
     )

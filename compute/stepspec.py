@@ -45,7 +45,9 @@ class StepSpec:
     """One part of an action: the method of the action that does it, and where.
 
     `undo` names the method that takes it back, in the same place, on the ops lane; it runs for steps that
-    were begun, however they ended. After a step of `no_return` nothing is undone any more.
+    were begun, however they ended. After a step of `no_return` nothing is undone any more. A `long` step takes
+    as long as a disk or a memory takes to copy: on the ops lane of a host only STILLWATER_LONG_SLOTS of them run
+    at once, so that the others find a thread. An undo is none.
     """
 
     name: str
@@ -56,6 +58,7 @@ class StepSpec:
     on_drain: OnDrain = OnDrain.WAIT
     undo: str = ""
     no_return: bool = False
+    long: bool = False
 
     @property
     def undone_by(self) -> StepSpec | None:

@@ -119,8 +119,8 @@ def steps() -> str:
     from compute import actions  # noqa: PLC0415
 
     rows = [
-        (action.name, step.name, f"`{step.event}`", step.on, step.lane, step.on_restart,
-         "makes good" if step not in action.steps else "")
+        (action.name, step.name, f"`{step.event}`", step.on, step.lane + (", long" if step.long else ""),
+         step.on_restart, "makes good" if step not in action.steps else "")
         for action in sorted(actions.every().values(), key=lambda one: one.name)
         for step in action.all_steps()
     ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
@@ -63,21 +64,27 @@ def kind_of(task: Any) -> Kind:
 
 
 def take_the_next(ended: Work) -> None:
-    """A slot is free: wake the oldest requests that were left in the journal while there was none."""
-    free = tracker.take_skipped() if ended.kind is Kind.REQUEST else 0
+    """A slot is free: wake the oldest of those that were left in the journal while there was none."""
+    if ended.kind is Kind.REQUEST:
+        _fill(tracker.take_skipped(), handover.send_next, tracker.skip)
+    if ended.is_long:
+        _fill(tracker.take_long_skipped(), handover.send_next_long, tracker.skip_long)
+
+
+def _fill(free: int, send: Callable[[str, int], int], skip: Callable[[], None]) -> None:
     if not free:
         return
     me = worker.current()
     try:
         with target_cell(me.alias):
-            sent = handover.send_next(me.host, free)
+            sent = send(me.host, free)
     except DatabaseError as error:
         logger.warning("lanes.database_away", error=repr(error))
         sent = free
     if sent >= free:  # there may be more
-        tracker.skip()
+        skip()
 
 
 attach(kind_of)
-tracker.bound(settings.HOST_SLOTS)
+tracker.bound(settings.HOST_SLOTS, settings.LONG_SLOTS)
 tracker.tell(take_the_next)

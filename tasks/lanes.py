@@ -2,8 +2,8 @@
 
 A host has two: requests (work nobody has begun) and ops (what begun work still needs). Both are queues of
 one worker, each on a channel of its own with a prefetch of its own: closing the requests lane does not touch the
-other. The tracker lets no more requests begin than there are slots, so that ops find a thread. Conductors and
-schedulers have one lane.
+other. The tracker lets no more requests begin than there are slots, and no more long ops than there are slots for them,
+so that the other ops find a thread: undos, calls. Conductors and schedulers have one lane.
 
 This is the only module that reaches into Celery's consumer. Tested with Celery and kombu 5.7.
 """
@@ -20,13 +20,13 @@ from kombu import Consumer
 from cells import brokers
 from compute import dispatch
 
-OPS_SLOTS = 4  # threads that only ops can have
+OPS_SLOTS = 4  # threads that only ops can have which are not long
 TURN_EVERY = 0.05  # seconds between turns of a draining worker's loop, so that it leaves at once
 
 
 def threads() -> int:
     """Threads of a host's pool."""
-    return int(settings.HOST_SLOTS) + OPS_SLOTS
+    return int(settings.HOST_SLOTS) + int(settings.LONG_SLOTS) + OPS_SLOTS
 
 
 def open_lanes(app: Celery) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from django.conf import settings
+
 from cells.context import target_cell
 from cloud import killpoints, log
 from compute import actions, dispatch, journal, running
+from compute.models import Step
 from tasks import heartbeat, worker
 from tasks.tracker import tracker
 
@@ -25,7 +28,7 @@ def run(step_id: int) -> None:
     killpoints.reached("step.received")
     heartbeat.register(me)
     with target_cell(me.alias):
-        step = journal.claim(step_id, me.name, me.incarnation, host=me.host if me.driver else "")
+        step = journal.claim(step_id, me.name, me.incarnation, host=me.host if me.driver else "", why_not=_no_slot)
         if step is None:
             return
         work = tracker.here()
@@ -33,6 +36,15 @@ def run(step_id: int) -> None:
             work.action, work.name = step.action.action, step.name
             work.server_id, work.request_id = step.server_id, step.action.request_id
         running.run_step(actions.named(step.action.key), step, me.driver)
+
+
+def _no_slot(step: Step) -> str:
+    """Why a long operation of the ops lane has to wait; "" when it has a slot, until this task ends."""
+    action = actions.every().get(step.action.key)
+    spec = action.find(step.name) if action is not None else None
+    if spec is None or not spec.long or step.lane != dispatch.OPS or tracker.take_long_slot():
+        return ""
+    return f"waits for one of the {settings.LONG_SLOTS} slots for long operations of {step.host}"
 
 
 def give_back(refused: str, me: worker.Worker, name: str, kwargs: dict[str, Any]) -> None:

@@ -41,6 +41,7 @@ class Work:
     name: str
     key: str = field(default_factory=lambda: str(uuid4()))
     refused: str = ""  # why it may not begin: "draining" or "full"
+    is_long: bool = False  # it has one of the slots for long operations
     step_id: int | None = None
     action: str = ""
     server_id: str = ""
@@ -70,6 +71,8 @@ class Tracker:
         self._refusing = False
         self._slots = 0  # requests that may be in progress at once; 0: as many as there are threads
         self._skipped = False  # a request was refused because the slots were full
+        self._long_slots = 0  # long operations that may be in progress at once; 0: as many as there are threads
+        self._long_skipped = False  # one was refused because those were full
         self._here = threading.local()
         self._listeners: list[Callable[[Work], None]] = []
 
@@ -112,12 +115,12 @@ class Tracker:
         work = self.here()
         return work.refused if work is not None else ""
 
-    def bound(self, slots: int) -> None:
-        """No more requests than that at once: the other threads are kept for operations.
+    def bound(self, slots: int, long_slots: int = 0) -> None:
+        """No more requests, and no more long operations, than that at once: the other threads are kept for the rest.
 
         A bound of our own: a broker's prefetch forgets what is in progress when the connection is made anew.
         """
-        self._slots = slots
+        self._slots, self._long_slots = slots, long_slots
 
     def take_skipped(self) -> int:
         """How many requests there is room for, if some were refused for want of it since the last time; else 0."""
@@ -128,6 +131,30 @@ class Tracker:
     def skip(self) -> None:
         """There are requests that wait for room."""
         self._skipped = True
+
+    def take_long_slot(self) -> bool:
+        """Whether this thread's work may be a long operation now; it then has a slot until it ends."""
+        with self._lock:
+            if self._long_slots and self._long_free() <= 0:
+                self._long_skipped = True
+                return False
+            work = self.here()
+            if work is not None:
+                work.is_long = True
+            return True
+
+    def take_long_skipped(self) -> int:
+        """As `take_skipped`, of long operations, which begin while the process drains, too."""
+        with self._lock:
+            skipped, self._long_skipped = self._long_skipped, False
+            return self._long_free() if skipped else 0
+
+    def skip_long(self) -> None:
+        """There are long operations that wait for room."""
+        self._long_skipped = True
+
+    def _long_free(self) -> int:
+        return self._long_slots - sum(work.is_long for work in self._running.values())
 
     def _free(self) -> int:
         return self._slots - sum(work.kind is Kind.REQUEST for work in self._running.values())

@@ -36,6 +36,12 @@ def hidden() -> list[str]:
     return [name for name, action in every().items() if not action.is_shown]
 
 
+def long_steps() -> tuple[set[str], set[str]]:
+    """Keys of actions that have a long step, and names of those steps."""
+    found = [(key, spec.name) for key, action in every().items() for spec in action.steps if spec.long]
+    return {key for key, _ in found}, {name for _, name in found}
+
+
 def keyed(key: str, microversion: tuple[int, int]) -> ServerAction | None:
     """The action behind a key of `POST /servers/{id}/action`, at a microversion."""
     for action in every().values():

@@ -26,7 +26,7 @@ class Create(ServerAction):
     name = "create"
     policy = "os_compute_api:servers:create"
     move = MOVE
-    steps = (StepSpec("build", "compute__do_build_and_run_instance", on_drain=OnDrain.ELSEWHERE),)
+    steps = (StepSpec("build", "compute__do_build_and_run_instance", on_drain=OnDrain.ELSEWHERE, long=True),)
     elsewhere = StepSpec("reschedule", "conductor_build_instances", on=On.CONDUCTOR)
 
     def build(self, run: Run) -> None:

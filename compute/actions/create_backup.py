@@ -33,7 +33,7 @@ class CreateBackup(Snapshot):
     }
     move = Move(FROM, TaskState.IMAGE_BACKUP)
     steps = (
-        StepSpec("snapshot", "compute_backup_instance", no_return=True),  # the image is there: it counts
+        StepSpec("snapshot", "compute_backup_instance", no_return=True, long=True),  # the image is there: it counts
         StepSpec("rotate", "conductor_rotate_backups", On.CONDUCTOR, OPS),
     )
 

@@ -18,4 +18,4 @@ class CreateImage(Snapshot):
         "required": ["name"],
         "additionalProperties": False,
     }
-    steps = (StepSpec("snapshot", "compute_snapshot_instance"),)
+    steps = (StepSpec("snapshot", "compute_snapshot_instance", long=True),)

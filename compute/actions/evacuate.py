@@ -36,7 +36,7 @@ class Evacuate(ServerAction):
     not_of_machines = bare_metal.CANNOT_MOVE
     steps = (
         StepSpec("pick", "rebuild_server", On.CONDUCTOR, undo="give_back"),
-        StepSpec("build", "compute_rebuild_instance", On.DEST, OPS, undo="tear_down", no_return=True),
+        StepSpec("build", "compute_rebuild_instance", On.DEST, OPS, undo="tear_down", no_return=True, long=True),
     )
 
     # -- API side

@@ -37,7 +37,7 @@ class MigrateLive(ServerAction):
         StepSpec("check_destination", "compute_check_can_live_migrate_destination", On.DEST, on_drain=OnDrain.CANCEL),
         StepSpec("check_source", "compute_check_can_live_migrate_source", On.SOURCE, on_drain=OnDrain.CANCEL),
         StepSpec("expect", "compute_pre_live_migration", On.DEST, OPS, undo="unexpect"),
-        StepSpec("migrate", "compute_live_migration", On.SOURCE, OPS, undo="stay", no_return=True),
+        StepSpec("migrate", "compute_live_migration", On.SOURCE, OPS, undo="stay", no_return=True, long=True),
         StepSpec("arrive", "compute_post_live_migration_at_destination", On.DEST, OPS),
         StepSpec("clean_up_source", "compute_post_live_migration", On.SOURCE, OPS),
     )

@@ -54,7 +54,7 @@ class Rebuild(ServerAction):
         StepSpec("note_image", "rebuild_server", On.CONDUCTOR, undo="note_image_again"),
         StepSpec("power_off", "compute_stop_instance"),
         StepSpec("tear_down", "compute_detach_instance", lane=OPS),
-        StepSpec("build", "compute_rebuild_instance", lane=OPS),
+        StepSpec("build", "compute_rebuild_instance", lane=OPS, long=True),
     )
 
     # -- API side

@@ -35,7 +35,7 @@ class Shelve(shelving.Offloads):
     steps = (
         StepSpec("register", "conductor_shelve_image", On.CONDUCTOR, undo="drop_image"),
         StepSpec("power_off", "compute_shelve_power_off", undo="power_on_again"),
-        StepSpec("snapshot", "compute_shelve_instance", lane=OPS),
+        StepSpec("snapshot", "compute_shelve_instance", lane=OPS, long=True),
         StepSpec("offload", "compute_shelve_offload_instance", lane=OPS, no_return=True),
     )
 

@@ -33,7 +33,7 @@ class Unshelve(ServerAction):
     steps = (
         StepSpec("power_on", "compute_start_instance"),  # of one that has a host; the others begin with the next
         StepSpec("pick", "schedule_instances", On.CONDUCTOR, undo="give_back"),
-        StepSpec("build", "compute_unshelve_instance", On.DEST, OPS, undo="go_away", no_return=True),
+        StepSpec("build", "compute_unshelve_instance", On.DEST, OPS, undo="go_away", no_return=True, long=True),
         StepSpec("drop_image", "conductor_drop_shelved_image", On.CONDUCTOR, OPS),
     )
 

@@ -1,4 +1,4 @@
-"""Events that were heard and changed nothing are no history: their rows are removed after a while, as fast as they come."""
+"""Events that were heard and changed nothing are no history: their rows are removed after a while, as they come."""
 
 from __future__ import annotations
 

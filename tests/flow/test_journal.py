@@ -92,6 +92,30 @@ def test_a_host_that_starts_is_sent_everything_that_waits_for_it(api, cloud):
         assert handover.send_again("elsewhere") == 0
 
 
+def test_a_long_operation_without_a_slot_stays_queued_says_why_and_is_the_next_to_be_sent(api, cloud):
+    server_id = cloud.boot(api)
+    stories.act(api, server_id, {"rescue": None})
+    host = cloud.host_of(server_id)
+    assert host.run(only_step(cloud).pk)  # off; the next step makes a disk
+    rescue = only_step(cloud)
+    with target_cell(host.cell):
+        me = (rescue.pk, host.worker, host.incarnation, host.name)
+        assert journal.claim(*me, why_not=lambda step: f"no room for {step.name}") is None
+        rescue.refresh_from_db()
+        assert (rescue.state, rescue.attempts, rescue.details) == ("queued", 0, "no room for rescue")
+        assert handover.send_next_long(host.name, 1) == 1
+        assert handover.send_next(host.name, 1) == 0
+        later = timezone.now() + timedelta(seconds=50)
+        Step.objects.filter(pk=rescue.pk).update(not_before=later, details="again in 50 s")
+        assert journal.claim(*me, why_not=lambda step: "no room") is None
+        rescue.refresh_from_db()
+        assert rescue.details == "again in 50 s", "why it is not due is not lost"
+        assert handover.send_next_long(host.name, 1) == 0
+        Step.objects.filter(pk=rescue.pk).update(not_before=None)
+    cloud.work()
+    assert stories.states(cloud, server_id) == ("rescued", None)
+
+
 # -- one at a time
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.live.cloud import Cloud, eventually
+from tests.live.stage import Stage
+from tests.machine import fair
 
 SLOTS = 2
 
@@ -54,3 +57,48 @@ def test_a_console_answers_while_slow_reboots_fill_the_host(small_cloud):
     output = member.compute.get_server_console_output(full[-1])
     assert "STILLWATER READY" in output["output"]
     assert steps_of_reboots(small_cloud, cell) == expected  # the console waited for nobody
+
+
+# -- long operations of the ops lane
+
+LONG = 2  # at once
+AWAY = 600  # seconds a guest is on its way
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    """Hosts with one slot for requests, which let two servers leave at once."""
+    slots = {"STILLWATER_HOST_SLOTS": "1", "STILLWATER_LONG_SLOTS": str(LONG)}
+    with Cloud("fake", hosts_per_cell=2, **slots) as cloud:
+        yield Stage(cloud)
+
+
+@pytest.mark.live
+def test_a_console_answers_and_an_abort_is_undone_while_migrations_have_every_slot(stage):
+    """Migrations took all threads of a host: its consoles answered 503, and an abort waited for the end of another."""
+    servers = stage.boot(8, "host1", stage.image(hand_over_delay=str(AWAY)))
+    for uuid in servers:
+        assert stage.ask(uuid, {"os-migrateLive": {"host": "host3", "block_migration": "auto"}}) == 202
+
+    def migrates() -> dict[str, str]:
+        rows = stage.steps("cell1", "server_id, state, details", "name = 'migrate'")
+        return {server_id: state if state == "running" else details for server_id, state, details in rows}
+
+    why = f"waits for one of the {LONG} slots for long operations of host1"
+    expected = sorted(["running"] * LONG + [why] * (len(servers) - LONG))
+    eventually("two leave and six wait", lambda: sorted(migrates().values()) == expected, 60)
+
+    began = time.monotonic()
+    answer = stage.call("POST", f"/servers/{servers[0]}/action", {"os-getConsoleOutput": {}})
+    assert answer.status_code == 200, answer.text
+    assert time.monotonic() - began < fair(3)
+
+    gone = next(uuid for uuid, state in migrates().items() if state == "running")
+    (migration,) = stage.call("GET", f"/servers/{gone}/migrations").json()["migrations"]
+    assert stage.call("DELETE", f"/servers/{gone}/migrations/{migration['id']}").status_code == 202
+    eventually("it is undone", lambda: stage.show(gone)["OS-EXT-STS:task_state"] is None, 20)
+    assert stage.show(gone)["OS-EXT-SRV-ATTR:host"] == "host1"
+    eventually("the next one begins", lambda: list(migrates().values()).count("running") == LONG, 20)
+    for uuid in servers:
+        assert stage.call("DELETE", f"/servers/{uuid}").status_code == 204
+    eventually("all is done", lambda: not stage.steps("cell1", "id", "state IN ('queued', 'running', 'waiting')"), 60)

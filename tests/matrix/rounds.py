@@ -25,7 +25,8 @@ from tests.matrix.judge import Seen, judge
 from tests.matrix.operations import HOST, IMAGE, OPERATIONS, PROCESSES, SOURCE, Scene
 from tests.matrix.rows import TERM, Row
 
-SLOTS = {"STILLWATER_HOST_SLOTS": "100", "STILLWATER_CONDUCTOR_SLOTS": "60"}  # what is held has a thread each
+# what is held has a thread each
+SLOTS = {"STILLWATER_HOST_SLOTS": "100", "STILLWATER_LONG_SLOTS": "100", "STILLWATER_CONDUCTOR_SLOTS": "60"}
 ASKERS = 4
 HELD_SECONDS, DEAD_SECONDS, REST_SECONDS = 90, 90, 150
 AWAY = 1.0  # seconds between a death and the next life

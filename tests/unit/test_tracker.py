@@ -82,3 +82,58 @@ def test_never_more_requests_at_once_than_slots_however_many_threads_ask(tracker
         thread.join()
     assert 1 <= most[0] <= 3
     assert tracker.running() == []
+
+
+# -- long operations
+
+
+def long_one(tracker: Tracker) -> Work | None:
+    """In a thread of its own, as each has."""
+    work = tracker.begin(Work(Kind.OPERATION, "migrate"))
+    if tracker.take_long_slot():
+        return work
+    tracker.end(work.key)
+    return None
+
+
+def test_long_operations_beyond_their_slots_are_left_in_the_journal_and_the_others_are_not(tracker):
+    tracker.bound(2, 1)
+    first = long_one(tracker)
+    assert first is not None
+    assert long_one(tracker) is None
+    assert tracker.begin(Work(Kind.OPERATION, "stay")).refused == ""
+    assert tracker.begin(Work(Kind.CALL, "console")).refused == ""
+    tracker.end(first.key)
+    assert tracker.take_long_skipped() == 1  # room for one, and one was left
+    assert tracker.take_long_skipped() == 0  # told once
+    assert long_one(tracker) is not None
+
+
+def test_a_host_that_drains_looks_for_long_operations_it_has_begun_to_need(tracker):
+    tracker.bound(1, 1)
+    first = long_one(tracker)
+    assert long_one(tracker) is None
+    tracker.refuse(refusing=True)
+    tracker.end(first.key)
+    assert tracker.take_long_skipped() == 1
+
+
+def test_never_more_long_operations_at_once_than_slots_however_many_threads_ask(tracker):
+    tracker.bound(3, 3)
+    most, lock = [0], threading.Lock()
+
+    def work() -> None:
+        for _ in range(300):
+            mine = long_one(tracker)
+            with lock:
+                most[0] = max(most[0], sum(one.is_long for one in tracker.running()))
+            if mine is not None:
+                tracker.end(mine.key)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 1 <= most[0] <= 3
+    assert tracker.running() == []
