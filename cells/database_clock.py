@@ -1,5 +1,7 @@
 """The clock of a database, for leases and heartbeats: processes on many machines write and compare one clock.
 
+SQLite has none of its own, but then all its processes are on one machine and have that one's.
+
 A clock that was set wrong for a while leaves times of the future. No time on record may lie further ahead than the
 longest wait anybody asks for: one that does is over.
 """

@@ -8,7 +8,7 @@ import sys
 
 from tests.chaos import points, run
 from tests.chaos.place import opened
-from tests.chaos.report import table
+from tests.chaos.report import table, total
 
 
 def arguments() -> argparse.Namespace:
@@ -16,7 +16,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seeds", default="1,2,3", help="of the schedules of harm, with commas between")
     parser.add_argument("--operations", type=int, default=400, help="accepted ones, per seed")
-    parser.add_argument("--seconds", type=float, default=170, help="a story's longest time, done or not")
+    parser.add_argument("--seconds", type=float, default=600, help="a story's longest time, done or not")
     parser.add_argument("--points", nargs="?", const="all", help="kill -9 at each named point (or at these) instead")
     parser.add_argument("--sqlite", action="store_true", help="SQLite files instead of a PostgreSQL that is killed too")
     return parser.parse_args()
@@ -34,7 +34,7 @@ def main() -> int:
         else:
             seeds = [int(seed) for seed in options.seeds.split(",")]
             verdicts = [run.seed(place, seed, options.operations, options.seconds) for seed in seeds]
-        print(f"\n{table(verdicts)}", flush=True)
+        print(f"\n{table(verdicts)}\n\n{total(verdicts)}", flush=True)
     if not all(verdict.good for verdict in verdicts):
         data = f", its PostgreSQL's in {place.postgres.folder}" if place.postgres else ""
         print(f"\nsomething was spilled; the cloud's folder is kept{data}")

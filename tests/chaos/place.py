@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import psycopg
 
 from deploy.local.postgres import Server
-from deploy.local.state import DATABASES
+from deploy.local.state import CELLS, DATABASES
+from tests.chaos.line import Line
 from tests.live.cloud import Cloud
 
 HOSTS_PER_CELL = 2
@@ -66,6 +67,7 @@ class Place:
     admin_token: str = ""
     images: dict[str, str] = field(default_factory=dict)
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)  # started again by us
+    lines: dict[str, Line] = field(default_factory=dict)  # to the cells' databases, by name
     spilled: bool = False  # some book did not agree: the folder is kept
 
     @property
@@ -78,8 +80,9 @@ class Place:
 def opened(*, sqlite: bool) -> Iterator[Place]:
     """Up, with room for everybody and all images; down in the end, and gone unless something was spilled."""
     server = None if sqlite else Server()
-    cloud = Cloud("fake", hosts_per_cell=HOSTS_PER_CELL, **OFTEN, **(_databases(server) if server else {}))
-    place = Place(cloud, server)
+    lines = {f"line-{cell}": Line(server.port) for cell in CELLS} if server else {}
+    cloud = Cloud("fake", hosts_per_cell=HOSTS_PER_CELL, **OFTEN, **(_databases(server, lines) if server else {}))
+    place = Place(cloud, server, lines=lines)
     try:
         cloud.up()
         _furnish(place)
@@ -89,7 +92,9 @@ def opened(*, sqlite: bool) -> Iterator[Place]:
             server.start()
         cloud.down()
         for child in place.children:
-            child.wait(10)
+            _end(child)
+        for line in lines.values():
+            line.close()
         if server:
             server.stop()
     if place.spilled:
@@ -99,14 +104,29 @@ def opened(*, sqlite: bool) -> Iterator[Place]:
         server.remove()
 
 
-def _databases(server: Server) -> dict[str, str]:
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """`down` ends all but second ones of a name that are left; paused ones are none."""
+    try:
+        child.wait(10)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait(10)
+
+
+def _databases(server: Server, lines: dict[str, Line]) -> dict[str, str]:
+    """The variables with their URLs. A cell's is reached through its line by all processes."""
     server.start()
     with psycopg.connect(f"{server.url}/postgres", autocommit=True) as connection:
         for name in DATABASES:
             connection.execute(f"CREATE DATABASE {'stillwater' if name == 'global' else name}")
     variables = {name: f"STILLWATER_{name.upper()}_DATABASE_URL" for name in DATABASES}
     variables["global"] = "STILLWATER_DATABASE_URL"
-    return {variables[name]: f"{server.url}/{'stillwater' if name == 'global' else name}" for name in DATABASES}
+    return {variables[name]: f"{_url(server, lines.get(f'line-{name}'))}/{name if name != 'global' else 'stillwater'}"
+            for name in DATABASES}  # fmt: skip
+
+
+def _url(server: Server, line: Line | None) -> str:
+    return server.url.replace(f":{server.port}", f":{line.port}") if line else server.url
 
 
 def _furnish(place: Place) -> None:

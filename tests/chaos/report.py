@@ -21,6 +21,7 @@ class Verdict:
     seconds: float = 0.0
     deaths: int = 0
     harm: list[str] = field(default_factory=list)
+    ways: list[str] = field(default_factory=list)  # of harm
     culprits: str = ""
 
     @property
@@ -41,6 +42,15 @@ def table(verdicts: list[Verdict]) -> str:
             + " ".join(f"{kinds[kind]:>7}" for kind in KINDS) + f" {one.seconds:>8.0f}"
         )  # fmt: skip
     return "\n".join(lines)
+
+
+def total(verdicts: list[Verdict]) -> str:
+    """The last line: what was asked, what was done to it, what was spilled."""
+    kinds = Counter(finding.kind for verdict in verdicts for finding in verdict.findings)
+    asked = sum(one.accepted is True for verdict in verdicts for one in verdict.asked)
+    ways = Counter(word for verdict in verdicts for word in verdict.ways)
+    harm = f" ({', '.join(f'{count} {way}' for way, count in ways.most_common())})" if ways else ""
+    return f"{asked} operations{harm}: " + ", ".join(f"{kind} {kinds[kind]}" for kind in KINDS)
 
 
 def mix(asked: list[Asked]) -> str:

@@ -6,6 +6,7 @@ import time
 from itertools import chain
 
 from tests.chaos import ledger, monkey, records, report
+from tests.chaos.ledger import Finding
 from tests.chaos.place import Place
 from tests.chaos.report import Verdict
 from tests.chaos.story import Story
@@ -29,10 +30,15 @@ def seed(place: Place, seed: int, operations: int, seconds: float) -> Verdict:
         took = time.monotonic() - began
         say(f"seed {seed}: {story.count()} operations in {took:.0f} s ({report.mix(story.asked)})")
         rest(place, supervisor)
+        twins = one_of_each(supervisor)
         verdict = judge(place, f"seed {seed}", story)
-    verdict.seconds, verdict.deaths, verdict.harm = time.monotonic() - began, sum(supervisor.deaths.values()), harm
+        verdict.findings += twins
+        place.spilled |= bool(twins)
+    verdict.seconds, verdict.deaths = time.monotonic() - began, sum(supervisor.deaths.values())
+    verdict.harm = [str(blow) for blow in harm]
+    verdict.ways = [blow.harm.how for blow in harm if blow.hit]
     if not verdict.good:
-        print("\n".join(["what was done to it:", *harm]))
+        print("\n".join(["what was done to it:", *verdict.harm]))
         print(verdict.culprits, flush=True)
     return verdict
 
@@ -47,6 +53,13 @@ def rest(place: Place, supervisor: Supervisor, seconds: float = REST_SECONDS) ->
         eventually("right sums", lambda: not _unsettled(place), SUMS_SECONDS)
     except AssertionError as late:
         say(str(late))
+
+
+def one_of_each(supervisor: Supervisor) -> list[Finding]:
+    """Of two workers of one name the older one has stopped; the second ones that run all the same are ended."""
+    left = supervisor.twins.left()
+    supervisor.twins.end()
+    return [Finding("double", "", f"two processes of {name} work ({pids} beside it)") for name, pids in left.items()]
 
 
 def _unsettled(place: Place) -> bool:

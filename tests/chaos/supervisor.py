@@ -1,4 +1,8 @@
-"""Starts again what has ended, as an init system would; every process as it was started the first time."""
+"""Starts again what has ended, as an init system would; every process as it was started the first time.
+
+It also does what an init system does not: pauses a process, starts a second one of the same name beside it, sets its
+clock wrong.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,9 @@ from pathlib import Path
 
 from deploy.local import api, redis
 from deploy.local.progress import Failed
+from tests.chaos.pauses import Pauses
 from tests.chaos.place import Place
+from tests.chaos.twins import Twins, as_started
 
 EVERY = 0.1
 PAUSE = 0.5  # before a process that ended by itself is started again
@@ -32,8 +38,10 @@ class Supervisor:
         self._harmed: dict[str, int] = {}  # who was told to end, and may still be at it
         self._starting: dict[str, subprocess.Popen[bytes]] = {}  # they may not have their pidfile yet
         self._stop = threading.Event()
+        self._clocks: dict[str, tuple[int, float]] = {}  # hours ahead, until when
+        self.pauses, self.twins = Pauses(), Twins(place)
         ours = [name for name in place.names if name != "postgres" and not name.startswith("redis-")]
-        self._started = {name: _as_started(self._pid_of_daemon(name)) for name in ours}
+        self._started = {name: as_started(self._pid_of_daemon(name)) for name in ours}
 
     def pid(self, name: str) -> int | None:
         """The process's number while it runs."""
@@ -42,11 +50,20 @@ class Supervisor:
         process = self.place.postgres and self.place.postgres.process
         return process.pid if process and process.poll() is None else None
 
-    def harm(self, name: str, how: str, away: float) -> bool:
-        """End a process in one of three ways, and keep it away for a while; False when it is down already."""
+    def harm(self, name: str, how: str, away: float, hours: int = 0) -> bool:
+        """Do one of the monkey's harms to a process; False when it is down, or harmed so, already."""
         pid = self.pid(name)
         if pid is None:
             return False
+        if how == "SIGSTOP":
+            return self.pauses.begin(name, _one_of(name, pid), away)
+        if how == "twin":
+            return self.twins.start(name, self._started[name])
+        if how == "clock" and self.place.postgres is None:
+            return False  # SQLite's clock is the process's own: all have that of their machine
+        if how == "clock":
+            self._clocks[name] = (hours, time.monotonic() + away)
+            how, away = "SIGKILL", 0.0  # started again, it has the other clock
         self._away[name], self._harmed[name] = away, pid
         if name == "postgres" and self.place.postgres:
             self.place.postgres.kill()
@@ -56,6 +73,12 @@ class Supervisor:
         if how == "wipe":
             shutil.rmtree(self.place.cloud.state.path("redis", name.removeprefix("redis-"), "appendonlydir"))
         return True
+
+    def heal(self) -> None:
+        """Nothing is paused, and every clock is right, or about to be."""
+        self.pauses.end_all()
+        for name in list(self._clocks):
+            self._set_right(name)
 
     def let(self, name: str) -> None:
         """Start it now, however long it was to be away."""
@@ -83,8 +106,16 @@ class Supervisor:
         while not self._stop.wait(EVERY):
             for child in self.place.children:
                 child.poll()  # or it stays a zombie
+            self.pauses.end_due()
+            for name, (_, until) in list(self._clocks.items()):
+                if time.monotonic() > until:
+                    self._set_right(name)
             for name in self.deaths:
                 self._look_at(name)
+
+    def _set_right(self, name: str) -> None:
+        if self._clocks.pop(name, None):
+            self.harm(name, "SIGKILL", 0.0)
 
     def _look_at(self, name: str) -> None:
         if self.pid(name) is not None:
@@ -114,19 +145,16 @@ class Supervisor:
             if name == "api":
                 api.end_orphans(state)  # they would hold its port
             self.place.cloud.daemon(name).forget_if_dead()
-            argv, environment, folder = self._started[name]
-            with state.log(name).open("ab") as log:
-                child = subprocess.Popen(
-                    argv, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    start_new_session=True,
-                )  # fmt: skip
+            hours, _ = self._clocks.get(name, (0, 0.0))
+            started = self._started[name]
+            child = started.with_clock(hours).begin(state.log(name))
             self.place.children.append(child)
             self._starting[name] = child
 
 
-def _as_started(pid: int | None) -> tuple[list[str], dict[str, str], str]:
-    """Command line, environment and folder of a process that runs."""
-    proc = Path(f"/proc/{pid}")
-    argv = proc.joinpath("cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-    pairs = (entry.split("=", 1) for entry in os.fsdecode(proc.joinpath("environ").read_bytes()).split("\0") if entry)
-    return [os.fsdecode(word) for word in argv], dict(pairs), str(proc.joinpath("cwd").readlink())
+def _one_of(name: str, pid: int) -> int:
+    """Of the API one of the processes that answer; the others and their parent go on."""
+    if name != "api":
+        return pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(children[0]) if children else pid
