@@ -23,7 +23,7 @@ from tasks import comeback, drain, guests, heartbeat, inventory, lanes, periodic
 from tasks.tracker import Kind, tracker
 
 logger = log.get(__name__)
-_sender: Any = None  # Celery's worker, once it is ready
+_consumer: Any = None  # of Celery's worker, once it is ready
 
 
 def attach() -> None:
@@ -46,8 +46,8 @@ def _born(**_: Any) -> None:
 
 
 def _ready(sender: Any, **_: Any) -> None:
-    global _sender
-    me, _sender = worker.current(), sender
+    global _consumer
+    me, _consumer = worker.current(), sender
     guests.start(me)
     periodic.start(me)
     listening = drain.start(me, lanes.Consuming(sender))
@@ -92,15 +92,17 @@ def _superseded() -> None:
     )  # fmt: skip
     tracker.refuse(refusing=True)
     periodic.pause()
-    if me.driver is not None:
-        me.driver.close()
-    guests.stop()
-    _exit(_sender)
+    try:
+        if me.driver is not None:
+            me.driver.close()
+        guests.stop()
+    finally:
+        _exit(getattr(_consumer, "controller", None))
 
 
-def _exit(sender: Any) -> None:
-    if sender is not None and sender.pidlock:
-        sender.pidlock.release()
+def _exit(controller: Any) -> None:
+    if controller is not None and controller.pidlock:
+        controller.pidlock.release()
     logging.shutdown()
     os._exit(0)
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.chaos import points, power, run
 from tests.chaos.place import Place, opened
+from tests.chaos.supervisor import Supervisor
+from tests.live.cloud import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
 POINTS = [
@@ -42,3 +44,13 @@ def test_a_process_killed_at_a_bad_moment_spills_nothing(place: Place):
     verdicts = points.all_of_them(place, POINTS)
     for verdict in verdicts:
         assert not verdict.findings, f"{verdict.title}: {verdict.findings}{verdict.culprits}"
+
+
+def test_of_two_workers_of_one_name_the_older_one_ends(place: Place):
+    supervisor = Supervisor(place, run.say)
+    with supervisor.watching():
+        assert supervisor.harm("host2", "twin", 0)
+        eventually("the first one has ended", lambda: supervisor.deaths["host2"], 30)  # and is started again
+        left = run.one_of_each(supervisor)
+        run.rest(place, supervisor)
+    assert not left
