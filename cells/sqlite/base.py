@@ -53,15 +53,24 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return super().get_new_connection(conn_params)
 
     def ensure_connection(self) -> None:
-        """Before each use. Not in a transaction, or just after its COMMIT: it ends in the file it began in."""
-        is_free = self.autocommit and not self.in_atomic_block
-        if self.connection is not None and is_free and self._has_moved():
-            self.close()  # SQLite itself leaves the WAL alone when the file has moved
+        """Before each use."""
+        self._close_if_moved()
         super().ensure_connection()
+
+    def close_if_unusable_or_obsolete(self) -> None:
+        """Between requests, and so without an error: Django's opens a connection to ask whether it is in autocommit."""
+        self._close_if_moved()
+        super().close_if_unusable_or_obsolete()
 
     def is_usable(self) -> bool:
         """Asked after an error: a handle that met "disk I/O error" may meet it for ever, and a new one is cheap."""
         return False
+
+    def _close_if_moved(self) -> None:
+        """Not in a transaction, or just after its COMMIT: it ends in the file it began in."""
+        is_free = self.autocommit and not self.in_atomic_block
+        if self.connection is not None and is_free and self._has_moved():
+            self.close()  # SQLite itself leaves the WAL alone when the file has moved
 
     def _has_moved(self) -> bool:
         try:

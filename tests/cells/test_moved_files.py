@@ -92,6 +92,16 @@ def test_a_file_that_was_moved_away_is_not_made_anew_and_works_when_it_is_back(m
     assert moved.hosts() == ["h1", "h2"]
 
 
+def test_the_next_request_of_a_thread_that_had_the_file_open_is_no_500(moved):
+    """Django looks at the connections of the thread before a request, outside of all that catches errors."""
+    with target_cell(moved.cell):
+        Service.objects.get()
+    moved.move("")
+    close_old_connections()
+    assert connections[moved.cell.alias].connection is None
+    moved.bring_back("")
+
+
 def test_another_file_in_its_place_is_read_by_every_connection(moved):
     with closing(sqlite3.connect(moved.file)) as source, closing(sqlite3.connect(moved.away)) as backup:
         source.backup(backup)
