@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -12,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import redis, workers
+from deploy.local import cells, envfiles, management, redis, workers
 from deploy.local.daemons import stop
 from deploy.local.down import clean, down
 from deploy.local.ports import next_free
-from deploy.local.progress import Failed
+from deploy.local.progress import Failed, wait_for
+from deploy.local.seed import databases
 from deploy.local.state import ROOT, State
+from deploy.local.status import status
 from deploy.local.up import Wishes, decide
 
 
@@ -112,3 +116,41 @@ def test_status_into_head_says_no_more_than_head_reads(tmp_path: Path):
     ended = subprocess.run(words, cwd=ROOT, env=named, stdout=writes, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(writes)
     assert (ended.returncode, ended.stderr) == (1, "")
+
+
+@pytest.fixture
+def seeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[State]:
+    """A cloud of which only the databases are there; cell1 has a host."""
+    for name in ("DJANGO_SETTINGS_MODULE", *(name for name in os.environ if name.startswith("STILLWATER_"))):
+        monkeypatch.delenv(name, raising=False)
+    state = State(tmp_path / "new")
+    decide(state, Wishes(driver="fake", port=1, redis_port=30000))
+    databases(state, envfiles.write(state))
+    with contextlib.closing(sqlite3.connect(state.path("global.sqlite3"))) as database, database:
+        row = ("host1", state.choices.cells["cell1"], "2026-01-01")
+        database.execute("INSERT INTO cells_hostmapping (host, cell_id, created_at) VALUES (?, ?, ?)", row)
+    yield state
+    management._clerks.pop(state.directory).end()
+
+
+def test_up_and_status_name_the_database_that_is_away(seeded: State, capsys: pytest.CaptureFixture[str]):
+    """`up` made an empty one and said that everything ran already, `status` said "all up" with exit code 0."""
+    file, elsewhere = seeded.path("cell1.sqlite3"), seeded.path("elsewhere")
+    file.rename(elsewhere)
+    databases(seeded, envfiles.write(seeded))
+    assert not file.exists()
+    assert [cell.name for cell in cells.away(seeded)] == ["cell1"]
+    assert status(seeded) == 1
+    said = f"the database of cell1 does not answer: missing: there is no such file (sqlite:///{file})."
+    assert said in capsys.readouterr().out
+    elsewhere.rename(file)
+    assert wait_for(lambda: not cells.away(seeded), 60)
+    status(seeded)
+    assert "does not answer" not in capsys.readouterr().out
+
+
+def test_every_worker_has_the_cell_of_its_record(tmp_path: Path):
+    state = State(tmp_path)
+    found = {node.name: workers.cell_of(state, node) for node in workers.nodes(state)}
+    conductors = {"conductor-cell1": "cell1", "conductor-cell2": "cell2"}
+    assert found == {"scheduler": "cell0", "host1": "cell1", "host2": "cell2"} | conductors

@@ -1,4 +1,4 @@
-"""`status`: every process, queue, host and guest of the cloud on one page."""
+"""`status`: every process, cell, queue, host and guest of the cloud on one page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.local import api, hosts, redis, workers
+from deploy.local import api, cells, hosts, redis, workers
 from deploy.local.daemons import Daemon
 from deploy.local.management import manage
 from deploy.local.progress import Failed
@@ -27,7 +27,7 @@ class Row:
 
 
 def status(state: State) -> int:
-    """Print the page; 1 when something is down."""
+    """Print the page; 1 when a process or a cell's database is down."""
     if not state.exists:
         print(f"there is no cloud in {state.directory}: make up")
         return 1
@@ -35,16 +35,22 @@ def status(state: State) -> int:
     _print_processes(rows)
     _print_guests(state)
     down = [row.name for row in rows if row.pid is None]
+    away: list[cells.Cell] = []
     try:
+        away = _print_cells(state)
         down += [f"{row['host']} (no heartbeat)" for row in _print_services(state) if row["state"] != "up"]
         _print_queues(state)
     except Failed as failed:
         failed.show()
         return 1
-    print(
-        f"\ndown: {', '.join(down)}; `make up` starts them" if down else f"\nall up; API at {state.api_url}"
-    )
-    return 1 if down else 0
+    print()
+    if down:
+        print(f"down: {', '.join(down)}; `make up` starts them")
+    for cell in away:
+        print(f"{cell.sentence}. {cells.ADVICE}")
+    if not down and not away:
+        print(f"all up; API at {state.api_url}")
+    return 1 if down or away else 0
 
 
 def processes(state: State) -> list[Row]:
@@ -97,6 +103,15 @@ def _print_guests(state: State) -> None:
     for host in hosts.libvirt_hosts(state):
         names = hosts.guests(host)
         print(f"{host.name:<18} {len(host.qemu_pids())}  {' '.join(names)}")
+
+
+def _print_cells(state: State) -> list[cells.Cell]:
+    """Those whose database does not answer."""
+    print(f"\n{'CELL':<10} DATABASE ANSWERS IN")
+    found = cells.cells(state)
+    for cell in found:
+        print(f"{cell.name:<10} {cell.database}")
+    return [cell for cell in found if cell.trouble]
 
 
 def _print_services(state: State) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.local import api, boot, brokers, clients, envfiles, hosts, redis, workers
+from deploy.local import api, boot, brokers, cells, clients, envfiles, hosts, redis, workers
 from deploy.local.daemons import tool
 from deploy.local.management import manage
 from deploy.local.progress import Failed, hint, say, step
@@ -31,7 +31,7 @@ class Wishes:
 
 
 def up(state: State, wishes: Wishes) -> None:
-    """Bring the cloud up."""
+    """Bring the cloud up. Raises Failed, also at its end, when a cell's database does not answer."""
     began = time.monotonic()
     decide(state, wishes)
     values = envfiles.write(state)
@@ -40,8 +40,11 @@ def up(state: State, wishes: Wishes) -> None:
     guests.start()
     changed = start_redis(state)
     databases(state, values)
-    changed |= start_services(state)
+    away = cells.away(state)
+    changed |= start_services(state, away)
     guests.imported()
+    if away:
+        raise Failed("\n  ".join(cell.sentence for cell in away), advice=f"Everything else runs. {cells.ADVICE}")
     if wishes.first_guest:
         boot.first_guest(state)
     say("everything runs" if changed else "everything ran already", time.monotonic() - began)
@@ -117,8 +120,8 @@ def start_redis(state: State) -> bool:
     return bool(started)
 
 
-def start_services(state: State) -> bool:
-    """Hypervisors, workers, API; whether anything had to be started."""
+def start_services(state: State, away: list[cells.Cell]) -> bool:
+    """Hypervisors, workers, API; whether anything had to be started. Workers of `away` are not waited for."""
     with step("hypervisors") as note:
         libvirtds = hosts.start(state)
         note.text = _hypervisors(state, libvirtds)
@@ -128,8 +131,10 @@ def start_services(state: State) -> bool:
         nodes = workers.start(state)
         api.wait_until_ready(state, gunicorn)
         if nodes:
-            workers.wait_until_ready(state, nodes, since)
-        if nodes or gunicorn:  # also when the first `up` ended at the API, before it came to this
+            waiting = {cell.name for cell in away}
+            able = [node for node in nodes if workers.cell_of(state, node) not in waiting]
+            workers.wait_until_ready(state, able, since)
+        if (nodes or gunicorn) and not away:  # also when the first `up` ended at the API, before it came to this
             manage(state, "discover_hosts")
         names = [*(["api"] if gunicorn else []), *(node.name for node in nodes)]
         note.text = f"started {', '.join(names)}" if names else "running"

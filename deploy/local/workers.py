@@ -31,6 +31,13 @@ def nodes(state: State) -> list[Node]:
     return [Node("scheduler", "scheduler"), *conductors, *(Node(host, "host") for host in state.hosts)]
 
 
+def cell_of(state: State, node: Node) -> str:
+    """The cell in whose database its service record is."""
+    if node.role == "scheduler":
+        return "cell0"
+    return state.hosts[node.name] if node.role == "host" else node.name.removeprefix("conductor-")
+
+
 def process(state: State, node: Node) -> processes.Node:
     """Where its files are."""
     return processes.Node(node.name, envfiles.node_file(state, node.name), state.path("run"), state.path("log"))

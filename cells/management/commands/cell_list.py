@@ -39,6 +39,6 @@ class Command(BaseCommand):
             for cell in cells
         ]  # fmt: skip
         if options["json"]:
-            print_json(self, rows)
+            print_json(self, [row | {"database_trouble": said[str(row["uuid"])].database.trouble} for row in rows])
         else:
             print_table(self, list(rows[0]) if rows else ("name",), rows)

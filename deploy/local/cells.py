@@ -1,0 +1,37 @@
+"""Cells whose database does not answer: what `up` and `status` say of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from deploy.local.management import manage
+from deploy.local.state import State
+
+ADVICE = "Bring it back (docs/runbooks/cell-down.md); nothing has to be restarted."
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell as `manage.py cell_list` sees it now; `trouble` is empty when its database answers."""
+
+    name: str
+    database: str  # how quickly it answers, or why not
+    trouble: str
+    url: str  # without a password
+
+    @property
+    def sentence(self) -> str:
+        """Of one that does not answer."""
+        return f"the database of {self.name} does not answer: {self.trouble} ({self.url})"
+
+
+def cells(state: State) -> list[Cell]:
+    """All of them."""
+    rows = json.loads(manage(state, "cell_list", "--json"))
+    return [Cell(row["name"], row["database"], row["database_trouble"], row["database_url"]) for row in rows]
+
+
+def away(state: State) -> list[Cell]:
+    """Those whose database does not answer."""
+    return [cell for cell in cells(state) if cell.trouble]
