@@ -59,7 +59,7 @@ def sync(host: str, driver: Driver, *, booted: bool = False) -> int:
     seen = [Difference(one, actual.get(one.uuid, PowerState.NOSTATE), FOUND) for one in idle]
     found = [difference for difference in seen if _may_differ(difference.instance, difference.power_state)]
     differing = settling.settle(host, driver, found, found_by="sync", booted=booted)
-    strangers.compare(host, {one.uuid for one in rows}, {one.uuid for one in idle}, actual.keys())
+    strangers.compare(host, driver, {one.uuid for one in rows}, {one.uuid for one in idle}, actual)
     metrics.POWER_SYNCS.labels("done").inc()
     return differing
 
