@@ -55,6 +55,10 @@ class GuestFiles:
         if self.owner() != host:
             _write(self.directory / "owner", f"{host}\n")
 
+    def is_of(self, host: str) -> bool:
+        """Whether it lives at this host, or nowhere: hosts may share the folder."""
+        return self.owner() in ("", host)
+
     def disown(self, host: str) -> None:
         """The guest does not live at this host any more, and its files are there for another one."""
         if self.owner() == host:
@@ -81,7 +85,7 @@ class GuestFiles:
 
     def remove(self, host: str) -> None:
         """Unless it belongs to another host by now."""
-        if self.owner() in ("", host):
+        if self.is_of(host):
             shutil.rmtree(self.directory, ignore_errors=True)
 
 

@@ -20,6 +20,7 @@ from compute.virt.libvirt.guest import LibvirtGuest
 class Rescue:
     """The verbs of rescue; the driver defines the guest."""
 
+    _id: str
     _guests: Path
     _images: disk.ImageCache
 
@@ -28,8 +29,8 @@ class Rescue:
         other = disk_of(files)
         if other.exists() and self._runs_from(guest.uuid, other):
             return
-        if not files.disk.exists():
-            raise GuestNotFound(f"guest {guest.uuid} has no disk on this host")
+        if not files.disk.exists() or not files.is_of(self._id):
+            raise GuestNotFound(f"guest {guest.uuid} has no disk on this host, or lives on another one that shares it")
         base = self._images.path(image, fetch)
         self.cut_power(guest.uuid)
         with translated():
@@ -40,7 +41,7 @@ class Rescue:
     def unrescue(self, guest: Guest) -> None:
         """Killed after the disk is gone it is done: whoever powers the guest on defines it anew."""
         files = files_of(self._guests, guest.uuid)
-        if disk_of(files).exists():
+        if disk_of(files).exists() and files.is_of(self._id):
             self.cut_power(guest.uuid)
             leave(files)
             self._define(guest)
