@@ -74,5 +74,8 @@ def _verify(state: State) -> None:
     left = leftovers.find(state)
     for process in left:
         hint(f"{process.pid}: {process.command}")
-    several = f"{len(left)} processes are still there" if len(left) > 1 else "1 process is still there"
-    raise Failed(several, advice="Look at them, then end them by number: kill <pid>")
+    if len(left) == 1:
+        raise Failed("1 process is still there", advice=f"Look at it, then end it: kill {left[0].pid}")
+    raise Failed(
+        f"{len(left)} processes are still there", advice="Look at them, then end them by number: kill <pid>"
+    )

@@ -12,6 +12,9 @@ Machines that Ironic only believes to know are of `driver="machines"` (see ironi
         bare_metal.machine(node, obeys=None)          # its guest does not hear a soft power off
         bare_metal.machine(node, power="power on")    # somebody pressed the button; Ironic sees it within 2 s
 
+By hand, until Ctrl-C: `python -m deploy.local.ironic --nodes 3 --resource-class baremetal.gold`; with OS_AUTH_URL,
+OS_USERNAME, OS_PASSWORD and OS_PROJECT_NAME set it sends its power-update events to that cloud as that user.
+
 `STILLWATER_IRONIC_URL` is `bare_metal.url`; there is no login. API and conductor are one process and its child:
 `rpc_transport = none`, because with json-rpc on a port of one's own Ironic 39.0.0 keeps locks of a past life for ever.
 Installed by `deploy/bootstrap.sh --tests`.
@@ -19,6 +22,7 @@ Installed by `deploy/bootstrap.sh --tests`.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -320,6 +324,35 @@ class Ironic:
         }  # fmt: skip
 
 
+def main() -> None:
+    """A trial's Ironic in the foreground."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.local.ironic", description="Run an Ironic until Ctrl-C.")
+    parser.add_argument("--nodes", type=int, default=3, help="Fake machines it has; default: 3.")
+    parser.add_argument("--resource-class", default="baremetal.gold", help="Of its machines; default: baremetal.gold.")
+    asked = parser.parse_args()
+    login = _login()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    with suppress(KeyboardInterrupt), server(**({"nova": login} if login else {})) as bare_metal:
+        print(f"Ironic runs: STILLWATER_IRONIC_URL={bare_metal.url}", flush=True)
+        print(f"its log:     {bare_metal.folder / 'ironic.log'}", flush=True)
+        for node in bare_metal.enroll(asked.nodes, driver="machines", resource_class=asked.resource_class):
+            print(f"node         {node}, {asked.resource_class}, available", flush=True)
+        print(f"events:      {'to ' + str(login['endpoint_override']) if login else 'none are sent'}", flush=True)
+        print("Ctrl-C ends it.", flush=True)
+        signal.pause()
+
+
+def _login() -> dict[str, object]:
+    """Of the user Ironic sends its events as, from the variables every OpenStack client reads; {}: it sends none."""
+    names = ("auth_url", "username", "password", "project_name")
+    named = {name: os.environ.get(f"OS_{name.upper()}", "") for name in names}
+    if not all(named.values()):
+        return {}
+    compute = named["auth_url"].removesuffix("/").removesuffix("/identity/v3") + "/compute/v2.1"
+    return dict(tells(compute, auth_type="password", user_domain_id="default", project_domain_id="default", **named))
+
+
 def _hashed(password: str) -> str:
     """As Ironic wants it; it has what that takes."""
     code = "import bcrypt, sys; print(bcrypt.hashpw(sys.stdin.buffer.read(), bcrypt.gensalt(4)).decode())"
@@ -334,3 +367,7 @@ def home() -> Path:
     version = next(line.removeprefix("ironic==") for line in pinned if line.startswith("ironic=="))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "stillwater" / f"ironic-{version}"
+
+
+if __name__ == "__main__":
+    main()

@@ -44,7 +44,7 @@ class Command(BaseCommand):
                 continue
             new, wrong = self._map(cell, gathered.answers[cell.id], options["verbose"])
             found, misplaced = found + new, misplaced + wrong
-        self.stdout.write(f"{found} new hosts.")
+        self.stdout.write(f"{found} new host{'' if found == 1 else 's'}.")
         if gathered.down or misplaced or (options["strict"] and not found):
             arguments.end(self, 1, "Not every host could be mapped." if found else "No host was mapped.")
 
