@@ -137,8 +137,8 @@ def _request(chance: random.Random, every: list[str], known: dict[str, list[str]
     method, body = "GET", b""
     if chance.random() < 0.75:
         method, where, good = chance.choice([*BODIES, ("POST", "servers/<server_id>/action", _action(chance))])
-        ending = [one for one in every if one.endswith(f"/{where}")]
-        route, body = chance.choice(ending or every), _spoilt(chance, good, known)
+        route = min((one for one in every if one.endswith(f"/{where}")), key=len)
+        body = _spoilt(chance, good, known)
     elif chance.random() < 0.4:
         method = chance.choice(["DELETE", "PUT", "POST", "PATCH", "HEAD", "OPTIONS"])
     path = _PARAMETER.sub(lambda found: _value_for(chance, found[1], known, method), route)

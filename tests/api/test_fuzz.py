@@ -16,7 +16,7 @@ from compute.models import Aggregate, ComputeNode, Flavor, Quota, ServerGroup, S
 from tests.api import fuzz
 from tests.conftest import PROJECT, Api, client
 
-NUMBER, SEED = int(os.environ.get("FUZZ", "1000")), int(os.environ.get("FUZZ_SEED", "1"))
+NUMBER, SEED = int(os.environ.get("FUZZ", "600")), int(os.environ.get("FUZZ_SEED", "1"))
 AT_ONCE = 250  # requests between two looks at whether what they are about is still there
 
 
