@@ -51,9 +51,9 @@ class Blow:
 
 
 def schedule(seed: int, names: list[str]) -> list[Harm]:
-    """Every 1 to 2 seconds something; hosts twice as often as anybody else."""
+    """Every 1 to 2 seconds something; hosts and the lines to databases twice as often as anything else."""
     dice = random.Random(f"harm {seed}")
-    targets = [name for name in sorted(names) for _ in range(2 if name.startswith("host") else 1)]
+    targets = [name for name in sorted(names) for _ in range(2 if name.startswith(("host", "line")) else 1)]
     harms, now = [], 0.0
     while now < LONGEST:
         now += dice.uniform(1, 2)
