@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tests.chaos import line
 from tests.chaos.supervisor import Supervisor
 
-LONGEST = 900.0  # seconds of harm that are planned; a story ends long before
+LONGEST = 1200.0  # seconds of harm that are planned; a story ends long before
 # what may be done to whom, and how often of ten times; of the lines to the databases every way as often
 END = {"SIGTERM": 3, "SIGKILL": 3}
 WAYS = {
