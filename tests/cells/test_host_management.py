@@ -138,8 +138,8 @@ def test_a_dry_run_names_operations_and_blockers_and_changes_nothing(host, cloud
     before = service(cloud).__dict__ | {"_state": None, "read_at": None}
     ended = host("drain", "host1", "--dry-run")
     assert ended.code == 0
-    assert "host1: 2 operations would have to end, nobody can say when: 1 of them have no deadline" in ended.out
-    assert "1 requests would wait" in ended.out
+    assert "host1: 2 operations would have to end, nobody can say when: 1 of them has no deadline" in ended.out
+    assert "1 request would wait" in ended.out
     assert f"! stop of {stuck.server_id}: runs for more than five minutes, and has no deadline" in ended.out
     assert service(cloud).__dict__ | {"_state": None, "read_at": None} == before
 
