@@ -143,7 +143,7 @@ def _page(one: Look, depths: dict[str, int | None], width: int | None) -> list[s
     lines.append(f"  messages     {queues}")
     if service is not None:
         if place.binary == COMPUTE:
-            lines.append(f"  waiting      {one.waiting} requests nobody has begun")
+            lines.append(f"  waiting      {counted(one.waiting, 'request')} nobody has begun")
         lines.append(f"  in progress  {looking.in_progress(one)}")
         rows = moves.operations([one])
         if rows:

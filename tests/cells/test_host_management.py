@@ -112,7 +112,7 @@ def test_a_status_is_one_page_of_wanted_and_seen(host, cloud):
     assert page.code == 0
     for words in (
         "host1: draining", "nova-compute of cell1", "on another machine", "enabled, drained by ann@x: new disk",
-        "takes no work since", "1 requests nobody has begun", "guest was signalled 2 times", "compute-ops.host1 ?",
+        "takes no work since", "1 request nobody has begun", "guest was signalled 2 times", "compute-ops.host1 ?",
     ):  # fmt: skip
         assert words in page.out, page.out
     document = json.loads(host("status", "host1", "-f", "json").out)["hosts"][0]
