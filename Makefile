@@ -16,7 +16,7 @@ UP := $(if $(DRIVER),--driver $(DRIVER)) $(if $(PORT),--port $(PORT)) $(if $(BIN
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status shell lint test test-fast test-weather test-postgres test-live chaos matrix bench requirements clean bootstrap test-sqlite
+.PHONY: help up down status shell lint test test-fast test-weather test-postgres test-live chaos matrix simulate bench requirements clean bootstrap test-sqlite
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -68,6 +68,9 @@ chaos: ## 3 seeds of harm to a whole cloud, then kill -9 at every named point: C
 
 matrix: ## every operation of two hosts x hosts, conductor, broker, all x SIGTERM, kill -9 x every step: MATRIX="-k resize"
 	$(PYTEST) -m matrix $(STRICT) -p no:randomly tests/matrix $(MATRIX)
+
+simulate: ## the whole engine on virtual time, every choice from a seed: SEEDS=1-10000, JOBS=2
+	$(PYTHON) -m tests.simulation --seeds $(or $(SEEDS),1-1000) --jobs $(or $(JOBS),2)
 
 bench: ## numbers beside their floors
 	$(PYTHON) -m bench

@@ -6,9 +6,6 @@ import sys
 
 from django.core.management import execute_from_command_line
 
-from cloud.command_line import quiet_on_a_closed_pipe
-
 if __name__ == "__main__":
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "cloud.settings")
-    with quiet_on_a_closed_pipe():
-        execute_from_command_line(sys.argv)
+    execute_from_command_line(sys.argv)

@@ -1,0 +1,181 @@
+"""The cloud of one story: cells, machines, processes and brokers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import connections
+
+from cells.context import target_cell
+from cells.models import Cell, HostMapping
+from cloud.images import store
+from cloud.images.models import Image
+from compute.models import Flavor, Instance, Quota, Step
+from tests.simulation import patches
+from tests.simulation.kernel import Actor, Simulation
+from tests.simulation.machines import Machine
+from tests.simulation.processes import Process
+from tests.simulation.wire import Message, Wire
+
+PROJECT = "a" * 32
+FLAVORS = ((1, "m1.small", 1, 512, 1), (2, "m1.medium", 2, 1024, 1), (3, "m1.large", 4, 2048, 2))
+
+
+class Cloud:
+    """Everything there is, made anew for each story."""
+
+    def __init__(self, sim: Simulation, seed: int, folder: Path, *, second_cell: bool = False) -> None:
+        self.sim, self.folder = sim, folder
+        self.dice = Random(f"cloud {seed}")
+        self._counts: Counter[str] = Counter()
+        self._loaded: Process | None = None
+        sim.enter = self._enter
+        self.wire = Wire(sim, Random(f"wire {seed}"), self._deliver)
+        self.wire.put()
+        self.cells = self._cells()
+        self.image = self._stock()
+        names = {"cell1": ("host1", "host2", "host3")} | ({"cell2": ("host4",)} if second_cell else {})
+        self.cell_of_host = {host: settings.CELLS[cell] for cell, hosts in names.items() for host in hosts}
+        self.machines = {
+            host: Machine(sim, host, Random(f"{host} {seed}"), self._made(folder / "inboxes"))
+            for host in self.cell_of_host
+        }
+        for machine in self.machines.values():
+            machine.in_transaction = self._no_verb_in_a_transaction
+        self.broken_rules: list[str] = []
+        self.processes: dict[str, Process] = {}
+        for number in (1, 2):
+            self._add(Process(self, "api", f"api{number}"))
+            self._add(Process(self, "scheduler", f"scheduler{number}"))
+        for cell, hosts in names.items():
+            for number in (1, 2) if cell == "cell1" else (1,):
+                self._add(Process(self, "conductor", f"{cell}-{number}", settings.CELLS[cell]))
+            for host in hosts:
+                self._add(Process(self, "host", host, settings.CELLS[cell], self.machines[host]))
+
+    def start(self) -> None:
+        """Every process."""
+        for process in list(self.processes.values()):
+            process.start()
+
+    def end(self) -> None:
+        """Nobody's globals are left behind."""
+        for machine in self.machines.values():
+            machine.state.close()
+
+    # -- what it is made of
+
+    def _add(self, process: Process) -> Process:
+        self.processes[process.name] = process
+        return process
+
+    def twin_of(self, process: Process) -> Process:
+        """A second process of the same name."""
+        twin = Process(self, process.role, process.host, process.cell, process.machine, twin="-twin")
+        self.processes[twin.name] = twin
+        twin.start()
+        return twin
+
+    @staticmethod
+    def _made(folder: Path) -> Path:
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def _cells(self) -> dict[str, Cell]:
+        patches.empty()
+        return {
+            name: Cell.objects.create(id=uuid, name=name, database_url=f"sim://{name}",
+                                      broker_url="" if name == "cell0" else f"sim://{name}")
+            for name, uuid in settings.CELLS.items()
+        }  # fmt: skip
+
+    def _stock(self) -> str:
+        for number, name, vcpus, memory, disk in FLAVORS:
+            Flavor.objects.create(
+                flavor_id=str(number), name=name, vcpus=vcpus, memory_mb=memory, disk_gb=disk, extra_specs={}
+            )
+        disk = patches._Http.DISK
+        image = Image.objects.create(
+            id=str(UUID(int=self.dice.getrandbits(128), version=4)), name="tiny", status="active", visibility="public",
+            owner="x", disk_format="raw", container_format="bare", size=len(disk), virtual_size=len(disk),
+            checksum=hashlib.md5(disk).hexdigest(),
+        )  # fmt: skip
+        store.path(image.id).parent.mkdir(parents=True, exist_ok=True)
+        store.path(image.id).write_bytes(disk)
+        for resource, limit in (("instances", 100), ("cores", 200), ("ram", 200_000)):
+            Quota.objects.create(project_id=PROJECT, resource=resource, limit=limit)
+        return str(image.id)
+
+    def broker_of(self, cell: str) -> str:
+        """The URL of a cell's broker."""
+        return next((one.broker_url for one in self.cells.values() if one.id == cell), "")
+
+    # -- who runs
+
+    def _enter(self, actor: Actor) -> None:
+        process = actor.process
+        if process is self._loaded or process is None:
+            return
+        if self._loaded is not None:
+            self._loaded.save()
+        process.load()
+        self._loaded = process
+
+    def forget_globals(self, process: Process) -> None:
+        """Those of its last life are no more."""
+        if self._loaded is process:
+            self._loaded = None
+
+    def count(self, what: str) -> int:
+        """The next number."""
+        self._counts[what] += 1
+        return self._counts[what]
+
+    def _deliver(self, url: str, message: Message) -> bool:
+        listening = [one for one in self.processes.values() if one.is_alive and one.broker == url
+                     and message.queue in one.listens and one.role != "api"]  # fmt: skip
+        self.wire.dice.shuffle(listening)
+        return any(process.take(message) for process in listening)
+
+    # -- what is so
+
+    def host_cells(self) -> None:
+        """Hosts are made known to the global side by an operator."""
+        for host, cell in self.cell_of_host.items():
+            HostMapping.objects.get_or_create(host=host, defaults={"cell_id": cell})
+
+    def aliases(self) -> list[str]:
+        """The databases of all cells."""
+        return [f"cell:{uuid}" for uuid in settings.CELLS.values()]
+
+    def row(self, server_id: str) -> Instance | None:
+        """A server's row, wherever it is."""
+        for alias in self.aliases():
+            with target_cell(alias):
+                found = Instance.objects.filter(uuid=server_id).first()
+                if found is not None:
+                    return found
+        return None
+
+    def open_steps(self) -> list[Step]:
+        """Whatever has not ended."""
+        found: list[Step] = []
+        for alias in self.aliases():
+            with target_cell(alias):
+                found += Step.objects.filter(state__in=("queued", "running", "waiting")).select_related("action")
+        return found
+
+    def _no_verb_in_a_transaction(self, verb: str) -> None:
+        who = self.sim.actor
+        self.broken_rules.append(f"{who} calls {verb} of a hypervisor inside a transaction")
+
+
+def ask(alias: str, question: str, *values: Any) -> list[tuple[Any, ...]]:
+    """Rows of a database, without anybody noticing."""
+    return list(connections[alias].connection.execute(question, values).fetchall())

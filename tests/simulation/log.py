@@ -1,0 +1,36 @@
+"""The engine's log in the simulation: lines of the trace when somebody reads it, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+
+from tests.simulation.kernel import Simulation
+
+
+class Logger:
+    """As structlog's, of few words."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def bind(self, **_: Any) -> Logger:
+        return self
+
+    new = unbind = bind
+
+    def _say(self, event: str, **fields: Any) -> None:
+        sim = Simulation.current
+        if sim is not None and sim.verbose:
+            fields.pop("exc_info", None)
+            sim.say(f"log {event} {fields}")
+
+    debug = info = warning = error = critical = exception = _say
+
+
+def put_on() -> None:
+    """Before the first line."""
+    structlog.configure(
+        processors=[], wrapper_class=Logger, logger_factory=lambda *_: None, cache_logger_on_first_use=True
+    )

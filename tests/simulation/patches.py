@@ -1,0 +1,380 @@
+"""The world the engine sees: time, randomness, databases, the wire, HTTP and its own threads. Put on once a process.
+
+Nothing in the product knows of it. What has to be replaced is replaced from outside, at the outermost name.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+from django.db import OperationalError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils import timezone
+
+from tests.simulation import primitives
+from tests.simulation.kernel import Killed, Simulation
+
+OURS = ("cloud", "cells", "compute", "tasks")
+_real = {"time": time.time, "monotonic": time.monotonic, "sleep": time.sleep, "now": timezone.now,
+         "perf_counter": time.perf_counter, "urandom": os.urandom}  # fmt: skip
+_pristine: dict[str, bytes] = {}
+_ids = random.Random()
+
+
+def put_on() -> None:
+    """Once, after Django is set up and before the engine's modules are used."""
+    _time()
+    _databases()
+    _modules()
+
+
+def real_time() -> float:
+    """Of this machine."""
+    return _real["perf_counter"]()
+
+
+# -- time and randomness
+
+
+def wall() -> float:
+    """What the clock on the wall of the actor's machine shows."""
+    sim = Simulation.current
+    if sim is None:
+        return _real["time"]()
+    actor = sim.actor
+    return sim.now + (actor.process.clock if actor is not None and actor.process is not None else 0.0)
+
+
+def _monotonic() -> float:
+    sim = Simulation.current
+    return _real["monotonic"]() if sim is None else sim.now - 1_700_000_000.0
+
+
+def _sleep(seconds: float) -> None:
+    sim = Simulation.current
+    if sim is None or sim.actor is None:
+        _real["sleep"](seconds)
+    else:
+        sim.sleep(seconds)
+
+
+def _now() -> datetime:
+    return _real["now"]() if Simulation.current is None else datetime.fromtimestamp(wall(), UTC)
+
+
+def _urandom(size: int) -> bytes:
+    return _real["urandom"](size) if Simulation.current is None else _ids.randbytes(size)
+
+
+def seed_ids(seed: int) -> None:
+    """Every id that is made from now on comes from the seed."""
+    _ids.seed(f"ids {seed}")
+    random.seed(f"jitter {seed}")
+
+
+def _time() -> None:
+    time.time, time.monotonic, time.sleep = wall, _monotonic, _sleep
+    timezone.now = _now
+    os.urandom = _urandom
+    random._urandom = _urandom  # type: ignore[attr-defined]  # what `secrets` asks
+    _everywhere(_real["monotonic"], _monotonic)
+    _everywhere(_real["time"], wall)
+
+
+def _everywhere(old: Any, new: Any) -> None:
+    """Also where a module of ours has taken the name itself."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in OURS and module is not None:
+            for attribute, value in list(vars(module).items()):
+                if value is old:
+                    setattr(module, attribute, new)
+
+
+# -- databases
+
+
+class Away(OperationalError):
+    """The simulated database does not answer, or its answer is lost."""
+
+
+class Faults:
+    """What databases do wrong; filled by `harm`."""
+
+    before: Callable[[str, str], None] = staticmethod(lambda alias, sql: None)
+    after: Callable[[str, str], None] = staticmethod(lambda alias, sql: None)
+    commit: Callable[[str], str] = staticmethod(lambda alias: "")  # "", "failed" or "lost"
+    watch: Callable[[str, str, Any], None] = staticmethod(lambda alias, sql, params: None)
+
+
+def _databases() -> None:
+    """One connection for each database, shared by all actors: nobody loses the baton inside a transaction."""
+    connections._connections = SimpleNamespace()  # type: ignore[assignment]
+    for alias in connections.databases:
+        connection = connections[alias]
+        connection.inc_thread_sharing()
+        connection.ensure_connection()
+    from django.core.management import call_command
+
+    first = next(alias for alias in connections.databases if alias != "default")
+    for alias in ("default", first):
+        call_command("migrate", database=alias, verbosity=0, interactive=False)
+    for alias in connections.databases:
+        _pristine[alias] = connections["default" if alias == "default" else first].connection.serialize()
+        connections[alias].execute_wrappers.append(_Statement(alias))
+        connections[alias].connection.create_function("strftime", -1, _strftime)
+    _patch_transactions()
+
+
+def _strftime(form: str, *more: Any) -> str | None:
+    """SQLite's own, with the database's time in place of "now"."""
+    if more and str(more[0]).lower() == "now" and len(more) == 1 and Simulation.current is not None:
+        moment = datetime.fromtimestamp(database_time(), UTC)
+        text = moment.strftime(form.replace("%f", "%S.@@").replace("%J", "%j"))
+        return text.replace("@@", f"{moment.microsecond // 1000:03d}")
+    marks = ", ".join("?" * (1 + len(more)))
+    return _plain.execute(f"SELECT strftime({marks})", (form, *more)).fetchone()[0]
+
+
+_plain = sqlite3.connect(":memory:", check_same_thread=False)
+
+
+def database_time() -> float:
+    """Databases have clocks that nobody sets."""
+    sim = Simulation.current
+    return _real["time"]() if sim is None else sim.now
+
+
+def empty() -> None:
+    """Every database as it was after its migrations."""
+    for alias, image in _pristine.items():
+        restore(alias, image)
+        connection = connections[alias]
+        connection.in_atomic_block, connection.needs_rollback = False, False
+        connection.savepoint_ids, connection.run_on_commit = [], []
+        connection.atomic_blocks = []
+        connection.closed_in_transaction = connection.errors_occurred = False
+        connection.commit_on_exit = connection.autocommit = True
+
+
+def snapshot(alias: str) -> bytes:
+    """A backup."""
+    return connections[alias].connection.serialize()
+
+
+def restore(alias: str, image: bytes) -> None:
+    """What a backup held, and nothing else."""
+    raw = connections[alias].connection
+    if raw.in_transaction:
+        raw.rollback()
+    raw.deserialize(image)
+
+
+class _Statement:
+    """Around every statement of a database."""
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+
+    def __call__(self, execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        sim = Simulation.current
+        if sim is None or sim.actor is None:
+            return execute(sql, params, many, context)
+        me = sim.actor
+        if me.fate:
+            raise Killed
+        short = _in_short(sql, params) if sim.verbose else sql[:60]
+        sim.point("sql", f"{self.alias[:13]} {short}")
+        try:
+            Faults.before(self.alias, sql)
+            Faults.watch(self.alias, sql, params)
+            result = execute(sql, params, many, context)
+            Faults.after(self.alias, sql)
+        except OperationalError:
+            context["connection"].errors_occurred = True
+            raise
+        return result
+
+
+def _in_short(sql: str, params: Any) -> str:
+    """For whoever reads a trace: without the columns of a SELECT."""
+    if sql.startswith("SELECT") and " FROM " in sql:
+        sql = f"SELECT … FROM {sql.partition(' FROM ')[2]}"
+    return f"{sql} -- {params}"[:1200] if params else sql
+
+
+def _patch_transactions() -> None:
+    enter, leave, commit = transaction.Atomic.__enter__, transaction.Atomic.__exit__, BaseDatabaseWrapper._commit
+    hooks = BaseDatabaseWrapper.run_and_clear_commit_hooks
+
+    def begin(self: Any) -> None:
+        sim = Simulation.current
+        me = sim.actor if sim is not None else None
+        if sim is None or me is None:
+            enter(self)
+            return
+        connection = transaction.get_connection(self.using)
+        if not connection.in_atomic_block:
+            sim.point("begin", connection.alias[:13])
+        me.atomic += 1
+        try:
+            enter(self)
+        except BaseException:
+            me.atomic -= 1
+            raise
+
+    def end(self: Any, *exc: Any) -> None:
+        sim = Simulation.current
+        me = sim.actor if sim is not None else None
+        if sim is None or me is None:
+            leave(self, *exc)
+            return
+        me.atomic -= 1
+        connection = transaction.get_connection(self.using)
+        outermost = len(connection.savepoint_ids) == 0
+        me.atomic += outermost  # the commit itself and what it cleans up are no place to be paused at
+        inside = True
+        try:
+            if outermost:
+                connection._left = me
+            leave(self, *exc)
+            inside = False
+        finally:
+            me.atomic -= outermost
+            connection._left = None
+        if outermost and not inside:
+            _run_hooks(sim, connection)
+
+    def committing(self: Any) -> None:
+        sim = Simulation.current
+        fate = Faults.commit(self.alias) if sim is not None and sim.actor is not None else ""
+        if fate == "failed":
+            self.errors_occurred = True
+            raise Away("COMMIT failed")
+        commit(self)
+        if fate == "lost":
+            self.errors_occurred = True
+            raise Away("the answer to COMMIT is lost")
+
+    def later(self: Any) -> None:
+        """After the transaction has been left, when others may run meanwhile."""
+        if Simulation.current is None or Simulation.current.actor is None:
+            hooks(self)
+        else:
+            self._hooks, self.run_on_commit = getattr(self, "_hooks", []) + self.run_on_commit, []
+
+    transaction.Atomic.__enter__, transaction.Atomic.__exit__ = begin, end  # type: ignore[method-assign]
+    BaseDatabaseWrapper._commit = committing  # type: ignore[attr-defined]
+    BaseDatabaseWrapper.run_and_clear_commit_hooks = later  # type: ignore[method-assign]
+
+
+def _run_hooks(sim: Simulation, connection: Any) -> None:
+    mine, connection._hooks = getattr(connection, "_hooks", []), []
+    sim.point("end", connection.alias[:13])
+    for _, hook, robust in mine:
+        if robust:
+            try:
+                hook()
+            except Exception:
+                sim.say("a robust hook failed")
+        else:
+            hook()
+
+
+# -- the engine's own threads, HTTP and other doors
+
+
+def _modules() -> None:
+    import compute.imagefile
+    import compute.virt.events
+    import compute.virt.keeper
+    import compute.virt.locks
+    import compute.virt.rounds
+    import tasks.drain
+    import tasks.goodbye
+    import tasks.guests
+    import tasks.heartbeat
+    import tasks.lifetime
+    import tasks.periodic
+    from cells import broker_breakers, databases, health, lines, outages, scatter
+    from cloud import turns
+    from compute import dispatch
+
+    for module in (
+        compute.virt.events, compute.virt.keeper, compute.virt.locks, compute.virt.rounds, tasks.goodbye,
+        tasks.guests, tasks.heartbeat, tasks.periodic, tasks.lifetime, health, broker_breakers,
+    ):  # fmt: skip
+        module.threading = primitives.threading  # type: ignore[attr-defined]
+    compute.virt.events.queue = primitives.queue  # type: ignore[attr-defined]
+    tasks.drain.queue, tasks.drain.os = primitives.queue, primitives.os  # type: ignore[attr-defined]
+    databases.register = lambda cell: cell.alias  # type: ignore[assignment]
+    databases.register_url = lambda alias, url: alias  # type: ignore[assignment]
+    scatter._pool = lambda cell_id: _InLine()  # type: ignore[assignment,return-value]
+    lines._watch = lambda line, end: None  # type: ignore[assignment]
+    lines._forget = lambda line: None  # type: ignore[assignment]
+    dispatch._senders = _InLine()  # type: ignore[assignment]
+    turns.away = _nothing  # type: ignore[assignment]
+    outages.write = lambda: None  # type: ignore[assignment]
+    compute.imagefile.requests = _Http()  # type: ignore[assignment]
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+class _InLine:
+    """An executor without threads: what it is given is done at once, by who gives it."""
+
+    def submit(self, work: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        from concurrent.futures import Future
+
+        future: Future[Any] = Future()
+        try:
+            future.set_result(work(*args, **more))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class _Answer:
+    def __init__(self, status: int, content: bytes = b"", headers: Any = None, method: str = "GET") -> None:
+        self.status_code, self.content, self.headers = status, content, dict(headers or {})
+        self.request = SimpleNamespace(method=method)
+
+    def __enter__(self) -> _Answer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def iter_content(self, size: int) -> list[bytes]:
+        return [self.content]
+
+
+class _Http:
+    """`requests`, as far as hosts use it: the image service is asked in the same process."""
+
+    class RequestException(OSError):
+        """No answer."""
+
+    DISK = b"\xeb\xfe".ljust(512, b"\0")
+
+    def get(self, url: str, **_: Any) -> _Answer:
+        return _Answer(200, self.DISK)
+
+    def put(self, url: str, data: Any, headers: dict[str, str], **_: Any) -> _Answer:
+        from django.test import Client
+
+        extra = {"HTTP_X_IMAGE_TICKET": headers["X-Image-Ticket"]}
+        path = url.removeprefix("http://simulation")
+        answer = Client().put(path, data.read(), content_type="application/octet-stream", **extra)
+        return _Answer(answer.status_code, answer.content, answer.headers, "PUT")

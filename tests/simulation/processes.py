@@ -1,0 +1,276 @@
+"""Simulated processes: each has its own globals of the engine's modules, its own clock, and actors that die with it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+from django.conf import settings
+from django.db import Error
+
+from cells import broker_breakers, health
+from compute import dispatch, grace
+from compute.power import strangers
+from compute.scheduler import place, restored, uncounted, unfilled, ungrouped
+from compute.virt.base import VirtError
+from tasks import comeback, drain, guests, heartbeat, lifetime, periodic, steps, tracker, worker
+from tests.simulation import machines, primitives
+from tests.simulation.kernel import Actor, Killed, Simulation
+from tests.simulation.wire import Message
+
+EVERY = {  # seconds between two rounds; the others come every forty
+    "relay": 12.0, "relay_build_requests": 12.0, "strays": 20.0, "dead_conductors": 20.0, "comeback": 10.0,
+    "lost_guests": 30.0, "late_deletes": 25.0, "uncounted": 30.0, "heard_events": 200.0, "ungrouped": 200.0,
+    "inventory": 100.0, "last_known": 100.0, "late_events": 100.0,
+}  # fmt: skip
+SLOTS = 4  # messages a process works on at once
+
+
+def _tracker() -> dict[str, Any]:
+    fresh = dict(vars(tracker.Tracker()))
+    fresh["_lock"], fresh["_here"] = primitives.Lock(), primitives.Local()
+    return fresh
+
+
+# every global of the engine that is of one process: its module, its name, and what it is at first
+GLOBALS: tuple[tuple[Any, str, Callable[[], Any]], ...] = (
+    (health, "_down", dict), (health, "_then", list), (health, "_thread", lambda: None),
+    (health, "_changed", primitives.Condition),
+    (health, "_lately", dict),
+    (broker_breakers, "_down", dict), (broker_breakers, "_then", list),
+    (broker_breakers, "_changed", primitives.Condition),
+    (restored, "_lost_since", lambda: defaultdict(dict)), (restored, "_unmapped_since", lambda: defaultdict(dict)),
+    (restored, "_after_mapping", dict), (restored, "_after_row", dict),
+    (uncounted, "_seen", dict), (uncounted, "_after", dict), (unfilled, "_after", str), (ungrouped, "_after", int),
+    (strangers, "_said", dict),
+    (comeback, "_due", primitives.Event),
+    (periodic, "_paused", primitives.Event), (periodic, "_back", primitives.Event),
+    (drain, "_leaving", primitives.Event),
+    (guests, "_posts", list),
+    (heartbeat, "_stop", primitives.Event), (heartbeat, "_now", primitives.Event),
+    (heartbeat, "_beating", primitives.Lock), (heartbeat, "_registering", primitives.Lock),
+    (lifetime, "_consumer", lambda: None),
+    (worker, "_current", lambda: None),
+    (grace._Post, "keeper", lambda: None),
+)  # fmt: skip
+
+
+class Process:
+    """One process of the cloud. `lives` counts its starts; `clock` is how far its wall clock is off."""
+
+    def __init__(self, cloud: Any, role: str, host: str, cell: str = "", machine: Any = None, twin: str = "") -> None:
+        self.cloud, self.role, self.host, self.cell, self.machine = cloud, role, host, cell, machine
+        self.name = f"{role}-{host}{twin}" if role != "host" else f"{host}{twin}"
+        self.actors: list[Actor] = []
+        self.paused_until = 0.0
+        self.clock = 0.0
+        self.lives = 0
+        self.is_alive = False
+        self.listens: list[str] = []  # queues
+        self.working = 0
+        self.restart_after: float | None = None
+        self.me: Any = None
+        self._globals: dict[int, Any] = {}
+        self._tracker: dict[str, Any] = {}
+        self.folder = cloud.folder / self.name
+        self.listening: Any = None
+
+    def __repr__(self) -> str:
+        return self.name
+
+    # -- its globals
+
+    def load(self) -> None:
+        """From now on the engine's modules are this process's."""
+        for number, (module, name, _) in enumerate(GLOBALS):
+            setattr(module, name, self._globals[number])
+        tracker.tracker.__dict__ = self._tracker
+        known = vars(settings)
+        known["HOST"], known["ROLE"], known["HOST_STATE"] = self.host, self.role, self.folder
+        known["CELL_UUID"], known["CELL_BROKER_URL"] = self.cell, self.cloud.broker_of(self.cell)
+
+    def save(self) -> None:
+        """What they rebound."""
+        for number, (module, name, _) in enumerate(GLOBALS):
+            self._globals[number] = getattr(module, name, None)
+
+    def _anew(self) -> None:
+        self._globals = {number: make() for number, (_, _, make) in enumerate(GLOBALS)}
+        self._tracker = _tracker()
+
+    # -- life and death
+
+    @property
+    def broker(self) -> str:
+        """Where its messages come from."""
+        return str(self.cloud.broker_of(self.cell) if self.role in ("host", "conductor") else settings.BROKER_URL)
+
+    def start(self) -> None:
+        """A new life."""
+        if self.is_alive:
+            return
+        self.lives += 1
+        self.is_alive, self.working, self.listens, self.paused_until = True, 0, [], 0.0
+        self.cloud.forget_globals(self)
+        self._anew()
+        self.folder.mkdir(exist_ok=True)
+        if self.role != "api":
+            self.cloud.sim.spawn(f"{self.name}/main", self, self._live)
+
+    def kill(self) -> None:
+        """SIGKILL: none of its actors goes on."""
+        if not self.is_alive:
+            return
+        self.is_alive, self.listens, self.me = False, [], None
+        for actor in list(self.actors):
+            self.cloud.sim.doom(actor)
+        if self.restart_after is not None:
+            self.cloud.sim.at(self.cloud.sim.now + self.restart_after, self.start)
+
+    def exit(self, code: int) -> None:
+        """It ends itself."""
+        self.cloud.sim.say(f"{self.name} exits with {code}")
+        self.kill()
+        raise Killed
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        if self.is_alive and self.listening is not None:
+            self.listening.obey(drain.Signal(15))
+        elif self.is_alive:
+            self.kill()
+
+    def _live(self) -> None:
+        """What tasks/lifetime.py does when Celery says that the worker is made, and then that it is ready."""
+        sender = SimpleNamespace(pidlock=None, process=self)
+        lifetime._born()
+        self.listens = self._queues()
+        lifetime._ready(sender)
+        self.cloud.wire.push_all()
+
+    def become(self) -> Any:
+        """In place of worker.become."""
+        driver = machines.open_driver(self.machine) if self.machine is not None else None
+        self.me = worker._current = worker.Worker(self.role, self.host, self.cell, driver)
+        return self.me
+
+    # -- work
+
+    def _queues(self) -> list[str]:
+        if self.role == "host":
+            return [dispatch.host_queue(self.host), dispatch.host_queue(self.host, dispatch.OPS)]
+        return [dispatch.SCHEDULER_QUEUE if self.role == "scheduler" else dispatch.CONDUCTOR_QUEUE]
+
+    def take(self, message: Message) -> bool:
+        """Begin with a message, if there is room."""
+        if not self.is_alive or message.queue not in self.listens or self.working >= SLOTS:
+            return False
+        self.working += 1
+        number = self.cloud.count("task")
+        self.cloud.sim.spawn(f"{self.name}/task-{number}", self, lambda: self._work(message, f"task-{number}"))
+        return True
+
+    def _work(self, message: Message, key: str) -> None:
+        """What Celery's signals and the tasks of tasks/*.py do with a message."""
+        sim = self.cloud.sim
+        sim.point("received", f"{message.name} {message.kwargs}")
+        ops = message.queue.startswith("compute-ops.")
+        kinds = tracker.Kind
+        kind = {dispatch.MIND_WISHES: kinds.WISH}.get(message.name, kinds.OPERATION if ops else kinds.REQUEST)
+        tracker.tracker.begin(tracker.Work(kind, message.name, key, step_id=message.kwargs.get("step_id")))
+        try:
+            self._task(message)
+        except (Error, VirtError) as error:
+            sim.say(f"task failed: {error!r}")
+        finally:
+            if not sim.actor.fate:
+                tracker.tracker.end(key)
+                self.working -= 1
+                self.cloud.wire.push_all()
+
+    def _task(self, message: Message) -> None:
+        if message.name == dispatch.SCHEDULE:
+            if refused := tracker.tracker.refused():
+                steps.give_back(refused, worker.current(), dispatch.SCHEDULE, message.kwargs)
+            else:
+                place.place(message.kwargs["server_id"])
+        elif message.name == dispatch.RUN_STEP:
+            steps.run(message.kwargs["step_id"])
+        elif message.name == dispatch.MIND_WISHES:
+            heartbeat.now()
+        elif message.name == dispatch.MIND_DEPARTURES:
+            from cells.context import target_cell
+            from compute import emptying
+
+            with target_cell(worker.current().alias):
+                emptying.go_on(message.kwargs["host"])
+
+
+class Consuming:
+    """Celery's consumer of a worker, as a drain asks for it."""
+
+    def __init__(self, sender: Any) -> None:
+        self._process = sender.process
+
+    def close_requests(self) -> None:
+        """Take no more of them."""
+        process = self._process
+        process.listens = process._queues()[1:] if process.role == "host" else []
+
+    def open_requests(self) -> None:
+        """Take them again."""
+        self._process.listens = self._process._queues()
+        self._process.cloud.wire.push_all()
+
+    def end(self, exitcode: int) -> None:
+        """Celery stops at once, as nothing is in progress."""
+        process = self._process
+        with suppress(Killed):
+            lifetime._ended(SimpleNamespace(pidlock=None))
+        process.exit(exitcode)
+
+
+def _stretched(rounds: list[periodic.Periodic]) -> list[periodic.Periodic]:
+    """Less often, as most of what a simulation costs is rounds that find nothing."""
+    for one in rounds:
+        one.every = EVERY.get(one.name, max(40.0, one.every))
+    return rounds
+
+
+def put_on() -> None:
+    """In the engine's modules, once."""
+
+    def current() -> Process:
+        actor = Simulation.current.actor if Simulation.current is not None else None
+        assert actor is not None
+        return actor.process
+
+    def listen(me: worker.Worker, consuming: Consuming) -> drain.Drain:
+        process = current()
+        made = drain.Drain(me, consuming)  # type: ignore[arg-type]
+        tracker.tracker.tell(made.obey)
+        sim = process.cloud.sim
+        process.listening = made
+        made.is_alive = lambda: True  # type: ignore[method-assign]
+        sim.spawn(f"{process.name}/drain", process, made.run)
+        return made
+
+    rounds_of = periodic.rounds_of
+    periodic.rounds_of = lambda role: _stretched(rounds_of(role))  # type: ignore[assignment]
+    worker.become = lambda: current().become()  # type: ignore[assignment]
+    drain.start = listen  # type: ignore[assignment]
+    drain.REPORT_EVERY = 60.0
+    lifetime.lanes = SimpleNamespace(Consuming=Consuming)  # type: ignore[assignment]
+    nothing = SimpleNamespace(
+        serve=lambda *_: None, warn_if_impatient=lambda *_: None, watch=lambda *_: None, ready=lambda *_: None,
+        stopping=lambda *_: None, status=lambda *_: None,
+    )  # fmt: skip
+    lifetime.metrics = lifetime.supervisor = drain.supervisor = nothing  # type: ignore[assignment]
+    lifetime.os = primitives.os  # type: ignore[attr-defined]
+    lifetime.logging = SimpleNamespace(shutdown=lambda: None)  # type: ignore[assignment]
+    drain.signals = SimpleNamespace(  # type: ignore[assignment]
+        worker_shutting_down=SimpleNamespace(send=lambda sender, sig, how, exitcode: lifetime._shutting_down(sig, how))
+    )
