@@ -6,6 +6,9 @@ import sys
 
 from django.core.management import execute_from_command_line
 
+from cloud.command_line import quiet_on_a_closed_pipe
+
 if __name__ == "__main__":
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "cloud.settings")
-    execute_from_command_line(sys.argv)
+    with quiet_on_a_closed_pipe():
+        execute_from_command_line(sys.argv)

@@ -42,7 +42,9 @@ def configure(level: str, fmt: str) -> dict[str, Any]:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    last: Any = structlog.dev.ConsoleRenderer() if fmt == "console" else structlog.processors.JSONRenderer()
+    last: Any = structlog.processors.JSONRenderer()
+    if fmt == "console":  # colours are for a terminal: in a file or a pipe they are noise
+        last = structlog.dev.ConsoleRenderer(colors=sys.stderr is not None and sys.stderr.isatty())
     return {
         "version": 1,
         "disable_existing_loggers": False,

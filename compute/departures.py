@@ -11,6 +11,7 @@ from datetime import datetime
 
 from django.db.models import Count
 
+from cloud.words import counted
 from compute.models import Departure, HostNeed, Instance, InstanceAction
 
 State = Departure.State
@@ -84,10 +85,10 @@ class Moves:
         if self.coming:
             far = f"{len(self.coming)} still to come back"
         else:
-            far = f"{len(self.away)} of {len(self.lines)} servers moved away"
+            far = f"{len(self.away)} of {counted(len(self.lines), 'server')} moved away"
         waiting = [line for line in self.of(State.WAITING, State.RETURN_WAITING) if not line.is_blocked]
-        counted = {"on their way": self.under_way, "waiting": waiting, "blocked": self.blocked}
-        return ", ".join([far, *(f"{len(found)} {word}" for word, found in counted.items() if found)])
+        others = {"on their way": self.under_way, "waiting": waiting, "blocked": self.blocked}
+        return ", ".join([far, *(f"{len(found)} {word}" for word, found in others.items() if found)])
 
 
 def read(host: str) -> Moves:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cloud.words import counted
 from compute import moving
 from compute.departures import Line, State
 from compute.emptying import COLD, LIVE, advice_for
@@ -38,8 +39,10 @@ class Forecast:
         blocked = f", {len(self.blocked)} blocked" if self.blocked else ""
         busy = f", {self.busy} in the middle of something" if self.busy else ""
         size = "{vcpus} CPUs, {memory_mb} MiB and {disk_gb} GiB"
-        room = f"{size.format(**self.needs)} needed, {size.format(**self.free)} free on {self.hosts} other hosts"
-        return (f"{self.live + self.cold} servers would move away ({self.live} live, {self.cold} cold){busy}{blocked}. "
+        others = counted(self.hosts, "other host")
+        room = f"{size.format(**self.needs)} needed, {size.format(**self.free)} free on {others}"
+        going = counted(self.live + self.cold, "server")
+        return (f"{going} would move away ({self.live} live, {self.cold} cold){busy}{blocked}. "
                 f"{'There is room' if self.fits else 'There is NOT room for all'}: {room}.")  # fmt: skip
 
 

@@ -132,6 +132,7 @@ def take(step: Step) -> bool:
     From now on the process that had it writes nothing more.
     """
     token = str(uuid4())
+    list(Instance.objects.select_for_update().filter(uuid=step.server_id).values_list("pk"))  # first, as `claim` does
     as_read = Step.objects.filter(pk=step.pk, state=step.state, token=step.token)
     if not as_read.update(state=RUNNING, token=token):
         return False

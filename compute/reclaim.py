@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from uuid import uuid4
 
 from django.conf import settings
 from django.db.models import QuerySet
-from django.utils import timezone
 
+from cells import database_clock
 from cells.models import InstanceMapping
 from cloud import log
 from cloud.caller import Caller
@@ -41,5 +40,5 @@ def reclaim() -> int:
 
 def _overdue() -> QuerySet[Instance]:
     kept = Instance.objects.filter(vm_state=VmState.SOFT_DELETED, task_state__isnull=True, deleted=False)
-    long_ago = timezone.now() - timedelta(seconds=settings.RECLAIM_INSTANCE_INTERVAL)
+    long_ago = database_clock.now(-settings.RECLAIM_INSTANCE_INTERVAL)
     return kept.filter(soft_deleted_at__lt=long_ago).order_by("soft_deleted_at")[:BATCH]

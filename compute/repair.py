@@ -94,7 +94,8 @@ def retry(step: Step) -> None:
         else:
             queued = Step.objects.filter(pk=step.pk, state=Step.State.QUEUED)
             changed = bool(queued.update(not_before=None, sent_at=timezone.now(), sends=1))
-            dispatch.step(step)
+            if changed:
+                dispatch.step(step)
     if not changed:
         raise Refused(f"Step {step.name} of server {step.server_id} goes on already.")
     logger.info("step.retried", step=step.name, server=step.server_id, host=step.host)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 from django.conf import settings
-from django.utils import timezone
 
+from cells import database_clock
 from cloud import log
 from cloud.caller import Caller
 from cloud.errors import Conflict
@@ -103,7 +102,7 @@ def offload_due() -> int:
     """
     if settings.SHELVED_OFFLOAD_TIME < 0:
         return 0
-    since = timezone.now() - timedelta(seconds=settings.SHELVED_OFFLOAD_TIME)
+    since = database_clock.now(-settings.SHELVED_OFFLOAD_TIME)
     shelved = Instance.objects.filter(vm_state=VmState.SHELVED, task_state__isnull=True, deleted=False)
     asked_for = 0
     for instance in shelved.filter(shelved_at__lte=since).order_by("shelved_at")[:BATCH]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from uuid import uuid4
 
 from django.conf import settings
 from django.db.models import OuterRef, QuerySet, Subquery
-from django.utils import timezone
 
+from cells import database_clock
 from cloud import log
 from cloud.caller import Caller
 from cloud.errors import BadRequest, Conflict
@@ -49,4 +48,4 @@ def _overdue() -> QuerySet[Instance]:
     said = InstanceAction.objects.filter(server_id=OuterRef("uuid"), key__in=RESTARTS).order_by("-pk")
     resized = Instance.objects.filter(vm_state=VmState.RESIZED, task_state__isnull=True, deleted=False)
     since = resized.annotate(resized_at=Subquery(said.values("finished_at")[:1]))
-    return since.filter(resized_at__lt=timezone.now() - timedelta(seconds=settings.RESIZE_CONFIRM_WINDOW))
+    return since.filter(resized_at__lt=database_clock.now(-settings.RESIZE_CONFIRM_WINDOW))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.utils import timezone
 
+from cells import database_clock
 from cloud.images import tickets
 from cloud.images.models import new_id
 from compute import bare_metal, imagefile, off_meanwhile, shelving, shutdown_words, state
@@ -75,7 +75,7 @@ class Shelve(shelving.Offloads):
         if run.step.name == "snapshot":
             state.during(
                 run.instance, self.move_for(run.params), power_state=PowerState.SHUTDOWN,
-                shelved_image_id=run.params["image_id"], shelved_at=timezone.now(),
+                shelved_image_id=run.params["image_id"], shelved_at=database_clock.now(),
             )  # fmt: skip
         elif run.step.name == "drop_image" and not shelving.is_offloading(run):
             state.moved(run.instance, shelved_image_id="", shelved_at=None)

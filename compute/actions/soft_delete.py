@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.utils import timezone
-
+from cells import database_clock
 from compute import deleting, grace, moving_cold, state
 from compute.lifecycle import Run, StepSpec
 from compute.models import Instance
@@ -36,5 +35,5 @@ class SoftDelete(deleting.Ending):
     def record_step(self, run: Run, power_state: PowerState | None) -> None:
         """From now on it can be restored."""
         if run.step.name == "power_off":
-            state.finish(run.instance, self.move, power_state, soft_deleted_at=timezone.now())
+            state.finish(run.instance, self.move, power_state, soft_deleted_at=database_clock.now())
         super().record_step(run, power_state)

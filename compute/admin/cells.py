@@ -18,6 +18,7 @@ from django.utils.safestring import SafeString
 from cells import admin_look as look
 from cells import answers, health, outages
 from cells.models import Cell, InstanceMapping, LateDelete, LateEvent, masked
+from cloud.words import counted
 from compute.models import Instance, Service
 from compute.models.host import COMPUTE
 
@@ -79,10 +80,8 @@ class CellPage(look.JoinedPage):
         """What a cell that is down means."""
         if not cell.trouble:
             return "It answers."
-        return (
-            f"{cell.trouble}, for {look.down_for(cell.pk)}. {cell.living:,} servers show as UNKNOWN; "
-            "new servers go elsewhere."
-        )
+        unknown = counted(cell.living, "server shows", "servers show")
+        return f"{cell.trouble}, for {look.down_for(cell.pk)}. {unknown} as UNKNOWN; new servers go elsewhere."
 
     @admin.display(description="New servers")
     def new_servers(self, cell: Any) -> SafeString:
@@ -175,7 +174,7 @@ class CellPage(look.JoinedPage):
         word = "disabled" if disabled else "enabled"
         if chosen:
             LogEntry.objects.log_actions(str(request.user.pk), chosen, CHANGE, change_message=word)
-        messages.success(request, f"{len(chosen)} cells {word}.")
+        messages.success(request, f"{counted(len(chosen), 'cell')} {word}.")
 
 
 def _inside(_: Cell) -> Inside:

@@ -15,6 +15,7 @@ from django.utils.html import format_html
 from cells import admin_look as look
 from cells import scatter
 from cells.models import BuildRequest, Cell, HostMapping, InstanceMapping
+from cloud.words import counted
 from compute import state
 from compute.admin import progress, signs
 from compute.models import Instance, Service
@@ -157,10 +158,8 @@ def _cell_row(cell: Cell, gathered: scatter.Gathered[Numbers], unknown: dict[str
     wanted = "-" if cell.is_cell0 else "disabled" if cell.disabled else "enabled"
     if cell.pk in gathered.down:
         reason, since = gathered.down[cell.pk].reason, look.down_for(cell.pk)
-        sentence = (
-            f"{reason}, for {since}. {unknown[cell.pk]} servers show as UNKNOWN; their guests probably run "
-            "on. New servers go elsewhere."
-        )
+        shown = counted(unknown[cell.pk], "server shows", "servers show")
+        sentence = f"{reason}, for {since}. {shown} as UNKNOWN; guests probably run on. New servers go elsewhere."
         return [cell.name, look.up_or_down(reason, since), wanted, "?", unknown[cell.pk], sentence]
     numbers = gathered.answers[cell.pk]
     hosts = f"{numbers.hosts_up} of {len(numbers.hosts)}"

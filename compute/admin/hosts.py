@@ -15,6 +15,7 @@ from unfold.sections import TemplateSection
 from cells import admin_look as look
 from cells import scatter
 from cells.models import HostMapping
+from cloud.words import counted
 from compute import dispatch, journal
 from compute.admin import services, signs, wishes
 from compute.models import ComputeNode, Instance, Service, Step
@@ -156,8 +157,8 @@ class HostPage(look.JoinedPage):
             return "-"
         out = [(node.hypervisor_hostname, node.out_of_use) for node in found if node.out_of_use]
         taken = sum(node.vcpus_used > 0 for node in found)
-        counted = f"{len(found)} nodes, {taken} taken, {len(out)} out of use"
-        return format_html("{}{}", counted, format_html_join("", "<br>{}: {}", out[:NAMED]))
+        numbers = f"{counted(len(found), 'node')}, {taken} taken, {len(out)} out of use"
+        return format_html("{}{}", numbers, format_html_join("", "<br>{}: {}", out[:NAMED]))
 
     @admin.display(description="Reason")
     def reason(self, row: Any) -> SafeString | str:

@@ -13,6 +13,7 @@ from rest_framework.response import Response
 
 from cells.models import HostMapping
 from cloud.errors import BadRequest, Conflict, NotFound
+from cloud.words import counted
 from compute import fleet, gone, lookup, schema
 from compute.api import service_drain
 from compute.api.base import ComputeView
@@ -176,7 +177,7 @@ def _change(one: Placed, wanted: dict[str, Any]) -> None:
     with lookup.held(one.cell):
         if wanted.get("forced_down") is False and (owed := gone.owes(one.service.host)):
             raise BadRequest(
-                f"Host {one.service.host} still has to remove what it has of {owed} servers that were evacuated or "
+                f"Host {one.service.host} still has to remove what it has of {counted(owed, 'server')} evacuated or "
                 "deleted meanwhile. It does so when its nova-compute is started; then it can be forced up."
             )
         if wanted.get("forced_down"):

@@ -7,9 +7,8 @@ from collections.abc import Collection
 from datetime import timedelta
 
 from django.conf import settings
-from django.utils import timezone
 
-from cells import scatter
+from cells import database_clock, scatter
 from cells.models import Cell, InstanceMapping
 from cloud import log
 from cloud.images import store
@@ -42,7 +41,7 @@ def discard() -> int:
 
 def _some_queued() -> dict[str, str]:
     global _after
-    old = timezone.now() - timedelta(seconds=PATIENCE * settings.RESEND_AFTER)
+    old = database_clock.read("default") - timedelta(seconds=PATIENCE * settings.RESEND_AFTER)
     found = store.queued_snapshots(old, _after, BATCH)
     _after = max(found) if len(found) == BATCH else ""
     return found

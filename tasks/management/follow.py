@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from cloud.words import counted
 from compute.models import Service
 from tasks.management import guest_lines
 from tasks.management.look import Look, Place, look
@@ -97,7 +98,7 @@ def drained(began: datetime) -> Goal:
             return DONE, _stays(one, service)
         if _is_late(one, service, began):
             return STILL, (
-                f"{name} still drains at its deadline, {len(one.operations)} operations need it{_far(one)}. "
+                f"{name} still drains at its deadline, {_needed(one)}{_far(one)}. "
                 f"The drain goes on. Follow it: manage.py host drain {name}; "
                 f"take it back: manage.py host undrain {name}"
             )
@@ -143,7 +144,7 @@ def stopped(until: float) -> Goal:
             if not until or time.monotonic() < until:
                 return None
             return STILL, (
-                f"{name} still drains (pid {one.place.pid}), {len(one.operations)} operations need it. It ends "
+                f"{name} still drains (pid {one.place.pid}), {_needed(one)}. It ends "
                 f"after them. Follow it: manage.py host stop {name}; end it sooner: with --force --timeout 1"
             )
         if service is None:
@@ -184,7 +185,7 @@ def _stays(one: Look, service: Service) -> str:
     since = service.drain_asked_at if service.drain_moves else service.draining_since
     if service.drained_at and since:
         took = f" after {(service.drained_at - since).total_seconds():.1f} s"
-    waits = f"; {one.waiting} requests wait for it" if one.waiting else ""
+    waits = f"; {counted(one.waiting, 'request waits', 'requests wait')} for it" if one.waiting else ""
     name = one.place.name
     return f"{name} is drained{took}{_far(one)}{waits}. It stays so until: manage.py host undrain {name}"
 
@@ -208,8 +209,13 @@ def _deaf(service: Service) -> bool:
     return not signalled and service.drain_wanted != (service.draining_since is not None)
 
 
+def _needed(one: Look) -> str:
+    return counted(len(one.operations), "operation needs it", "operations need it")
+
+
 def _ended(name: str, unfinished: int) -> tuple[int, str]:
     if not unfinished:
         return DONE, f"{name} is stopped."
-    return UNFINISHED, (f"{name} ended with {unfinished} operations unfinished. They are in the journal, and go on "
-                        f"or fail with a reason when it is started: manage.py host start {name}")  # fmt: skip
+    left = counted(unfinished, "operation")
+    return UNFINISHED, (f"{name} ended with {left} unfinished. The journal keeps it: what is unfinished goes on, or "
+                        f"fails with a reason, when {name} is started: manage.py host start {name}")  # fmt: skip

@@ -13,6 +13,7 @@ from dataclasses import replace
 from cells import scatter
 from cells.management.arguments import who
 from cells.models import Cell
+from cloud.words import counted
 from compute import host_guests
 from compute.models.host import COMPUTE
 from tasks.management import alone, guest_lines
@@ -107,7 +108,7 @@ def forecast(one: Look) -> str:
     if found is None:
         return f"{one.place.name}: its cell does not answer."
     lost = "".join(f"\n  ! {name} is paused: its memory would be lost" for name in found[1])
-    return f"{one.place.name}: {found[0]} guests would go off.{lost}"
+    return f"{one.place.name}: {counted(found[0], 'guest')} would go off.{lost}"
 
 
 def off() -> Goal:

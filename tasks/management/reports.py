@@ -13,6 +13,7 @@ from django.db.models import Count
 from cells import brokers, scatter
 from cells.management.tables import inner_table, table_lines, width_of
 from cells.models import Cell, HostMapping
+from cloud.words import counted
 from compute import dispatch
 from compute.models import Service, Step
 from compute.models.host import COMPUTE, CONDUCTOR, SCHEDULER
@@ -142,7 +143,7 @@ def _page(one: Look, depths: dict[str, int | None], width: int | None) -> list[s
     lines.append(f"  messages     {queues}")
     if service is not None:
         if place.binary == COMPUTE:
-            lines.append(f"  waiting      {one.waiting} requests nobody has begun")
+            lines.append(f"  waiting      {counted(one.waiting, 'request')} nobody has begun")
         lines.append(f"  in progress  {looking.in_progress(one)}")
         rows = moves.operations([one])
         if rows:
@@ -166,7 +167,7 @@ def _wish(service: Service) -> str:
     if service.drain_wanted or service.drain_state == "emptying":
         why = f": {service.drain_reason}" if service.drain_reason else ""
         until = f", until {service.drain_deadline:%F %T}" if service.drain_deadline else ""
-        first = "" if service.drain_wanted else f"emptied, {service.drain_moves} servers at a time, then "
+        first = "" if service.drain_wanted else f"emptied, {counted(service.drain_moves, 'server')} at a time, then "
         end = " and ended" if service.drain_then_exit else ""
         words.append(f"{first}drained{end} by {service.drain_by}{until}{why}")
     return ", ".join(words)

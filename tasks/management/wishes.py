@@ -17,6 +17,7 @@ from cells import scatter
 from cells.context import current_alias
 from cells.management.arguments import who
 from cells.models import Cell
+from cloud.words import counted
 from compute import draining, forecast, host_guests
 from compute.departures import AT_ONCE, Line
 from compute.forecast import Forecast
@@ -219,15 +220,17 @@ def _would(one: Look) -> str:
     if one.state in ("stopped", "down"):
         return f"{name} is {one.state}: nothing to drain."
     if not operations:
-        return f"{name} would be drained at once: nothing is in progress. {one.waiting} requests wait for it."
+        waits = counted(one.waiting, "request waits", "requests wait")
+        return f"{name} would be drained at once: nothing is in progress. {waits} for it."
     known = [op.seconds_left for op in operations if op.seconds_left is not None]
     if len(known) == len(operations):
         until = f"within {span(max(known))}"
     else:
-        until = f"nobody can say when: {len(operations) - len(known)} of them have no deadline"
+        endless = len(operations) - len(known)
+        until = f"nobody can say when: {endless} of them {'has' if endless == 1 else 'have'} no deadline"
     blockers = "".join(f"\n  ! {op.action} of {op.server_id}: {op.blocker}" for op in one.blockers)
-    would = f"{name}: {len(operations)} operations would have to end, {until}"
-    return f"{would}. {one.waiting} requests would wait.{blockers}"
+    would = f"{name}: {counted(len(operations), 'operation')} would have to end, {until}"
+    return f"{would}. {counted(one.waiting, 'request')} would wait.{blockers}"
 
 
 def _would_move(one: Look) -> str:

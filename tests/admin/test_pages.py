@@ -71,7 +71,7 @@ def test_a_server_of_a_lost_cell_is_unknown_since_then(browser, cells, lost):
     assert "Cell lost does not answer" in one
     front = text(browser, "/admin/")
     assert "1 UNKNOWN" in front
-    assert "1 servers show as UNKNOWN" in front
+    assert "1 server shows as UNKNOWN" in front
 
 
 def test_a_host_of_a_lost_cell_is_unknown_not_down(browser, cells, lost):

@@ -1,4 +1,4 @@
-"""No request is a 500, whatever is wrong with it. `FUZZ=20000 FUZZ_SEED=7000` and `--timeout 0`: more of them, others."""
+"""No request is a 500, whatever is wrong with it. More of them, others: `FUZZ=20000 FUZZ_SEED=7000`, `--timeout 0`."""
 
 from __future__ import annotations
 

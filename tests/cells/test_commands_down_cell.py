@@ -51,7 +51,7 @@ def test_its_servers_are_deleted_first_and_then_it_can_be_forgotten(run, away):
     assert run("cell_delete", "--uuid", away.id).code == 2
     refused = run("cell_delete", "--uuid", away.id, "--force")
     assert refused.code == 3
-    assert "1 servers. Delete them first; that is accepted also while the cell is down." in refused.err
+    assert "1 server. Delete it first; that is accepted also while the cell is down." in refused.err
     assert client("admin").delete(f"/servers/{SERVER}").status_code == 204
     assert LateDelete.objects.count() == 1
     assert run("cell_delete", "--uuid", away.id).code == 2  # it has a host
@@ -87,7 +87,7 @@ def test_its_old_servers_are_left_for_later(run, cells, away):
     ended = run("online_data_migrations", "--json")
     assert ended.code == 2
     assert "The cell away does not answer (" in ended.err
-    assert "1 servers are left." in ended.err
+    assert "1 server is left." in ended.err
     assert json.loads(ended.out)[0]["completed"] == 1
     flags = dict(InstanceMapping.objects.values_list("server_id", "queued_for_delete"))
     assert flags == {here: False, SERVER: None}

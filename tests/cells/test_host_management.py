@@ -112,7 +112,7 @@ def test_a_status_is_one_page_of_wanted_and_seen(host, cloud):
     assert page.code == 0
     for words in (
         "host1: draining", "nova-compute of cell1", "on another machine", "enabled, drained by ann@x: new disk",
-        "takes no work since", "1 requests nobody has begun", "guest was signalled 2 times", "compute-ops.host1 ?",
+        "takes no work since", "1 request nobody has begun", "guest was signalled 2 times", "compute-ops.host1 ?",
     ):  # fmt: skip
         assert words in page.out, page.out
     document = json.loads(host("status", "host1", "-f", "json").out)["hosts"][0]
@@ -138,8 +138,8 @@ def test_a_dry_run_names_operations_and_blockers_and_changes_nothing(host, cloud
     before = service(cloud).__dict__ | {"_state": None, "read_at": None}
     ended = host("drain", "host1", "--dry-run")
     assert ended.code == 0
-    assert "host1: 2 operations would have to end, nobody can say when: 1 of them have no deadline" in ended.out
-    assert "1 requests would wait" in ended.out
+    assert "host1: 2 operations would have to end, nobody can say when: 1 of them has no deadline" in ended.out
+    assert "1 request would wait" in ended.out
     assert f"! stop of {stuck.server_id}: runs for more than five minutes, and has no deadline" in ended.out
     assert service(cloud).__dict__ | {"_state": None, "read_at": None} == before
 

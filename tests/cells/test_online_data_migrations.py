@@ -73,7 +73,7 @@ def test_a_cell_that_is_down_is_named_and_left_for_later(run, cells):
     health.seen_down(cells["cell2"].id, "cut off")
     ended = run(COMMAND)
     assert ended.code == 2
-    assert "The cell cell2 does not answer (cut off): 1 servers are left." in ended.err
+    assert "The cell cell2 does not answer (cut off): 1 server is left." in ended.err
     assert (flag(up), flag(down)) == (False, None)
     health.seen_up(cells["cell2"].id)
     assert run(COMMAND).code == 0

@@ -16,7 +16,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seeds", default="1,2,3", help="of the schedules of harm, with commas between")
     parser.add_argument("--operations", type=int, default=400, help="accepted ones, per seed")
-    parser.add_argument("--seconds", type=float, default=600, help="a story's longest time, done or not")
+    parser.add_argument("--seconds", type=float, default=1200, help="a story's longest time, done or not")
     parser.add_argument("--points", nargs="?", const="all", help="kill -9 at each named point (or at these) instead")
     parser.add_argument("--sqlite", action="store_true", help="SQLite files instead of a PostgreSQL that is killed too")
     return parser.parse_args()

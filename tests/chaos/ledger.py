@@ -207,8 +207,8 @@ def _covers(action: Action, effect: Effect) -> bool:
     kinds = DOES.get(action.name, set()) | MAY.get(action.name, set())
     if effect.verb not in kinds:
         return False
-    if effect.verb == "rebooted":  # it says itself which step asked for it
-        return action.cell == effect.cell and effect.mark in {str(step.id) for step in action.steps}
+    if effect.verb == "rebooted":  # it says itself which action asked for it; of an older version, which step
+        return action.cell == effect.cell and effect.mark in {action.mark, *(str(step.id) for step in action.steps)}
     end = (action.finished or effect.at) + SLACK
     return action.started - SLACK <= effect.at <= end
 

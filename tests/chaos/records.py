@@ -61,6 +61,7 @@ class Action:
     message: str | None
     outcome: str
     was: str | None = None  # the vm_state a server had before it was resized
+    mark: str | None = None  # of its effect, where the driver keeps one
     steps: list[Step] = field(default_factory=list)
     did: list[Effect] = field(default_factory=list)
 
@@ -130,13 +131,12 @@ def _servers(cloud: Cloud, cell: str) -> list[Server]:
 
 def actions_of(cloud: Cloud, cell: str) -> list[Action]:
     """Every action of a cell with its steps, oldest first."""
-    columns = "id, server_id, action, key, request_id, started_at, finished_at, message, outcome, params ->> 'was'"
+    columns = "id, server_id, action, key, request_id, started_at, finished_at, message, outcome"
+    columns += ", params ->> 'was', params ->> 'mark'"
     found = {}
     for row in cloud.ask(cell, f"SELECT {columns} FROM compute_instanceaction ORDER BY started_at, id"):
-        number, server, name, key, request, started, finished, message, outcome, was = row
-        found[number] = Action(
-            cell, number, server, name, key, request, _moment(started) or 0.0, _moment(finished), message, outcome, was
-        )
+        *which, started, finished, message, outcome, was, mark = row
+        found[which[0]] = Action(cell, *which, _moment(started) or 0.0, _moment(finished), message, outcome, was, mark)
     columns = "id, action_id, name, host, state, attempts, queued_at, started_at, finished_at, details"
     for row in cloud.ask(cell, f"SELECT {columns} FROM compute_step ORDER BY id"):
         *plain, queued, started, finished, details = row

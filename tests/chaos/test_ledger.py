@@ -75,6 +75,14 @@ def test_a_reboot_that_happened_twice_is_double(books, asked):
     assert _kinds(books, asked) == {"double"}
 
 
+def test_a_reboot_is_of_the_action_whose_mark_it_has(books, asked):
+    books.actions[UUID][1].mark = "a mark"
+    books.effects[UUID][-1].mark = "a mark"
+    assert judge(books, asked, "s1") == []
+    books.effects[UUID][-1].mark = "another one"
+    assert _kinds(books, asked) == {"double", "lost"}
+
+
 def test_an_effect_nobody_asked_for_is_double(books, asked):
     books.effects[UUID] += [_effect(20.0, "paused"), _effect(20.1, "unpaused")]
     assert _kinds(books, asked) == {"double"}

@@ -13,6 +13,7 @@ from compute.lifecycle import ServerAction
 from compute.scheduler import unfilled
 from compute.virt.base import HypervisorUnavailable
 from tests.flow import stories
+from tests.flow.clocks import DAY, clock_of_a_process
 
 STORY = stories.STORIES["create image"]
 MARKS = ("image_type", "instance_uuid", "base_image_ref")
@@ -135,6 +136,16 @@ def test_a_snapshot_asked_for_wrongly_is_a_bad_request(value, api, cloud):
     server_id = cloud.boot(api)
     assert stories.act(api, server_id, {"createImage": value}).status_code == 400
     assert not _images()
+
+
+def test_a_scheduler_whose_clock_is_ahead_discards_no_snapshot_that_is_just_being_asked_for(api, cloud, monkeypatch):
+    server_id = cloud.boot(api)
+    _killed_before_its_action(api, server_id, monkeypatch)
+    with clock_of_a_process(DAY):
+        assert unfilled.discard() == 0
+    _is_minutes_old()
+    with clock_of_a_process(-DAY):
+        assert unfilled.discard() == 1
 
 
 def test_a_snapshot_whose_api_was_killed_does_not_stay_in_the_image_list_for_ever(api, cloud, monkeypatch):

@@ -34,7 +34,7 @@ def test_it_moves_back_to_its_old_host_once_that_has_cleaned_up(admin, cloud):
     back(cloud)
     answer = force(admin, "host1", down=False)
     assert answer.status_code == 400
-    assert "still has to remove what it has of 1 servers" in message(answer)
+    assert "still has to remove what it has of 1 server" in message(answer)
     cloud.work()
     assert force(admin, "host1", down=False).status_code == 200
     assert act(admin, server_id, LIVE).status_code == 202

@@ -10,6 +10,7 @@ import pytest
 from django.utils import timezone
 
 from cells.context import target_cell
+from compute import repair
 from compute.models import Instance, InstanceAction, Service, Step
 from compute.virt.base import HypervisorUnavailable, PowerState
 from tests.cells.conftest import _no_memories, lost, run  # noqa: F401  fixtures
@@ -172,6 +173,23 @@ def test_a_step_that_runs_is_not_given_up_while_its_process_is_there(admin, clou
     host.finish(step)  # it was only slow: the guest is paused, and the record is not its to write
     assert stories.states(cloud, server_id) == ("active", None)
     assert cloud.history(server_id)[-1].message == "Error"
+
+
+def test_a_step_that_is_claimed_between_the_look_and_the_word_is_left_to_its_worker(admin, cloud):
+    server_id = two_hosts.booted(admin, cloud)
+    act(admin, server_id, {"pause": None})
+    host = cloud.hosts["host1"]
+    with target_cell(host.cell):
+        read = repair.find(two_hosts.waiting(cloud).pk)
+    claimed_step = host.begin(read.pk)
+    with target_cell(host.cell):
+        with pytest.raises(repair.Refused, match="has gone on meanwhile"):
+            repair.give_up(read, by="ann", reason="r")
+        with pytest.raises(repair.Refused, match="goes on already"):
+            repair.retry(read)
+    host.finish(claimed_step)
+    assert stories.states(cloud, server_id) == ("paused", None)
+    stories.settled(cloud)
 
 
 def test_a_row_whose_recovery_fails_is_stuck_at_once_and_can_be_given_up(admin, cloud, operations):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
@@ -10,24 +9,14 @@ from django.utils import timezone
 
 from cells.context import target_cell
 from cells.models import BuildRequest
-from compute import handover, hostcall, journal, recovery
-from compute.models import HostCall, Service, Step
+from compute import handover, hostcall, journal, reclaim, recovery
+from compute.models import HostCall, Instance, Service, Step
 from compute.scheduler import place
 from tasks import heartbeat, worker
 from tests.conftest import url_of
 from tests.flow import stories
+from tests.flow.clocks import DAY, clock_of_a_process
 from tests.flow.stories import begin, ends_well, only_step
-
-DAY = timedelta(days=1)
-
-
-@contextmanager
-def clock_of_a_process(ahead):
-    """What is done in the block is done by a process whose clock is wrong; the database's is right."""
-    right = timezone.now
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timezone, "now", lambda: right() + ahead)
-        yield
 
 
 def state_of(admin, host):
@@ -217,3 +206,23 @@ def test_questions_that_expire_tomorrow_are_swept(api, cloud):
         HostCall.objects.create(host="h", server_id="s", method="x", expires_at=timezone.now() + timedelta(seconds=9))
         recovery.relay()
         assert HostCall.objects.count() == 1
+
+
+# -- what is kept for a time
+
+
+@pytest.mark.parametrize("ahead", [DAY, -DAY], ids=["ahead", "behind"])
+def test_a_soft_deleted_server_is_kept_for_its_hour_whatever_the_clocks_of_host_and_conductor(
+    ahead, api, cloud, settings
+):
+    settings.RECLAIM_INSTANCE_INTERVAL = 3600
+    server_id = cloud.boot(api)
+    api.delete(f"/servers/{server_id}")
+    with clock_of_a_process(ahead):
+        cloud.work()
+    with target_cell(cloud.cell_of(server_id)):
+        assert reclaim.reclaim() == 0
+        with clock_of_a_process(-ahead):
+            assert reclaim.reclaim() == 0
+            Instance.objects.update(soft_deleted_at=timezone.now() + ahead - timedelta(hours=2))
+            assert reclaim.reclaim() == 1

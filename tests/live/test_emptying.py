@@ -106,7 +106,7 @@ def test_at_its_deadline_a_host_drains_and_says_who_is_still_there(stage):
     assert stage.ask(blocker, {"suspend": None}) == 202
     stage.wait(blocker, "SUSPENDED")
     late = host(stage.cloud, "drain", "host1", "--migrate", "--timeout", "2")
-    assert (late.returncode, "0 of 1 servers moved away" in late.stdout) == (2, True), late.stdout
+    assert (late.returncode, "0 of 1 server moved away" in late.stdout) == (2, True), late.stdout
     again = host(stage.cloud, "drain", "host1")
     assert (again.returncode, "1 of its servers are still there" in again.stdout) == (2, True), again.stdout
     stay = host(stage.cloud, "drain", "host1", "--no-migrate", "--timeout", "0")

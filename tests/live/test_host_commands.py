@@ -111,7 +111,7 @@ def test_ctrl_c_leaves_the_drain_and_undrain_cancels_it(cloud):
 def test_a_deadline_without_exit_is_told_and_the_drain_goes_on(cloud):
     stop_slowly(cloud, "host1")
     late = host(cloud, "drain", "host1", "--timeout", "3")
-    assert (late.returncode, "still drains at its deadline, 1 operations need it" in late.stdout) == (2, True)
+    assert (late.returncode, "still drains at its deadline, 1 operation needs it" in late.stdout) == (2, True)
     give_in(cloud, "host1")
     assert host(cloud, "drain", "host1").returncode == 0
 
@@ -120,7 +120,7 @@ def test_a_deadline_with_exit_ends_the_host_and_the_journal_goes_on(cloud):
     server = stop_slowly(cloud, "host1")
     pid = cloud.daemon("host1").pid()
     late = host(cloud, "drain", "host1", "--exit", "--timeout", "3")
-    assert (late.returncode, "ended with 1 operations unfinished" in late.stdout) == (4, True)
+    assert (late.returncode, "ended with 1 operation unfinished" in late.stdout) == (4, True)
     assert gone([pid], 10)
     assert host(cloud, "status", "host1").returncode == 3
     assert host(cloud, "drain", "host1", "--exit").returncode == 0  # nothing to drain

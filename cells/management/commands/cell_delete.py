@@ -11,6 +11,7 @@ from django.db.models import ProtectedError, Q
 from cells import scatter
 from cells.management import arguments
 from cells.models import Cell, InstanceMapping, RequestSpec
+from cloud.words import counted
 from compute.models import Instance
 
 BATCH = 500
@@ -37,11 +38,9 @@ class Command(BaseCommand):
             arguments.end(self, 2, f"The cell {cell.name} has hosts ({_names(cell)}); use --force.")
         living = cell.servers.filter(Q(queued_for_delete=False) | Q(queued_for_delete__isnull=True)).count()
         if living:
-            arguments.end(
-                self, 3,
-                f"The cell {cell.name} has {living} servers. Delete them first; that is accepted also while the cell "
-                "is down.",
-            )  # fmt: skip
+            has = counted(living, "server")
+            advice = f"Delete {'it' if living == 1 else 'them'} first; that is accepted also while the cell is down."
+            arguments.end(self, 3, f"The cell {cell.name} has {has}. {advice}")
         self._look_inside(cell)
         old = cell.servers.count()
         if old and not options["force"]:
@@ -67,7 +66,7 @@ class Command(BaseCommand):
                 "delete was asked for; whether all were carried out could not be checked."
             )
         elif found:
-            arguments.end(self, 3, f"The cell {cell.name} still has {found} servers that are being deleted.")
+            arguments.end(self, 3, f"The cell {cell.name} still has {counted(found, 'server')} being deleted.")
 
 
 def _names(cell: Cell) -> str:

@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from cells import scatter
 from cells.management import arguments
 from cells.models import Cell, HostMapping
+from cloud.words import counted
 from compute.models import Instance
 
 
@@ -43,6 +44,6 @@ class Command(BaseCommand):
         if isinstance(count, scatter.Down):
             arguments.end(self, 5, f"{cell.name} does not answer ({count.reason}); {host} may have servers.")
         if count:
-            arguments.end(self, 4, f"The host {host} has {count} servers.")
+            arguments.end(self, 4, f"The host {host} has {counted(count, 'server')}.")
         mapping.delete()
         self.stdout.write(f"The host {host} is forgotten.")

@@ -10,6 +10,7 @@ from cells import scatter
 from cells.context import target_cell
 from cells.management import arguments
 from cells.models import Cell, InstanceMapping
+from cloud.words import counted
 from compute.models import Instance
 from compute.scheduler import restored
 
@@ -48,7 +49,7 @@ class Command(BaseCommand):
         except scatter.AWAY as exc:
             why = f"The cell {cell.name} does not answer any more ({type(exc).__name__})."
             arguments.end(self, 255, f"{why} What was mapped until then is kept; run this again.")
-        self.stdout.write(f"{mapped} servers mapped.")
+        self.stdout.write(f"{counted(mapped, 'server')} mapped.")
         if more:
             arguments.end(self, 1, "More servers are left; run this again.")
 

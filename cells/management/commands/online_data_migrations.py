@@ -14,6 +14,7 @@ from cells import scatter
 from cells.management import arguments
 from cells.management.tables import add_json, print_json, print_table
 from cells.models import BuildRequest, Cell, InstanceMapping
+from cloud.words import counted
 from compute import deleting
 from compute.models import Instance
 
@@ -79,7 +80,8 @@ def populate_queued_for_delete(room: int | None) -> Done:
         here = unknown.filter(cell=cell)
         reason = _fill(here, partial(_living_of, cell), room, done)
         if reason:
-            done.trouble.append(f"The cell {cell.name} does not answer ({reason}): {here.count()} servers are left.")
+            left = counted(here.count(), "server is", "servers are")
+            done.trouble.append(f"The cell {cell.name} does not answer ({reason}): {left} left.")
         else:
             done.left += here.count()
     return done
