@@ -48,9 +48,8 @@ class Ending(Shutdown):
 
     def keep_clock(self, uuid: str, clock: Clock) -> None:
         with self._call("keep_clock", uuid), self._state.alone():
-            record = self._state.get(uuid)
-            if clock.begun >= record.booted_at:  # else it is of an earlier start, and late
-                self._state.keep_clock(uuid, clock)
+            self._state.get(uuid)
+            self._state.keep_clock(uuid, clock)
 
     def clocks(self) -> dict[str, Clock]:
         with self._call("clocks", ""):
