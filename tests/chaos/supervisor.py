@@ -106,7 +106,6 @@ class Supervisor:
         while not self._stop.wait(EVERY):
             for child in self.place.children:
                 child.poll()  # or it stays a zombie
-            self.pauses.end_due()
             for name, (_, until) in list(self._clocks.items()):
                 if time.monotonic() > until:
                     self._set_right(name)
