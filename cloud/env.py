@@ -219,3 +219,8 @@ def from_systemd(name: str) -> str:
     """What systemd told this process; "" when it was started otherwise."""
     assert name in SYSTEMD, name  # noqa: S101  the list above is complete
     return os.environ.get(name, "")
+
+
+def invoking_user() -> str:
+    """The user behind a sudo; "" when there is none."""
+    return os.environ.get("SUDO_USER", "")

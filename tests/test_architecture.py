@@ -42,7 +42,6 @@ print(*[name for name in app.tasks if not name.startswith("celery.")])
 MAY_READ_THE_ENVIRONMENT = {
     "cloud/env.py", "cloud/wsgi.py", "cloud/celery.py",
     "tasks/node.py",  # hands it on to the process it starts
-    "tasks/management/asked.py",  # asks the system who the operator is
 }  # fmt: skip
 
 

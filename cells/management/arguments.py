@@ -68,7 +68,7 @@ def end(command: BaseCommand, code: int, sentence: str) -> NoReturn:
 def who() -> str:
     """Who asks, for the record: user@machine, the one behind a sudo."""
     try:
-        user = os.environ.get("SUDO_USER") or getpass.getuser()
+        user = env.invoking_user() or getpass.getuser()
     except (KeyError, OSError):  # a user without a name
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
