@@ -277,7 +277,7 @@ def _images(books: Books) -> list[str]:
                 found.append(f"leaked: {name} is {status}, and no snapshot is recorded")
             elif status != "active" and action["finished_at"]:
                 found.append(f"leaked: {name} is {status}, and its snapshot ended: {action['outcome']}")
-            elif action["message"] and status == "active":
+            elif action["message"] and status == "active" and "preempted" not in action["outcome"]:
                 found.append(f"leaked: {name} is {status}, and its snapshot failed: {action['outcome']}")
         elif name.endswith("-shelved") and name not in shelved:
             found.append(f"leaked: {name} is {status}, and no such server is shelved")

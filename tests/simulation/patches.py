@@ -376,5 +376,11 @@ class _Http:
 
         extra = {"HTTP_X_IMAGE_TICKET": headers["X-Image-Ticket"]}
         path = url.removeprefix("http://simulation")
-        answer = Client().put(path, data.read(), content_type="application/octet-stream", **extra)
+        me = Simulation.current.actor if Simulation.current is not None else None
+        step = me.what.pop("step", None) if me is not None else None  # the image service is another process
+        try:
+            answer = Client().put(path, data.read(), content_type="application/octet-stream", **extra)
+        finally:
+            if me is not None and step is not None:
+                me.what["step"] = step
         return _Answer(answer.status_code, answer.content, answer.headers, "PUT")

@@ -28,8 +28,9 @@ def up() -> None:
     from compute import actions
 
     actions.every()
-    from tests.simulation import patches, processes
+    from tests.simulation import fence, patches, processes
 
     patches.put_on()
     processes.put_on()
+    fence.put_on()
     patches.is_on = True  # type: ignore[attr-defined]

@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.simulation import ledger, machines, patches
+from tests.simulation import fence, ledger, machines, patches
 from tests.simulation.client import Clients
 from tests.simulation.cloud import Cloud
 from tests.simulation.harm import Weather
 from tests.simulation.kernel import EPOCH, Actor, Simulation, Stuck
-from tests.simulation.plan import Harm, Operation, Plan
+from tests.simulation.plan import Operation, Plan
 
 HANGS = 200  # seconds of this machine's after which a story is the simulator's own fault
 BEGIN = 4.0  # seconds until all processes are up
@@ -58,6 +58,7 @@ def _play(plan: Plan, folder: Path, *, verbose: bool) -> Outcome:
     outcome = Outcome(plan)
     crashes: list[str] = []
     sim.on_crash = lambda actor, error: crashes.append(_crash(actor, error))
+    fence.watch(cloud.broken_rules)
     cloud.host_cells()
     for machine in cloud.machines.values():
         machine.farewells()
@@ -117,8 +118,3 @@ def _crash(actor: Actor, error: BaseException) -> str:
 
     where = "".join(traceback.format_exception(error)[-3:]).strip().replace("\n", " | ")
     return f"crash: {actor.name}: {error!r} at {where}"
-
-
-def of_harm(plan: Plan) -> list[Harm]:
-    """For the shrinker."""
-    return plan.harm
