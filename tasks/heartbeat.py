@@ -121,7 +121,8 @@ def beat(me: worker.Worker, status: Status) -> Wish:
         me.has_beaten = True
         if status.signal and status.since is not None:
             _show_signal(mine, status)
-        return _wish(mine.get())
+        row = mine.first()
+        return beat(me, status) if row is None else _wish(row)  # superseded just now, or deleted: the next beat knows
 
 
 def read_wish(me: worker.Worker) -> Wish:
@@ -178,6 +179,9 @@ def _beat_for_ever(
         except Error as error:
             if not failing:
                 logger.warning("heartbeat.database_away", reason=reasons.of(error), error=repr(error))
+            failing = True
+        except Exception:  # a bug: without this thread a process works on, and is down for everybody
+            logger.exception("heartbeat.failed")
             failing = True
         retry = settings.CELL_RETRY_INTERVAL if failing else settings.REPORT_INTERVAL
         _now.wait(min(settings.REPORT_INTERVAL, retry))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
 
+from cells.context import target_cell
 from cells.models import CELL0, Cell
 from tasks import heartbeat, worker
 
@@ -32,3 +33,21 @@ def test_a_scheduler_takes_a_cell0_that_cannot_be_asked_for_one_that_is_down(url
     me = worker.Worker("scheduler", "scheduler", "")
     with pytest.raises(DatabaseError):
         heartbeat.beat(me, heartbeat.Status())
+
+
+def test_a_worker_that_is_superseded_between_two_statements_of_its_beat_finds_out(cells):
+    old, young = (worker.Worker("conductor", "c1", cells["cell1"].id) for _ in range(2))
+    heartbeat.beat(old, heartbeat.Status())
+    came = []
+
+    def comes(execute, sql, params, many, context):
+        done = execute(sql, params, many, context)
+        if sql.startswith("UPDATE") and not came:
+            came.append(young)
+            heartbeat.register(young)
+        return done
+
+    alias = cells["cell1"].alias
+    with target_cell(alias), connections[alias].execute_wrapper(comes), pytest.raises(heartbeat.Superseded):
+        heartbeat.beat(old, heartbeat.Status())
+    assert came
