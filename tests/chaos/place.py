@@ -67,6 +67,7 @@ class Place:
     admin_token: str = ""
     images: dict[str, str] = field(default_factory=dict)
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)  # started again by us
+    seconds: list[subprocess.Popen[bytes]] = field(default_factory=list)  # second workers of a name
     lines: dict[str, Line] = field(default_factory=dict)  # to the cells' databases, by name
     spilled: bool = False  # some book did not agree: the folder is kept
 
@@ -90,8 +91,10 @@ def opened(*, sqlite: bool) -> Iterator[Place]:
     finally:
         if server and server.process and server.process.poll() is not None:
             server.start()
+        for second in place.seconds:
+            second.kill()
         cloud.down()
-        for child in place.children:
+        for child in [*place.children, *place.seconds]:
             _end(child)
         for line in lines.values():
             line.close()
@@ -105,7 +108,7 @@ def opened(*, sqlite: bool) -> Iterator[Place]:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """`down` ends all but second ones of a name that are left; paused ones are none."""
+    """`down` has ended it; nothing is left of one that is there all the same."""
     try:
         child.wait(10)
     except subprocess.TimeoutExpired:

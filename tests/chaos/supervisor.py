@@ -104,7 +104,7 @@ class Supervisor:
 
     def _watch(self) -> None:
         while not self._stop.wait(EVERY):
-            for child in self.place.children:
+            for child in [*self.place.children, *self.place.seconds]:
                 child.poll()  # or it stays a zombie
             for name, (_, until) in list(self._clocks.items()):
                 if time.monotonic() > until:

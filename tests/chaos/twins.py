@@ -73,7 +73,7 @@ class Twins:
         second = first.beside(folder)
         self._needles[name] = f"--pidfile={pidfile}"
         assert any(self._needles[name] in word for word in second.argv), second.argv
-        self._place.children.append(second.begin(self._place.cloud.state.log(f"{name}-twin")))
+        self._place.seconds.append(second.begin(self._place.cloud.state.log(f"{name}-twin")))
         return True
 
     def pids(self, name: str) -> list[int]:
@@ -85,8 +85,8 @@ class Twins:
         """Twins that run beside their first ones, once one of each two had time to stop."""
         end = time.monotonic() + ENOUGH
         while (found := {name: pids for name in self._needles if (pids := self.pids(name))}) and time.monotonic() < end:
-            for child in self._place.children:
-                child.poll()  # or it stays a zombie
+            for one in self._place.seconds:
+                one.poll()  # or it stays a zombie
             time.sleep(0.2)
         return found
 
