@@ -106,7 +106,7 @@ class Clients:
     def _service(self, api: APIClient, one: Asked, host: str, headers: dict[str, str]) -> Any:
         listed = api.get("/compute/v2.1/os-services", {"host": host, "binary": "nova-compute"}, **headers)
         found = listed.json().get("services", []) if listed.status_code == 200 else []
-        if not found:
+        if not found or "id" not in found[0]:  # its cell is down
             return listed
         said: dict[str, Any] = {
             "drain": {"stillwater:drain": {"reason": "simulated"}}, "undrain": {"stillwater:drain": None},

@@ -33,6 +33,7 @@ class Cloud:
     def __init__(self, sim: Simulation, seed: int, folder: Path, *, second_cell: bool = False) -> None:
         self.sim, self.folder = sim, folder
         self.dice = Random(f"cloud {seed}")
+        self.harm: set[str] = set()  # the kinds of this story
         self._counts: Counter[str] = Counter()
         self._loaded: Process | None = None
         sim.enter = self._enter

@@ -151,7 +151,7 @@ class Weather:
 
     def _due(self, armed: dict[str, list[list[Any]]], who: str, *, odd: bool, sql: str) -> bool:
         mine = armed.get(who)
-        if not mine or bool(mine[0][1].number % 2) is not odd or sql.startswith("SELECT"):
+        if not mine or bool(mine[0][1].number % 2) is not odd or sql.startswith(("SELECT", "BEGIN")):
             return False
         if mine[0][1].number % 4 and not _works(self.sim.actor):
             return False

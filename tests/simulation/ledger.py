@@ -25,6 +25,7 @@ NAMES = {
     "unshelve": "active", "live-migration": None, "createImage": None, "delete": "deleted", "create": "active",
     "evacuate": None,
 }  # fmt: skip
+OFF = (PowerState.SHUTDOWN, PowerState.CRASHED)
 SHELVED = ("shelved", "shelved_offloaded")
 COLUMNS = ("uuid", "display_name", "host", "node", "vm_state", "task_state", "power_state", "deleted", "vcpus",
            "memory_mb", "disk_gb", "fault", "launched_at")  # fmt: skip
@@ -183,10 +184,10 @@ def _shown(on: dict[str, PowerState]) -> str:
 
 
 def _powers_of(books: Books, row: Row) -> tuple[PowerState | None, ...]:
-    if row.vm_state == "resized":
-        return (PowerState.RUNNING, PowerState.SHUTDOWN)
+    if row.vm_state == "resized" or (row.vm_state == "rescued" and {"power", "silence"} & books.cloud.harm):
+        return (PowerState.RUNNING, *OFF)  # as it was before; or it went off, which is on record as its power state
     if row.vm_state == "stopped":
-        return (PowerState.SHUTDOWN, PowerState.CRASHED)
+        return OFF
     return (POWER[row.vm_state],)
 
 
@@ -316,7 +317,7 @@ def _history(books: Books, server_id: str) -> list[str]:
     """What ended last is how the server is."""
     row = books.living.get(server_id)
     ended = sorted((one for one in books.actions[server_id] if one["finished_at"]), key=lambda one: one["finished_at"])
-    if row is None or row.vm_state == "error" or row.task_state or not ended:
+    if row is None or row.vm_state == "error" or row.task_state or not ended or "clock" in books.cloud.harm:
         return []
     deleted = [one for one in ended if one["key"] == "Delete" and not one["message"]]
     if deleted:

@@ -53,6 +53,7 @@ def _play(plan: Plan, folder: Path, *, verbose: bool) -> Outcome:
     sim = Simulation(plan.seed, switch=plan.switch, verbose=verbose)
     Simulation.current = sim
     cloud = Cloud(sim, plan.seed, folder, second_cell=plan.second_cell)
+    cloud.harm = {one.kind for one in plan.harm}
     clients = Clients(cloud)
     weather = Weather(cloud, clients, plan)
     outcome = Outcome(plan)
