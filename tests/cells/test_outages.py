@@ -7,6 +7,7 @@ import time
 from datetime import timedelta
 
 import pytest
+import structlog
 from django.db import OperationalError, connection
 from django.db.backends.utils import CursorWrapper
 from django.test.utils import CaptureQueriesContext
@@ -129,20 +130,21 @@ def test_what_this_process_knows_needs_not_be_written_yet(cells, settings):
     assert not CellOutage.objects.exists()
 
 
-def test_a_cell_that_flaps_is_one_outage_and_few_lines(cells, caplog, settings):
+def test_a_cell_that_flaps_is_one_outage_and_few_lines(cells, settings):
     """Down and up every 1.3 s was 140 lines on the page of the cell."""
     settings.CELL_RETRY_INTERVAL = 5.0
     cell = cells["cell1"]
-    for _ in range(20):
-        health.seen_down(cell.id, "missing: there is no such file")
-        health.seen_up(cell.id)
-    health.seen_down(cell.id, "wrong password")
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(20):
+            health.seen_down(cell.id, "missing: there is no such file")
+            health.seen_up(cell.id)
+        health.seen_down(cell.id, "wrong password")
     until(lambda: not outages.has_news())
     written = CellOutage.objects.get()
     assert (written.ended_at, written.reason) == (None, "missing: there is no such file; wrong password")
     assert [one[2:4] for one in seen(cell)] == [(True, True)]
     assert health.outage(cell.id).times == 21
-    events = [record.msg["event"] for record in caplog.records if record.name == "cells.health"]
+    events = [line["event"] for line in lines]
     assert events.count("cell.down") == 1
     assert events.count("cell.flaps") == 4  # the 2nd, 4th, 8th and 16th time
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 
 import pytest
 from django.utils import timezone
@@ -159,7 +160,7 @@ def test_a_keeper_that_never_says_anything_is_replaced_by_the_relay(admin, cloud
             assert step.not_before == step.deadline + journal.MARGIN
             recovery.relay()
             assert waiting.step_state() == "waiting"  # it is not time
-            Step.objects.filter(pk=step.pk).update(not_before=timezone.now())
+            Step.objects.filter(pk=step.pk).update(not_before=timezone.now() - timedelta(seconds=1))
             recovery.relay()
         assert waiting.step_state() == "queued"
         waiting.goes_off()
