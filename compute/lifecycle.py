@@ -37,6 +37,7 @@ __all__ = (
 )  # fmt: skip
 MAX_TRIES = 8  # of a step that fails in a way worth trying again: about four minutes
 DATABASE_AWAY = (OperationalError, InterfaceError)  # a statement may have been done all the same; others are bugs
+PREPARES = 5  # times a request is prepared anew because its server changed meanwhile
 ASK_SECONDS = 5.0  # the database may take to say whether a step is still ours
 
 
@@ -177,12 +178,28 @@ class ServerAction:
         return Answer()
 
     def submit(self, instance: Instance, asked: Asked) -> Answer:
-        """Record the action and its first step in one transaction. Raises Conflict when another won, BadRequest."""
-        self._must_be_possible(instance)
-        params = self.prepare(instance, asked)
+        """Record the action and its first step in one transaction. Raises Conflict when another won, BadRequest.
+
+        What `prepare` remembers of the server is so when the server is taken: if the row changed between the two,
+        it is prepared anew from the row.
+        """
+        for _ in range(PREPARES):
+            self._must_be_possible(instance)
+            seen, params = instance.generation, self.prepare(instance, asked)
+            if self._take(instance, asked, params, seen):
+                return self.answer(params, asked)
+            self.unprepare(params)
+            instance.refresh_from_db()
+        raise Conflict(f"Instance {instance.uuid} is being changed by other requests. Try again.")
+
+    def _take(self, instance: Instance, asked: Asked, params: dict[str, Any], seen: int) -> bool:
+        """False, and nothing is recorded, when the server's row is not as it was `seen` (its generation)."""
         try:
             with transaction.atomic(using=current_alias()):
                 self.begin(instance, asked, params)
+                if instance.generation > seen + 1:  # one change is the one that `begin` made
+                    transaction.set_rollback(True, using=current_alias())
+                    return False
                 self._must_have_run(instance)
                 transaction.on_commit(lambda: killpoints.reached("submit.committed"), using=current_alias())
                 self.record(instance, asked, params)
@@ -194,7 +211,7 @@ class ServerAction:
         except Exception:
             self.unprepare(params)
             raise
-        return self.answer(params, asked)
+        return True
 
     def record(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> InstanceAction:
         """The action's row and its first step, in the caller's transaction."""

@@ -372,6 +372,33 @@ def test_a_hard_request_over_a_hard_request_is_carried_out_and_is_no_error(body,
     stories.settled(cloud)
 
 
+@pytest.mark.parametrize("asked", ["resize", "live migration"])
+def test_a_request_knows_the_server_as_it_is_when_it_is_taken(asked, api, admin, two):
+    """Between the look at a server and its taking another request may end: it was stopped, or it moved."""
+    server_id = two.boot(admin, host="host1")
+
+    def another_request_ends() -> None:
+        other = {"os-stop": None} if asked == "resize" else LIVE
+        assert act(admin, server_id, other).status_code == 202
+        two.work()
+
+    with paused_at(two, 'FROM "compute_computenode"', another_request_ends):
+        body = {"resize": {"flavorRef": "2"}} if asked == "resize" else LIVE
+        assert act(admin, server_id, body).status_code == 202
+    two.work()
+
+    host = two.row(server_id).host
+    assert homes(two, server_id) == [host]
+    if asked == "resize":
+        assert two.hosts[host].driver.power_state(server_id).name == "SHUTDOWN"
+        assert act(admin, server_id, {"confirmResize": None}).status_code == 204
+        two.work()
+        assert states(two, server_id) == ("stopped", None)
+    else:
+        assert (host, states(two, server_id)) == ("host1", ("active", None))  # there and back
+    stories.settled(two)
+
+
 def test_a_server_that_is_reverted_and_resized_at_once_is_counted_as_large_as_it_is(api, two):
     from cells.models import RequestSpec
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import sqlite3
 import sys
 import time
@@ -23,6 +24,7 @@ from django.utils import timezone
 from tests.simulation import primitives
 from tests.simulation.kernel import Killed, Simulation
 
+SAVEPOINT = re.compile(r"s\d+_x")  # Django names it after its thread
 OURS = ("cloud", "cells", "compute", "tasks")
 _real = {"time": time.time, "monotonic": time.monotonic, "sleep": time.sleep, "now": timezone.now,
          "perf_counter": time.perf_counter, "urandom": os.urandom}  # fmt: skip
@@ -191,7 +193,8 @@ class _Statement:
         me = sim.actor
         if me.fate:
             raise Killed
-        short = _in_short(sql, params) if sim.verbose else sql[:60]
+        said = SAVEPOINT.sub("s_x", sql) if "SAVEPOINT" in sql else sql
+        short = _in_short(said, params) if sim.verbose else said[:60]
         sim.point("sql", f"{self.alias[:13]} {short}")
         try:
             Faults.before(self.alias, sql)
