@@ -51,7 +51,7 @@ def play(plan: Plan, *, verbose: bool = False) -> Outcome:
 def _play(plan: Plan, folder: Path, *, verbose: bool) -> Outcome:
     patches.seed_ids(plan.seed)
     sim = Simulation(plan.seed, switch=plan.switch, verbose=verbose)
-    Simulation.current = sim
+    Simulation.current, sim.folder = sim, str(folder)
     cloud = Cloud(sim, plan.seed, folder, second_cell=plan.second_cell)
     cloud.harm = {one.kind for one in plan.harm}
     clients = Clients(cloud)
