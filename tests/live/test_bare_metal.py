@@ -96,30 +96,6 @@ def test_a_host_that_drains_hears_it(rig, server):
     eventually("it takes work", lambda: not rig.stage.service(HOST).get("stillwater:drain"), 30)
 
 
-def test_a_machine_that_ironic_turned_on_stays_on_while_its_event_is_late(rig):
-    """Seen: Ironic held the node's lock while it sent; the sync's put-back waited for the lock, and forced it off."""
-    with rig.late_events() as gate:
-        late = {truth: rig.boot(truth, metadata={"power_truth": truth}) for truth in ("nova", "database")}
-        nodes = [rig.node(uuid) for uuid in late.values()]
-        for uuid in late.values():
-            rig.act(uuid, {"os-stop": None}, "SHUTOFF")
-        gate.clear()
-        for node in nodes:
-            rig.ironic.call("PUT", f"/v1/nodes/{node}/states/power", {"target": "power on"})
-            shown = rig.ironic.wait(node, power_state="power on", target_power_state=None)
-            assert shown["reservation"]
-        rig.stays(late["nova"], "SHUTOFF", rounds=8)
-        assert [rig.ironic.node(node)["power_state"] for node in nodes] == ["power on"] * 2
-        assert all(rig.ironic.node(node)["reservation"] for node in nodes)
-        gate.set()
-        for uuid in late.values():
-            rig.becomes(uuid, "ACTIVE")
-            rig.stays(uuid, "ACTIVE", rounds=2)
-            assert rig.power(uuid) == "power on"
-            assert [event["event"] for event in rig.actions(uuid)[0]["events"]] == [EVENT]
-        rig.delete(*late.values())
-
-
 def test_without_the_event_the_truth_that_was_chosen_wins(rig, server):
     rig.ironic.restart(nova=SILENT)
     rig.believe(server, "hypervisor")
@@ -151,3 +127,27 @@ def test_a_machine_whose_server_is_deleted_is_available_again(rig, server):
     rig.delete(server)
     shown = rig.ironic.wait(node, provision_state="available")
     assert shown["instance_uuid"] is None
+
+
+def test_a_machine_that_ironic_turned_on_stays_on_while_its_event_is_late(rig):
+    """Seen: Ironic held the node's lock while it sent; the sync's put-back waited for the lock, and forced it off."""
+    with rig.late_events() as gate:
+        late = {truth: rig.boot(truth, metadata={"power_truth": truth}) for truth in ("nova", "database")}
+        nodes = [rig.node(uuid) for uuid in late.values()]
+        for uuid in late.values():
+            rig.act(uuid, {"os-stop": None}, "SHUTOFF")
+        gate.clear()
+        for node in nodes:
+            rig.ironic.call("PUT", f"/v1/nodes/{node}/states/power", {"target": "power on"})
+            shown = rig.ironic.wait(node, power_state="power on", target_power_state=None)
+            assert shown["reservation"]
+        rig.stays(late["nova"], "SHUTOFF", rounds=8)
+        assert [rig.ironic.node(node)["power_state"] for node in nodes] == ["power on"] * 2
+        assert all(rig.ironic.node(node)["reservation"] for node in nodes)
+        gate.set()
+        for uuid in late.values():
+            rig.becomes(uuid, "ACTIVE")
+            rig.stays(uuid, "ACTIVE", rounds=2)
+            assert rig.power(uuid) == "power on"
+            assert [event["event"] for event in rig.actions(uuid)[0]["events"]] == [EVENT]
+        rig.delete(*late.values())
