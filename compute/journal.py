@@ -129,7 +129,7 @@ def claim(
 def take(step: Step) -> bool:
     """Claim an open step for an operator, also from a worker that holds it; False when it is not as it was read.
 
-    In a transaction.     From now on the process that had it writes nothing more.
+    In a transaction. From now on the process that had it writes nothing more.
     """
     token = str(uuid4())
     list(Instance.objects.select_for_update().filter(uuid=step.server_id).values_list("pk"))  # first, as `claim` does
