@@ -108,6 +108,8 @@ class Stage:
             shown = self.show(uuid)
             if status == "DELETED":
                 return not shown
+            fault = shown.get("fault", {}).get("message")
+            assert not (status == "ACTIVE" and shown.get("status") == "ERROR" and fault), f"{uuid} is ERROR: {fault}"
             return shown.get("status") == status and shown["OS-EXT-STS:task_state"] is None
 
         eventually(f"{uuid} is {status}", there, seconds, 0.1)

@@ -96,6 +96,27 @@ def test_a_host_that_drains_hears_it(rig, server):
     eventually("it takes work", lambda: not rig.stage.service(HOST).get("stillwater:drain"), 30)
 
 
+def test_a_machine_that_ironic_turned_on_stays_on_while_its_event_is_late(rig, server):
+    """Seen: Ironic held the node's lock while it sent; the sync's put-back waited for the lock, and forced it off."""
+    with rig.late_events() as gate:
+        node = rig.node(server)
+        for truth in ("nova", "database"):
+            rig.believe(server, truth)
+            rig.act(server, {"os-stop": None}, "SHUTOFF")
+            gate.clear()
+            rig.ironic.call("PUT", f"/v1/nodes/{node}/states/power", {"target": "power on"})
+            shown = rig.ironic.wait(node, power_state="power on", target_power_state=None)
+            assert shown["reservation"]
+            rig.stays(server, "SHUTOFF", rounds=8)
+            assert rig.ironic.node(node)["power_state"] == "power on"
+            assert rig.ironic.node(node)["reservation"]
+            gate.set()
+            rig.becomes(server, "ACTIVE")
+            rig.stays(server, "ACTIVE", rounds=2)
+            assert rig.power(server) == "power on"
+            assert [event["event"] for event in rig.actions(server)[0]["events"]] == [EVENT]
+
+
 def test_without_the_event_the_truth_that_was_chosen_wins(rig, server):
     rig.ironic.restart(nova=SILENT)
     rig.believe(server, "hypervisor")
@@ -127,26 +148,3 @@ def test_a_machine_whose_server_is_deleted_is_available_again(rig, server):
     rig.delete(server)
     shown = rig.ironic.wait(node, provision_state="available")
     assert shown["instance_uuid"] is None
-
-
-def test_a_machine_that_ironic_turned_on_stays_on_while_its_event_is_late(rig):
-    """Seen: Ironic held the node's lock while it sent; the sync's put-back waited for the lock, and forced it off."""
-    with rig.late_events() as gate:
-        late = rig.boot("late")  # one machine: those of servers that were just deleted are not free at once
-        node = rig.node(late)
-        for truth in ("nova", "database"):
-            rig.believe(late, truth)
-            rig.act(late, {"os-stop": None}, "SHUTOFF")
-            gate.clear()
-            rig.ironic.call("PUT", f"/v1/nodes/{node}/states/power", {"target": "power on"})
-            shown = rig.ironic.wait(node, power_state="power on", target_power_state=None)
-            assert shown["reservation"]
-            rig.stays(late, "SHUTOFF", rounds=8)
-            assert rig.ironic.node(node)["power_state"] == "power on"
-            assert rig.ironic.node(node)["reservation"]
-            gate.set()
-            rig.becomes(late, "ACTIVE")
-            rig.stays(late, "ACTIVE", rounds=2)
-            assert rig.power(late) == "power on"
-            assert [event["event"] for event in rig.actions(late)[0]["events"]] == [EVENT]
-        rig.delete(late)
