@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
@@ -67,16 +68,18 @@ def cut_after(alias: str, seconds: float, line: Line | None = None) -> Iterator[
 _changed = threading.Condition()
 _watched: dict[Line, float] = {}
 _thread: threading.Thread | None = None
+_wakes_at = 0.0  # when the thread looks again by itself, on the monotonic clock; 0: it is awake
 
 
 def _watch(line: Line, end: float) -> None:
+    """Nearly every question is answered long before its end, so none wakes the thread that comes later than its look."""
     global _thread  # one thread for all lines of the process; not one that a fork left behind
     with _changed:
         _watched[line] = end
         if _thread is None or not _thread.is_alive():
             _thread = threading.Thread(target=_run, name="line-cutter", daemon=True)
             _thread.start()
-        elif min(_watched.values()) == end:
+        elif end < _wakes_at:
             _changed.notify()
 
 
@@ -86,6 +89,7 @@ def _forget(line: Line) -> None:
 
 
 def _run() -> None:
+    global _wakes_at
     while True:
         with _changed:
             now = time.monotonic()
@@ -93,6 +97,8 @@ def _run() -> None:
             for line in late:
                 _watched.pop(line)
             if not late:
-                _changed.wait(min(_watched.values()) - now if _watched else None)
+                _wakes_at = min(_watched.values(), default=math.inf)
+                _changed.wait(_wakes_at - now if _watched else None)
+                _wakes_at = 0.0
         for line in late:
             line.cut()

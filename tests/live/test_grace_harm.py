@@ -151,11 +151,12 @@ def test_a_guest_that_never_obeys_gets_its_time_once(story, host):
 @HARMED
 def test_it_is_signalled_once_an_interval(story, host):
     guest = seen(story, f"{host}-long")
-    intervals = [int((pressed - guest.pressed[0] + 0.1) / RETRY) for pressed in guest.pressed]
-    assert intervals[0] == 0
-    assert len(intervals) == len(set(intervals)) <= GRACE / RETRY, f"signals at {guest.pressed}"
+    # seconds by which the first was seen too late: on a busy machine the second then seems to come too early
+    possible = [[int((at - guest.pressed[0] + late) / RETRY) for at in guest.pressed] for late in (0.1, WITHIN)]
+    once = [intervals for intervals in possible if len(intervals) == len(set(intervals)) <= GRACE / RETRY]
+    assert once, f"signals at {guest.pressed}"
     if host == "host1":  # nobody was away who signals
-        assert intervals == [0, 1, 2]
+        assert [0, 1, 2] in once
 
 
 @HARMED

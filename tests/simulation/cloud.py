@@ -20,6 +20,7 @@ from compute.models import Flavor, Instance, Quota, Step
 from tests.simulation import patches
 from tests.simulation.kernel import Actor, Simulation
 from tests.simulation.machines import Machine
+from tests.simulation.plan import Plan
 from tests.simulation.processes import Process
 from tests.simulation.wire import Message, Wire
 
@@ -30,7 +31,8 @@ FLAVORS = ((1, "m1.small", 1, 512, 1), (2, "m1.medium", 2, 1024, 1), (3, "m1.lar
 class Cloud:
     """Everything there is, made anew for each story."""
 
-    def __init__(self, sim: Simulation, seed: int, folder: Path, *, second_cell: bool = False) -> None:
+    def __init__(self, sim: Simulation, plan: Plan, folder: Path) -> None:
+        seed = plan.seed
         self.sim, self.folder = sim, folder
         self.dice = Random(f"cloud {seed}")
         self.harm: set[str] = set()  # the kinds of this story
@@ -41,7 +43,8 @@ class Cloud:
         self.wire.put()
         self.cells = self._cells()
         self.image = self._stock()
-        names = {"cell1": ("host1", "host2", "host3")} | ({"cell2": ("host4",)} if second_cell else {})
+        names = {"cell1": tuple(f"host{number}" for number in range(1, plan.hosts + 1))}
+        names |= {"cell2": ("host4",)} if plan.second_cell else {}
         self.cell_of_host = {host: settings.CELLS[cell] for cell, hosts in names.items() for host in hosts}
         self.machines = {
             host: Machine(sim, host, Random(f"{host} {seed}"), self._made(folder / "inboxes"))
@@ -53,6 +56,7 @@ class Cloud:
         self.processes: dict[str, Process] = {}
         for number in (1, 2):
             self._add(Process(self, "api", f"api{number}"))
+        for number in range(1, plan.schedulers + 1):
             self._add(Process(self, "scheduler", f"scheduler{number}"))
         for cell, hosts in names.items():
             for number in (1, 2) if cell == "cell1" else (1,):

@@ -76,16 +76,21 @@ class Plan:
     operations: list[Operation] = field(default_factory=list)
     harm: list[Harm] = field(default_factory=list)
     switch: float = 0.3
+    hosts: int = 2  # of the first cell
+    schedulers: int = 1
     second_cell: bool = False
     slow: bool = False
+    patient: bool = False  # watched for long after it has healed: what comes late is found too, and it costs as much
 
 
 def draw(seed: int, *, calm: bool = False) -> Plan:
     """The plan of a seed."""
     dice = Random(f"plan {seed}")
     plan = Plan(
-        seed, switch=dice.choice((0.02, 0.1, 0.3, 0.6)), second_cell=dice.random() < 0.2, slow=dice.random() < 0.6
-    )
+        seed, switch=dice.choice((0.02, 0.1, 0.3, 0.6)), hosts=dice.choice((2, 2, 3)),
+        schedulers=dice.choice((1, 1, 1, 2)), second_cell=dice.random() < 0.15, slow=dice.random() < 0.6,
+        patient=dice.random() < 0.15,
+    )  # fmt: skip
     _operations(plan, dice)
     if not calm and dice.random() < 0.97:
         _harm(plan, dice)
@@ -124,10 +129,10 @@ def _harm(plan: Plan, dice: Random) -> None:
 
 
 def _one(number: int, at: float, kind: str, plan: Plan, dice: Random) -> Harm:
-    hosts = ["host1", "host2", "host3"] + (["host4"] if plan.second_cell else [])
+    hosts = [f"host{number}" for number in range(1, plan.hosts + 1)] + (["host4"] if plan.second_cell else [])
+    schedulers = [f"scheduler-scheduler{number}" for number in range(1, plan.schedulers + 1)]
     conductors = ["conductor-cell1-1", "conductor-cell1-2"]
-    anybody = [*hosts, *hosts, *conductors, *conductors, "scheduler-scheduler1", "scheduler-scheduler2", "api-api1",
-               "api-api2"]  # fmt: skip
+    anybody = [*hosts, *hosts, *conductors, *conductors, *schedulers, "api-api1", "api-api2"]
     length = round(dice.choice((0.5, 3.0, 10.0, 40.0, 70.0, 100.0)) * (0.5 + dice.random()), 2)
     skip = dice.choice((0, 1, 3, 10, 30, 100)) + dice.randrange(10)
     if kind == "clock":

@@ -21,9 +21,9 @@ from tests.simulation import machines, primitives
 from tests.simulation.kernel import Actor, Killed, Simulation
 from tests.simulation.wire import Message
 
-EVERY = {  # seconds between two rounds; the others come every forty
-    "relay": 12.0, "relay_build_requests": 12.0, "strays": 20.0, "dead_conductors": 20.0, "comeback": 10.0,
-    "lost_guests": 30.0, "late_deletes": 25.0, "uncounted": 30.0, "heard_events": 200.0, "ungrouped": 200.0,
+EVERY = {  # seconds between two rounds; the others come every minute
+    "relay": 20.0, "relay_build_requests": 20.0, "strays": 30.0, "dead_conductors": 25.0, "comeback": 15.0,
+    "lost_guests": 30.0, "late_deletes": 25.0, "uncounted": 60.0, "heard_events": 200.0, "ungrouped": 200.0,
     "inventory": 100.0, "last_known": 100.0, "late_events": 100.0,
 }  # fmt: skip
 SLOTS = 4  # messages a process works on at once
@@ -236,7 +236,7 @@ class Consuming:
 def _stretched(rounds: list[periodic.Periodic]) -> list[periodic.Periodic]:
     """Less often, as most of what a simulation costs is rounds that find nothing."""
     for one in rounds:
-        one.every = EVERY.get(one.name, max(40.0, one.every))
+        one.every = EVERY.get(one.name, max(60.0, one.every))
     return rounds
 
 

@@ -18,7 +18,8 @@ from tests.simulation.plan import Operation, Plan
 
 HANGS = 200  # seconds of this machine's after which a story is the simulator's own fault
 BEGIN = 4.0  # seconds until all processes are up
-AT_LEAST, BOUND, LOOK_EVERY = 50.0, 1800.0, 15.0  # seconds after all is healed
+BOUND = 1800.0  # seconds from the moment all is healed to the last end
+LOOKS = {True: (50.0, 15.0), False: (12.0, 7.0)}  # of a patient story, of others: seconds to the first look, between two
 
 
 @dataclass
@@ -52,7 +53,7 @@ def _play(plan: Plan, folder: Path, *, verbose: bool) -> Outcome:
     patches.seed_ids(plan.seed)
     sim = Simulation(plan.seed, switch=plan.switch, verbose=verbose)
     Simulation.current, sim.folder = sim, str(folder)
-    cloud = Cloud(sim, plan.seed, folder, second_cell=plan.second_cell)
+    cloud = Cloud(sim, plan, folder)
     cloud.harm = {one.kind for one in plan.harm}
     clients = Clients(cloud)
     weather = Weather(cloud, clients, plan)
@@ -101,7 +102,8 @@ def _direct(cloud: Cloud, clients: Clients, weather: Weather, plan: Plan, outcom
     sim.say("now everything heals")
     weather.heal()
     healed = sim.now
-    sim.sleep(AT_LEAST)
+    first, every = LOOKS[plan.patient]
+    sim.sleep(first)
     clean = 0
     while True:
         found = [] if not ledger.is_quiet(cloud) else ledger.judge(cloud, clients.asked)
@@ -109,7 +111,7 @@ def _direct(cloud: Cloud, clients: Clients, weather: Weather, plan: Plan, outcom
         late = sim.now - healed > BOUND
         if clean >= 2 or late:
             break
-        sim.sleep(LOOK_EVERY if sim.now - healed < 180 else 4 * LOOK_EVERY)
+        sim.sleep(every if sim.now - healed < 180 else 4 * every)
     outcome.violations += ledger.judge(cloud, clients.asked)
     sim.is_over = True
 
