@@ -72,7 +72,7 @@ _wakes_at = 0.0  # when the thread looks again by itself, on the monotonic clock
 
 
 def _watch(line: Line, end: float) -> None:
-    """Nearly every question is answered long before its end, so none wakes the thread that comes later than its look."""
+    """Most questions are answered long before their end: one that ends after the next look need not wake the thread."""
     global _thread  # one thread for all lines of the process; not one that a fork left behind
     with _changed:
         _watched[line] = end

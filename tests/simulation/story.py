@@ -19,7 +19,7 @@ from tests.simulation.plan import Operation, Plan
 HANGS = 200  # seconds of this machine's after which a story is the simulator's own fault
 BEGIN = 4.0  # seconds until all processes are up
 BOUND = 1800.0  # seconds from the moment all is healed to the last end
-LOOKS = {True: (50.0, 15.0), False: (12.0, 7.0)}  # of a patient story, of others: seconds to the first look, between two
+LOOKS = {True: (50.0, 15.0), False: (12.0, 7.0)}  # of a patient story, of others: seconds to a look, between two
 
 
 @dataclass
