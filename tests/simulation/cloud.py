@@ -36,6 +36,7 @@ class Cloud:
         self.sim, self.folder = sim, folder
         self.dice = Random(f"cloud {seed}")
         self.harm: set[str] = set()  # the kinds of this story
+        self.is_restored = False  # a cell's database, from a backup
         self._counts: Counter[str] = Counter()
         self._loaded: Process | None = None
         sim.enter = self._enter

@@ -9,6 +9,7 @@ from uuid import UUID
 from django.conf import settings
 
 from compute.virt.base import PowerState
+from tests.simulation import patches
 from tests.simulation.client import Clients
 from tests.simulation.cloud import Cloud, ask
 from tests.simulation.kernel import Actor
@@ -129,6 +130,22 @@ class Weather:
     def _database(self, harm: Harm) -> None:
         alias = harm.target if harm.target == "default" else f"cell:{settings.CELLS[harm.target]}"
         self.away.append((alias, harm.extra, self.sim.now + harm.length))
+
+    def _restore(self, harm: Harm) -> None:
+        """A backup is made now. Later the cell's processes are stopped, the backup is put in place, and they start."""
+        alias = f"cell:{settings.CELLS[harm.target]}"
+        self.sim.at(self.sim.now + harm.length, partial(self._put_in_place, alias, patches.snapshot(alias)))
+
+    def _put_in_place(self, alias: str, backup: bytes) -> None:
+        self.sim.say(f"{alias} is restored")
+        self.cloud.is_restored = True
+        for process in list(self.cloud.processes.values()):
+            if alias == f"cell:{process.cell}" and process not in self.twins:
+                process.restart_after = 5.0
+                process.kill()
+        for twin in self.twins:
+            twin.kill()
+        patches.restore(alias, backup)
 
     def _who(self) -> str:
         actor = self.sim.actor

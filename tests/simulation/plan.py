@@ -32,6 +32,7 @@ ALL = sorted({verb for verbs in LEGAL.values() for verb in verbs} - {"create"})
 # which kinds of harm there are; each story has some of them
 HARM = ("kill", "pause", "pause thread", "statement", "commit failed", "commit lost", "clock", "database", "broker",
         "weather", "hypervisor", "verb", "twin", "restart", "power", "drain", "silence", "slow")  # fmt: skip
+RESTORED = 0.03  # of the stories have a cell that is restored from a backup
 VERBS = ("", "", "spawn", "destroy", "power_on", "power_off", "reboot_hard", "hand_over", "settle", "take_back",
          "expect", "unexpect", "forget", "snapshot", "power_state", "signal_shutdown")  # fmt: skip
 
@@ -94,6 +95,8 @@ def draw(seed: int, *, calm: bool = False) -> Plan:
     _operations(plan, dice)
     if not calm and dice.random() < 0.97:
         _harm(plan, dice)
+    if not calm:
+        _restore(plan, Random(f"restore {seed}"))
     return plan
 
 
@@ -126,6 +129,13 @@ def _harm(plan: Plan, dice: Random) -> None:
         at = round(dice.random() * min(last, SECONDS), 3)
         plan.harm.append(_one(number, at, kind, plan, dice))
     plan.harm.sort(key=lambda one: one.at)
+
+
+def _restore(plan: Plan, dice: Random) -> None:
+    """Rarely, and from dice of its own: the ledger of such a story asks for less than that of others."""
+    if dice.random() < RESTORED:
+        at = dice.random() * max(one.at for one in plan.operations)
+        plan.harm.append(Harm(99, round(at, 3), "restore", "cell1", 0, round(5 + dice.random() * 55, 2)))
 
 
 def _one(number: int, at: float, kind: str, plan: Plan, dice: Random) -> Harm:

@@ -263,6 +263,7 @@ def put_on() -> None:
     worker.become = lambda: current().become()  # type: ignore[assignment]
     drain.start = listen  # type: ignore[assignment]
     drain.REPORT_EVERY = 60.0
+    restored.PATIENCE = 60.0
     lifetime.lanes = SimpleNamespace(Consuming=Consuming)  # type: ignore[assignment]
     nothing = SimpleNamespace(
         serve=lambda *_: None, warn_if_impatient=lambda *_: None, watch=lambda *_: None, ready=lambda *_: None,

@@ -7,14 +7,13 @@ import gc
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tests.simulation import fence, ledger, machines, patches
 from tests.simulation.client import Clients
 from tests.simulation.cloud import Cloud
 from tests.simulation.harm import Weather
 from tests.simulation.kernel import EPOCH, Actor, Simulation, Stuck
-from tests.simulation.plan import Operation, Plan
+from tests.simulation.plan import Harm, Operation, Plan
 
 HANGS = 200  # seconds of this machine's after which a story is the simulator's own fault
 BEGIN = 4.0  # seconds until all processes are up
@@ -96,8 +95,7 @@ def _ask(cloud: Cloud, clients: Clients, one: Operation) -> None:
 
 def _direct(cloud: Cloud, clients: Clients, weather: Weather, plan: Plan, outcome: Outcome) -> None:
     sim = cloud.sim
-    moments: list[Any] = [*plan.operations, *plan.harm]
-    last = max((one.at for one in moments), default=0.0)
+    last = max([one.at for one in plan.operations] + [one.at + _lasts(one) for one in plan.harm], default=0.0)
     sim.sleep(BEGIN + last + 15)
     sim.say("now everything heals")
     weather.heal()
@@ -114,6 +112,11 @@ def _direct(cloud: Cloud, clients: Clients, weather: Weather, plan: Plan, outcom
         sim.sleep(every if sim.now - healed < 180 else 4 * every)
     outcome.violations += ledger.judge(cloud, clients.asked)
     sim.is_over = True
+
+
+def _lasts(harm: Harm) -> float:
+    """A backup that was made is put in place before all heals."""
+    return harm.length if harm.kind == "restore" else 0.0
 
 
 def _crash(actor: Actor, error: BaseException) -> str:
