@@ -18,15 +18,20 @@ def claim(
 
     A whole node is taken whole, by one server, whatever the server's size is.
 
-    In the caller's transaction. Claimed already is success, so it may be asked twice.
+    In the caller's transaction. Claimed already is success, so it may be asked twice. What an older move of the server
+    claimed here for another size, a resize that an evacuation ended, is replaced.
     """
-    if Allocation.objects.filter(server_id=server_id, node=node).exists():
+    size = (vcpus, memory_mb, disk_gb)
+    held = Allocation.objects.filter(server_id=server_id, node=node).values_list("vcpus", "memory_mb", "disk_gb").first()
+    if held is not None and (node.is_whole or held == size):
         return True
-    if group is None:
-        return _take(server_id, node, vcpus, memory_mb, disk_gb)
+    if held is None and group is None:
+        return _take(server_id, node, *size)
     alias = current_alias()
     with transaction.atomic(using=alias):
-        taken = _take(server_id, node, vcpus, memory_mb, disk_gb) and groups.admits(group, server_id, node)
+        if held is not None:
+            release(server_id, node.hypervisor_hostname)
+        taken = _take(server_id, node, *size) and (group is None or groups.admits(group, server_id, node))
         transaction.set_rollback(not taken, using=alias)
     return taken
 

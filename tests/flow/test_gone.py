@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cells.context import target_cell
-from compute.models import Step
+from compute.models import Allocation, ComputeNode, Flavor, Step
 from compute.virt.base import ImageUnusable
 from compute.virt.fake_effects import Effect
 from tests.flow import two_hosts
@@ -105,6 +105,27 @@ def test_a_rebuild_whose_host_died_does_not_end_its_evacuation(at, admin, cloud)
     back(cloud)
     cloud.work()
     is_at(cloud, server_id, "host3")
+
+
+def test_an_evacuation_to_where_a_resize_was_going_holds_the_room_of_the_size_it_has(admin, cloud):
+    """Found by the simulation: the host kept the room of the larger flavor for good, for the claim was the resize's."""
+    server_id = booted(admin, cloud)
+    small = cloud.row(server_id).memory_mb
+    Flavor.objects.create(flavor_id="2", name="m1.large", vcpus=2, memory_mb=2 * small, disk_gb=1)
+    assert act(admin, server_id, {"resize": {"flavorRef": "2"}}).status_code == 202
+    two_hosts.claim(cloud, two_hosts.until(cloud, "leave"))
+    gone_host(admin, cloud)
+    assert evacuate(admin, server_id).status_code == 200
+    until(cloud, "build", "host1", "host3")  # its room is claimed before the resize is undone at host3
+    work(cloud, "host1")
+    back(cloud)
+    cloud.work()
+    is_at(cloud, server_id, "host3")
+    with target_cell(cloud.cells["cell1"]):
+        assert [(row.node.host, row.memory_mb) for row in Allocation.objects.filter(server_id=server_id)] == [
+            ("host3", small)
+        ]
+        assert ComputeNode.objects.get(host="host3").memory_mb_used == small
 
 
 @pytest.mark.parametrize("at", ["check_source", "migrate"])

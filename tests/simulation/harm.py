@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 
-from compute.virt.base import PowerState
+from compute.virt.base import GuestNotFound, PowerState
 from tests.simulation import patches
 from tests.simulation.client import Clients
 from tests.simulation.cloud import Cloud, ask
@@ -224,7 +225,12 @@ class Weather:
         uuid = on[harm.number % len(on)]
         driver = process.me.driver
         work = driver.crash if harm.extra == "crash" else driver.power_off_from_inside
-        self.sim.spawn(f"{harm.target}/guest-{uuid[:8]}", process, partial(work, uuid))
+
+        def go_off() -> None:
+            with suppress(GuestNotFound):  # destroyed a moment ago
+                work(uuid)
+
+        self.sim.spawn(f"{harm.target}/guest-{uuid[:8]}", process, go_off)
 
     # -- operators
 
