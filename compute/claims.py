@@ -22,7 +22,8 @@ def claim(
     claimed here for another size, a resize that an evacuation ended, is replaced.
     """
     size = (vcpus, memory_mb, disk_gb)
-    held = Allocation.objects.filter(server_id=server_id, node=node).values_list("vcpus", "memory_mb", "disk_gb").first()
+    here = Allocation.objects.filter(server_id=server_id, node=node)
+    held = here.values_list("vcpus", "memory_mb", "disk_gb").first()
     if held is not None and (node.is_whole or held == size):
         return True
     if held is None and group is None:

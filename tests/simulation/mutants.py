@@ -99,7 +99,7 @@ MUTANTS = (
     ),
     Mutant(
         "room is taken twice", "compute.claims:claim",
-        "if Allocation.objects.filter(server_id=server_id, node=node).exists():", "if False:",
+        "held = here.values_list", "held = None and here.values_list",
     ),
     Mutant("states are set, not compared", "compute.state:_swap", "filter(expect, pk", "filter(pk"),
     Mutant("nothing is sent again", "compute.recovery:relay", "dispatch.send(", "list("),
@@ -112,7 +112,7 @@ MUTANTS = (
         "if driver.rebooted(guest.uuid, mark):", "if False:",
     ),
     Mutant(
-        "a lost COMMIT unprepares", "compute.lifecycle:ServerAction.submit",
+        "a lost COMMIT unprepares", "compute.lifecycle:ServerAction._take",
         "raise  # the COMMIT", "self.unprepare(params); raise  # the COMMIT",
     ),
     Mutant("an action may end twice", "compute.journal:close_action", ", finished_at__isnull=True", ""),
