@@ -1,4 +1,7 @@
-"""Hosts and conductors killed at every moment of every action, and where the server ends."""
+"""Hosts and conductors that are killed, and what the server and its history say then.
+
+That every action ends well whenever its host is killed is shown by the simulation (tests/simulation).
+"""
 
 from __future__ import annotations
 
@@ -9,66 +12,10 @@ from django.utils import timezone
 
 from cells.context import target_cell
 from compute import actions, journal, lifecycle, recovery
-from compute.lifecycle import OnRestart, Run
-from compute.models import Instance, Service, Step
+from compute.lifecycle import OnRestart
+from compute.models import Service, Step
 from tests.flow import stories
-from tests.flow.stories import EVERY, STORIES, Killed, begin, ends_well, only_step
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_a_host_killed_before_it_began_leaves_the_step_to_its_next_life(name, api, cloud):
-    server_id = begin(name, api, cloud)
-    assert cloud.host_of(server_id).restart() == 0
-    cloud.work()
-    ends_well(name, cloud, server_id)
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_a_host_killed_after_its_claim_runs_the_step_again(name, api, cloud):
-    server_id = begin(name, api, cloud)
-    host = cloud.host_of(server_id)
-    host.begin(only_step(cloud).pk)
-    assert not cloud.queued()
-    assert host.restart() == 1
-    cloud.work()
-    ends_well(name, cloud, server_id)
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_a_host_killed_after_the_work_and_before_its_record_ends_right(name, api, cloud):
-    server_id = begin(name, api, cloud)
-    host = cloud.host_of(server_id)
-    step = host.begin(only_step(cloud).pk)
-    with target_cell(host.cell):
-        run = Run(Instance.objects.get(uuid=server_id), step.action, step, host.driver)
-        getattr(actions.named(step.action.key), step.name)(run)
-    assert host.restart() == 1
-    cloud.work()
-    ends_well(name, cloud, server_id)
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_a_host_killed_in_the_middle_of_the_work_ends_right(name, api, cloud):
-    server_id = begin(name, api, cloud)
-    host = cloud.host_of(server_id)
-    verb = {"create": "spawn", "delete": "destroy"}.get(name) or STORIES[name].verb
-    host.driver.orders.fail(verb, error=Killed)
-    with pytest.raises(Killed):
-        cloud.work()
-    assert host.restart() == 1
-    cloud.work()
-    ends_well(name, cloud, server_id)
-
-
-@pytest.mark.parametrize("name", [name for name in EVERY if name != "delete"])
-def test_a_server_can_be_deleted_while_its_host_is_dead(name, api, cloud):
-    server_id = begin(name, api, cloud)
-    host = cloud.host_of(server_id)
-    host.begin(only_step(cloud).pk)
-    assert api.delete(f"/servers/{server_id}").status_code == 204
-    host.restart()
-    cloud.work()
-    ends_well("delete", cloud, server_id)
+from tests.flow.stories import begin, ends_well, only_step
 
 
 def test_a_conductor_killed_while_it_looks_for_another_host_is_followed_by_another_one(api, cloud):
