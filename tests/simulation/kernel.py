@@ -20,6 +20,7 @@ import greenlet
 EPOCH = 1_800_000_000.0  # seconds since 1970 at which every story begins
 FOREVER = float("inf")
 KEPT = 200_000  # events of a trace
+LEAST = 1e-4  # seconds: less is lost in the rounding of a float, and who waits for that would wait for ever
 
 
 class Killed(BaseException):
@@ -199,7 +200,7 @@ class Simulation:
         if me.fate:
             raise Killed
         me.waits_on = bell
-        me.wake_at = FOREVER if seconds is None else self.now + max(0.0, seconds)
+        me.wake_at = FOREVER if seconds is None else self.now + (max(LEAST, seconds) if seconds > 0 else 0.0)
         self._switch(me)
         rang = me.waits_on is None
         me.waits_on = None
