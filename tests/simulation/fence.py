@@ -1,6 +1,7 @@
-"""While a story runs: whatever a claimed step writes, it writes in a transaction that has looked at its claim first.
+"""While a story runs: what a claimed step writes, it writes in a transaction that has looked at its claim first.
 
-A rule of docs/journal.md that no final state shows: most of the time nobody comes between.
+And before its first verb it has asked whether it still has the claim, if the database answers; no verb is called inside
+a transaction. Rules of docs/journal.md that no final state shows: most of the time nobody comes between.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import re
 from typing import Any
 
 from compute import running
-from tests.simulation.kernel import Simulation
+from tests.simulation.cloud import Cloud, ask
+from tests.simulation.kernel import Actor, Simulation
 from tests.simulation.patches import Faults
 
 WRITES = re.compile(r'(INSERT(?: OR IGNORE)? INTO|UPDATE|DELETE FROM) "(\w+)"')
@@ -17,6 +19,11 @@ WRITES = re.compile(r'(INSERT(?: OR IGNORE)? INTO|UPDATE|DELETE FROM) "(\w+)"')
 FREE = {
     ("UPDATE", "compute_step"): re.compile(r'SET "sent_at" = NULL'),  # a message that was not sent
 }
+SILENT = {"statement", "commit failed", "commit lost", "database"}  # harm: the database may not have answered
+MILD = {"weather", "verb", "power", "slow"}  # harm in which no process is away, so that nobody takes its steps over
+CLAIMS = re.compile(r'UPDATE "compute_step" SET "state" = .*"worker" = .*"token" = ')
+_broken: list[str] = []  # of the story that is played
+_is_mild = False
 
 
 def put_on() -> None:
@@ -29,21 +36,36 @@ def put_on() -> None:
         if me is None:
             run_step(action, step, driver)
             return
-        me.what["step"] = step
+        me.what |= {"step": step, "asked": False}
+        if me.what.pop("superseded", False):
+            _broken.append(f"superseded: {me} has claimed step {step.name} of {step.action.action}")
         try:
             run_step(action, step, driver)
         finally:
             me.what.pop("step", None)
 
-    running.run_step = watched
+    say_lost = running._say_lost
+
+    def lost(why: object) -> None:
+        if _is_mild:
+            _broken.append(f"taken: {Simulation.current and Simulation.current.actor} was never away, and lost: {why}")
+        say_lost(why)
+
+    running.run_step, running._say_lost = watched, lost
 
 
-def watch(broken: list[str]) -> None:
-    """Every statement from now on; what breaks the rule is added to the list."""
+def watch(cloud: Cloud) -> None:
+    """Every statement and every verb from now on; what breaks a rule is added to the cloud's list."""
+    global _broken, _is_mild
+    broken = _broken = cloud.broken_rules
+    _is_mild = cloud.harm <= MILD
+    answers = not cloud.harm & SILENT
 
     def look(alias: str, sql: str, params: Any) -> None:
         sim = Simulation.current
         me = sim.actor if sim is not None else None
+        if me is not None and CLAIMS.match(sql):
+            me.what["superseded"] = _is_superseded(me, alias)
         step = me.what.get("step") if me is not None else None
         if me is None or step is None:
             return
@@ -51,6 +73,7 @@ def watch(broken: list[str]) -> None:
         if sql.startswith("BEGIN") and me.atomic == 1:
             me.what["fenced"] = False
         if token and params and token in params and '"compute_step"' in sql:
+            me.what["asked"] = True
             if me.atomic:
                 me.what["fenced"] = True
             return
@@ -63,4 +86,29 @@ def watch(broken: list[str]) -> None:
             if words not in broken:
                 broken.append(words)
 
+    def before(verb: str) -> None:
+        sim = Simulation.current
+        me = sim.actor if sim is not None else None
+        if me is None:
+            return
+        if me.atomic:
+            broken.append(f"{me} calls {verb} of a hypervisor inside a transaction")
+        step = me.what.get("step")
+        if step is not None and answers and not me.what.get("asked"):
+            words = f"unfenced: step {step.name} of {step.action.action} has not asked before {verb}"
+            if words not in broken:
+                broken.append(words)
+
     Faults.watch = look
+    for machine in cloud.machines.values():
+        machine.before = before
+
+
+def _is_superseded(me: Actor, alias: str) -> bool:
+    """Whether the service record of an actor's process names another incarnation, now, as it claims a step."""
+    worker = me.process.me
+    name = (worker.binary, worker.host)
+    return any(
+        incarnation not in ("", worker.incarnation)
+        for (incarnation,) in ask(alias, "SELECT incarnation FROM compute_service WHERE binary = ? AND host = ?", *name)
+    )

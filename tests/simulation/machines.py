@@ -35,7 +35,7 @@ class Machine:
         self.orders = Orders()
         self.locks: dict[str, primitives.Lock] = defaultdict(primitives.Lock)
         self.slow = 0.0
-        self.in_transaction: Callable[[str], None] = lambda verb: None
+        self.before: Callable[[str], None] = lambda verb: None  # each verb that is no read
 
     def driver(self) -> FakeDriver:
         """As a process opens it."""
@@ -67,8 +67,8 @@ class _Calls(Calls):
     def __call__(self, verb: str, uuid: str, guest: Any = None) -> Iterator[Callable[[], None]]:
         machine, sim = self.machine, self.machine.sim
         self.made.append((verb, uuid))
-        if sim.actor is not None and sim.actor.atomic:
-            machine.in_transaction(verb)
+        if verb not in READS:
+            machine.before(verb)
         sim.point("verb", f"{machine.name} {verb} {uuid[:8]}")
         if machine.away_until > sim.now:
             raise HypervisorUnavailable(f"{machine.name} is away")

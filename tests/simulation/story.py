@@ -59,7 +59,7 @@ def _play(plan: Plan, folder: Path, *, verbose: bool) -> Outcome:
     outcome = Outcome(plan)
     crashes: list[str] = []
     sim.on_crash = lambda actor, error: crashes.append(_crash(actor, error))
-    fence.watch(cloud.broken_rules)
+    fence.watch(cloud)
     cloud.host_cells()
     for machine in cloud.machines.values():
         machine.farewells()
