@@ -1,7 +1,8 @@
-"""Servers that only one of two databases knows, as after one of them was restored from a backup.
+"""Servers that only one of two databases knows, or knows otherwise, as after one of them was restored from a backup.
 
-A mapping whose cell answers and has no such server is not counted any more; a server without a mapping has it back.
-Both are looked at in batches and only put right after they were wrong for `PATIENCE`: a restore may be going on.
+A mapping whose cell answers and has no such server is not counted any more; a server without a mapping has it back;
+one that is counted with another size than it has, for its resize is lost, is counted with its own.
+All are looked at in batches and only put right after they were wrong for `PATIENCE`: a restore may be going on.
 Neither can be a server that is being created: its mapping is there before its row, and its build request until
 the row is committed (`scheduler/place.py`). So mappings are read first, then build requests, then the cell.
 """
@@ -10,7 +11,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
@@ -20,12 +22,14 @@ from cells.models import BuildRequest, Cell, InstanceMapping, LastKnown, Request
 from cloud import log
 from compute import deleting, groups
 from compute.models import Instance
+from compute.state import VmState
 
 logger = log.get(__name__)
 BATCH = 500
 PATIENCE = 600.0  # seconds
 _lost_since: dict[str, dict[str, float]] = defaultdict(dict)  # by cell: mappings without a row
 _unmapped_since: dict[str, dict[str, float]] = defaultdict(dict)  # by cell: rows without a mapping
+_missized_since: dict[str, dict[str, float]] = defaultdict(dict)  # by cell: rows that are counted with another size
 _after_mapping: dict[str, str] = {}  # by cell: where the last batch ended
 _after_row: dict[str, int] = {}
 
@@ -35,7 +39,7 @@ def repair() -> int:
 
     Any number of schedulers may do this at once. A cell that is down is left alone, and its servers' time begins anew.
     """
-    return sum(_uncount_lost(cell) + _map_again(cell) for cell in Cell.objects.all())
+    return sum(_count_as_they_are(cell) + _map_again(cell) for cell in Cell.objects.all())
 
 
 def forget(mapping: InstanceMapping) -> bool:
@@ -69,20 +73,24 @@ def map_rows(cell: Cell, rows: Collection[Instance]) -> None:
         ], ignore_conflicts=True)  # fmt: skip
         RequestSpec.objects.bulk_create([
             RequestSpec(
-                server_id=row.uuid, project_id=row.project_id, user_id=row.user_id, vcpus=row.vcpus,
-                memory_mb=row.memory_mb, disk_gb=row.disk_gb, flavor={"id": row.flavor_id, **row.flavor},
-                image_id=row.image_id, availability_zone=row.pinned_availability_zone,
+                server_id=row.uuid, project_id=row.project_id, user_id=row.user_id, image_id=row.image_id,
+                availability_zone=row.pinned_availability_zone, **_size(row),
             ) for row in rows
         ], ignore_conflicts=True)  # fmt: skip
 
 
-def _uncount_lost(cell: Cell) -> int:
+def _count_as_they_are(cell: Cell) -> int:
     ids = _some_counted(cell)
-    living = scatter.one(cell, lambda _: set(_living().filter(uuid__in=ids).values_list("uuid", flat=True)))
+    living = scatter.one(cell, lambda _: {row.uuid: row for row in _living().filter(uuid__in=ids).defer("image")})
     if isinstance(living, scatter.Down):
         _lost_since.pop(cell.pk, None)
+        _missized_since.pop(cell.pk, None)
         return 0
-    due = _due(_lost_since[cell.pk], looked_at=ids, wrong=ids - living)
+    return _uncount_lost(cell, ids, living) + _correct_sizes(cell, ids, living)
+
+
+def _uncount_lost(cell: Cell, ids: set[str], living: Mapping[str, Instance]) -> int:
+    due = _due(_lost_since[cell.pk], looked_at=ids, wrong=ids - living.keys())
     done = 0
     for server_id in due:
         if _counted().filter(pk=server_id, cell=cell).update(queued_for_delete=True):
@@ -91,12 +99,36 @@ def _uncount_lost(cell: Cell) -> int:
     return done
 
 
+def _correct_sizes(cell: Cell, ids: set[str], living: Mapping[str, Instance]) -> int:
+    """One that is being resized is counted with the larger size: only those at rest are looked at."""
+    counted = {
+        pk: (vcpus, memory_mb)
+        for pk, vcpus, memory_mb in RequestSpec.objects.filter(pk__in=living).values_list("pk", "vcpus", "memory_mb")
+    }
+    at_rest = {pk for pk, row in living.items() if row.task_state is None and row.vm_state != VmState.RESIZED}
+    wrong = {pk for pk in at_rest & counted.keys() if counted[pk] != (living[pk].vcpus, living[pk].memory_mb)}
+    done = 0
+    for server_id in _due(_missized_since[cell.pk], looked_at=ids, wrong=wrong):
+        row, (vcpus, memory_mb) = living[server_id], counted[server_id]
+        as_seen = RequestSpec.objects.filter(pk=server_id, vcpus=vcpus, memory_mb=memory_mb)
+        if as_seen.update(**_size(row)):
+            logger.warning("quota.size_corrected", server=server_id, cell=cell.name, flavor=row.flavor_id)
+            done += 1
+    return done
+
+
+def _size(row: Instance) -> dict[str, Any]:
+    flavor = {"id": row.flavor_id, **row.flavor}
+    return {"vcpus": row.vcpus, "memory_mb": row.memory_mb, "disk_gb": row.disk_gb, "flavor": flavor}
+
+
 def _some_counted(cell: Cell) -> set[str]:
     counted = _counted().filter(cell=cell)
     following = counted.filter(pk__gt=_after_mapping.get(cell.pk, "")).order_by("pk")
     page = list(following.values_list("pk", flat=True)[:BATCH])
     _after_mapping[cell.pk] = page[-1] if len(page) == BATCH else ""
-    again = counted.filter(pk__in=list(_lost_since[cell.pk])[:BATCH]).values_list("pk", flat=True)
+    wrong = [*_lost_since[cell.pk], *_missized_since[cell.pk]][:BATCH]
+    again = counted.filter(pk__in=wrong).values_list("pk", flat=True)
     ids = {*page, *again}
     # a second look, after the mappings: a request that is gone by now left its row behind
     return ids.difference(BuildRequest.objects.filter(pk__in=ids).values_list("pk", flat=True))

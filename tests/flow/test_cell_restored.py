@@ -13,11 +13,11 @@ from cells import health
 from cells.context import target_cell
 from cells.models import CellModel, InstanceMapping, LastKnown, RequestSpec
 from compute import quota
-from compute.models import Instance, InstanceAction, Step
+from compute.models import Flavor, Instance, InstanceAction, Step
 from compute.scheduler import restored, uncounted
 from compute.virt.fake_effects import Effect
 from tests.conftest import PROJECT
-from tests.flow import stories
+from tests.flow import stories, two_hosts
 from tests.flow.stories import act
 
 HARD, SOFT = {"reboot": {"type": "HARD"}}, {"reboot": {"type": "SOFT"}}
@@ -28,8 +28,8 @@ def at_once(monkeypatch, settings):
     """What is wrong is put right when it is seen."""
     monkeypatch.setattr(restored, "PATIENCE", 0.0)
     settings.RESEND_AFTER = 0
-    for memory in (restored._lost_since, restored._unmapped_since, restored._after_mapping, restored._after_row,
-                   uncounted._seen, uncounted._after):  # fmt: skip
+    for memory in (restored._lost_since, restored._unmapped_since, restored._missized_since,
+                   restored._after_mapping, restored._after_row, uncounted._seen, uncounted._after):  # fmt: skip
         memory.clear()
 
 
@@ -93,6 +93,25 @@ def test_a_server_that_comes_back_with_a_newer_backup_is_counted_again(api, clou
         assert (restored.repair(), counted()) == (1, 0)
     assert (uncounted.count_again(), counted()) == (1, 1)
     assert api.get(f"/servers/{server_id}").json()["server"]["status"] == "ACTIVE"
+
+
+def test_a_server_whose_resize_is_lost_with_its_cells_last_hour_is_counted_with_the_size_it_has(admin, cloud):
+    """Found by the simulation: the quota counted the size of the resize for good."""
+    cloud.add_host("host3", "cell1")
+    Flavor.objects.create(flavor_id="2", name="m1.large", vcpus=4, memory_mb=2048, disk_gb=1)
+    server_id = two_hosts.booted(admin, cloud)
+    project_id = cloud.row(server_id).project_id
+    small = quota.usage(project_id)
+    with restored_after(cloud.cells["cell1"]):
+        for body in ({"resize": {"flavorRef": "2"}}, {"confirmResize": None}):
+            assert act(admin, server_id, body).status_code in (202, 204)
+            assert restored.repair() == 0  # while it goes on
+            cloud.work()
+        assert restored.repair() == 0
+    assert quota.usage(project_id).cores == 4
+    assert (restored.repair(), quota.usage(project_id)) == (1, small)
+    assert RequestSpec.objects.get(pk=server_id).flavor["id"] == cloud.row(server_id).flavor_id
+    assert restored.repair() == 0
 
 
 def test_a_server_whose_cell_is_down_is_not_given_up_and_its_time_begins_anew(api, cloud, monkeypatch):

@@ -43,6 +43,7 @@ GLOBALS: tuple[tuple[Any, str, Callable[[], Any]], ...] = (
     (broker_breakers, "_down", dict), (broker_breakers, "_then", list),
     (broker_breakers, "_changed", primitives.Condition),
     (restored, "_lost_since", lambda: defaultdict(dict)), (restored, "_unmapped_since", lambda: defaultdict(dict)),
+    (restored, "_missized_since", lambda: defaultdict(dict)),
     (restored, "_after_mapping", dict), (restored, "_after_row", dict),
     (uncounted, "_seen", dict), (uncounted, "_after", dict), (unfilled, "_after", str), (ungrouped, "_after", int),
     (strangers, "_said", dict),
