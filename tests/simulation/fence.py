@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from compute import running
+from tests.simulation import log
 from tests.simulation.cloud import Cloud, ask
 from tests.simulation.kernel import Actor, Simulation
 from tests.simulation.patches import Faults
@@ -19,6 +20,7 @@ WRITES = re.compile(r'(INSERT(?: OR IGNORE)? INTO|UPDATE|DELETE FROM) "(\w+)"')
 FREE = {
     ("UPDATE", "compute_step"): re.compile(r'SET "sent_at" = NULL'),  # a message that was not sent
 }
+REPAIRS = {"server.lost", "server.mapped_again", "quota.size_corrected"}  # what is wrong without a restore is a bug
 SILENT = {"statement", "commit failed", "commit lost", "database"}  # harm: the database may not have answered
 MILD = {"weather", "verb", "power", "slow"}  # harm in which no process is away, so that nobody takes its steps over
 CLAIMS = re.compile(r'UPDATE "compute_step" SET "state" = .*"worker" = .*"token" = ')
@@ -99,6 +101,11 @@ def watch(cloud: Cloud) -> None:
             if words not in broken:
                 broken.append(words)
 
+    def heard(event: str, fields: dict[str, Any]) -> None:
+        if event in REPAIRS and not cloud.is_restored:
+            broken.append(f"repaired: {event} of {fields.get('server', '')[:8]}, and no database was restored")
+
+    log.listeners[:] = [heard]
     Faults.watch = look
     for machine in cloud.machines.values():
         machine.before = before

@@ -1,12 +1,15 @@
-"""The engine's log in the simulation: lines of the trace when somebody reads it, and nothing else."""
+"""The engine's log in the simulation: lines of the trace when somebody reads it, and what others listen for."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import structlog
 
 from tests.simulation.kernel import Simulation
+
+listeners: list[Callable[[str, dict[str, Any]], None]] = []
 
 
 class Logger:
@@ -21,6 +24,8 @@ class Logger:
     new = unbind = bind
 
     def _say(self, event: str, **fields: Any) -> None:
+        for listener in listeners:
+            listener(event, fields)
         sim = Simulation.current
         if sim is not None and sim.verbose:
             fields.pop("exc_info", None)
