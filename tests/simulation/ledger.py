@@ -298,6 +298,9 @@ def _moves(books: Books) -> list[str]:
             if row is None or row.vm_state not in ("resized", "error") or row.host == name:
                 found.append(f"leaked: {name} keeps what it handed over of {uuid[:8]}")
         for parcel in sorted(machine.inbox.glob("*")):
+            row = books.living.get(parcel.stem)
+            if row is not None and (row.vm_state, row.host) == ("error", name):
+                continue  # it arrived, and could not be taken in: its fault says so
             found.append(f"leaked: {parcel.stem[:8]} came to {name}, and is not taken in")
     return found
 
