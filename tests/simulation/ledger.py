@@ -144,8 +144,8 @@ def _requests(books: Books, asked: list[Asked]) -> list[str]:
         rows = books.rows.get(one.server_id, [])
         gone = all(row.deleted for row in rows)
         was_deleted = any(other.verb == "delete" and other.server_id == one.server_id for other in asked)
-        if one.verb == "delete" and gone:
-            continue
+        if one.verb == "delete" and (gone or any(done["key"] == "Delete" for done in books.actions[one.server_id])):
+            continue  # of a server that was being placed: it is recorded under the scheduler's own request
         if one.verb == "create" and was_deleted and not rows:
             continue
         found.append(
