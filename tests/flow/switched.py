@@ -130,7 +130,7 @@ class Switched:
     def relay(self) -> None:
         """The net: what waits looks again."""
         with target_cell(self.host.cell):
-            Step.objects.filter(state="waiting").update(not_before=journal.timezone.now())
+            Step.objects.filter(state="waiting").update(not_before=stories.just_over())
             recovery.relay()
 
     def _queued(self) -> list[Step]:

@@ -66,7 +66,7 @@ def test_a_step_that_waits_for_its_next_try_is_not_sent_before(api, cloud):
         Step.objects.filter(state="queued").update(sent_at=None, not_before=timezone.now() + timedelta(minutes=1))
         assert recovery.relay() == 0
         assert not cloud.host_of(server_id).run(only_step(cloud).pk)
-        Step.objects.filter(state="queued").update(not_before=timezone.now())
+        Step.objects.filter(state="queued").update(not_before=stories.just_over())
         assert recovery.relay() == 1
 
 

@@ -280,7 +280,7 @@ def test_the_net_catches_one_that_nobody_woke(api, cloud):
     with target_cell(cloud.cell_of(server_id)):
         recovery.relay()
         assert len(waiting(cloud, server_id)) == 1  # not yet
-        Step.objects.filter(state="waiting").update(not_before=journal.timezone.now())
+        Step.objects.filter(state="waiting").update(not_before=stories.just_over())
         recovery.relay()
     assert waiting(cloud, server_id) == []
     hear(cloud, server_id)
