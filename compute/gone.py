@@ -15,7 +15,7 @@ from cloud import log
 from compute import actions, dispatch, journal
 from compute.errors import StateConflict
 from compute.lifecycle import REQUESTS, On, ServerAction, fault_of, make_good
-from compute.models import Instance, InstanceAction, Service, Step
+from compute.models import Allocation, Instance, InstanceAction, Service, Step
 from compute.models.host import COMPUTE
 from compute.virt.base import Driver, PowerState
 
@@ -151,4 +151,7 @@ def _owed(host: str) -> QuerySet[Step]:
 
 
 def _leaving(host: str) -> QuerySet[InstanceAction]:
-    return InstanceAction.objects.filter(key=EVACUATE, finished_at__isnull=True, params__source=host)
+    """Evacuations of servers that have room on a host, and go elsewhere: the guest may be at any such host."""
+    room = Allocation.objects.filter(node__host=host).values("server_id")
+    leaving = InstanceAction.objects.filter(key=EVACUATE, finished_at__isnull=True, server_id__in=room)
+    return leaving.exclude(params__destination=host)

@@ -13,7 +13,7 @@ from compute import actions, bare_metal, claims, gone, imagefile, moving, rebuil
 from compute.errors import StateConflict
 from compute.lifecycle import OPS, Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
 from compute.microversion import Version
-from compute.models import Instance, Service, Step
+from compute.models import Allocation, Instance, Service, Step
 from compute.models.host import COMPUTE
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
@@ -73,7 +73,7 @@ class Evacuate(ServerAction):
     def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
         """Over whatever cannot go on because a host is gone. Raises StateConflict."""
         follows = gone.let_go(instance)
-        params |= {"task": instance.task_state, "follows": follows.pk if follows is not None else None}
+        params |= {"task": _task_of(follows), "follows": follows.pk if follows is not None else None}
         task = frozenset({TaskState(instance.task_state)} if instance.task_state else ())
         state.begin(instance, Move(rebuilding.FROM, TaskState.REBUILDING, over=task - NOT_FROM))
 
@@ -109,9 +109,17 @@ class Evacuate(ServerAction):
             gone.leave(run.instance, run.params["destination"])
             claims.release(run.instance.uuid)
             return
-        claims.release(run.instance.uuid, run.params["source_node"])
         actions.follow(run.instance, run.params["source"])
         gone.leave(run.instance, run.params["source"], run.action)
+        self._leave_others(run)
+
+    def _leave_others(self, run: Run) -> None:
+        """Its room wherever else it has any: a move that ended with its hosts may have left the guest at either."""
+        held = Allocation.objects.filter(server_id=run.instance.uuid).select_related("node")
+        for node in [allocation.node for allocation in held]:
+            if node.host != run.params["destination"]:
+                claims.release(run.instance.uuid, node.hypervisor_hostname)
+                gone.leave(run.instance, node.host)
 
     def complete(self, run: Run, power_state: PowerState | None) -> None:
         """Whoever took the server meanwhile has it where it is now."""
@@ -134,6 +142,13 @@ class Evacuate(ServerAction):
         """As it was, on the host that is gone, with a fault: it can be evacuated again."""
         if not rebuilding.was_taken(run):
             state.abandon(run.instance, _way_out(run), fault_of(error), power_state)
+
+
+def _task_of(waiting: Step | None) -> TaskState | None:
+    """What a server does while it waits for that step: not what an evacuation before this one does with it."""
+    action = actions.every()[waiting.action.key] if waiting is not None else None
+    move = action.move_for(waiting.action.params) if action is not None and waiting is not None else None
+    return move.busy if move is not None else None
 
 
 def _way_out(run: Run) -> Move:

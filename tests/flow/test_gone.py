@@ -54,6 +54,22 @@ def test_a_request_that_was_to_follow_waits_on_when_the_evacuation_fails(admin, 
     is_at(cloud, server_id, "host1", "stopped")
 
 
+def test_a_request_that_was_to_follow_waits_on_when_a_second_evacuation_fails_too(admin, cloud):
+    """Found by the simulation: the server was left rebuilding, and nothing led out of it."""
+    server_id = lost(admin, cloud)
+    act(admin, server_id, {"os-stop": None})
+    evacuate(admin, server_id)
+    until(cloud, "build")
+    gone_host(admin, cloud, "host3")
+    assert evacuate(admin, server_id).status_code == 200  # no host is left
+    work(cloud, "host1", "host3")
+    assert (cloud.row(server_id).host, states(cloud, server_id)) == ("host1", ("active", "powering-off"))
+    for host in ("host3", "host1"):
+        back(cloud, host)
+    cloud.work()
+    is_at(cloud, server_id, "host1", "stopped")
+
+
 def test_a_request_the_old_host_takes_meanwhile_is_not_waited_for(admin, cloud):
     server_id = lost(admin, cloud)
     act(admin, server_id, {"os-stop": None})
@@ -143,6 +159,29 @@ def test_a_live_migration_whose_source_died_is_taken_back_where_that_is_possible
     back(cloud)
     cloud.work()
     is_at(cloud, server_id, host)
+
+
+@pytest.mark.parametrize("returns", ["after", "meanwhile"])
+def test_a_guest_handed_over_to_a_host_that_died_before_it_could_say_so_is_ended_there(returns, admin, cloud):
+    """Found by the simulation: its room there was kept for good, and the guest ran twice once that host was back."""
+    server_id = booted(admin, cloud)
+    act(admin, server_id, LIVE)
+    two_hosts.work(cloud, two_hosts.claim(cloud, two_hosts.until(cloud, "arrive")))  # the record still says host1
+    cloud.add_host("host5", "cell1")
+    gone_host(admin, cloud, "host3")
+    gone_host(admin, cloud)
+    assert evacuate(admin, server_id).status_code == 200
+    if returns == "meanwhile":
+        until(cloud, "build", "host1", "host3")
+        assert back(cloud, "host3") == 1, "it turns off what is about to live elsewhere"
+        work(cloud, "host1")
+    else:
+        work(cloud, "host1", "host3")
+        back(cloud, "host3")
+    assert (cloud.row(server_id).host, claimed(cloud, server_id)) == ("host5", {"host5"})
+    back(cloud)
+    cloud.work()
+    is_at(cloud, server_id, "host5")
 
 
 @pytest.mark.parametrize("at", ["check_source", "leave"])
