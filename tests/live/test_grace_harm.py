@@ -152,7 +152,8 @@ def test_a_guest_that_never_obeys_gets_its_time_once(story, host):
 def test_it_is_signalled_once_an_interval(story, host):
     guest = seen(story, f"{host}-long")
     # seconds by which the first was seen too late: on a busy machine the second then seems to come too early
-    possible = [[int((at - guest.pressed[0] + late) / RETRY) for at in guest.pressed] for late in (0.1, WITHIN)]
+    late = [twentieths / 20 for twentieths in range(20 * WITHIN + 1)]
+    possible = [[int((at - guest.pressed[0] + seconds) / RETRY) for at in guest.pressed] for seconds in late]
     once = [intervals for intervals in possible if len(intervals) == len(set(intervals)) <= GRACE / RETRY]
     assert once, f"signals at {guest.pressed}"
     if host == "host1":  # nobody was away who signals
@@ -216,6 +217,7 @@ def closing(place: Cloud, story: Story) -> Iterator[Story]:
         take_host2_down = place.manage_soon(*down, "host2")
         closing.asked = time.time()
         assert closing.ask(closing.ids["three"], {"os-stop": None}) == 202
+        eventually("the stop has begun", lambda: vigil[closing.ids["three"]].pressed, PATIENCE)  # else it is cancelled
         assert closing.call("DELETE", f"/servers/{closing.ids['three']}?shutdown_type=SOFT").status_code == 204
         take_host2_down()
         place.manage(*down, "--timeout", str(BOUND), "host4")
@@ -233,7 +235,7 @@ def test_a_stop_a_delete_and_the_shutdown_of_the_host_are_one_clock_with_one_out
     actions = closing.actions(uuid)
     assert [action["action"] for action in actions] == ["create", "stop", "delete", "stop"]
     times = [datetime.fromisoformat(action["start_time"]) for action in actions[1:]]
-    assert (times[-1] - times[0]).total_seconds() < fair(WITHIN)
+    assert (times[-1] - times[1]).total_seconds() < fair(WITHIN)
     told = [action["events"][0]["details"] for action in actions[1:]]
     (outcome,) = {forced(words) for words in told}
     assert outcome in ((15, 2), (16, 2))

@@ -21,6 +21,7 @@ UNDER_WAY = COMES_BACK | frozenset({
     "deploying", "wait call-back", "deploy hold", "rescuing", "rescue wait", "unrescuing", "rebuilding", "adopting",
     "verifying", "inspecting", "inspect wait", "servicing", "service wait", "service hold",
 })  # fmt: skip
+REASON_SECONDS = 5.0
 DEPLOYED = frozenset({"active", "rescue", "rescue failed", "unrescue failed"})
 
 
@@ -48,7 +49,7 @@ class Lease:
         node = self._after(guest.uuid, until)
         if node.state in DEPLOYED:
             return node
-        why = f"node {node.id} was not deployed ({node.state}): {node.error}"
+        why = f"node {node.id} was not deployed ({node.state}): {self._reason(guest.uuid, node)}"
         with suppress(VirtError):  # whoever deletes the server tries again
             self._give_back(guest.uuid)
         raise VirtError(why)
@@ -143,6 +144,13 @@ class Lease:
         self._ironic.until(lambda: self._ironic.node_of(server), _is_at_rest, until)
         return self._here(server)
 
+    def _reason(self, server: str, node: Node) -> str:
+        """Why Ironic failed, in its words: it may write them a moment after the state. "" where it has none."""
+        with suppress(VirtError):
+            soon = time.monotonic() + REASON_SECONDS
+            node = self._ironic.until(lambda: self._ironic.node_of(server), _says_why, soon) or node
+        return node.error
+
     @abstractmethod
     def _here(self, uuid: str) -> Node:
         """The driver's own."""
@@ -150,6 +158,10 @@ class Lease:
 
 def _is_at_rest(node: Node | None) -> bool:
     return node is None or node.is_maintained or (node.state not in UNDER_WAY and not node.is_busy)
+
+
+def _says_why(node: Node | None) -> bool:
+    return node is None or bool(node.error)
 
 
 def _about(guest: Guest, node: Node) -> dict[str, object]:

@@ -276,12 +276,15 @@ class LibvirtDriver(Ending, Moving, rescue.Rescue, Driver):
         again.start()
 
     def _report(self, uuid: str, what: str) -> None:
-        """With the state it has by now: an overtaken event must not undo what came after."""
+        """With the state it has by now: an overtaken event must not undo what came after.
+
+        One that goes on elsewhere is no news, and neither is one that is being destroyed.
+        """
         if not (self._guests / uuid).exists():
             return
-        with suppress(HypervisorUnavailable):
-            state = self.power_state(uuid)
-            if state is not PowerState.NOSTATE:  # being destroyed
+        with suppress(HypervisorUnavailable, GuestNotFound):
+            state = self._guest(uuid).power_state(leaving=PowerState.NOSTATE)
+            if state is not PowerState.NOSTATE:
                 self._tell(GuestEvent(uuid, state, what))
 
     def _report_all(self) -> None:

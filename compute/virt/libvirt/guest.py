@@ -64,6 +64,10 @@ ENDS: Mapping[int, str] = {
     libvirt.VIR_DOMAIN_SHUTOFF_SHUTDOWN: "guest",
     libvirt.VIR_DOMAIN_SHUTOFF_DESTROYED: "forced",
 }
+STOPPED_TO_MOVE = frozenset({
+    (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION),
+    (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY),
+})  # fmt: skip
 OFF = frozenset({PowerState.SHUTDOWN, PowerState.CRASHED, PowerState.SUSPENDED})
 
 
@@ -80,9 +84,12 @@ class LibvirtGuest:
     def __init__(self, domain: libvirt.virDomain) -> None:
         self.domain = domain
 
-    def power_state(self) -> PowerState:
+    def power_state(self, *, leaving: PowerState = PowerState.PAUSED) -> PowerState:
+        """`leaving` is the answer for one that libvirt has stopped because it goes on elsewhere."""
         with translated():
             state, reason = self.domain.state()
+            if (state, reason) in STOPPED_TO_MOVE:
+                return leaving
             saved = state == libvirt.VIR_DOMAIN_SHUTOFF and self.domain.hasManagedSaveImage()
             return power_state(state, reason, has_saved_memory=bool(saved))
 
