@@ -6,7 +6,7 @@ import sys
 
 from django.core.management import execute_from_command_line
 
-from cloud.command_line import quiet_on_a_closed_pipe
+from cloud.startup import quiet_on_a_closed_pipe
 
 if __name__ == "__main__":
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "cloud.settings")

@@ -22,7 +22,7 @@ from django.test import Client
 from bench import world
 from bench.place import PROJECT
 from cells.models import Cell
-from compute import server_rows
+from compute.servers import rows
 from deploy.local.ports import any_free
 from tests.api.queries import counted
 
@@ -72,7 +72,7 @@ def _one_file(state: Path, servers: int) -> Path:
 
 
 def _floor(file: Path, length: int) -> Callable[[], bytes]:
-    names = [server_rows._TEXTS.get(name, name) for name in server_rows.ServerRow._fields]
+    names = [rows._TEXTS.get(name, name) for name in rows.ServerRow._fields]
     sql = (
         f"SELECT {', '.join(names)} FROM compute_instance WHERE project_id = ? AND deleted = 0 "
         f"ORDER BY created_at DESC, uuid LIMIT {LIMIT}"

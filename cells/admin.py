@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from cells import admin_look as look
+from cells import admin_widgets as look
 from cells.models import BuildRequest
 
 

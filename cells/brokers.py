@@ -14,7 +14,7 @@ from kombu.exceptions import ChannelError, LimitExceeded
 from kombu.pools import producers, set_limit
 from kombu.transport import redis
 
-from cells import broker_breakers
+from cells import broker_circuit_breaker
 from cells.models import Cell
 
 _urls: dict[str, str] = {}
@@ -104,11 +104,11 @@ def connection(broker_url: str) -> Connection:
 @contextmanager
 def producer(broker_url: str) -> Iterator[Any]:
     """A pooled producer, on a connection that is alive. Raises Away, at once while the breaker is open, and Refused."""
-    if reason := broker_breakers.known_down(broker_url):
+    if reason := broker_circuit_breaker.known_down(broker_url):
         raise Away(reason)
     try:
         with _pooled(broker_url) as found:
-            if reason := broker_breakers.known_down(broker_url):  # while this one waited for a connection
+            if reason := broker_circuit_breaker.known_down(broker_url):  # while this one waited for a connection
                 raise Away(reason)
             yield found
     except Away:
@@ -119,7 +119,7 @@ def producer(broker_url: str) -> Iterator[Any]:
         if isinstance(error, ChannelError) or isinstance(error.__cause__, ChannelError):
             raise Refused(str(error)) from error
         reason = type(error).__name__
-        broker_breakers.seen_down(broker_url, reason, lambda: _probe(broker_url))
+        broker_circuit_breaker.seen_down(broker_url, reason, lambda: _probe(broker_url))
         raise Away(reason) from error
 
 

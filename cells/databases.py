@@ -6,8 +6,8 @@ import threading
 
 from django.db import connections
 
+from cells.database_urls import cell_config
 from cells.models import Cell
-from cells.urls import cell_config
 
 _lock = threading.Lock()
 _IDENTITY = ("ENGINE", "NAME", "HOST", "PORT", "USER", "PASSWORD")

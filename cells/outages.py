@@ -20,9 +20,9 @@ from django.db import IntegrityError, connections
 from django.db.models import Count, Min
 from django.utils import timezone
 
-from cells.lines import cut_after
+from cells.breaker_sharing import old_after
 from cells.models import CellOutage
-from cells.rumours import old_after
+from cells.query_deadline import cut_after
 
 FLAPS_WITHIN = 12.0  # CELL_RETRY_INTERVALs: a cell that goes away again so soon after it was back, flaps
 MOST = 500  # that have ended and wait to be written

@@ -2,7 +2,7 @@
 
 Threads are bounded per cell, so a cell that hangs cannot use up what the others need; and whoever hangs is cut
 off at the deadline, so that its thread and connection are free for the look that finds the cell back. A cell that
-failed is remembered (`cells.health`) and answers DOWN at once until then.
+failed is remembered (`cells.circuit_breaker`) and answers DOWN at once until then.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
-from cells import health, reasons
+from cells import circuit_breaker, failure_reasons
 from cells.context import register, target_cell
-from cells.lines import Line, cut_after
+from cells.database_urls import BadDatabaseUrl
 from cells.models import Cell
-from cells.urls import BadDatabaseUrl
-from cloud import turns
+from cells.query_deadline import Line, cut_after
+from cloud.serving import fair_queue
 
 T = TypeVar("T")
 DATABASE_AWAY = (OperationalError, InterfaceError, BadDatabaseUrl, ImproperlyConfigured)
 AWAY = (*DATABASE_AWAY, OSError)
-LATE, BUSY = reasons.SILENT, "this process is too busy to ask it"
+LATE, BUSY = failure_reasons.SILENT, "this process is too busy to ask it"
 THREADS_PER_CELL = 4
 NEWS_EVERY = 0.05  # seconds between two looks at what other processes know of the cells that are waited for
 QUIET = 0.03  # seconds in which no cell says anything: then other requests have their turn, and this one what it can do
@@ -70,7 +70,7 @@ class _Question(Generic[T]):
 
     def listen(self) -> None:
         """Give it up when another process of this machine has: its first request may have come a little earlier."""
-        if not self.is_look and health.known_down(self.cell_id):
+        if not self.is_look and circuit_breaker.known_down(self.cell_id):
             _give_up(self.cell_id)
 
 
@@ -88,18 +88,18 @@ def gather(
     result: Gathered[T] = Gathered({}, {})
     asked = []
     for cell in cells:
-        reason = health.known_down(cell.id)
+        reason = circuit_breaker.known_down(cell.id)
         if reason:
             result.down[cell.id] = Down(reason)
         else:
             asked.append(cell)
     _ask_all(asked, ask, time.monotonic() + (timeout or settings.CELL_TIMEOUT), result, meanwhile)
     for cell_id in result.answers:
-        health.answered(cell_id)
+        circuit_breaker.answered(cell_id)
     for cell in asked:
         failed = result.down.get(cell.id)
         if failed is not None and failed.reason != BUSY:
-            health.seen_down(cell.id, failed.reason)
+            circuit_breaker.seen_down(cell.id, failed.reason)
     return result
 
 
@@ -121,19 +121,19 @@ def to_change(cell: Cell) -> Iterator[str]:
         with target_cell(cell) as alias, cut_after(alias, SECONDS_TO_CHANGE, line):
             yield alias
     except DATABASE_AWAY as exc:
-        _failed(cell, LATE if line.is_cut else reasons.of(exc))
+        _failed(cell, LATE if line.is_cut else failure_reasons.of(exc))
         raise
     except DatabaseError as exc:
-        if not reasons.is_away(exc):
+        if not failure_reasons.is_away(exc):
             raise
-        _failed(cell, reasons.of(exc))
+        _failed(cell, failure_reasons.of(exc))
         raise OperationalError(str(exc)) from exc.__cause__
 
 
 def _failed(cell: Cell, reason: str) -> None:
     connection = connections[cell.alias] if cell.alias in connections.databases else None
     if connection is None or connection.errors_occurred:  # or it was the global database's failure
-        health.seen_down(cell.id, reason)
+        circuit_breaker.seen_down(cell.id, reason)
     if connection is not None:
         connection.close()
 
@@ -162,7 +162,7 @@ def _ask_all(
 
 def _others_turn() -> AbstractContextManager[None]:
     """Not while we hold locks: somebody would have his turn and wait for us, and we for his turn."""
-    return nullcontext() if connections["default"].in_atomic_block else turns.away()
+    return nullcontext() if connections["default"].in_atomic_block else fair_queue.away()
 
 
 def _have_all_said(futures: Collection[Future[Any]], end: float) -> bool:
@@ -199,7 +199,7 @@ def _collect(question: _Question[T], end: float, result: Gathered[T]) -> None:
         if not is_busy:
             _give_up(cell_id)
     except AWAY as exc:
-        result.down[cell_id] = Down(reasons.of(exc))
+        result.down[cell_id] = Down(failure_reasons.of(exc))
 
 
 def _wait_for_one(questions: list[_Question[T]], end: float) -> None:
@@ -238,7 +238,7 @@ def _ask_one(cell: Cell, ask: Callable[[Cell], T], line: Line, *, anew: bool) ->
         _drop_sockets(exc)
         raise
     except DatabaseError as exc:
-        if not reasons.is_away(exc):
+        if not failure_reasons.is_away(exc):
             raise
         connections[alias].close()
         raise OperationalError(str(exc)) from exc.__cause__
@@ -281,4 +281,4 @@ def touch(cell: Cell) -> None:
             cursor.execute(f"SELECT 1 FROM {table} LIMIT 1")  # noqa: S608  our own names
 
 
-health.look_with(_look)
+circuit_breaker.look_with(_look)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, JsonResponse
 
-from cloud.serving.refusal import is_late
+from cloud.serving.middleware import is_late
 
 
 def healthz(request: HttpRequest) -> JsonResponse:

@@ -6,8 +6,8 @@ import secrets
 import socket
 import sys
 
-from cells import urls as database_urls
-from cloud import command_line, env, log
+from cells import database_urls
+from cloud import env, log, startup
 
 env.load_env_file()
 
@@ -22,7 +22,7 @@ PUBLIC_URL = env.get("STILLWATER_PUBLIC_URL").rstrip("/")
 
 # Pages are loaded where they are served: it is a fifth of the time a worker takes to start, and a third of a command's.
 _PAGES = ["django.contrib.admin.apps.SimpleAdminConfig"]
-if ROLE == "api" or (ROLE == "manage" and not command_line.is_ours(sys.argv)):
+if ROLE == "api" or (ROLE == "manage" and not startup.is_ours(sys.argv)):
     _PAGES = ["unfold", "django.contrib.admin"]
 INSTALLED_APPS = [
     *_PAGES,
@@ -41,7 +41,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "cloud.middleware.RequestIdMiddleware",
-    "cloud.serving.refusal.turn_away",
+    "cloud.serving.middleware.turn_away",
     "cloud.serving.in_turn.in_turn",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
@@ -95,8 +95,8 @@ PASSWORD_HASHERS = [
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["cloud.identity.authentication.TokenAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
-    "DEFAULT_RENDERER_CLASSES": ["cloud.rendering.OrjsonRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["cloud.rendering.OrjsonParser"],
+    "DEFAULT_RENDERER_CLASSES": ["cloud.drf_json.OrjsonRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["cloud.drf_json.OrjsonParser"],
     "DEFAULT_CONTENT_NEGOTIATION_CLASS": "cloud.negotiation.AlwaysJson",
     "EXCEPTION_HANDLER": "cloud.faults.compute_handler",
     "UNAUTHENTICATED_USER": None,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from compute import schema, shutdown_words
-from compute.power import truths
+from compute.contract import validation
+from compute.power import sync_policy
+from compute.shutdown import options
 
-METADATA = {**schema.METADATA, "properties": {**shutdown_words.OWN, **truths.METADATA}}
+METADATA = {**validation.METADATA, "properties": {**options.OWN, **sync_policy.METADATA}}

@@ -15,12 +15,13 @@ from django.utils import timezone
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from cells import answers, broker_asks, brokers, outages, scatter
+from cells import broker_probes, brokers, outages, probes, scatter
 from cells.models import BuildRequest, Cell, HostMapping, InstanceMapping, LateDelete, LateEvent
 from cloud import log, metrics
-from compute import departures, dispatch, journal
+from compute.hosts import drain_moves
 from compute.models import Instance, Service, Step
 from compute.models.host import COMPUTE
+from compute.operations import dispatch, journal
 
 logger = log.get(__name__)
 GLOBAL = "global"
@@ -88,7 +89,7 @@ def _global() -> tuple[list[Cell], dict[str, set[str]], list[tuple[str, str, str
 
 
 def _read(cell: Cell) -> Read:
-    seconds = answers.timed(cell)
+    seconds = probes.timed(cell)
     open_steps = Step.objects.filter(state__in=journal.OPEN)
     grouped = open_steps.values_list("action__action", "lane", "state").annotate(
         count=Count("action", distinct=True), since=Min("action__started_at")
@@ -98,7 +99,7 @@ def _read(cell: Cell) -> Read:
     guests = open_steps.filter(state=Step.State.WAITING, clock__isnull=False, deadline__isnull=False)
     clocks = guests.values_list("host").annotate(count=Count("server_id", distinct=True), first=Min("deadline"))
     return Read(
-        seconds, list(grouped.order_by()), services, list(living.order_by()), departures.counts(),
+        seconds, list(grouped.order_by()), services, list(living.order_by()), drain_moves.counts(),
         list(clocks.order_by()),
     )  # fmt: skip
 
@@ -174,13 +175,13 @@ def _depths(brokers_of: dict[str, tuple[str, list[str]]]) -> Lines:
     """All brokers at once, within CELL_TIMEOUT."""
     end, lines = time.monotonic() + settings.CELL_TIMEOUT, Lines()
     asked = {
-        cell: broker_asks.ask(url, "depths", partial(_timed_depths, url, queues))
+        cell: broker_probes.ask(url, "depths", partial(_timed_depths, url, queues))
         for cell, (url, queues) in brokers_of.items() if url
     }  # fmt: skip
     for cell, future in asked.items():
-        said = broker_asks.collect(future, end)
-        lines.append((metrics.CELL_UP, (cell, "broker"), not isinstance(said, broker_asks.Away)))
-        if isinstance(said, broker_asks.Away):
+        said = broker_probes.collect(future, end)
+        lines.append((metrics.CELL_UP, (cell, "broker"), not isinstance(said, broker_probes.Away)))
+        if isinstance(said, broker_probes.Away):
             logger.debug("metrics.broker_away", cell=cell, reason=said.reason)
             continue
         seconds, depths = said

@@ -93,7 +93,7 @@ def statuses() -> str:
 
 def follows() -> str:
     """What is done when the hypervisor says otherwise, by whose word counts."""
-    from compute.power.truths import Truth, verdict  # noqa: PLC0415
+    from compute.power.sync_policy import Truth, verdict  # noqa: PLC0415
     from compute.state import VmState  # noqa: PLC0415
     from compute.virt.base import PowerState  # noqa: PLC0415
 
@@ -116,12 +116,12 @@ def follows() -> str:
 
 def steps() -> str:
     """Where each step runs, and what a restart does with it."""
-    from compute import actions  # noqa: PLC0415
+    from compute.operations import registry  # noqa: PLC0415
 
     rows = [
         (action.name, step.name, f"`{step.event}`", step.on, step.lane + (", long" if step.long else ""),
          step.on_restart, "makes good" if step not in action.steps else "")
-        for action in sorted(actions.every().values(), key=lambda one: one.name)
+        for action in sorted(registry.every().values(), key=lambda one: one.name)
         for step in action.all_steps()
     ]  # fmt: skip
     return _table(("action", "step", "event", "where", "lane", "on_restart", ""), rows)
@@ -129,12 +129,12 @@ def steps() -> str:
 
 def bad_weather() -> str:
     """What becomes of each step when its process stops, in every way it can."""
-    from compute import actions  # noqa: PLC0415
-    from compute.lifecycle import On  # noqa: PLC0415
+    from compute.operations import registry  # noqa: PLC0415
+    from compute.operations.action import On  # noqa: PLC0415
 
     meaning = {"wait": "waits", "elsewhere": "goes to another host", "cancel": "is cancelled"}
     rows = []
-    for action in sorted(actions.every().values(), key=lambda one: one.name):
+    for action in sorted(registry.every().values(), key=lambda one: one.name):
         for step in action.all_steps():
             drained = meaning[step.on_drain] if step.lane == "requests" else "the host stays for it"
             if step.on is On.CONDUCTOR:
@@ -147,9 +147,9 @@ def bad_weather() -> str:
 
 def kill_points() -> str:
     """Where a test may have a process killed."""
-    from cloud import killpoints  # noqa: PLC0415
+    from cloud import failpoints  # noqa: PLC0415
 
-    return _table(("point", "where, and what is done by then"), ((f"`{k}`", v) for k, v in killpoints.POINTS.items()))
+    return _table(("point", "where, and what is done by then"), ((f"`{k}`", v) for k, v in failpoints.POINTS.items()))
 
 
 def kinds_of_work() -> str:
@@ -170,11 +170,12 @@ def kinds_of_work() -> str:
 
 def server_actions() -> str:
     """Keys of POST /servers/{id}/action."""
-    from compute import actions, policy  # noqa: PLC0415
+    from compute.contract import policy
+    from compute.operations import registry  # noqa: PLC0415
 
     rows = (
         (f"`{a.key}`", policy.RULES[a.policy].value, "yes" if a.minds_lock else "no", _span(a.since, a.until))
-        for a in sorted(actions.every().values(), key=lambda one: one.key) if a.key
+        for a in sorted(registry.every().values(), key=lambda one: one.key) if a.key
     )  # fmt: skip
     return _table(("key", "who", "refused when locked", "microversions"), rows)
 
@@ -211,9 +212,9 @@ def commands() -> str:
 
 
 def _moves() -> Iterator[tuple[str, Any]]:
-    from compute import actions  # noqa: PLC0415
+    from compute.operations import registry  # noqa: PLC0415
 
-    for action in sorted(actions.every().values(), key=lambda one: one.name):
+    for action in sorted(registry.every().values(), key=lambda one: one.name):
         kinds = getattr(action, "moves", {})
         if kinds:
             yield from ((f"{action.name} {kind}", move) for kind, move in kinds.items())
@@ -249,12 +250,13 @@ def _table(columns: tuple[str, ...], rows: Any) -> str:
 
 def external_events() -> str:
     """What may be said of a server."""
-    from compute import actions, microversion  # noqa: PLC0415
-    from compute.external_events import names  # noqa: PLC0415
+    from compute.contract import microversion
+    from compute.external_events import event_types  # noqa: PLC0415
+    from compute.operations import registry  # noqa: PLC0415
 
     rows = []
-    for kind in names.KINDS.values():
-        action = actions.named(kind.action)
+    for kind in event_types.KINDS.values():
+        action = registry.named(kind.action)
         shown = " or ".join(f"`{name}`" for name in kind.tags.values() or [action.name]) if action.is_shown else ""
         heard = "its host; while it moves, both" if kind.both_hosts else "its host"
         tag = f"{kind.about}, needed" if kind.needs_tag else kind.about

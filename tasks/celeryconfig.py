@@ -3,13 +3,13 @@
 from django.conf import settings
 
 from cells.brokers import options, queue
-from compute import dispatch
-from tasks import lanes
+from compute.operations import dispatch
+from tasks import queues
 
 _QUEUES = {
     "scheduler": [dispatch.SCHEDULER_QUEUE],
     "conductor": [dispatch.CONDUCTOR_QUEUE],
-    "host": [dispatch.host_queue(settings.HOST)],  # its ops queue has a consumer of its own: tasks.lanes
+    "host": [dispatch.host_queue(settings.HOST)],  # its ops queue has a consumer of its own: tasks.queues
 }
 broker_url = settings.CELL_BROKER_URL if settings.ROLE in ("host", "conductor") else settings.BROKER_URL
 broker_transport_options = options(broker_url or "")
@@ -32,7 +32,7 @@ accept_content = ["json"]
 task_ignore_result = True
 result_backend = None
 worker_prefetch_multiplier = 1
-worker_concurrency = {"host": lanes.threads(), "conductor": settings.CONDUCTOR_SLOTS}.get(settings.ROLE, 4)
+worker_concurrency = {"host": queues.threads(), "conductor": settings.CONDUCTOR_SLOTS}.get(settings.ROLE, 4)
 worker_enable_prefetch_count_reduction = False
 # A message only wakes us, so it is acknowledged before its task begins. What is held while a step runs, RabbitMQ would
 # deliver again after 30 minutes, and a Redis that dies meanwhile would end the worker (kombu 5.7).

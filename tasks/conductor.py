@@ -6,18 +6,20 @@ from typing import Any
 
 from cells.context import target_cell
 from cloud.celery import app
-from compute import dispatch, emptying
-from tasks import lifetime, steps, tracker, worker
+from compute.hosts import drain_migrations
+from compute.operations import dispatch
+from tasks import run_step as tasks_run_step
+from tasks import tracker, worker, worker_signals
 from tasks.tracker import Kind
 
-lifetime.attach()
+worker_signals.attach()
 tracker.attach(lambda task: Kind.REQUEST)
 
 
 @app.task(name=dispatch.RUN_STEP)
 def run_step(step_id: int, **newer_sender: Any) -> None:
     """Run one journaled step that needs no hypervisor."""
-    steps.run(step_id)
+    tasks_run_step.run(step_id)
 
 
 @app.task(name=dispatch.MIND_DEPARTURES)
@@ -25,4 +27,4 @@ def mind_departures(host: str, **newer_sender: Any) -> None:
     """Go on with the servers that leave a host, or come back. A message that is lost is made up for by the clock."""
     if not tracker.tracker.refused():
         with target_cell(worker.current().alias):
-            emptying.go_on(host)
+            drain_migrations.go_on(host)

@@ -26,11 +26,11 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from cells.context import target_cell
-from cloud import log, metrics, supervisor
-from compute import draining, handover
-from tasks import comeback, goodbye, guests, heartbeat, periodic, worker
+from cloud import log, metrics, systemd
+from compute.hosts import drain, drain_handback
+from tasks import deregister, heartbeat, periodic, restart_guests, shutdown_recorder, worker
 from tasks.heartbeat import Status, Wish
-from tasks.lanes import Consuming
+from tasks.queues import Consuming
 from tasks.tracker import Kind, Work, tracker
 
 logger = log.get(__name__)
@@ -129,7 +129,7 @@ class Drain(threading.Thread):
             seconds = settings.GRACEFUL_SHUTDOWN_TIMEOUT
             self._signal_deadline = timezone.now() + timedelta(seconds=seconds) if seconds else None
             signals.worker_shutting_down.send(sender=self._me.name, sig=name, how="Drain", exitcode=0)
-            supervisor.stopping("draining")  # a signal is final, what is asked for in a row is not
+            systemd.stopping("draining")  # a signal is final, what is asked for in a row is not
             self._drain()
 
     def _on_wish(self, wish: Wish) -> None:
@@ -171,11 +171,11 @@ class Drain(threading.Thread):
         tracker.refuse(refusing=False)
         periodic.resume()
         self._consuming.open_requests()
-        comeback.when_open()
+        restart_guests.when_open()
         logger.info("drain.taken_back", in_progress=len(tracker.running()))
-        supervisor.status("takes work")
+        systemd.status("takes work")
         heartbeat.now()
-        self._in_cell(lambda: handover.send_again(self._me.host))
+        self._in_cell(lambda: drain_handback.send_again(self._me.host))
 
     def _look(self) -> None:
         """Is anything left? Is it late?"""
@@ -201,15 +201,15 @@ class Drain(threading.Thread):
             took = (self._drained_at - (self._since or self._drained_at)).total_seconds()
             logger.info("drain.done", seconds=round(took, 1), exits=self._exits())
             metrics.DRAIN_SECONDS.labels(self._me.role).observe(took)
-            supervisor.status("drained")
+            systemd.status("drained")
             heartbeat.now()
         if self._exits():
             self._leave()
 
     def _leave(self) -> None:
         """Nothing is in progress: Celery's own warm shutdown ends at once, or we do."""
-        supervisor.stopping("drained")
-        goodbye.say(self._me, unfinished=0)
+        systemd.stopping("drained")
+        deregister.say(self._me, unfinished=0)
         _leaving.set()
         self._consuming.end(0)
         time.sleep(STUCK_AFTER)  # the main thread ends the process meanwhile
@@ -222,8 +222,8 @@ class Drain(threading.Thread):
             self._hand_over(why)
         left = len(tracker.running()) + self._waits_left
         logger.warning("drain.gave_up", why=why, unfinished=left)
-        supervisor.stopping(why)
-        goodbye.say(self._me, unfinished=left)
+        systemd.stopping(why)
+        deregister.say(self._me, unfinished=left)
         os._exit(1)
 
     # -- what is left
@@ -233,14 +233,14 @@ class Drain(threading.Thread):
         running = len(self._works())
         if running or self._me.driver is None:
             return running
-        needed = self._in_cell(lambda: draining.needs(self._me.host))
+        needed = self._in_cell(lambda: drain.needs(self._me.host))
         if needed is not None:
             self._silent_since = 0.0
             return int(needed) or len(self._works())  # what was to be done a moment ago may run by now
         # Another host may need us. But it works on the same journal: without that nobody gets on for long.
         # Guests that are on their way off do, and somebody has to pull the plug.
         self._silent_since = self._silent_since or time.monotonic()
-        return guests.kept() or int(time.monotonic() - self._silent_since < SILENCE)
+        return shutdown_recorder.kept() or int(time.monotonic() - self._silent_since < SILENCE)
 
     @staticmethod
     def _works() -> list[Work]:
@@ -250,19 +250,19 @@ class Drain(threading.Thread):
         """Everything in progress, a line each."""
         self._next_report = time.monotonic() + REPORT_EVERY
         # While we say so we are waited for, also beyond the unit's time: a deadline may have been moved.
-        supervisor.extend(3 * REPORT_EVERY, f"draining, {len(tracker.running())} in progress here")
+        systemd.extend(3 * REPORT_EVERY, f"draining, {len(tracker.running())} in progress here")
         for work in tracker.running():
             logger.info("drain.waits_for", **work.facts())
         for operation in self._in_cell(self._held_by) or ():
             logger.info("drain.waits_for", **operation.facts(), seconds_left=operation.seconds_left)
 
-    def _held_by(self) -> list[draining.Operation]:
-        return draining.held_by(self._me.host) if self._me.driver is not None else []
+    def _held_by(self) -> list[drain.Operation]:
+        return drain.held_by(self._me.host) if self._me.driver is not None else []
 
     def _hand_back(self) -> None:
         """Requests that need not wait for us go elsewhere."""
         if self._me.driver is not None:
-            moved = self._in_cell(lambda: handover.hand_back(self._me.host))
+            moved = self._in_cell(lambda: drain_handback.hand_back(self._me.host))
             if moved:
                 logger.info("drain.handed_back", steps=moved)
 
@@ -274,8 +274,8 @@ class Drain(threading.Thread):
             logger.warning("drain.unfinished", **work.facts(), why=why)
         steps = [work.step_id for work in works if work.step_id is not None]
 
-        def record() -> list[draining.Operation]:
-            handover.mark_unfinished(steps, why)
+        def record() -> list[drain.Operation]:
+            drain_handback.mark_unfinished(steps, why)
             return [one for one in self._held_by() if one.state == "waiting"]
 
         waiting = self._in_cell(record) if self._me.role != "scheduler" else ()
@@ -309,7 +309,7 @@ class Drain(threading.Thread):
                 logger.warning("drain.database_away", error=repr(error))
                 return None
 
-        return goodbye.within(DATABASE_SECONDS, there)
+        return deregister.within(DATABASE_SECONDS, there)
 
 
 def is_leaving() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from cloud import log, metrics
-from compute.virt.clock import Clock
+from compute.virt.shutdown_timer import Clock
 
 logger = log.get(__name__)
 MOST = 1000  # ends remembered

@@ -17,9 +17,9 @@ from django.db import Error, close_old_connections
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from cells import database_clock, reasons
+from cells import database_clock, failure_reasons
 from cells.context import target_cell
-from cells.lines import cut_after
+from cells.query_deadline import cut_after
 from cloud import log
 from compute.models import Service
 from tasks import worker
@@ -178,7 +178,7 @@ def _beat_for_ever(
             return
         except Error as error:
             if not failing:
-                logger.warning("heartbeat.database_away", reason=reasons.of(error), error=repr(error))
+                logger.warning("heartbeat.database_away", reason=failure_reasons.of(error), error=repr(error))
             failing = True
         except Exception:  # a bug: without this thread a process works on, and is down for everybody
             logger.exception("heartbeat.failed")

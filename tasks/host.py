@@ -11,23 +11,25 @@ from django.db import DatabaseError
 from cells.context import target_cell
 from cloud import log
 from cloud.celery import app
-from compute import dispatch, handover, hostcall
 from compute.actions import console_output
+from compute.hosts import drain_handback
+from compute.operations import dispatch, host_request
 from compute.virt.base import VirtError
-from tasks import heartbeat, lanes, lifetime, steps, worker
+from tasks import heartbeat, queues, worker, worker_signals
+from tasks import run_step as tasks_run_step
 from tasks.tracker import Kind, Work, attach, tracker
 
 logger = log.get(__name__)
-lifetime.attach()
+worker_signals.attach()
 if worker.version() >= dispatch.OPS_SINCE:
-    lanes.open_lanes(app)
+    queues.open_lanes(app)
 CALLS = {"console_output": console_output.answer}
 
 
 @app.task(name=dispatch.RUN_STEP)
 def run_step(step_id: int, **newer_sender: Any) -> None:
     """Run one journaled step on this host."""
-    steps.run(step_id)
+    tasks_run_step.run(step_id)
 
 
 @app.task(name=dispatch.MIND_WISHES)
@@ -41,17 +43,17 @@ def answer_call(call_id: str, **newer_sender: Any) -> None:
     """Answer a question an API request waits for."""
     me = worker.current()
     with target_cell(me.alias):
-        call = hostcall.claim(call_id)
+        call = host_request.claim(call_id)
         if call is None:
             return
         if me.driver is None or call.method not in CALLS:
-            hostcall.answer(call, error=f"This host does not know the call {call.method}.")
+            host_request.answer(call, error=f"This host does not know the call {call.method}.")
             return
         try:
-            hostcall.answer(call, CALLS[call.method](me.driver, call.server_id, call.params))
+            host_request.answer(call, CALLS[call.method](me.driver, call.server_id, call.params))
         except VirtError as error:
             logger.warning("call.failed", method=call.method, server=call.server_id, error=repr(error))
-            hostcall.answer(call, error=str(error) or type(error).__name__)
+            host_request.answer(call, error=str(error) or type(error).__name__)
 
 
 def kind_of(task: Any) -> Kind:
@@ -66,9 +68,9 @@ def kind_of(task: Any) -> Kind:
 def take_the_next(ended: Work) -> None:
     """A slot is free: wake the oldest of those that were left in the journal while there was none."""
     if ended.kind is Kind.REQUEST:
-        _fill(tracker.take_skipped(), handover.send_next, tracker.skip)
+        _fill(tracker.take_skipped(), drain_handback.send_next, tracker.skip)
     if ended.is_long:
-        _fill(tracker.take_long_skipped(), handover.send_next_long, tracker.skip_long)
+        _fill(tracker.take_long_skipped(), drain_handback.send_next_long, tracker.skip_long)
 
 
 def _fill(free: int, send: Callable[[str, int], int], skip: Callable[[], None]) -> None:

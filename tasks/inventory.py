@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloud import log
-from compute import nodes
+from compute.placement import inventory
 from compute.virt.base import VirtError
 from tasks import worker
 
@@ -19,4 +19,4 @@ def report(me: worker.Worker) -> None:
     except VirtError as error:
         logger.warning("inventory.hypervisor_away", error=repr(error))
         return
-    nodes.record(me.host, reported)
+    inventory.record(me.host, reported)

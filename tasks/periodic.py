@@ -13,15 +13,26 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.db import DatabaseError, close_old_connections
 
-from cells import broker_breakers, health
+from cells import broker_circuit_breaker, circuit_breaker
 from cells.context import target_cell
 from cloud import log
-from compute import emptying, gone, last_known, late_deletes, reclaim, recovery, shelving, unconfirmed
+from compute import build
 from compute.actions import delete
-from compute.external_events import heard, late
-from compute.scheduler import place, restored, uncounted, unfilled, ungrouped
+from compute.actions.bases import shelve
+from compute.external_events import deferred
+from compute.hosts import drain_migrations, fenced
+from compute.operations import recovery
+from compute.periodic import (
+    abandoned_snapshots,
+    confirm_resizes,
+    purge_events,
+    reclaim_deleted,
+    stale_delete_flags,
+    stale_group_members,
+)
+from compute.servers import deferred_deletes, last_known, mappings
 from compute.virt.base import VirtError
-from tasks import comeback, inventory, worker
+from tasks import inventory, restart_guests, worker
 from tasks.tracker import Kind, tracker
 
 logger = log.get(__name__)
@@ -41,8 +52,8 @@ class Periodic:
 
 def start(me: worker.Worker) -> threading.Thread:
     """Begin to go round."""
-    health.when_up(_back.set)
-    broker_breakers.when_up(_back.set)
+    circuit_breaker.when_up(_back.set)
+    broker_circuit_breaker.when_up(_back.set)
     thread = threading.Thread(target=_go_round, args=(me, rounds_of(me.role)), name="periodic", daemon=True)
     thread.start()
     return thread
@@ -63,13 +74,13 @@ def rounds_of(role: str) -> list[Periodic]:
     relay = settings.RELAY_INTERVAL
     if role == "scheduler":
         return [
-            Periodic("relay_build_requests", relay, lambda me: place.relay(), after_outage=True),
-            Periodic("late_deletes", relay, lambda me: late_deletes.carry_out(), after_outage=True),
-            Periodic("late_events", relay, lambda me: late.deliver(), after_outage=True),
-            Periodic("uncounted", settings.RESEND_AFTER, lambda me: uncounted.count_again()),
-            Periodic("unfilled", settings.RESEND_AFTER, lambda me: unfilled.discard()),
-            Periodic("ungrouped", 60, lambda me: ungrouped.forget()),
-            Periodic("restored", 60, lambda me: restored.repair()),
+            Periodic("relay_build_requests", relay, lambda me: build.relay(), after_outage=True),
+            Periodic("late_deletes", relay, lambda me: deferred_deletes.carry_out(), after_outage=True),
+            Periodic("late_events", relay, lambda me: deferred.deliver(), after_outage=True),
+            Periodic("uncounted", settings.RESEND_AFTER, lambda me: stale_delete_flags.count_again()),
+            Periodic("unfilled", settings.RESEND_AFTER, lambda me: abandoned_snapshots.discard()),
+            Periodic("ungrouped", 60, lambda me: stale_group_members.forget()),
+            Periodic("restored", 60, lambda me: mappings.repair()),
         ]
     if role == "conductor":
         rounds = [
@@ -77,26 +88,26 @@ def rounds_of(role: str) -> list[Periodic]:
             Periodic("strays", 15, _strays),
             Periodic("dead_conductors", 10, lambda me: recovery.recover_dead_conductors(me.name)),
             Periodic("gone_hosts", relay, lambda me: delete.end_waiting()),
-            Periodic("departures", relay, lambda me: emptying.go_round()),
+            Periodic("departures", relay, lambda me: drain_migrations.go_round()),
             Periodic("last_known", relay, lambda me: last_known.sweep(me.cell_id)),
-            Periodic("heard_events", heard.EVERY, lambda me: heard.forget()),
+            Periodic("heard_events", purge_events.EVERY, lambda me: purge_events.forget()),
         ]
         if settings.RECLAIM_INSTANCE_INTERVAL > 0:
-            rounds.append(Periodic("reclaim", 15, lambda me: reclaim.reclaim()))
+            rounds.append(Periodic("reclaim", 15, lambda me: reclaim_deleted.reclaim()))
         if settings.SHELVED_OFFLOAD_TIME >= 0:
-            rounds.append(Periodic("shelved", 60, lambda me: shelving.offload_due()))
+            rounds.append(Periodic("shelved", 60, lambda me: shelve.offload_due()))
         if settings.RESIZE_CONFIRM_WINDOW:
             often_enough = max(relay, min(60.0, settings.RESIZE_CONFIRM_WINDOW / 10))
-            rounds.append(Periodic("confirm_window", often_enough, lambda me: unconfirmed.confirm()))
+            rounds.append(Periodic("confirm_window", often_enough, lambda me: confirm_resizes.confirm()))
         return rounds
     rounds = [
         Periodic("strays", 15, _strays),
-        Periodic("comeback", 2, comeback.look),
-        Periodic("lost_guests", 15, lambda me: me.driver and gone.turn_off(me.host, me.driver)),
+        Periodic("comeback", 2, restart_guests.look),
+        Periodic("lost_guests", 15, lambda me: me.driver and fenced.turn_off(me.host, me.driver)),
         Periodic("inventory", 60, inventory.report),
     ]
     if settings.SYNC_POWER_STATE_INTERVAL > 0:
-        rounds.append(Periodic("power_sync", settings.SYNC_POWER_STATE_INTERVAL, comeback.sync))
+        rounds.append(Periodic("power_sync", settings.SYNC_POWER_STATE_INTERVAL, restart_guests.sync))
     return rounds
 
 

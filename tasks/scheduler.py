@@ -6,12 +6,12 @@ from typing import Any
 
 from cloud import log
 from cloud.celery import app
-from compute import dispatch
-from compute.scheduler import place
-from tasks import lifetime, steps, worker
+from compute import build
+from compute.operations import dispatch
+from tasks import run_step, worker, worker_signals
 from tasks.tracker import Kind, attach, tracker
 
-lifetime.attach()
+worker_signals.attach()
 attach(lambda task: Kind.REQUEST)
 
 
@@ -19,10 +19,10 @@ attach(lambda task: Kind.REQUEST)
 def schedule(server_id: str, **newer_sender: Any) -> None:
     """Find a place for one requested server. Safe to deliver twice."""
     if refused := tracker.refused():
-        steps.give_back(refused, worker.current(), dispatch.SCHEDULE, {"server_id": server_id})
+        run_step.give_back(refused, worker.current(), dispatch.SCHEDULE, {"server_id": server_id})
         return
     work = tracker.here()
     if work is not None:
         work.server_id = server_id
     log.clear()
-    place.place(server_id)
+    build.place(server_id)

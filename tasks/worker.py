@@ -10,10 +10,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import OperationalError
 
 from cells import brokers, databases
+from cells.database_urls import BadDatabaseUrl
 from cells.models import CELL0, Cell
-from cells.urls import BadDatabaseUrl
-from compute import dispatch, virt
+from compute import virt
 from compute.models.host import COMPUTE, CONDUCTOR, SCHEDULER
+from compute.operations import dispatch
 from compute.virt.base import Driver
 
 BINARIES = {"host": COMPUTE, "conductor": CONDUCTOR, "scheduler": SCHEDULER}

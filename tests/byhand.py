@@ -19,14 +19,16 @@ from django.utils import timezone
 
 from cells.context import target_cell
 from cells.models import BuildRequest, Cell, HostMapping
-from cloud.images import store
+from cloud.images import service
 from cloud.images.models import Image
-from compute import actions, grace, journal, nodes, recovery, running
+from compute import build
 from compute.models import ComputeNode, Flavor, Instance, InstanceAction, Service, Step
-from compute.scheduler import place
-from compute.virt.clock import Clock
-from compute.virt.fake import FakeDriver
-from compute.virt.keeper import Keeper
+from compute.operations import journal, recovery, registry, runner
+from compute.placement import inventory
+from compute.shutdown import grace
+from compute.virt.fake.driver import FakeDriver
+from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_watcher import Keeper
 
 DISK = b"\xeb\xfe".ljust(512, b"\0")  # a boot sector that does nothing
 
@@ -48,7 +50,7 @@ class Host:
                 binary="nova-compute", host=self.name,
                 defaults={"last_seen_up": now, "availability_zone": zone, "incarnation": self.incarnation},
             )  # fmt: skip
-            nodes.record(self.name, self.driver.nodes())
+            inventory.record(self.name, self.driver.nodes())
         HostMapping.objects.get_or_create(host=self.name, defaults={"cell": self.cell})
 
     @property
@@ -64,7 +66,7 @@ class Host:
     def finish(self, step: Step) -> None:
         """Go on with a step that was begun."""
         with target_cell(self.cell):
-            running.run_step(actions.named(step.action.key), step, self.driver)
+            runner.run_step(registry.named(step.action.key), step, self.driver)
 
     def run(self, step_id: int) -> bool:
         """Deliver one message; False when there was nothing to do."""
@@ -122,8 +124,8 @@ class Cloud:
             container_format="bare", size=len(DISK), virtual_size=len(DISK),
             checksum=hashlib.md5(DISK).hexdigest(),
         )  # fmt: skip
-        store.path(self.image.id).parent.mkdir(parents=True, exist_ok=True)
-        store.path(self.image.id).write_bytes(DISK)
+        service.path(self.image.id).parent.mkdir(parents=True, exist_ok=True)
+        service.path(self.image.id).write_bytes(DISK)
         self.hosts = {
             "host1": Host("host1", cells["cell1"]),
             "host2": Host("host2", cells["cell2"]),
@@ -148,7 +150,7 @@ class Cloud:
 
     def schedule(self) -> int:
         """What a scheduler does with every build request."""
-        return sum(place.place(r.server_id) for r in list(BuildRequest.objects.all()))
+        return sum(build.place(r.server_id) for r in list(BuildRequest.objects.all()))
 
     def queued(self) -> list[tuple[Cell, Step]]:
         """Every queued step, oldest first."""
@@ -185,7 +187,7 @@ class Cloud:
             claimed = journal.claim(step.pk, "nova-conductor@test", "c")
             if claimed is None:
                 return False
-            running.run_step(actions.named(claimed.action.key), claimed, None)
+            runner.run_step(registry.named(claimed.action.key), claimed, None)
             return True
 
     def row(self, server_id: str) -> Instance:

@@ -15,7 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import TransactionTestCase
 from rest_framework.test import APIClient
 
-from cells import health, outages
+from cells import circuit_breaker, outages
 from cells.models import Cell
 from cloud.caller import Caller
 from tests import databases
@@ -126,11 +126,11 @@ def cells(request: pytest.FixtureRequest) -> Iterator[dict[str, Cell]]:
 
 def forget_outages() -> None:
     """What this process learned of cells. No thread is left that would write of it."""
-    with health._changed:
-        for memory in (health._down, health._lately, outages._open, outages._ended, outages._news):
+    with circuit_breaker._changed:
+        for memory in (circuit_breaker._down, circuit_breaker._lately, outages._open, outages._ended, outages._news):
             memory.clear()
-        health._changed.notify_all()
-        thread = health._thread
+        circuit_breaker._changed.notify_all()
+        thread = circuit_breaker._thread
     if thread is not None:
         thread.join(30)
 

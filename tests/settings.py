@@ -21,7 +21,7 @@ os.environ.setdefault("STILLWATER_LOG_LEVEL", "WARNING")
 for _name in ("STILLWATER_ENV_FILE", "STILLWATER_DATABASE_URL"):
     os.environ.pop(_name, None)
 
-from cells.urls import cell_config, config  # noqa: E402  the environment has to be set first
+from cells.database_urls import cell_config, config  # noqa: E402  the environment has to be set first
 from cloud.settings import *  # noqa: E402, F403
 
 CELLS = {

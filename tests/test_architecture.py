@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from compute import actions, dispatch, policy
-from compute.lifecycle import ServerAction
+from compute.contract import policy
+from compute.operations import dispatch, registry
+from compute.operations.action import ServerAction
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("cloud", "cells", "compute", "tasks")
@@ -25,7 +26,7 @@ WRITES = {"update", "create", "get_or_create", "update_or_create", "bulk_create"
 STATES = {"vm_state", "task_state"}
 MAY_WRITE_STATES = {
     "compute/state.py",
-    "compute/scheduler/place.py",  # makes the row, in its first state
+    "compute/build.py",  # makes the row, in its first state
 }
 ROLES = {
     "host": {dispatch.RUN_STEP, dispatch.ANSWER_CALL, dispatch.MIND_WISHES},
@@ -41,7 +42,7 @@ print(*[name for name in app.tasks if not name.startswith("celery.")])
 """
 MAY_READ_THE_ENVIRONMENT = {
     "cloud/env.py", "cloud/wsgi.py", "cloud/celery.py",
-    "tasks/node.py",  # hands it on to the process it starts
+    "tasks/worker_process.py",  # hands it on to the process it starts
 }  # fmt: skip
 
 
@@ -114,7 +115,7 @@ def _action_modules() -> list[str]:
 
 @pytest.mark.parametrize("name", _action_modules())
 def test_each_file_of_actions_is_one_action_and_has_its_stories(name):
-    module = importlib.import_module(f"compute.actions.{name}")
+    module = importlib.import_module(f"compute.operations.registry.{name}")
     defined = [
         thing for thing in vars(module).values()
         if inspect.isclass(thing) and issubclass(thing, ServerAction) and thing.__module__ == module.__name__
@@ -130,7 +131,7 @@ NOBODY_ASKS_FOR = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("action", actions.every().values(), ids=list(actions.every()))
+@pytest.mark.parametrize("action", registry.every().values(), ids=list(registry.every()))
 def test_each_action_declares_what_the_rest_is_made_of(action):
     nobodys = type(action).__name__ in NOBODY_ASKS_FOR
     assert nobodys or action.policy in policy.RULES
@@ -147,7 +148,7 @@ def test_each_action_declares_what_the_rest_is_made_of(action):
 def test_every_policy_rule_is_used_and_every_rule_used_exists():
     used, spoken = set(), set()
     for path, source in sources().items():
-        if path == "compute/policy.py":
+        if path == "compute/contract/policy.py":
             continue
         texts = {n.value for n in ast.walk(source) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
         rules = {text for text in texts if text.startswith(("os_compute_api:", "compute:servers:"))}

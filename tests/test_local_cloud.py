@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import cells, envfiles, management, redis, workers
-from deploy.local.daemons import stop
+from deploy.local import cells, envfiles, manage_commands, redis, workers
 from deploy.local.down import clean, down
+from deploy.local.output import Failed, wait_for
 from deploy.local.ports import next_free
-from deploy.local.progress import Failed, wait_for
+from deploy.local.processes import stop
 from deploy.local.seed import databases
 from deploy.local.state import ROOT, State
 from deploy.local.status import status
@@ -130,7 +130,7 @@ def seeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[State]:
         row = ("host1", state.choices.cells["cell1"], "2026-01-01")
         database.execute("INSERT INTO cells_hostmapping (host, cell_id, created_at) VALUES (?, ?, ?)", row)
     yield state
-    management._clerks.pop(state.directory).end()
+    manage_commands._clerks.pop(state.directory).end()
 
 
 def test_up_and_status_name_the_database_that_is_away(seeded: State, capsys: pytest.CaptureFixture[str]):

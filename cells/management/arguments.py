@@ -13,8 +13,8 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import connections
 from kombu.transport import TRANSPORT_ALIASES
 
+from cells.database_urls import BadDatabaseUrl, config
 from cells.models import Cell
-from cells.urls import BadDatabaseUrl, config
 from cloud import env
 
 DATABASE_VARIABLE = "STILLWATER_NEW_CELL_DATABASE_URL"

@@ -6,7 +6,7 @@ from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namesp
 from collections.abc import Sequence
 from typing import Any
 
-from cloud.cli import VERSION, verbs
+from cloud.cli import VERSION, actions
 
 FORMATS = ("table", "json", "value")
 WAIT_SECONDS = 600
@@ -54,18 +54,18 @@ def parse(argv: Sequence[str] | None = None) -> Namespace:
     subjects = top.add_subparsers(dest="subject", metavar="COMMAND", required=True)
     server = _add(subjects, "server", "Stop, move, delete and look at servers.")
     by_verb = server.add_subparsers(dest="verb", metavar="VERB", required=True)
-    parsers = {verb.name: _acting(by_verb, verb) for verb in verbs.VERBS.values() if verb.help}
+    parsers = {verb.name: _acting(by_verb, verb) for verb in actions.VERBS.values() if verb.help}
     parsers |= {"list": _listing(by_verb), "show": _showing(by_verb)}
     words = top.parse_args(argv)
     _check(words, parsers[words.verb])
     return words
 
 
-def _acting(by_verb: Any, verb: verbs.Verb) -> ArgumentParser:
+def _acting(by_verb: Any, verb: actions.Verb) -> ArgumentParser:
     parser = _add(by_verb, verb.name, verb.help, parents=[_waiting("until it is over"), _shown()])
     parser.add_argument("servers", nargs="+", metavar="SERVER", help="name or id")
     parser.add_argument("--all-projects", action="store_true", help="look for names in all projects (admins)")
-    if verb.name in verbs.GRACE:
+    if verb.name in actions.GRACE:
         _grace(parser, of_its_own="its own grace period" if verb.name == "delete" else "")
     if verb.name == "reboot":
         parser.add_argument("--hard", "--hard-shutdown", action="store_true", help="reset it, without asking the guest")

@@ -6,13 +6,13 @@ import sys
 from argparse import Namespace
 from typing import Any
 
-from cloud.cli import orders, output, problems, screen, verbs
+from cloud.cli import actions, errors, output, progress, requests
 from cloud.cli.arguments import LISTED, RESULTS
-from cloud.cli.follow import follow
-from cloud.cli.orders import Order, Result
-from cloud.cli.plain import plain
-from cloud.cli.problems import Away, Problem
-from cloud.cli.remote import Known, Refused, Remote
+from cloud.cli.client import Known, Refused, Remote
+from cloud.cli.errors import Away, Problem
+from cloud.cli.requests import Order, Result
+from cloud.cli.sanitize import plain
+from cloud.cli.wait import follow
 
 
 def run(words: Namespace) -> int:
@@ -27,7 +27,7 @@ def run(words: Namespace) -> int:
 
 def _act(remote: Remote, words: Namespace) -> int:
     """Everybody is found before anybody is asked: a slip of the pen stops nothing."""
-    verb, named = verbs.of(words), {}
+    verb, named = actions.of(words), {}
     found = [remote.server(word, all_projects=words.all_projects) for word in words.servers]
     if getattr(words, "flavor", None):
         named["flavor"] = remote.flavor(words.flavor)
@@ -36,16 +36,16 @@ def _act(remote: Remote, words: Namespace) -> int:
     asked = [Order(server, verb) for server in dict.fromkeys(found)]
     try:
         for order in asked:
-            _ask(remote, order, verbs.request(verb, words, order.server.id, named))
+            _ask(remote, order, actions.request(verb, words, order.server.id, named))
         if words.wait:
             _wait(remote, asked, words)
     except KeyboardInterrupt:
         _interrupt(asked)
     _tell(asked, words)
-    return orders.code(asked)
+    return requests.code(asked)
 
 
-def _ask(remote: Remote, order: Order, request: verbs.Request) -> None:
+def _ask(remote: Remote, order: Order, request: actions.Request) -> None:
     """Send it once. Whether a request without an answer arrived, nobody knows but the server."""
     try:
         answer = remote.ask(request.method, request.path, request.body)
@@ -64,7 +64,7 @@ def _ask(remote: Remote, order: Order, request: verbs.Request) -> None:
 
 
 def _wait(remote: Remote, asked: list[Order], words: Namespace) -> None:
-    with screen.opened(asked) as shown:
+    with progress.opened(asked) as shown:
         follow(remote, asked, words.timeout, shown)
 
 
@@ -99,7 +99,7 @@ def _list(remote: Remote, words: Namespace) -> int:
     query |= {"all_tenants": "1" if words.all_projects else None}
     asked = {key: value for key, value in query.items() if value}
     servers = list(remote.servers(asked, words.limit))
-    code = problems.DONE
+    code = errors.DONE
     if words.wait:
         busy = [server for server in servers if server.get("OS-EXT-STS:task_state")]
         code = _until_idle(remote, [Known(server["id"], server.get("name", "")) for server in busy], words)
@@ -113,7 +113,7 @@ def _list(remote: Remote, words: Namespace) -> int:
 
 def _show(remote: Remote, words: Namespace) -> int:
     server = remote.server(words.server, all_projects=words.all_projects)
-    code = _until_idle(remote, [server], words) if words.wait else problems.DONE
+    code = _until_idle(remote, [server], words) if words.wait else errors.DONE
     shown: dict[str, Any] | None = remote.show(server.id)
     if shown is None:
         raise Problem(f"server {words.server!r} was deleted", "See which there are: stillwater server list")
@@ -131,4 +131,4 @@ def _until_idle(remote: Remote, servers: list[Known], words: Namespace) -> int:
     late = [order for order in watched if order.result in (Result.TIMED_OUT, Result.INTERRUPTED)]
     for order in late:
         print(plain(order.sentence()), file=sys.stderr)
-    return orders.code(late)
+    return requests.code(late)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 
 from cloud.cli import arguments
-from cloud.cli.problems import INTERRUPTED, Problem
+from cloud.cli.errors import INTERRUPTED, Problem
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cloud.cli.orders import Look, signals
-from cloud.cli.plain import plain
+from cloud.cli.requests import Look, signals
+from cloud.cli.sanitize import plain
 
 POWER = {0: "no state", 1: "running", 3: "paused", 4: "shutdown", 6: "crashed", 7: "suspended"}
 COLOURS = {

@@ -2,14 +2,14 @@
 
 from django.urls import path, re_path
 
-from cloud.identity.api import assignments, auth, base, discovery, places, projects, users
+from cloud.identity.api import assignments, auth, base, catalog, discovery, projects, users
 
 _GRANTS = "/v3/projects/<str:project_id>/users/<str:user_id>/roles"
 _FIXED = {
-    "domains": places.DomainsView,
-    "services": places.ServicesView,
-    "endpoints": places.EndpointsView,
-    "regions": places.RegionsView,
+    "domains": catalog.DomainsView,
+    "services": catalog.ServicesView,
+    "endpoints": catalog.EndpointsView,
+    "regions": catalog.RegionsView,
 }
 
 urlpatterns = [

@@ -14,8 +14,8 @@ from django.db.models.functions import Cast, Coalesce, StrIndex
 from django.http import QueryDict
 
 from cloud import errors
+from cloud.api_base import yes
 from cloud.caller import Caller
-from cloud.identity.wire import yes
 from cloud.images.models import Image, Visibility
 
 _EQUAL = frozenset({"id", "name", "status", "owner", "disk_format", "container_format", "checksum"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloud.images.content import FORMATS
+from cloud.images.format_check import FORMATS
 from cloud.images.models import Status, Visibility
 
 _COUNT = {"type": "integer", "minimum": 0, "maximum": 2147483647}

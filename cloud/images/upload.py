@@ -12,7 +12,7 @@ from pathlib import Path
 from django.utils import timezone
 
 from cloud import env, errors, log
-from cloud.images import content, folder
+from cloud.images import file_store, format_check
 from cloud.images.models import Image, Status
 
 logger = log.get(__name__)
@@ -37,12 +37,12 @@ def receive(image_id: str, read: Callable[[int], bytes], expected: int | None) -
     """
     too_large(expected or 0)
     sweep()
-    with folder.only_writer(image_id):
+    with file_store.only_writer(image_id):
         image = _begin(image_id)
         try:
-            written = _write(folder.part(image_id), read, expected)
-            virtual_size = content.inspect(folder.part(image_id), image.disk_format)
-            folder.settle(image_id)
+            written = _write(file_store.part(image_id), read, expected)
+            virtual_size = format_check.inspect(file_store.part(image_id), image.disk_format)
+            file_store.settle(image_id)
             _finish(image, written, virtual_size)
         except BaseException:
             _undo(image_id)
@@ -59,13 +59,13 @@ def too_large(size: int) -> None:
 
 def sweep() -> None:
     """Remove what dead uploads and interrupted deletes left behind. Cheap, and safe at any time."""
-    found = folder.ids()
+    found = file_store.ids()
     active = set(Image.objects.filter(status=Status.ACTIVE, pk__in=found).values_list("pk", flat=True))
     saving = set(Image.objects.filter(status=Status.SAVING).values_list("pk", flat=True))
     left = {image_id for image_id, kinds in found.items() if kinds != {""} or image_id not in active}
     for image_id in left | saving:
         try:
-            with folder.only_writer(image_id):
+            with file_store.only_writer(image_id):
                 _undo(image_id)
         except errors.Conflict:
             continue  # alive
@@ -133,7 +133,7 @@ def _finish(image: Image, written: Written, virtual_size: int) -> None:
 
 def _undo(image_id: str) -> None:
     """Files first: a row that says `queued` promises that there are none. Needs the writer's lock."""
-    folder.part(image_id).unlink(missing_ok=True)
+    file_store.part(image_id).unlink(missing_ok=True)
     if not Image.objects.filter(pk=image_id, status=Status.ACTIVE).exists():
-        folder.content(image_id).unlink(missing_ok=True)
+        file_store.content(image_id).unlink(missing_ok=True)
     Image.objects.filter(pk=image_id, status=Status.SAVING).update(status=Status.QUEUED)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, NoReturn
 from django.conf import settings
 
 from cloud import log
-from cloud.serving import door, master, share
+from cloud.serving import accept_balancing, master, socket_close
 
 if TYPE_CHECKING:
-    from cloud.serving.flight import Flight
+    from cloud.serving.in_flight import Flight
     from cloud.serving.worker import Worker
 
 LINGER = 1.0
@@ -40,7 +40,7 @@ class Drain:
         self.report_at = self.started
         self.finished = self.refused = 0
         worker.refusing = master.nobody_follows(worker)
-        share.leaves(worker)
+        accept_balancing.leaves(worker)
 
     def run(self) -> NoReturn:
         """Ends the process: as soon as nothing is in progress, at the latest at the timeout."""
@@ -94,18 +94,18 @@ class Drain:
         """Accept nothing more; who stands in the queue already is still told. The last process turns others away."""
         worker = self.worker
         worker.set_accept_enabled(False)
-        share.gone(None, worker)
-        is_last = share.all_gone()
+        accept_balancing.gone(None, worker)
+        is_last = accept_balancing.all_gone()
         if is_last:
-            door.turn_away(worker.sockets)
-        door.empty(worker.sockets, worker.accept, door.HANDSHAKE if is_last else 0)
+            socket_close.turn_away(worker.sockets)
+        socket_close.empty(worker.sockets, worker.accept, socket_close.HANDSHAKE if is_last else 0)
         self._close_listeners()
 
     def _close_listeners(self) -> None:
         for listener in self.worker.sockets:
             listener.close()
         self.worker.sockets = []
-        share.gone(None, self.worker)
+        accept_balancing.gone(None, self.worker)
 
     def _haste(self) -> str:
         if self.worker.hurried:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponse
 
-from cloud.serving import places
-from cloud.serving.refusal import PROBES
-from cloud.turns import Turns
+from cloud.serving import cpu_slots
+from cloud.serving.fair_queue import Turns
+from cloud.serving.middleware import PROBES
 
-_turns = Turns(places.of_machine)  # of this process
+_turns = Turns(cpu_slots.of_machine)  # of this process
 
 
 def in_turn(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:

@@ -21,10 +21,10 @@ from typing import Any
 from django.conf import settings
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
-from cloud import log, supervisor
-from cloud.serving import garbage, master, places, share
+from cloud import log, systemd
+from cloud.serving import accept_balancing, cpu_slots, gc_tuning, master
 from cloud.serving.drain import LINGER, Drain
-from cloud.serving.flight import FLIGHT, Flight
+from cloud.serving.in_flight import FLIGHT, Flight
 
 logger = log.get(__name__)
 DOORKEEPERS = 4  # threads that refuse, whatever the others are busy with
@@ -48,8 +48,8 @@ class Worker(ThreadWorker):
     def init_process(self) -> None:
         """Gunicorn's entry into the new process; returns when it has to end."""
         self._doorkeepers = ThreadPoolExecutor(DOORKEEPERS, "doorkeeper")
-        if places.of_machine is not None:
-            places.of_machine.is_for(self)
+        if cpu_slots.of_machine is not None:
+            cpu_slots.of_machine.is_for(self)
         super().init_process()
 
     def init_signals(self) -> None:
@@ -73,7 +73,7 @@ class Worker(ThreadWorker):
     def load_wsgi(self) -> None:
         """The application, which is told of its flight and keeps no connection that has to go."""
         super().load_wsgi()
-        garbage.settle()
+        gc_tuning.settle()
         application = self.wsgi
 
         def tracked(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -93,9 +93,9 @@ class Worker(ThreadWorker):
         """Serve until SIGTERM, then drain."""
         self.poller.register(self.method_queue.fileno(), selectors.EVENT_READ, self.method_queue.run_callbacks)
         self.set_accept_enabled(True)
-        share.tell(self, self.nr_conns)
+        accept_balancing.tell(self, self.nr_conns)
         logger.info("api.accepting", pid=self.pid)
-        supervisor.warn_if_impatient(settings.GRACEFUL_SHUTDOWN_TIMEOUT)
+        systemd.warn_if_impatient(settings.GRACEFUL_SHUTDOWN_TIMEOUT)
         while self.alive and self.is_parent_alive():
             self.set_accept_enabled(not self.patient_until and self.nr_conns < self.worker_connections)
             self.turn(max(self.patient_until - time.monotonic(), 0) if self.patient_until else 1.0)
@@ -112,15 +112,15 @@ class Worker(ThreadWorker):
         self.murder_keepalived()
         self.murder_pending()
         if self.alive:
-            share.tell(self, self.nr_conns)
+            accept_balancing.tell(self, self.nr_conns)
 
     def accept(self, listener: socket.socket) -> None:
         """A connection is there; one of the others may take it first."""
-        if self.alive and (patience := share.patience(self.nr_conns)):
+        if self.alive and (patience := accept_balancing.patience(self.nr_conns)):
             self.patient_until = time.monotonic() + patience
         else:
             super().accept(listener)
-            share.tell(self, self.nr_conns)
+            accept_balancing.tell(self, self.nr_conns)
 
     def _accept_what_nobody_took(self) -> None:
         self.patient_until = 0.0
@@ -166,7 +166,7 @@ class Worker(ThreadWorker):
         flight.answered = True
         if not keep:
             _see_off(conn.sock)
-        garbage.take_out()
+        gc_tuning.take_out()
         return keep
 
     def handle_request(self, req: Any, conn: TConn) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from compute import claims, moving, moving_cold
-from compute.lifecycle import OPS, Answer, Asked, On, Run, ServerAction, StepSpec
+from compute.migration import cold, moves
 from compute.models import Instance
+from compute.operations.action import OPS, Answer, Asked, On, Run, ServerAction, StepSpec
+from compute.placement import claims
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 
@@ -24,7 +25,7 @@ class ConfirmResize(ServerAction):
 
     def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
         """Of which move."""
-        return moving_cold.word_for(instance) if instance.vm_state == VmState.RESIZED else {}
+        return cold.word_for(instance) if instance.vm_state == VmState.RESIZED else {}
 
     def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
         """No body."""
@@ -32,18 +33,18 @@ class ConfirmResize(ServerAction):
 
     def forget_source(self, run: Run) -> None:
         """What the source has kept for a revert."""
-        moving.forget(run, run.params["source"])
+        moves.forget(run, run.params["source"])
 
     def count(self, run: Run) -> None:
         """On a conductor, which may touch the global side: the project has the new size."""
-        moving_cold.count(run, without=run.params["move"])
+        cold.count(run, without=run.params["move"])
 
     def record_step(self, run: Run, power_state: PowerState | None) -> None:
         """The source's room is free; then the server is."""
         if run.step.name == "forget_source":
             claims.release(run.instance.uuid, run.params["source_node"])
         else:
-            moving_cold.ended(run, "confirmed")
+            cold.ended(run, "confirmed")
 
     def complete(self, run: Run, power_state: PowerState | None) -> None:
         """All is recorded."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cloud.errors import NotFound
-from compute import hostcall
-from compute.lifecycle import Answer, Asked, ServerAction
 from compute.models import Instance
+from compute.operations import host_request
+from compute.operations.action import Answer, Asked, ServerAction
 from compute.virt.base import Driver
 
 
@@ -25,8 +25,8 @@ class ConsoleOutput(ServerAction):
         """Raises HostUnreachable, also later, when the host does not answer in time."""
         length = asked.body.get("length") if isinstance(asked.body, dict) else None
         lines = None if length is None or int(length) < 0 else int(length)
-        call = hostcall.send(instance, "console_output", {"length": lines})
-        return Answer(200, later=lambda: _shown(hostcall.wait(call)))
+        call = host_request.send(instance, "console_output", {"length": lines})
+        return Answer(200, later=lambda: _shown(host_request.wait(call)))
 
 
 def _shown(output: str | None) -> Answer:

@@ -8,11 +8,14 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from compute import claims, imagefile, journal, nodes, state
+from compute import state
 from compute.errors import NoValidHost
-from compute.lifecycle import MAX_TRIES, On, OnDrain, Run, ServerAction, StepSpec, open_step
 from compute.models import Instance, InstanceAction
-from compute.scheduler import pick, wanted
+from compute.operations import journal
+from compute.operations.action import MAX_TRIES, On, OnDrain, Run, ServerAction, StepSpec, open_step
+from compute.placement import claims, inventory
+from compute.scheduler import requirements, select
+from compute.servers import image_transfer
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import ImageUnusable, PowerState, VirtError
 
@@ -32,7 +35,7 @@ class Create(ServerAction):
     def build(self, run: Run) -> None:
         """Built already is success. A host that fails for good keeps nothing of it."""
         instance = run.instance
-        fetch = imagefile.source(instance.image_id, run.params.get("image_ticket", ""))
+        fetch = image_transfer.source(instance.image_id, run.params.get("image_ticket", ""))
         try:
             run.hypervisor.spawn(instance.as_guest(), fetch)
         except VirtError as error:
@@ -57,7 +60,7 @@ class Create(ServerAction):
         """Another host may do, or another node of it, unless the image itself is bad or they are used up."""
         if run.step.name != "build" or isinstance(error, ImageUnusable):
             return None
-        tried = [*dict.fromkeys([*run.params.get("tried", []), nodes.place_of(run.instance)])]
+        tried = [*dict.fromkeys([*run.params.get("tried", []), inventory.place_of(run.instance)])]
         journal.change_params(run.action, tried=tried, why=str(error) or type(error).__name__)
         return self.elsewhere if len(tried) < settings.MAX_ATTEMPTS else None
 
@@ -71,18 +74,18 @@ class Create(ServerAction):
             return  # an earlier try of this step got as far as this
         room = instance.node
 
-        def look() -> tuple[pick.Wanted, list[pick.HostState]]:
+        def look() -> tuple[select.Wanted, list[select.HostState]]:
             destination = {key: run.params[key] for key in DESTINATION if key in run.params}
-            asked = wanted.of_instance(instance, destination)
-            return asked, pick.read_hosts(wanted=asked)
+            asked = requirements.of_instance(instance, destination)
+            return asked, select.read_hosts(wanted=asked)
 
-        def take(host: pick.HostState) -> None:
+        def take(host: select.HostState) -> None:
             claims.release(instance.uuid, room)
             where = {"host": host.host, "node": host.node.hypervisor_hostname, "availability_zone": host.zone}
             state.during(instance, MOVE, **where)
 
         try:
-            found = pick.claim_best(look, frozenset([*tried, left]), take, run.fenced)
+            found = select.claim_best(look, frozenset([*tried, left]), take, run.fenced)
         except NoValidHost:
             if instance.host != left or left in tried:
                 raise

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from cloud.errors import Forbidden, NotFound
-from cloud.images import store
+from cloud.images import service
+from compute.actions.bases.snapshot import FROM, Snapshot
+from compute.contract.validation import METADATA, NAME, NON_NEGATIVE
 from compute.errors import StateConflict
-from compute.lifecycle import OPS, Answer, Asked, On, Run, StepSpec
 from compute.models import Instance
-from compute.schema import METADATA, NAME, NON_NEGATIVE
-from compute.snapshots import FROM, Snapshot
+from compute.operations.action import OPS, Answer, Asked, On, Run, StepSpec
 from compute.state import Move, TaskState
 from compute.virt.base import PowerState
 
@@ -53,12 +53,12 @@ class CreateBackup(Snapshot):
     def rotate(self, run: Run) -> None:
         """On a conductor, which may touch the global side: delete what is too old. Gone already is success."""
         params = run.params
-        backups = store.backups(run.action.project_id, run.instance.uuid, params["backup_type"])
+        backups = service.backups(run.action.project_id, run.instance.uuid, params["backup_type"])
         gone, kept = 0, 0
         for image in backups[params["rotation"] :]:
             try:
                 with run.fenced():
-                    store.delete(image)
+                    service.delete(image)
                 gone += 1
             except Forbidden:
                 kept += 1

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from compute.lifecycle import StepSpec
-from compute.schema import METADATA, NAME
-from compute.snapshots import Snapshot
+from compute.actions.bases.snapshot import Snapshot
+from compute.contract.validation import METADATA, NAME
+from compute.operations.action import StepSpec
 
 
 class CreateImage(Snapshot):

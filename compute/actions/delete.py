@@ -8,10 +8,15 @@ from django.db import transaction
 from django.utils import timezone
 
 from cells.context import current_alias
-from compute import claims, deleting, gone, grace, journal, shelving, state
+from compute import state
+from compute.actions.bases import delete, shelve
 from compute.errors import StateConflict
-from compute.lifecycle import Asked, Run, StepSpec
+from compute.hosts import fenced
 from compute.models import Instance, InstanceAction, Step
+from compute.operations import journal
+from compute.operations.action import Asked, Run, StepSpec
+from compute.placement import claims
+from compute.shutdown import grace
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 
@@ -19,14 +24,14 @@ BATCH = 500
 RECLAIM = Move(frozenset({VmState.SOFT_DELETED}), TaskState.DELETING)
 
 
-class Delete(deleting.Ending):
+class Delete(delete.Ending):
     """Anything living -> deleted. Preempts what runs; a server without a host is gone at once."""
 
     move = Move(
         state.LIVING, TaskState.DELETING, failed=VmState.ERROR,  # can be deleted again
         over=frozenset(TaskState) - {TaskState.DELETING},
     )  # fmt: skip
-    steps = (StepSpec("terminate", "compute_terminate_instance", no_return=True), deleting.FORGET_SOURCE)
+    steps = (StepSpec("terminate", "compute_terminate_instance", no_return=True), delete.FORGET_SOURCE)
 
     def reclaim(self, instance: Instance, asked: Asked) -> bool:
         """Delete what is soft-deleted; False when it was restored or deleted this very moment."""
@@ -40,7 +45,7 @@ class Delete(deleting.Ending):
 
     def record(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> Any:
         """Journal it; or do it here, when no host has anything of it, or the one that has is gone."""
-        if params.get("late") or (instance.host and instance.host not in gone.hosts()):
+        if params.get("late") or (instance.host and instance.host not in fenced.hosts()):
             return super().record(instance, asked, params)
         action = journal.open_action(
             instance, name=self.name, key="Delete", request_id=asked.request_id,
@@ -65,13 +70,13 @@ def bury(instance: Instance) -> None:
     """Record, claims and what is on the shelf, in one transaction of the caller."""
     state.bury(instance)
     claims.release(instance.uuid)
-    shelving.leave_image(instance)
+    shelve.leave_image(instance)
 
 
 def end_waiting() -> int:
     """End the deletes that wait for hosts that are gone by now; how many there were. In the targeted cell."""
     waiting = Step.objects.select_related("action").filter(
-        host__in=gone.hosts(), action__key="Delete", name=Delete.steps[0].name, state__in=journal.OPEN
+        host__in=fenced.hosts(), action__key="Delete", name=Delete.steps[0].name, state__in=journal.OPEN
     )
     ended = 0
     for step in waiting[:BATCH]:
@@ -89,9 +94,9 @@ def _end_at_once(instance: Instance, action: InstanceAction) -> None:
     """Deleted as far as anybody can see; hosts that are gone do their part when they are back."""
     host, left = instance.host, set()
     if host:
-        left = gone.end_all(instance) | ({action.params["source"]} if "source" in action.params else set())
+        left = fenced.end_all(instance) | ({action.params["source"]} if "source" in action.params else set())
     bury(instance)
     for name in left:
-        gone.leave(instance, name)
+        fenced.leave(instance, name)
     then = f"{host}, which is gone, removes what it has when it is back" if host else "it had no host"
     journal.close_action(action, outcome=f"deleted; {then}")

@@ -9,12 +9,19 @@ from django.utils import timezone
 
 from cloud.errors import BadRequest, Conflict, NotFound
 from cloud.images import tickets
-from compute import actions, bare_metal, claims, gone, imagefile, moving, rebuilding, schema, state
+from compute import state
+from compute.actions.bases import rebuild
+from compute.contract import bare_metal, validation
+from compute.contract.microversion import Version
 from compute.errors import StateConflict
-from compute.lifecycle import OPS, Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
-from compute.microversion import Version
+from compute.hosts import fenced
+from compute.migration import moves
 from compute.models import Allocation, Instance, Service, Step
 from compute.models.host import COMPUTE
+from compute.operations import registry
+from compute.operations.action import OPS, Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
+from compute.placement import claims
+from compute.servers import image_transfer
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 
@@ -45,16 +52,16 @@ class Evacuate(ServerAction):
         """onSharedStorage until 2.13, force from 2.29 to 2.67."""
         fields: dict[str, Any] = {"host": HOST, "adminPass": {"type": "string"}}
         if version < (2, 14):
-            fields["onSharedStorage"] = schema.BOOLEAN
+            fields["onSharedStorage"] = validation.BOOLEAN
         if (2, 29) <= version < (2, 68):
-            fields["force"] = schema.BOOLEAN
+            fields["force"] = validation.BOOLEAN
         required = ["onSharedStorage"] if version < (2, 14) else []
         return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
 
     def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
         """Whether its host is surely off, and what can be said of a named one. Raises BadRequest, Conflict."""
         host = asked.body.get("host", "")
-        forced = schema.is_true(asked.body.get("force", False))
+        forced = validation.is_true(asked.body.get("force", False))
         if asked.microversion >= (2, 29) and forced and not host:
             raise BadRequest("Can't force to a non-provided destination")
         must_be_gone(instance.host)
@@ -62,20 +69,20 @@ class Evacuate(ServerAction):
             _must_do(instance, host)
         on = asked.microversion < STAY_OFF_SINCE and instance.vm_state != VmState.STOPPED
         return {
-            **moving.begun_at(instance), "host": host, "forced": bool(host) and forced, "on": on,
+            **moves.begun_at(instance), "host": host, "forced": bool(host) and forced, "on": on,
             "image_ticket": tickets.issue(instance.image_id, "read"),
         }  # fmt: skip
 
     def move_for(self, params: dict[str, Any]) -> Move:
         """Off if it was, or since 2.95."""
-        return rebuilding.move(on=params.get("on", True))
+        return rebuild.move(on=params.get("on", True))
 
     def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
         """Over whatever cannot go on because a host is gone. Raises StateConflict."""
-        follows = gone.let_go(instance)
+        follows = fenced.let_go(instance)
         params |= {"task": _task_of(follows), "follows": follows.pk if follows is not None else None}
         task = frozenset({TaskState(instance.task_state)} if instance.task_state else ())
-        state.begin(instance, Move(rebuilding.FROM, TaskState.REBUILDING, over=task - NOT_FROM))
+        state.begin(instance, Move(rebuild.FROM, TaskState.REBUILDING, over=task - NOT_FROM))
 
     def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
         """Before 2.14 its clients look for a password; there is none."""
@@ -86,7 +93,7 @@ class Evacuate(ServerAction):
     def pick(self, run: Run) -> None:
         """Another host, and room on it."""
         forced = run.params["forced"]
-        moving.claim(run, moving.wanted(run.instance, run.params["host"], forced=forced), forced=forced)
+        moves.claim(run, moves.wanted(run.instance, run.params["host"], forced=forced), forced=forced)
 
     def build(self, run: Run) -> None:
         """From its disk where hosts share it, else from its image. What an earlier stay left here goes first."""
@@ -96,7 +103,7 @@ class Evacuate(ServerAction):
             if not kept:
                 driver.destroy(instance.uuid)
             run.change_params(kept=kept)
-        fetch = imagefile.source(instance.image_id, run.params["image_ticket"])
+        fetch = image_transfer.source(instance.image_id, run.params["image_ticket"])
         run.hypervisor.spawn(instance.as_guest(), fetch, on=run.params["on"])
         run.note("with the disk it had" if run.params["kept"] else "from its image")
 
@@ -104,13 +111,13 @@ class Evacuate(ServerAction):
         """It belongs to its new host; the old one owes its removal. One that was deleted meanwhile is at neither."""
         if run.step.name != "build":
             return
-        moving.arrived(run)
+        moves.arrived(run)
         if run.instance.deleted:
-            gone.leave(run.instance, run.params["destination"])
+            fenced.leave(run.instance, run.params["destination"])
             claims.release(run.instance.uuid)
             return
-        actions.follow(run.instance, run.params["source"])
-        gone.leave(run.instance, run.params["source"], run.action)
+        registry.follow(run.instance, run.params["source"])
+        fenced.leave(run.instance, run.params["source"], run.action)
         self._leave_others(run)
 
     def _leave_others(self, run: Run) -> None:
@@ -119,7 +126,7 @@ class Evacuate(ServerAction):
         for node in [allocation.node for allocation in held]:
             if node.host != run.params["destination"]:
                 claims.release(run.instance.uuid, node.hypervisor_hostname)
-                gone.leave(run.instance, node.host)
+                fenced.leave(run.instance, node.host)
 
     def complete(self, run: Run, power_state: PowerState | None) -> None:
         """Whoever took the server meanwhile has it where it is now."""
@@ -136,17 +143,17 @@ class Evacuate(ServerAction):
     def give_back(self, run: Run) -> None:
         """The room claimed at the destination."""
         with run.fenced():
-            moving.give_back(run)
+            moves.give_back(run)
 
     def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
         """As it was, on the host that is gone, with a fault: it can be evacuated again."""
-        if not rebuilding.was_taken(run):
+        if not rebuild.was_taken(run):
             state.abandon(run.instance, _way_out(run), fault_of(error), power_state)
 
 
 def _task_of(waiting: Step | None) -> TaskState | None:
     """What a server does while it waits for that step: not what an evacuation before this one does with it."""
-    action = actions.every()[waiting.action.key] if waiting is not None else None
+    action = registry.every()[waiting.action.key] if waiting is not None else None
     move = action.move_for(waiting.action.params) if action is not None and waiting is not None else None
     return move.busy if move is not None else None
 
@@ -154,13 +161,13 @@ def _task_of(waiting: Step | None) -> TaskState | None:
 def _way_out(run: Run) -> Move:
     """Then what was asked of the server before goes on, if that still waits."""
     waits = Step.objects.filter(pk=run.params["follows"], state=Step.State.QUEUED).exists()
-    return rebuilding.move(on=run.params["on"], then=TaskState(run.params["task"]) if waits else None)
+    return rebuild.move(on=run.params["on"], then=TaskState(run.params["task"]) if waits else None)
 
 
 def must_be_gone(host: str) -> None:
     """Raises BadRequest, Conflict unless somebody said that a host is off, and it is silent."""
     service = Service.objects.filter(binary=COMPUTE, host=host).first()
-    if service is None or gone.is_gone(service):
+    if service is None or fenced.is_gone(service):
         return
     if service.is_up:
         raise BadRequest(f"Compute service of {host} is still in use.")
@@ -181,4 +188,4 @@ def _must_do(instance: Instance, host: str) -> None:
         raise NotFound(f"Compute host {host} not found.")
     if host == instance.host:
         raise BadRequest("The target host can't be the same one.")
-    moving.must_be_possible(instance, host)
+    moves.must_be_possible(instance, host)

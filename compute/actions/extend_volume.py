@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compute.lifecycle import OPS, Run, ServerAction, StepSpec
+from compute.operations.action import OPS, Run, ServerAction, StepSpec
 from compute.virt.base import NotSupported
 
 

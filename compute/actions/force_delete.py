@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compute import actions, deleting, shutdown_words
-from compute.lifecycle import Answer, Asked, ServerAction
+from compute.actions.bases import delete
 from compute.models import Instance
+from compute.operations import registry
+from compute.operations.action import Answer, Asked, ServerAction
+from compute.shutdown import options
 
 
 class ForceDelete(ServerAction):
@@ -18,6 +20,6 @@ class ForceDelete(ServerAction):
 
     def submit(self, instance: Instance, asked: Asked) -> Answer:
         """The delete itself carries it out."""
-        with deleting.uncounted(instance.uuid):
-            actions.named("Delete").submit(instance, replace(asked, body=shutdown_words.AT_ONCE))
+        with delete.uncounted(instance.uuid):
+            registry.named("Delete").submit(instance, replace(asked, body=options.AT_ONCE))
         return Answer(202)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from compute.lifecycle import Asked, ServerAction
-from compute.microversion import Version
+from compute.contract.microversion import Version
 from compute.models import Instance
+from compute.operations.action import Asked, ServerAction
 
 _REASON = {
     "type": ["object", "null"],

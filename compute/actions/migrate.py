@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from cloud.errors import BadRequest
-from compute import moving, moving_cold, policy, shutdown_words
-from compute.lifecycle import Asked
-from compute.microversion import Version
+from compute.contract import policy
+from compute.contract.microversion import Version
+from compute.contract.validation import NAME
+from compute.migration import cold, moves
 from compute.models import Instance
-from compute.schema import NAME
+from compute.operations.action import Asked
+from compute.shutdown import options
 
 RULE = "os_compute_api:os-migrate-server:migrate"
 HOST = {"anyOf": [{"type": "null"}, NAME]}
 
 
-class Migrate(moving_cold.ColdMove):
+class Migrate(cold.ColdMove):
     """Active or stopped -> resized, in the same size, until that is confirmed or reverted."""
 
     key = name = "migrate"
@@ -24,8 +26,8 @@ class Migrate(moving_cold.ColdMove):
     def schema(self, version: Version) -> dict[str, Any]:
         """A host can be named since 2.56."""
         if version < (2, 56):
-            return shutdown_words.with_them()
-        return shutdown_words.with_them(
+            return options.with_them()
+        return options.with_them(
             {"type": ["object", "null"], "properties": {"host": HOST}, "additionalProperties": False}
         )
 
@@ -33,10 +35,10 @@ class Migrate(moving_cold.ColdMove):
         """What is wrong with a host of the caller's own choice is said at once."""
         named = asked.body if asked.microversion >= (2, 56) and isinstance(asked.body, dict) else {}
         host = named.get("host") or ""
-        moving.must_support(instance)
+        moves.must_support(instance)
         if host:
             policy.check(asked.caller, f"{RULE}:host")
             if host == instance.host:
                 raise BadRequest("Cannot migrate to the host where the server exists.")
-            moving.must_be_possible(instance, host)
-        return moving_cold.begun_at(instance, host) | shutdown_words.asked(asked.body)
+            moves.must_be_possible(instance, host)
+        return cold.begun_at(instance, host) | options.asked(asked.body)

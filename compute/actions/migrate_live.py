@@ -9,18 +9,22 @@ from typing import Any
 from django.utils import timezone
 
 from cloud.errors import BadRequest
-from compute import actions, bare_metal, claims, journal, moving, policy, running, schema, state
+from compute import state
+from compute.contract import bare_metal, policy, validation
+from compute.contract.microversion import Version
 from compute.errors import NoValidHost, StateConflict
-from compute.lifecycle import OPS, Asked, On, OnDrain, Run, ServerAction, StepSpec, fault_of
-from compute.microversion import Version
+from compute.migration import moves
 from compute.models import Instance, InstanceAction, Step
+from compute.operations import journal, registry, runner
+from compute.operations.action import OPS, Asked, On, OnDrain, Run, ServerAction, StepSpec, fault_of
+from compute.placement import claims
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import MigrationAborted, PowerState
 
 RULE = "os_compute_api:os-migrate-server:migrate_live"
 MOVE = Move(frozenset({VmState.ACTIVE, VmState.PAUSED}), TaskState.MIGRATING)
 HOST = {"type": ["string", "null"], "minLength": 1, "maxLength": 255, "pattern": r"^[a-zA-Z0-9-._]*\Z"}
-TRUTHS: Any = schema.BOOLEAN["enum"]
+TRUTHS: Any = validation.BOOLEAN["enum"]
 AUTO = {"enum": [*TRUTHS, "auto"]}
 SECONDS_PER_GIB = 800.0  # Nova's live_migration_completion_timeout; then it is aborted
 
@@ -46,37 +50,37 @@ class MigrateLive(ServerAction):
 
     def schema(self, version: Version) -> dict[str, Any]:
         """disk_over_commit went in 2.25, when `auto` came; force is of 2.30 to 2.67."""
-        fields: dict[str, Any] = {"host": HOST, "block_migration": schema.BOOLEAN}
+        fields: dict[str, Any] = {"host": HOST, "block_migration": validation.BOOLEAN}
         if version < (2, 25):
-            fields["disk_over_commit"] = schema.BOOLEAN
+            fields["disk_over_commit"] = validation.BOOLEAN
         else:
             fields["block_migration"] = AUTO
         required = list(fields)
         if (2, 30) <= version < (2, 68):
-            fields["force"] = schema.BOOLEAN
+            fields["force"] = validation.BOOLEAN
         return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
 
     def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
         """What is wrong from the start is said at once."""
         host, version = asked.body["host"] or "", asked.microversion
-        forced = bool(host) and (version < (2, 30) or schema.is_true(asked.body.get("force", False)))
+        forced = bool(host) and (version < (2, 30) or validation.is_true(asked.body.get("force", False)))
         if host:
             policy.check(asked.caller, f"{RULE}:host")
-        moving.must_support(instance)
-        if not moving.is_up(instance.host):
+        moves.must_support(instance)
+        if not moves.is_up(instance.host):
             raise BadRequest(f"Compute service of {instance.host} is unavailable at this time.")
-        moving.must_take_part(instance.host, leaving=True)
+        moves.must_take_part(instance.host, leaving=True)
         if host:
-            moving.must_be_possible(instance, host)
+            moves.must_be_possible(instance, host)
         if version < (2, 34):  # before that its clients wait for the answer of the scheduler
             self._must_find_a_host(instance, host, forced=forced)
         block = asked.body["block_migration"]
-        copies = None if block == "auto" else schema.is_true(block)
-        return {**moving.begun_at(instance), "host": host, "forced": forced, "copies_disk": copies}
+        copies = None if block == "auto" else validation.is_true(block)
+        return {**moves.begun_at(instance), "host": host, "forced": forced, "copies_disk": copies}
 
     def _must_find_a_host(self, instance: Instance, host: str, *, forced: bool) -> None:
         try:
-            moving.possible(instance, moving.wanted(instance, host, forced=forced), forced=forced)
+            moves.possible(instance, moves.wanted(instance, host, forced=forced), forced=forced)
         except NoValidHost as none:
             raise BadRequest(str(none)) from none
 
@@ -86,17 +90,17 @@ class MigrateLive(ServerAction):
         """A host, and room on it."""
         _must_be_wanted(run)
         forced = run.params["forced"]
-        moving.claim(run, moving.wanted(run.instance, run.params["host"], forced=forced), forced=forced)
+        moves.claim(run, moves.wanted(run.instance, run.params["host"], forced=forced), forced=forced)
 
     def check_destination(self, run: Run) -> None:
         """Can it take the guest? Nothing has happened yet."""
         _must_be_wanted(run)
-        moving.must_go_on(run)
+        moves.must_go_on(run)
 
     def check_source(self, run: Run) -> None:
         """Is the guest here, and fit to move?"""
         _must_be_wanted(run)
-        moving.must_go_on(run)
+        moves.must_go_on(run)
         if run.hypervisor.power_state(run.instance.uuid) not in (PowerState.RUNNING, PowerState.PAUSED):
             raise MigrationAborted("the guest does not run")
 
@@ -113,7 +117,7 @@ class MigrateLive(ServerAction):
         """As long as it takes, with an eye on who wants it to stop. Gone already is success."""
         seconds = SECONDS_PER_GIB * max(2.0, run.instance.memory_mb / 1024)
         deadline = run.deadline(seconds)
-        watch = moving.watching(run, MOVE, deadline=deadline)
+        watch = moves.watching(run, MOVE, deadline=deadline)
         if run.hypervisor.power_state(run.instance.uuid) in (PowerState.SHUTDOWN, PowerState.CRASHED):
             raise MigrationAborted("the guest does not run any more")
         try:
@@ -133,7 +137,7 @@ class MigrateLive(ServerAction):
 
     def clean_up_source(self, run: Run) -> None:
         """Nothing is left where it was; a guest that came back meanwhile is left alone."""
-        moving.forget(run, run.params["source"])
+        moves.forget(run, run.params["source"])
 
     def record_step(self, run: Run, power_state: PowerState | None) -> None:
         """With its arrival a server belongs to its new host, and is free for the next request."""
@@ -144,9 +148,9 @@ class MigrateLive(ServerAction):
             state.finish(run.instance, MOVE, power_state)
 
     def _belongs_to_destination(self, run: Run) -> None:
-        moving.arrived(run)
+        moves.arrived(run)
         claims.release(run.instance.uuid, run.params["source_node"])
-        actions.follow(run.instance, run.params["source"])
+        registry.follow(run.instance, run.params["source"])
 
     def insists_on(self, name: str) -> bool:
         """A guest that cannot settle is said to be lost at once."""
@@ -169,7 +173,7 @@ class MigrateLive(ServerAction):
     def give_back(self, run: Run) -> None:
         """The room claimed at the destination."""
         with run.fenced():
-            moving.give_back(run)
+            moves.give_back(run)
 
     def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
         """As it was, where it was. One that was aborted has no fault; one lost on its way is in ERROR."""
@@ -189,7 +193,7 @@ class MigrateLive(ServerAction):
         """End it early. What nobody has begun ends here; what runs reads the flag, draining or not."""
         journal.change_params(row, abort=True)
         for step in row.steps.select_related("action").filter(state=Step.State.QUEUED):
-            running.call_off(self, step, "the migration was aborted")
+            runner.call_off(self, step, "the migration was aborted")
 
     def force(self, row: InstanceAction) -> None:
         """Have the guest leave now, whatever it costs it."""

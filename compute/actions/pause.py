@@ -1,7 +1,7 @@
 """Freeze a server's CPUs; its memory stays on the host."""
 
-from compute import bare_metal
-from compute.lifecycle import Run, ServerAction, StepSpec
+from compute.contract import bare_metal
+from compute.operations.action import Run, ServerAction, StepSpec
 from compute.state import Move, TaskState, VmState
 
 

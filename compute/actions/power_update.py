@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from cloud import log
-from compute import grace, journal, state
-from compute.lifecycle import OPS, REQUESTS, Run, ServerAction, StepSpec
+from compute import state
 from compute.models import Instance, InstanceAction, Service, Step
 from compute.models.host import COMPUTE
+from compute.operations import journal
+from compute.operations.action import OPS, REQUESTS, Run, ServerAction, StepSpec
+from compute.shutdown import grace
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import NotSupported, PowerState, VirtError
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from compute import actions, grace, state
-from compute.lifecycle import Asked, Run, ServerAction, StepSpec
+from compute import state
 from compute.models import Instance
+from compute.operations import registry
+from compute.operations.action import Asked, Run, ServerAction, StepSpec
+from compute.shutdown import grace
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 
@@ -46,7 +48,7 @@ class Reboot(ServerAction):
         """HARD preempts whatever it may; what was preempted and nobody began is cancelled."""
         super().begin(instance, asked, params)
         if params["hard"]:
-            actions.cancel_open(instance, "preempted by a hard reboot")
+            registry.cancel_open(instance, "preempted by a hard reboot")
 
     def reboot(self, run: Run) -> None:
         """A soft one waits for the guest and falls back to hard, and says so.

@@ -9,32 +9,37 @@ from django.utils import timezone
 from cells.models import RequestSpec
 from cloud.errors import BadRequest, Conflict
 from cloud.images import tickets
-from compute import choices, claims, grace, imagefile, metadata_words, quota, rebuilding, schema, state
-from compute.lifecycle import OPS, Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
-from compute.microversion import Version
+from compute import metadata_words, state
+from compute.actions.bases import rebuild
+from compute.contract import validation
+from compute.contract.microversion import Version
+from compute.contract.validation import NAME
 from compute.models import ComputeNode, Instance
-from compute.schema import NAME
+from compute.operations.action import OPS, Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
+from compute.placement import claims, quota
+from compute.servers import image_transfer, references
+from compute.shutdown import grace
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 
 TEXT = {"type": "string"}
 ALWAYS: dict[str, Any] = {
     "name": NAME,
-    "imageRef": schema.UUID,
+    "imageRef": validation.UUID,
     "adminPass": TEXT,
     "metadata": metadata_words.METADATA,
-    "preserve_ephemeral": schema.BOOLEAN,
+    "preserve_ephemeral": validation.BOOLEAN,
     "OS-DCF:diskConfig": {"type": "string", "enum": ["AUTO", "MANUAL"]},
-    "accessIPv4": schema.IPV4,
-    "accessIPv6": schema.IPV6,
+    "accessIPv4": validation.IPV4,
+    "accessIPv6": validation.IPV6,
 }
 SINCE: list[tuple[Version, dict[str, Any]]] = [
     ((2, 19), {"description": {"type": ["string", "null"], "maxLength": 255}}),
     ((2, 54), {"key_name": {"type": ["string", "null"], "minLength": 1, "maxLength": 255}}),
     ((2, 57), {"user_data": {"type": ["string", "null"], "maxLength": 65535}}),
     ((2, 63), {"trusted_image_certificates": {"type": ["array", "null"], "maxItems": 50, "items": TEXT}}),
-    ((2, 90), {"hostname": schema.HOSTNAME}),
-    ((2, 94), {"hostname": schema.FQDN}),
+    ((2, 90), {"hostname": validation.HOSTNAME}),
+    ((2, 94), {"hostname": validation.FQDN}),
 ]
 # in the body -> column of the server
 PLAIN = {
@@ -49,7 +54,7 @@ class Rebuild(ServerAction):
     key = name = "rebuild"
     policy = "os_compute_api:servers:rebuild"
     builds = True
-    move = Move(rebuilding.FROM, TaskState.REBUILDING, VmState.ACTIVE, failed=VmState.ERROR)
+    move = Move(rebuild.FROM, TaskState.REBUILDING, VmState.ACTIVE, failed=VmState.ERROR)
     steps = (
         StepSpec("note_image", "rebuild_server", On.CONDUCTOR, undo="note_image_again"),
         StepSpec("power_off", "compute_stop_instance"),
@@ -73,23 +78,23 @@ class Rebuild(ServerAction):
         """The image, and what the server's row will be. Raises BadRequest, Forbidden."""
         body = asked.body
         _refuse_what_we_cannot(body)
-        image = choices.image(body["imageRef"], asked.caller, missing="Cannot find image for rebuild")
-        choices.must_fit(image, instance.memory_mb, instance.disk_gb)
+        image = references.image(body["imageRef"], asked.caller, missing="Cannot find image for rebuild")
+        references.must_fit(image, instance.memory_mb, instance.disk_gb)
         quota.check_metadata(instance.project_id, body.get("metadata") or {})
         new = {PLAIN[name]: value for name, value in body.items() if name in PLAIN}
         if "accessIPv6" in body:
-            new["access_ip_v6"] = schema.short_ipv6(body["accessIPv6"])
+            new["access_ip_v6"] = validation.short_ipv6(body["accessIPv6"])
         if "user_data" in body:
-            new["user_data"] = choices.user_data(body["user_data"] or "")
+            new["user_data"] = references.user_data(body["user_data"] or "")
         if "key_name" in body:
             name = body["key_name"]
-            new |= choices.key(name, asked.caller) if name else {"key_name": None, "key_data": ""}
-        new |= {"image_id": image.id, "image": choices.image_facts(image)}
+            new |= references.key(name, asked.caller) if name else {"key_name": None, "key_data": ""}
+        new |= {"image_id": image.id, "image": references.image_facts(image)}
         return {"was": instance.vm_state, "new": new, "image_ticket": tickets.issue(image.id, "read")}
 
     def move_for(self, params: dict[str, Any]) -> Move:
         """A stopped server stays so."""
-        return rebuilding.move(on=params.get("was") != VmState.STOPPED, failed=VmState.ERROR)
+        return rebuild.move(on=params.get("was") != VmState.STOPPED, failed=VmState.ERROR)
 
     def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
         """One that was never built holds nothing of its host. Raises Conflict when there is no room any more."""
@@ -125,7 +130,7 @@ class Rebuild(ServerAction):
 
     def build(self, run: Run) -> None:
         """Built already is success."""
-        fetch = imagefile.source(run.instance.image_id, run.params["image_ticket"])
+        fetch = image_transfer.source(run.instance.image_id, run.params["image_ticket"])
         on = self.move_for(run.params).done == VmState.ACTIVE
         run.hypervisor.spawn(run.instance.as_guest(), fetch, on=on)
 
@@ -141,10 +146,10 @@ class Rebuild(ServerAction):
 
     def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
         """ERROR, unless its disk was not touched: then it is what it was."""
-        if rebuilding.was_taken(run):
+        if rebuild.was_taken(run):
             return
         touched = run.action.steps.filter(name="tear_down", attempts__gt=0).exists()
-        move = rebuilding.move(on=True, failed=VmState.ERROR if touched else None)
+        move = rebuild.move(on=True, failed=VmState.ERROR if touched else None)
         state.abandon(run.instance, move, fault_of(error), power_state)
         if run.instance.launched_at is None:
             claims.release(run.instance.uuid)
@@ -156,5 +161,5 @@ def _refuse_what_we_cannot(body: dict[str, Any]) -> None:
         raise BadRequest("File injection is not offered by this cloud.")
     if body.get("trusted_image_certificates"):
         raise BadRequest("Image signature certificate validation is not offered by this cloud.")
-    if schema.is_true(body.get("preserve_ephemeral", False)):
+    if validation.is_true(body.get("preserve_ephemeral", False)):
         raise BadRequest("This cloud has no ephemeral disks to preserve.")

@@ -7,10 +7,11 @@ import string
 from typing import Any
 
 from cloud.images import tickets
-from compute import choices, imagefile, off_meanwhile, shutdown_words
-from compute.lifecycle import OPS, Answer, Asked, Run, ServerAction, StepSpec
+from compute.contract.validation import UUID
 from compute.models import Instance
-from compute.schema import UUID
+from compute.operations.action import OPS, Answer, Asked, Run, ServerAction, StepSpec
+from compute.servers import image_transfer, references
+from compute.shutdown import options, temporary_power_off
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import Image
 
@@ -23,7 +24,7 @@ class Rescue(ServerAction):
 
     key = name = "rescue"
     policy = "os_compute_api:os-rescue"
-    body = shutdown_words.with_them({
+    body = options.with_them({
         "type": ["object", "null"],
         "properties": {"adminPass": {"type": "string"}, "rescue_image_ref": UUID},
         "additionalProperties": False,
@@ -40,10 +41,10 @@ class Rescue(ServerAction):
         named = (asked.body or {}).get("rescue_image_ref")
         if named:
             unusable = f"Requested rescue image '{named}' is not supported"
-            chosen = choices.image(named, asked.caller, missing=unusable)
-            image_id, facts = chosen.id, choices.image_facts(chosen)
+            chosen = references.image(named, asked.caller, missing=unusable)
+            image_id, facts = chosen.id, references.image_facts(chosen)
         ticket = tickets.issue(image_id, "read")
-        return {"image_id": image_id, "image": facts, "image_ticket": ticket, **shutdown_words.asked(asked.body)}
+        return {"image_id": image_id, "image": facts, "image_ticket": ticket, **options.asked(asked.body)}
 
     def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
         """The password is made or repeated here, and kept nowhere: no guest is told it."""
@@ -52,7 +53,7 @@ class Rescue(ServerAction):
 
     def power_off(self, run: Run) -> None:
         """With grace."""
-        off_meanwhile.turn_off(run)
+        temporary_power_off.turn_off(run)
 
     def rescue(self, run: Run) -> None:
         """In rescue already is success."""
@@ -61,7 +62,7 @@ class Rescue(ServerAction):
             params["image_id"], facts.get("disk_format", "raw"), facts.get("size") or 0, facts.get("checksum") or "",
             facts.get("virtual_size") or 0, facts.get("properties", {}),
         )  # fmt: skip
-        fetch = imagefile.source(image.id, params["image_ticket"])
+        fetch = image_transfer.source(image.id, params["image_ticket"])
         run.hypervisor.rescue(run.instance.as_guest(), image, fetch)
 
     def unrescue(self, run: Run) -> None:
@@ -71,4 +72,4 @@ class Rescue(ServerAction):
 
     def power_on_again(self, run: Run) -> None:
         """It did not get into rescue."""
-        off_meanwhile.turn_on_again(run)
+        temporary_power_off.turn_on_again(run)

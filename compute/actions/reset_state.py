@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from cloud.errors import Conflict
-from compute import actions, state
-from compute.lifecycle import Asked, ServerAction
+from compute import state
 from compute.models import Instance
+from compute.operations import registry
+from compute.operations.action import Asked, ServerAction
 from compute.state import VmState
 
 
@@ -30,4 +31,4 @@ class ResetState(ServerAction):
         if wanted is VmState.ACTIVE and not instance.host:
             raise Conflict(f"Instance {instance.uuid} has no host, so it cannot be active. Delete it instead.")
         state.reset(instance, wanted)
-        actions.cancel_open(instance, f"an operator reset the state to {wanted}")
+        registry.cancel_open(instance, f"an operator reset the state to {wanted}")

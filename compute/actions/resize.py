@@ -5,18 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from cloud.errors import BadRequest
-from compute import bare_metal, flavors, moving, moving_cold, quota, shutdown_words
+from compute.contract import bare_metal
+from compute.contract.microversion import Version
 from compute.errors import FlavorNotFound
-from compute.lifecycle import Asked
-from compute.microversion import Version
+from compute.migration import cold, moves
 from compute.models import Flavor, Instance
+from compute.operations.action import Asked
+from compute.placement import quota
+from compute.servers import flavors
+from compute.shutdown import options
 
 FLAVOR = {"type": ["string", "integer"], "minLength": 1}
 DISK_CONFIG, DISK_COLUMN = "OS-DCF:diskConfig", "disk_config"
 TWICE = {"not": {"required": ["flavorRef"]}, "errorMessage": "flavor_id is another name of flavorRef: say one of them."}
 
 
-class Resize(moving_cold.ColdMove):
+class Resize(cold.ColdMove):
     """Active or stopped -> resized, with the new flavor, until that is confirmed or reverted."""
 
     key = name = "resize"
@@ -25,7 +29,7 @@ class Resize(moving_cold.ColdMove):
     def schema(self, version: Version) -> dict[str, Any]:
         """`flavor_id` is what the spec of the grace period calls it."""
         disk_config = {"type": "string", "enum": ["AUTO", "MANUAL"]}
-        return shutdown_words.with_them({
+        return options.with_them({
             "type": "object",
             "properties": {"flavorRef": FLAVOR, "flavor_id": FLAVOR, DISK_CONFIG: disk_config},
             "if": {"required": ["flavor_id"]}, "then": TWICE, "else": {"required": ["flavorRef"]},
@@ -36,7 +40,7 @@ class Resize(moving_cold.ColdMove):
         """What is wrong with the flavor is said at once."""
         body = asked.body
         flavor = _flavor(str(body["flavor_id"] if "flavor_id" in body else body["flavorRef"]), instance, asked)
-        moving.must_support(instance)
+        moves.must_support(instance)
         if bare_metal.is_asked(flavor.snapshot()):
             raise BadRequest(f"Flavor {flavor.flavor_id} is of bare metal: no virtual machine can become one.")
         new = {
@@ -44,10 +48,10 @@ class Resize(moving_cold.ColdMove):
             "flavor_id": flavor.flavor_id, "flavor": flavor.snapshot(),
         }  # fmt: skip
         quota.must_fit(instance.project_id, instance.uuid, flavor.vcpus, flavor.memory_mb)
-        begun = moving_cold.begun_at(instance, new=new, flavor=flavor)
+        begun = cold.begun_at(instance, new=new, flavor=flavor)
         if DISK_CONFIG in body:
             begun["old"][DISK_COLUMN], begun["new"][DISK_COLUMN] = instance.disk_config, body[DISK_CONFIG]
-        return begun | shutdown_words.asked(body)
+        return begun | options.asked(body)
 
 
 def _flavor(flavor_id: str, instance: Instance, asked: Asked) -> Flavor:

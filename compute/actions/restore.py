@@ -7,9 +7,12 @@ from typing import Any
 from django.db import transaction
 
 from cells.models import InstanceMapping
-from compute import deleting, moving_cold, quota, state
-from compute.lifecycle import OPS, Asked, On, Run, ServerAction, StepSpec
+from compute import state
+from compute.actions.bases import delete
+from compute.migration import cold
 from compute.models import Instance, InstanceAction
+from compute.operations.action import OPS, Asked, On, Run, ServerAction, StepSpec
+from compute.placement import quota
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 
@@ -44,7 +47,7 @@ class Restore(ServerAction):
     def count(self, run: Run) -> None:
         """On a conductor, which may touch the global side. Raises QuotaExceeded."""
         with run.fenced(), transaction.atomic(using="default"):
-            quota.count_again(run.instance.project_id, run.instance.uuid, moving_cold.columns(run.instance))
+            quota.count_again(run.instance.project_id, run.instance.uuid, cold.columns(run.instance))
 
     def power_on(self, run: Run) -> None:
         """Running already is success."""
@@ -61,5 +64,5 @@ class Restore(ServerAction):
         """It stays soft-deleted, or was deleted meanwhile. One that an operator took out of it counts."""
         with run.fenced():
             run.instance.refresh_from_db()
-            if deleting.is_ended(run.instance):
+            if delete.is_ended(run.instance):
                 InstanceMapping.objects.filter(pk=run.instance.uuid).update(queued_for_delete=True)

@@ -1,6 +1,6 @@
 """Bring a suspended server back from its saved memory."""
 
-from compute.lifecycle import Run, ServerAction, StepSpec
+from compute.operations.action import Run, ServerAction, StepSpec
 from compute.state import Move, TaskState, VmState
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from compute import actions, claims, grace, moving, moving_cold, state
-from compute.lifecycle import OPS, Asked, On, Run, ServerAction, StepSpec
+from compute import state
+from compute.migration import cold, moves
 from compute.models import Instance
+from compute.operations import registry
+from compute.operations.action import OPS, Asked, On, Run, ServerAction, StepSpec
+from compute.placement import claims
+from compute.shutdown import grace
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState, VirtError
 
@@ -26,7 +30,7 @@ class RevertResize(ServerAction):
 
     def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
         """Of which move."""
-        return moving_cold.word_for(instance) if instance.vm_state == VmState.RESIZED else {}
+        return cold.word_for(instance) if instance.vm_state == VmState.RESIZED else {}
 
     def power_off(self, run: Run) -> None:
         """With grace. It stays here until it lives at its source again."""
@@ -41,7 +45,7 @@ class RevertResize(ServerAction):
         """As it was when it left, and on if it was on."""
         if run.instance.deleted:
             return
-        guest = moving_cold.resized(run.instance, run.params["old"]).as_guest()
+        guest = cold.resized(run.instance, run.params["old"]).as_guest()
         run.hypervisor.take_back(guest)
         if run.params["was"] != VmState.ACTIVE:
             return
@@ -55,11 +59,11 @@ class RevertResize(ServerAction):
     def leave_again(self, run: Run) -> None:
         """Somebody took the server when it was back and that was not on record: it lives where the record says."""
         if run.hypervisor.power_state(run.instance.uuid) != PowerState.NOSTATE:
-            moving.end_at(run, run.params["source"])
+            moves.end_at(run, run.params["source"])
 
     def forget_destination(self, run: Run) -> None:
         """Nothing of it is left there."""
-        moving.end_at(run, run.params["destination"])
+        moves.end_at(run, run.params["destination"])
 
     def after_failure(self, run: Run, error: BaseException) -> StepSpec | None:
         """What the destination does not let go of is not what the project has."""
@@ -67,7 +71,7 @@ class RevertResize(ServerAction):
 
     def count(self, run: Run) -> None:
         """On a conductor, which may touch the global side: the project has the old size."""
-        moving_cold.count(run, without=run.params["move"])
+        cold.count(run, without=run.params["move"])
 
     def record_step(self, run: Run, power_state: PowerState | None) -> None:
         """With its return it belongs to its old host, and is free for the next request."""
@@ -78,8 +82,8 @@ class RevertResize(ServerAction):
         where = {"host": params["source"], "node": params["source_node"], "availability_zone": zone}
         state.moved(run.instance, **where, **params["old"])
         claims.release(run.instance.uuid, params["destination_node"])
-        actions.follow(run.instance, params["destination"])
-        moving_cold.ended(run, "reverted", power_state)
+        registry.follow(run.instance, params["destination"])
+        cold.ended(run, "reverted", power_state)
 
     def complete(self, run: Run, power_state: PowerState | None) -> None:
         """All is recorded."""

@@ -9,9 +9,13 @@ from django.conf import settings
 from cells import database_clock
 from cloud.images import tickets
 from cloud.images.models import new_id
-from compute import bare_metal, imagefile, off_meanwhile, shelving, shutdown_words, state
-from compute.lifecycle import OPS, Asked, On, Run, StepSpec
+from compute import state
+from compute.actions.bases import shelve
+from compute.contract import bare_metal
 from compute.models import Instance
+from compute.operations.action import OPS, Asked, On, Run, StepSpec
+from compute.servers import image_transfer
+from compute.shutdown import options, temporary_power_off
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 
@@ -21,7 +25,7 @@ OFFLOAD = Move(FROM, TaskState.SHELVING, VmState.SHELVED_OFFLOADED)
 MEMORY = frozenset({PowerState.PAUSED, PowerState.SUSPENDED})  # it would be lost
 
 
-class Shelve(shelving.Offloads):
+class Shelve(shelve.Offloads):
     """Active, stopped, paused or suspended -> shelved, or shelved and offloaded at once.
 
     A snapshot that fails leaves the server as it was: on again if it was on. One that is paused or suspended is
@@ -31,7 +35,7 @@ class Shelve(shelving.Offloads):
     key = name = "shelve"
     policy = "os_compute_api:os-shelve:shelve"
     not_of_machines = bare_metal.CANNOT_COPY
-    body = shutdown_words.with_them()
+    body = options.with_them()
     steps = (
         StepSpec("register", "conductor_shelve_image", On.CONDUCTOR, undo="drop_image"),
         StepSpec("power_off", "compute_shelve_power_off", undo="power_on_again"),
@@ -43,7 +47,7 @@ class Shelve(shelving.Offloads):
         """Which image it will be."""
         image_id = new_id()
         known = {"image_id": image_id, "image_ticket": tickets.issue(image_id, "write")}
-        return known | {"offload": settings.SHELVED_OFFLOAD_TIME == 0} | shutdown_words.asked(asked.body)
+        return known | {"offload": settings.SHELVED_OFFLOAD_TIME == 0} | options.asked(asked.body)
 
     def move_for(self, params: dict[str, Any]) -> Move:
         """By what the operator wants of shelved servers."""
@@ -52,21 +56,21 @@ class Shelve(shelving.Offloads):
     def register(self, run: Run) -> None:
         """Here and not in the API: whoever dies before it has left nothing."""
         with run.fenced():
-            shelving.make_image(run.instance, run.params["image_id"])
+            shelve.make_image(run.instance, run.params["image_id"])
 
     def power_off(self, run: Run) -> None:
         """With grace."""
         if run.hypervisor.power_state(run.instance.uuid) in MEMORY:
             run.note("keeps its memory until its disk is safe")
         else:
-            off_meanwhile.turn_off(run)
+            temporary_power_off.turn_off(run)
 
     def snapshot(self, run: Run) -> None:
         """An image that is there already is success. Then nothing of the guest runs any more."""
         image_id, uuid = run.params["image_id"], run.instance.uuid
-        with imagefile.scratch(image_id) as path:
+        with image_transfer.scratch(image_id) as path:
             run.hypervisor.snapshot(uuid, path)
-            imagefile.upload(image_id, run.params["image_ticket"], path)
+            image_transfer.upload(image_id, run.params["image_ticket"], path)
         run.hypervisor.power_off(uuid)
 
     def record_step(self, run: Run, power_state: PowerState | None) -> None:
@@ -77,7 +81,7 @@ class Shelve(shelving.Offloads):
                 run.instance, self.move_for(run.params), power_state=PowerState.SHUTDOWN,
                 shelved_image_id=run.params["image_id"], shelved_at=database_clock.now(),
             )  # fmt: skip
-        elif run.step.name == "drop_image" and not shelving.is_offloading(run):
+        elif run.step.name == "drop_image" and not shelve.is_offloading(run):
             state.moved(run.instance, shelved_image_id="", shelved_at=None)
 
     def next_step(self, done: str, run: Run) -> StepSpec | None:
@@ -86,18 +90,18 @@ class Shelve(shelving.Offloads):
 
     def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
         """As it was; shelved, when the host does not let go of it."""
-        if shelving.is_offloading(run):
+        if shelve.is_offloading(run):
             state.finish(run.instance, KEEP)
         else:
             super().abandon(run, error, power_state)
 
     def power_on_again(self, run: Run) -> None:
         """It is not on the shelf."""
-        if not shelving.is_offloading(run):
-            off_meanwhile.turn_on_again(run)
+        if not shelve.is_offloading(run):
+            temporary_power_off.turn_on_again(run)
 
     def drop_image(self, run: Run) -> None:
         """On a conductor: nobody needs it."""
-        if not shelving.is_offloading(run):
+        if not shelve.is_offloading(run):
             with run.fenced():
-                shelving.drop_image(run.params["image_id"])
+                shelve.drop_image(run.params["image_id"])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from compute import gone, journal, shelving, state
-from compute.lifecycle import Asked, StepSpec
+from compute import state
+from compute.actions.bases import shelve
+from compute.hosts import fenced
 from compute.models import Instance, InstanceAction
+from compute.operations import journal
+from compute.operations.action import Asked, StepSpec
 from compute.state import Move, TaskState, VmState
 
 
-class ShelveOffload(shelving.Offloads):
+class ShelveOffload(shelve.Offloads):
     """Shelved -> shelved and offloaded. Also in the conductor's own time, and then with nobody's name."""
 
     key = name = "shelveOffload"
@@ -21,15 +24,15 @@ class ShelveOffload(shelving.Offloads):
     def record(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> InstanceAction:
         """Journal it; or do it here, when its host is gone: nothing is needed of it, for there is the image."""
         host = instance.host
-        if host not in gone.hosts():
+        if host not in fenced.hosts():
             return super().record(instance, asked, params)
         action = journal.open_action(
             instance, name=self.name, key="ShelveOffload", request_id=asked.request_id,
             user_id=asked.caller.user_id, project_id=asked.caller.project_id, params=params,
         )  # fmt: skip
-        shelving.leave_host(instance)
+        shelve.leave_host(instance)
         state.finish(instance, self.move)
-        gone.leave(instance, host)
+        fenced.leave(instance, host)
         then = f"{host}, which is gone, removes what it has when it is back"
         journal.close_action(action, outcome=f"offloaded; {then}")
         return action

@@ -5,27 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 from cells import database_clock
-from compute import deleting, grace, moving_cold, state
-from compute.lifecycle import Run, StepSpec
+from compute import state
+from compute.actions.bases import delete
+from compute.migration import cold
 from compute.models import Instance
+from compute.operations.action import Run, StepSpec
+from compute.shutdown import grace
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 
 
-class SoftDelete(deleting.Ending):
+class SoftDelete(delete.Ending):
     """Anything living -> soft-deleted: off, and kept. Preempts what runs; asked for again the time begins anew."""
 
     move = Move(
-        state.LIVING, TaskState.SOFT_DELETING, VmState.SOFT_DELETED, over=frozenset(TaskState) - deleting.GOING,
+        state.LIVING, TaskState.SOFT_DELETING, VmState.SOFT_DELETED, over=frozenset(TaskState) - delete.GOING,
     )  # fmt: skip
-    steps = (StepSpec("power_off", "compute_soft_delete_instance", no_return=True), deleting.FORGET_SOURCE)
+    steps = (StepSpec("power_off", "compute_soft_delete_instance", no_return=True), delete.FORGET_SOURCE)
 
     def known_of(self, instance: Instance) -> dict[str, Any]:
         """Also what it was, for who restores it."""
         known, was = super().known_of(instance), instance.vm_state
         if was == VmState.SOFT_DELETED:
             return known
-        waits = moving_cold.last(instance) if was == VmState.RESIZED else None
+        waits = cold.last(instance) if was == VmState.RESIZED else None
         return known | {"was": waits.params["was"] if waits is not None else was}
 
     def power_off(self, run: Run) -> None:

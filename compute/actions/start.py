@@ -1,6 +1,6 @@
 """Power a server on."""
 
-from compute.lifecycle import Run, ServerAction, StepSpec
+from compute.operations.action import Run, ServerAction, StepSpec
 from compute.state import Move, TaskState, VmState
 
 

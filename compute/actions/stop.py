@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from compute import actions, grace, shutdown_words
-from compute.lifecycle import Asked, Run, ServerAction, StepSpec
 from compute.models import Instance
+from compute.operations import registry
+from compute.operations.action import Asked, Run, ServerAction, StepSpec
+from compute.shutdown import grace, options
 from compute.state import Move, TaskState, VmState
 
 FROM = frozenset({VmState.ACTIVE, VmState.ERROR})
@@ -19,13 +20,13 @@ class Stop(ServerAction):
 
     key, name = "os-stop", "stop"
     policy = "os_compute_api:servers:stop"
-    body = shutdown_words.with_them()
+    body = options.with_them()
     move = SOFT
     steps = (StepSpec("power_off", "compute_stop_instance"),)
 
     def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
         """How long the guest has, if the request says so."""
-        return shutdown_words.asked(asked.body)
+        return options.asked(asked.body)
 
     def move_for(self, params: dict[str, Any]) -> Move:
         """By what was asked."""
@@ -35,7 +36,7 @@ class Stop(ServerAction):
         """A stop that is preempted and that nobody began is cancelled; one that waits hears how it ended."""
         super().begin(instance, asked, params)
         if self.move_for(params) is HARD:
-            actions.cancel_open(instance, "preempted by a hard stop")
+            registry.cancel_open(instance, "preempted by a hard stop")
 
     def power_off(self, run: Run) -> None:
         """Run again after a restart, the guest gets what is left of its time and no more."""

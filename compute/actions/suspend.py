@@ -1,7 +1,7 @@
 """Save a server's memory to disk and switch it off."""
 
-from compute import bare_metal
-from compute.lifecycle import Run, ServerAction, StepSpec
+from compute.contract import bare_metal
+from compute.operations.action import Run, ServerAction, StepSpec
 from compute.state import Move, TaskState, VmState
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from compute import policy
-from compute.lifecycle import Asked, ServerAction
+from compute.contract import policy
 from compute.models import Instance
+from compute.operations.action import Asked, ServerAction
 
 
 class Unlock(ServerAction):

@@ -1,6 +1,6 @@
 """Let a paused server go on."""
 
-from compute.lifecycle import Run, ServerAction, StepSpec
+from compute.operations.action import Run, ServerAction, StepSpec
 from compute.state import Move, TaskState, VmState
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compute import off_meanwhile
-from compute.lifecycle import OPS, Run, ServerAction, StepSpec
+from compute.operations.action import OPS, Run, ServerAction, StepSpec
+from compute.shutdown import temporary_power_off
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import GuestNotFound, VirtError
 
@@ -21,7 +21,7 @@ class Unrescue(ServerAction):
 
     def power_off(self, run: Run) -> None:
         """With grace: what it wrote to its own disk is there to stay."""
-        off_meanwhile.turn_off(run)
+        temporary_power_off.turn_off(run)
 
     def unrescue(self, run: Run) -> None:
         """Out of rescue, and on. One that is out and cannot be powered on is repaired less well than was thought."""
@@ -36,4 +36,4 @@ class Unrescue(ServerAction):
 
     def power_on_again(self, run: Run) -> None:
         """In rescue, as before."""
-        off_meanwhile.turn_on_again(run)
+        temporary_power_off.turn_on_again(run)

@@ -10,13 +10,18 @@ from django.utils import timezone
 from cells.models import RequestSpec
 from cloud.errors import BadRequest, Conflict
 from cloud.images import tickets
-from compute import imagefile, journal, moving, policy, shelving, state
+from compute import state
+from compute.actions.bases import shelve
+from compute.contract import policy
+from compute.contract.microversion import Version
+from compute.contract.validation import NAME
 from compute.errors import StateConflict
-from compute.lifecycle import OPS, Asked, On, Run, ServerAction, StepSpec
-from compute.microversion import Version
+from compute.migration import moves
 from compute.models import ComputeNode, Instance
-from compute.scheduler import pick
-from compute.schema import NAME
+from compute.operations import journal
+from compute.operations.action import OPS, Asked, On, Run, ServerAction, StepSpec
+from compute.scheduler import select
+from compute.servers import image_transfer
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 
@@ -84,7 +89,7 @@ class Unshelve(ServerAction):
     def pick(self, run: Run) -> None:
         """A host, and room on it; the zone it is pinned to from now on."""
         params = run.params
-        moving.claim(run, moving.wanted(run.instance, params["host"], zone=params["pinned"]))
+        moves.claim(run, moves.wanted(run.instance, params["host"], zone=params["pinned"]))
         with run.fenced():
             RequestSpec.objects.filter(pk=run.instance.uuid).update(availability_zone=params["pinned"])
         run.note(f"to {run.params['destination']}")
@@ -93,17 +98,17 @@ class Unshelve(ServerAction):
         """Built already is success. Its disk is its shelved image, which nobody else has."""
         guest, facts = run.instance.as_guest(), run.params["image"]
         image = replace(guest.image, id=run.params["image_id"], sole=True, **facts)
-        fetch = imagefile.source(image.id, run.params["image_ticket"])
+        fetch = image_transfer.source(image.id, run.params["image_ticket"])
         run.hypervisor.spawn(replace(guest, image=image), fetch)
 
     def go_away(self, run: Run) -> None:
         """It does not come to live there."""
-        moving.end_at(run, run.params["destination"])
+        moves.end_at(run, run.params["destination"])
 
     def give_back(self, run: Run) -> None:
         """The room claimed, and the zone."""
         with run.fenced():
-            moving.give_back(run)
+            moves.give_back(run)
             spec = RequestSpec.objects.filter(pk=run.instance.uuid)
             spec.update(availability_zone=run.params["zone_before"])
 
@@ -112,7 +117,7 @@ class Unshelve(ServerAction):
     def drop_image(self, run: Run) -> None:
         """On a conductor: its disk is on its host now."""
         with run.fenced():
-            shelving.drop_image(run.params["image_id"])
+            shelve.drop_image(run.params["image_id"])
 
     def must_run(self, name: str) -> bool:
         """An image nobody needs goes, whatever becomes of the server."""
@@ -126,7 +131,7 @@ class Unshelve(ServerAction):
         elif run.step.name == "build":
             self._arrive(run, move, power_state)
         elif run.step.name == "go_away":
-            moving.give_back(run)
+            moves.give_back(run)
             journal.close_action(run.action, outcome=f"it was taken, and left {params['destination']}", failed=True)
 
     def next_step(self, done: str, run: Run) -> StepSpec | None:
@@ -156,7 +161,7 @@ class Unshelve(ServerAction):
 def _destination(named: dict[str, Any], pinned: str, asked: Asked) -> dict[str, Any]:
     """The host, and the zone it stays pinned to: the one that is named; none when it is taken back."""
     host, zone = "", pinned
-    known = {one.host: one for one in pick.read_hosts()}
+    known = {one.host: one for one in select.read_hosts()}
     if "availability_zone" in named:
         zone = named["availability_zone"] or ""
         if zone and zone not in {one.zone for one in known.values() if one.up and one.enabled}:
@@ -175,7 +180,7 @@ def _destination(named: dict[str, Any], pinned: str, asked: Asked) -> dict[str, 
 
 def _image(instance: Instance) -> dict[str, Any]:
     image_id = instance.shelved_image_id
-    facts = shelving.facts_of(image_id)
+    facts = shelve.facts_of(image_id)
     if facts is None:
         raise Conflict(f"Image {image_id}, the disk of shelved instance {instance.uuid}, could not be found.")
     return {"image": facts, "image_ticket": tickets.issue(image_id, "read")}

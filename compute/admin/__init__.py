@@ -1,7 +1,7 @@
 """Admin pages: they show and ask; they never write a state."""
 
 from cells.models import HostMapping, InstanceMapping
-from compute.admin import aggregates, cells, hosts, offers, servers
+from compute.admin import aggregates, catalog, cells, hosts, servers
 
 # Operators know these by other names. Not in the models: there it would be a migration.
 for _model, _one, _many in ((HostMapping, "host", "hosts"), (InstanceMapping, "server", "servers")):

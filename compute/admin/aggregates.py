@@ -8,11 +8,11 @@ from django.http import HttpRequest
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 
-from cells.admin_look import ReadOnlyPage
-from compute import groups
-from compute.admin import signs
-from compute.aggregates import ZONE
+from cells.admin_widgets import ReadOnlyPage
+from compute.admin import badges
 from compute.models import Aggregate, ServerGroup
+from compute.placement import server_groups
+from compute.placement.aggregates import ZONE
 
 
 @admin.register(Aggregate)
@@ -73,5 +73,5 @@ class ServerGroupPage(ReadOnlyPage):
     @admin.display(description="Members")
     def members_of_it(self, group: ServerGroup) -> SafeString | str:
         """Each a link to its page."""
-        found = groups.living([group]).values_list("server_id", flat=True)
-        return format_html_join(" ", "{}", ((signs.server_link(one),) for one in found)) or "-"
+        found = server_groups.living([group]).values_list("server_id", flat=True)
+        return format_html_join(" ", "{}", ((badges.server_link(one),) for one in found)) or "-"

@@ -15,8 +15,8 @@ from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from cells import admin_look as look
-from cells import answers, health, outages
+from cells import admin_widgets as look
+from cells import circuit_breaker, outages, probes
 from cells.models import Cell, InstanceMapping, LateDelete, LateEvent, masked
 from cloud.words import counted
 from compute.models import Instance, Service
@@ -58,7 +58,7 @@ class CellPage(look.JoinedPage):
 
     def join(self, rows: list[Any]) -> None:
         """Whether each answers and how quickly, what is in it, and what the global side knows of it."""
-        said, incidents = answers.ask_and_read(rows, _inside), outages.of([cell.pk for cell in rows])
+        said, incidents = probes.ask_and_read(rows, _inside), outages.of([cell.pk for cell in rows])
         living = _by_cell(InstanceMapping.objects.filter(~Q(queued_for_delete=True)))
         deletes, events = _by_cell(LateDelete.objects.all()), _by_cell(LateEvent.objects.all())
         for cell in rows:
@@ -95,7 +95,7 @@ class CellPage(look.JoinedPage):
     @admin.display(description="Breaker")
     def breaker(self, cell: Any) -> str:
         """Whether this process asks the cell at all."""
-        outage = health.outage(cell.pk)
+        outage = circuit_breaker.outage(cell.pk)
         if outage is None:
             return "closed: every request asks the cell"
         return (

@@ -12,12 +12,12 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 
-from cells import admin_look as look
+from cells import admin_widgets as look
 from cells import scatter
 from cells.models import BuildRequest, Cell, HostMapping, InstanceMapping
 from cloud.words import counted
 from compute import state
-from compute.admin import progress, signs
+from compute.admin import badges, open_operations
 from compute.models import Instance, Service
 from compute.models.host import COMPUTE
 
@@ -31,7 +31,7 @@ class Numbers:
     """What one cell says."""
 
     statuses: Counter[str]
-    open: progress.Open
+    open: open_operations.Open
 
     @property
     def hosts(self) -> list[Service]:
@@ -50,7 +50,7 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     gathered = scatter.gather(cells, _read)
     mapped = _mapped_servers()
     unknown = {cell.pk: mapped.get(cell.pk, 0) for cell in cells if cell.pk in gathered.down}
-    steps = progress.oldest(
+    steps = open_operations.oldest(
         {cell.name: gathered.answers[cell.pk].open for cell in cells if cell.pk in gathered.answers}
     )[:OLDEST]
     return context | {
@@ -65,7 +65,7 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
             "headers": CELL_HEADERS,
             "rows": [_cell_row(cell, gathered, unknown) for cell in cells],
         },
-        "steps_table": progress.table(steps),
+        "steps_table": open_operations.table(steps),
         "progress_url": reverse("admin:actions_in_progress"),
         "now": timezone.now(),
     }
@@ -78,7 +78,7 @@ def _read(_: Cell) -> Numbers:
         "vm_state", "task_state", "n"
     ):
         statuses[state.status(vm_state, task_state)] += number
-    return Numbers(statuses, progress.read(OLDEST))
+    return Numbers(statuses, open_operations.read(OLDEST))
 
 
 def _mapped_servers() -> dict[str | None, int]:
@@ -117,7 +117,7 @@ def _draining(hosts: list[Service]) -> list[Any]:
     """Who drains, by name, and how many operations are left there."""
     found = sorted((one for one in hosts if one.drain_state and one.is_up), key=lambda one: one.host)
     lines = [
-        format_html("{} {}", look.label(one.drain_state, look.WARN, "▽", signs.reason(one)), _left(one))
+        format_html("{} {}", look.label(one.drain_state, look.WARN, "▽", badges.reason(one)), _left(one))
         for one in found[:NAMED]
     ]
     more = len(found) - NAMED
@@ -141,16 +141,16 @@ def _servers_card(gathered: scatter.Gathered[Numbers], unknown: int) -> dict[str
 
 
 def _status_line(word: str, number: int) -> Any:
-    colour, sign = signs.STATUS.get(word, (look.GREY, "•"))
+    colour, sign = badges.STATUS.get(word, (look.GREY, "•"))
     return look.label(f"{number} {word}", colour, sign)
 
 
-def _work_card(steps: list[progress.Line]) -> dict[str, Any]:
+def _work_card(steps: list[open_operations.Line]) -> dict[str, Any]:
     url = reverse("admin:actions_in_progress")
     if not steps:
         return {"title": "Oldest open action", "number": "none", "lines": [], "url": url}
     cell, step = steps[0].cell, steps[0].step
-    lines = [signs.step_state(step), look.label(f"{step.action.action} in {cell}")]
+    lines = [badges.step_state(step), look.label(f"{step.action.action} in {cell}")]
     return {"title": "Oldest open action", "number": look.age(step.queued_at), "lines": lines, "url": url}
 
 

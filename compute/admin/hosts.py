@@ -12,14 +12,14 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.sections import TemplateSection
 
-from cells import admin_look as look
+from cells import admin_widgets as look
 from cells import scatter
 from cells.models import HostMapping
 from cloud.words import counted
-from compute import dispatch, journal
-from compute.admin import services, signs, wishes
+from compute.admin import badges, drain_forms, services
 from compute.models import ComputeNode, Instance, Service, Step
 from compute.models.host import COMPUTE
+from compute.operations import dispatch, journal
 
 SHOWN = (
     "host", "cell", "wanted", "seen", "reason", "in_flight", "waiting", "beat", "version", "servers", "cpu",
@@ -52,7 +52,7 @@ class Operations(TemplateSection):
             "url": services.url(instance.cell, service.uuid) if service else "",
             "open": instance.opened,
             "may_change": request.user.has_perm("cells.change_hostmapping"),  # type: ignore[union-attr]
-            "why_not": wishes.why_not(instance.cell, None, down.reason) if down else "It has no service.",
+            "why_not": drain_forms.why_not(instance.cell, None, down.reason) if down else "It has no service.",
         }
 
 
@@ -100,12 +100,12 @@ class HostPage(look.JoinedPage):
     @admin.display(description="Wanted")
     def wanted(self, row: Any) -> SafeString:
         """What the operator said, and when."""
-        return _live("wanted", row, signs.wanted(_service(row)))
+        return _live("wanted", row, badges.wanted(_service(row)))
 
     @admin.display(description="Seen")
     def seen(self, row: Any) -> SafeString:
         """What it says itself, and since when."""
-        return _live("seen", row, signs.seen(_service(row), row.down))
+        return _live("seen", row, badges.seen(_service(row), row.down))
 
     @admin.display(description="Heartbeat")
     def beat(self, row: Any) -> str:
@@ -166,7 +166,7 @@ class HostPage(look.JoinedPage):
         if row.down is not None:
             return f"cell {row.cell.name}: {row.down.reason}, for {look.down_for(row.cell_id)}"
         service = _service(row)
-        return _live("reason", row, signs.reason(service) if service else "")
+        return _live("reason", row, badges.reason(service) if service else "")
 
 
 def read_facts(hosts: list[str]) -> dict[str, HostFacts]:

@@ -7,10 +7,10 @@ from typing import Any
 
 from django.utils.safestring import SafeString
 
-from cells import admin_look as look
+from cells import admin_widgets as look
 from cells.models import LastKnown
 from compute import state
-from compute.admin import signs
+from compute.admin import badges
 
 
 def of(server_ids: Iterable[str]) -> dict[str, LastKnown]:
@@ -26,7 +26,7 @@ def age(last: LastKnown) -> str:
 def status(last: LastKnown) -> SafeString:
     """Grey, whatever it was: the colour of a state is that of now."""
     word = state.status(last.vm_state, last.task_state or None)
-    return look.label(f"was {word}", look.GREY, signs.STATUS.get(word, ("", ""))[1], f"{age(last)} ago")
+    return look.label(f"was {word}", look.GREY, badges.STATUS.get(word, ("", ""))[1], f"{age(last)} ago")
 
 
 def rows(last: LastKnown) -> list[tuple[str, Any]]:
@@ -36,7 +36,7 @@ def rows(last: LastKnown) -> list[tuple[str, Any]]:
         ("Name", last.name),
         ("Status", status(last)),
         ("State", f"{last.vm_state} / {last.task_state or 'idle'}"),
-        ("Power", signs.power(last.power_state)),
+        ("Power", badges.power(last.power_state)),
         ("Host", last.host or "-"),
         ("Flavor", last.flavor or "-"),
         ("Addresses", ", ".join(addresses) or "-"),

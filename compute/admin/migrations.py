@@ -16,15 +16,18 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from cells import admin_look as look
+from cells import admin_widgets as look
 from cells import scatter
 from cells.models import Cell, InstanceMapping
 from cloud.errors import ApiError
-from compute import actions, legal, lookup, microversion, migration_log, migration_words
-from compute.admin import asks, signs
-from compute.lifecycle import Asked
-from compute.migration_log import LIVE, MAY_ABORT_QUEUED, MAY_FORCE, STATUSES, TYPES
+from compute.admin import action_forms, allowed_actions, badges
+from compute.contract import microversion
+from compute.migration import control, history
+from compute.migration.history import LIVE, MAY_ABORT_QUEUED, MAY_FORCE, STATUSES, TYPES
 from compute.models import Instance, InstanceAction, Step
+from compute.operations import registry
+from compute.operations.action import Asked
+from compute.servers import lookup
 
 PER_PAGE = 50
 HEADERS = (
@@ -44,7 +47,7 @@ def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
     """All cells, the newest first; POST carries a word to one of them."""
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
-    may_ask = asks.may_ask(request)
+    may_ask = action_forms.may_ask(request)
     if request.method == "POST":
         if not may_ask:
             raise PermissionDenied
@@ -52,7 +55,7 @@ def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
         return HttpResponseRedirect(request.get_full_path())
     wanted = {name: request.GET.get(name, "") for name in ("status", "kind", "host")}
     try:
-        found = migration_log.page(
+        found = history.page(
             _where(wanted), PER_PAGE, request.GET.get("after", ""), keys=_keys(wanted["kind"]), with_steps=True
         )
     except ApiError as refusal:  # the page it begins after is of a cell that went away, say
@@ -62,7 +65,7 @@ def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
     return TemplateResponse(request, "admin/stillwater/migrations.html", context)
 
 
-def _context(request: HttpRequest, found: migration_log.Page, wanted: dict[str, str], *,
+def _context(request: HttpRequest, found: history.Page, wanted: dict[str, str], *,
              may_ask: bool) -> dict[str, Any]:  # fmt: skip
     cells = {cell.pk: cell for cell in Cell.objects.all()}
     servers = _waiting(found) if may_ask else {}
@@ -79,7 +82,7 @@ def _context(request: HttpRequest, found: migration_log.Page, wanted: dict[str, 
         "older": urlencode(asked | {"after": last}) if last else "",
         "newest": urlencode(asked) if request.GET.get("after") else None,
         "down": look.named_down(cells, found.down),
-        "live": any(migration_log.status(row) in GOING for _, row in found.rows),
+        "live": any(history.status(row) in GOING for _, row in found.rows),
         "now": timezone.now(),
     }
 
@@ -94,11 +97,11 @@ def _keys(kind: str) -> list[str]:
     return [key for key, shown in TYPES.items() if kind in ("", shown)]
 
 
-def _waiting(found: migration_log.Page) -> dict[str, Instance]:
+def _waiting(found: history.Page) -> dict[str, Instance]:
     """The servers of moves that may wait for a word; one question per cell."""
     ids: dict[str, list[str]] = {}
     for cell, row in found.rows:
-        if migration_log.status(row) == FINISHED:
+        if history.status(row) == FINISHED:
             ids.setdefault(cell.pk, []).append(row.server_id)
     cells = {cell.pk: cell for cell, _ in found.rows if cell.pk in ids}
     read = scatter.gather(cells.values(), lambda cell: list(Instance.objects.filter(uuid__in=ids[cell.pk])))
@@ -106,14 +109,14 @@ def _waiting(found: migration_log.Page) -> dict[str, Instance]:
 
 
 def _row(request: HttpRequest, cell: Cell, row: InstanceAction, server: Instance | None, *, may_ask: bool) -> list[Any]:
-    status, params = migration_log.status(row), row.params
+    status, params = history.status(row), row.params
     step = max(row.steps.all(), key=lambda one: one.pk, default=None)
     ended = row.finished_at or timezone.now()
     return [
-        signs.server_link(row.server_id), TYPES[row.key], _status(status, row), params.get("source", "-"),
+        badges.server_link(row.server_id), TYPES[row.key], _status(status, row), params.get("source", "-"),
         params.get("destination") or params.get("host") or "-", _how_far(row), _step(step),
         f"{look.age(row.started_at)} ago", look.seconds((ended - row.started_at).total_seconds()),
-        signs.short(row.user_id or "-"), cell.name,
+        badges.short(row.user_id or "-"), cell.name,
         _buttons(request, row, server, status) if may_ask else "",
     ]  # fmt: skip
 
@@ -133,9 +136,9 @@ def _step(step: Step | None) -> Any:
 
 def _how_far(row: InstanceAction) -> Any:
     """What is known of memory and disk together; shape and words."""
-    known = migration_log.progress(row)
+    known = history.progress(row)
     total = sum(known.get(f"{what}_total", 0) for what in ("memory", "disk"))
-    if not total and not migration_log.is_copied(row):
+    if not total and not history.is_copied(row):
         return "-"
     left = known.get("memory_left", 0) + known.get("disk_left", 0)
     percent = 100 * (total - left) // total if total else 100
@@ -159,11 +162,11 @@ def _buttons(request: HttpRequest, row: InstanceAction, server: Instance | None,
     if row.key == LIVE and status in MAY_FORCE:
         verbs.append(("force", "Force complete", ""))
     if status == FINISHED and server is not None:
-        who = asks.caller(request, InstanceMapping(server_id=server.uuid, project_id=server.project_id))
+        who = action_forms.caller(request, InstanceMapping(server_id=server.uuid, project_id=server.project_id))
         for key in WORDS:
-            action = actions.keyed(key, microversion.MAXIMUM)
+            action = registry.keyed(key, microversion.MAXIMUM)
             if action is not None:
-                verbs.append((key, key.removesuffix("Resize").capitalize(), legal.why_not(action, server, who)))
+                verbs.append((key, key.removesuffix("Resize").capitalize(), allowed_actions.why_not(action, server, who)))
     context = {"verbs": verbs, "row": row, "csrf": get_token(request), "path": request.get_full_path()}
     return render_to_string("admin/stillwater/migration_buttons.html", context) if verbs else ""
 
@@ -175,15 +178,15 @@ def _say(request: HttpRequest) -> str:
     if mapping is None:
         return "There is no such server."
     if verb in WORDS:
-        return asks.carry_out(request, mapping)
-    tell = {"abort": migration_words.abort, "force": migration_words.force}.get(verb)
+        return action_forms.carry_out(request, mapping)
+    tell = {"abort": control.abort, "force": control.force}.get(verb)
     if tell is None:
         return "There is no such button."
-    who = asks.caller(request, mapping)
+    who = action_forms.caller(request, mapping)
     try:
         with lookup.server(server_id, who) as instance:
             tell(instance, request.POST.get("migration", ""), Asked(who, str(getattr(request, "request_id", ""))))
     except ApiError as refusal:
         return f"It was refused: {refusal.message}"
-    asks.trace(request, mapping, f"{verb} of migration {request.POST.get('migration', '')}")
+    action_forms.trace(request, mapping, f"{verb} of migration {request.POST.get('migration', '')}")
     return f"The migration was told: {verb}."

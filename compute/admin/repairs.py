@@ -6,9 +6,9 @@ from django.http import HttpRequest
 
 from cells import scatter
 from cells.models import InstanceMapping
-from compute import repair
-from compute.admin import asks
+from compute.admin import action_forms
 from compute.models import Step
+from compute.operations import repair
 
 RETRY, GIVE_UP = "retry-step", "give-up-step"
 VERBS = (RETRY, GIVE_UP)
@@ -32,7 +32,7 @@ def carry_out(request: HttpRequest, mapping: InstanceMapping) -> str:
         return str(refused)
     except scatter.DATABASE_AWAY as away:
         return f"Cell {mapping.cell} went away ({type(away).__name__}). Look again before you ask again."
-    asks.trace(request, mapping, f"gave up step {step.name}: {reason}" if giving_up else f"retried step {step.name}")
+    action_forms.trace(request, mapping, f"gave up step {step.name}: {reason}" if giving_up else f"retried step {step.name}")
     return said
 
 

@@ -12,11 +12,20 @@ from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from cells import admin_look as look
+from cells import admin_widgets as look
 from cells import scatter
 from cells.models import Cell, InstanceMapping, LastKnown
 from compute import state
-from compute.admin import asks, last_known, migrations, one_server, progress, repairs, signs, troubles
+from compute.admin import (
+    action_forms,
+    badges,
+    last_known,
+    migrations,
+    open_operations,
+    repairs,
+    server_detail,
+    server_warnings,
+)
 from compute.models import Instance
 
 LISTED = (
@@ -82,7 +91,7 @@ class ServerPage(look.JoinedPage):
     def get_custom_urls(self) -> tuple[Any, ...]:
         """Actions are a cell's records, which have no pages of their own: theirs hangs here."""
         return (
-            ("in-progress/", "actions_in_progress", progress.view),
+            ("in-progress/", "actions_in_progress", open_operations.view),
             ("migrations/", "migrations", migrations.view),
         )
 
@@ -93,9 +102,9 @@ class ServerPage(look.JoinedPage):
             ids.setdefault(row.cell_id, []).append(row.pk)
         cells = {row.cell_id: row.cell for row in rows if row.cell_id}
 
-        def read(cell: Cell) -> tuple[dict[str, Instance], troubles.Around]:
+        def read(cell: Cell) -> tuple[dict[str, Instance], server_warnings.Around]:
             found = {one.uuid: one for one in Instance.objects.filter(uuid__in=ids[cell.pk]).only(*LISTED)}
-            return found, troubles.around(found.values())
+            return found, server_warnings.around(found.values())
 
         gathered = scatter.gather(cells.values(), read)
         for row in rows:
@@ -132,7 +141,7 @@ class ServerPage(look.JoinedPage):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """One server, all that is known; a pressed button asks for an action as the API does."""
-        may_ask = asks.may_ask(request)
+        may_ask = action_forms.may_ask(request)
         if not self.has_view_permission(request) or (request.method == "POST" and not may_ask):
             raise PermissionDenied
         mapping = InstanceMapping.objects.select_related("cell").filter(pk=object_id).first()
@@ -140,11 +149,11 @@ class ServerPage(look.JoinedPage):
             raise Http404(f"There is no server {object_id}.")
         if request.method == "POST":
             verb = request.POST.get("verb", "")
-            carry_out = repairs.carry_out if verb in repairs.VERBS else asks.carry_out
+            carry_out = repairs.carry_out if verb in repairs.VERBS else action_forms.carry_out
             messages.info(request, carry_out(request, mapping))
             return HttpResponseRedirect(request.path)
-        who = asks.caller(request, mapping) if may_ask else None
-        context = self.admin_site.each_context(request) | one_server.context(mapping, who)
+        who = action_forms.caller(request, mapping) if may_ask else None
+        context = self.admin_site.each_context(request) | server_detail.context(mapping, who)
         return TemplateResponse(request, "admin/stillwater/server.html", context | {"opts": self.opts})
 
     @admin.display(description="Server", ordering="server_id")
@@ -164,7 +173,7 @@ class ServerPage(look.JoinedPage):
         """What the API shows; UNKNOWN when the cell does not answer."""
         if row.down is not None:
             since = look.down_for(row.cell_id)
-            unknown = signs.status("UNKNOWN", f"cell {row.cell.name}: {row.down.reason}")
+            unknown = badges.status("UNKNOWN", f"cell {row.cell.name}: {row.down.reason}")
             if row.last is None:
                 return format_html("{} for {}", unknown, since)
             was, ago = last_known.status(row.last), last_known.age(row.last)
@@ -173,7 +182,7 @@ class ServerPage(look.JoinedPage):
             return look.label(
                 "not in a cell yet" if row.cell_id is None else "not in its cell", look.GREY, "…"
             )
-        shown = signs.status(state.status(row.instance.vm_state, row.instance.task_state))
+        shown = badges.status(state.status(row.instance.vm_state, row.instance.task_state))
         return format_html("{} {}", shown, row.around.sign(row.instance))
 
     @admin.display(description="Task")
@@ -191,7 +200,7 @@ class ServerPage(look.JoinedPage):
     @admin.display(description="Power")
     def power(self, row: Any) -> str:
         """What the hypervisor said last."""
-        return signs.power(row.instance.power_state) if row.instance else "-"
+        return badges.power(row.instance.power_state) if row.instance else "-"
 
     @admin.display(description="Age", ordering="created_at")
     def created(self, row: Any) -> str:

@@ -16,12 +16,12 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
-from cells import admin_look as look
+from cells import admin_widgets as look
 from cells import scatter
 from cells.models import Cell, HostMapping
-from compute import departures, draining
-from compute.admin import signs, waits, wishes
-from compute.departures import UNDER_WAY, Line, Moves
+from compute.admin import badges, drain_forms, wait_reasons
+from compute.hosts import drain, drain_moves
+from compute.hosts.drain_moves import UNDER_WAY, Line, Moves
 from compute.models import Service
 from compute.models.host import COMPUTE
 
@@ -38,7 +38,7 @@ class Known:
     """What a cell says about one of its services."""
 
     service: Service
-    operations: list[draining.Operation]
+    operations: list[drain.Operation]
     waiting: int
     moves: Moves
 
@@ -48,7 +48,7 @@ def listing(request: HttpRequest, model_admin: Any) -> HttpResponse:
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
     cells = {cell.pk: cell for cell in Cell.objects.order_by("name")}
-    gathered = scatter.gather(cells.values(), lambda _: (_services(), draining.waiting_by_host()))
+    gathered = scatter.gather(cells.values(), lambda _: (_services(), drain.waiting_by_host()))
     rows = [
         _row(cells[pk], service, waiting.get(service.host, 0))
         for pk, (services, waiting) in gathered.answers.items() for service in services
@@ -89,7 +89,7 @@ def panel(request: HttpRequest, cell: Cell, uuid: str, *, may_change: bool) -> d
         raise Http404(f"There is no service {uuid} in cell {cell}.")
     service = known.service if known else None
     moves = known.moves if known else Moves()
-    operations = (known.operations if known else []) + (waits.placing(service) if service else [])
+    operations = (known.operations if known else []) + (wait_reasons.placing(service) if service else [])
     return {
         "title": "Service",
         "cell": cell,
@@ -97,8 +97,8 @@ def panel(request: HttpRequest, cell: Cell, uuid: str, *, may_change: bool) -> d
         "url": url(cell, uuid),
         "in_row": "row" in request.GET,
         "service": service,
-        "wanted": signs.wanted(service),
-        "seen": signs.seen(service, down),
+        "wanted": badges.wanted(service),
+        "seen": badges.seen(service, down),
         "row": _row_of(known) if known and "row" in request.GET else [],
         "facts": _facts(service, known.waiting) if known and service else [],
         "live": service is not None and _is_changing(service),
@@ -106,10 +106,10 @@ def panel(request: HttpRequest, cell: Cell, uuid: str, *, may_change: bool) -> d
         "move_table": {"headers": MOVE_HEADERS, "rows": [_move(one) for one in (*moves.under_way, *moves.blocked)]},
         "table": {"headers": OPERATION_HEADERS, "rows": [_operation(one) for one in operations]},
         "may_change": may_change,
-        "why_not": wishes.why_not(cell, service, down.reason if down else ""),
-        "drain_form": wishes.drain_form(service, f"drain-{uuid}-%s"),
-        "return_form": wishes.Return(auto_id=f"return-{uuid}-%s"),
-        "extend_form": wishes.Extend(auto_id=f"extend-{uuid}-%s"),
+        "why_not": drain_forms.why_not(cell, service, down.reason if down else ""),
+        "drain_form": drain_forms.drain_form(service, f"drain-{uuid}-%s"),
+        "return_form": drain_forms.Return(auto_id=f"return-{uuid}-%s"),
+        "extend_form": drain_forms.Extend(auto_id=f"extend-{uuid}-%s"),
         "now": timezone.now(),
     }
 
@@ -128,8 +128,8 @@ def live(name: str, uuid: str, value: Any, *, again: bool = False) -> SafeString
 def _row_of(known: Known) -> list[SafeString]:
     service = known.service
     values = {
-        "wanted": signs.wanted(service), "seen": signs.seen(service), "waiting": known.waiting,
-        "in-flight": sum(one.state != "elsewhere" for one in known.operations), "reason": signs.reason(service),
+        "wanted": badges.wanted(service), "seen": badges.seen(service), "waiting": known.waiting,
+        "in-flight": sum(one.state != "elsewhere" for one in known.operations), "reason": badges.reason(service),
     }  # fmt: skip
     return [live(name, service.uuid, value, again=True) for name, value in values.items()]
 
@@ -143,9 +143,9 @@ def _read(uuid: str) -> Known | None:
     service = Service.objects.filter(uuid=uuid).first()
     if service is None:
         return None
-    waiting = draining.waiting(service.host) if service.binary == COMPUTE else 0
-    moves = departures.read(service.host) if service.binary == COMPUTE else Moves()
-    return Known(service, draining.operations(service), waiting, moves)
+    waiting = drain.waiting(service.host) if service.binary == COMPUTE else 0
+    moves = drain_moves.read(service.host) if service.binary == COMPUTE else Moves()
+    return Known(service, drain.operations(service), waiting, moves)
 
 
 def _wish(request: HttpRequest, cell: Cell, uuid: str) -> str:
@@ -153,8 +153,8 @@ def _wish(request: HttpRequest, cell: Cell, uuid: str) -> str:
     gathered = scatter.gather([cell], lambda _: Service.objects.filter(uuid=uuid).first())
     service = gathered.answers.get(cell.pk)
     if service is None:
-        return wishes.nothing_changed(cell, gathered.down.get(cell.pk))
-    said, done = wishes.carry_out(cell, service, request.POST, by=f"admin:{request.user.get_username()}")
+        return drain_forms.nothing_changed(cell, gathered.down.get(cell.pk))
+    said, done = drain_forms.carry_out(cell, service, request.POST, by=f"admin:{request.user.get_username()}")
     if done:
         host = HostMapping.objects.filter(host=service.host) if service.binary == COMPUTE else None
         # A conductor or scheduler has no record on the global side: its trace is with its cell.
@@ -164,11 +164,11 @@ def _wish(request: HttpRequest, cell: Cell, uuid: str) -> str:
 
 
 def _row(cell: Cell, service: Service, waiting: int) -> list[Any]:
-    name = format_html('<a class="{}" href="{}">{}</a>', signs.LINK, url(cell, service.uuid), service)
+    name = format_html('<a class="{}" href="{}">{}</a>', badges.LINK, url(cell, service.uuid), service)
     return [
-        name, cell.name, signs.wanted(service), signs.seen(service), look.age(service.last_seen_up),
+        name, cell.name, badges.wanted(service), badges.seen(service), look.age(service.last_seen_up),
         service.version, service.in_progress, waiting if service.binary == COMPUTE else "-",
-        signs.deadline(service), signs.reason(service) or "-",
+        badges.deadline(service), badges.reason(service) or "-",
     ]  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def _facts(service: Service, waiting: int) -> list[tuple[str, Any]]:
         facts = [
             ("Asked for by", f"{service.drain_by}, {look.age(service.drain_asked_at)} ago"),
             ("Because", service.drain_reason or "no reason given"),
-            ("Deadline", f"{signs.deadline(service)}, {end}"),
+            ("Deadline", f"{badges.deadline(service)}, {end}"),
         ]
     if service.binary == COMPUTE:
         why = ": nobody has begun them, and they keep no drain up" if waiting else ""
@@ -202,17 +202,17 @@ def _move(one: Line) -> list[Any]:
     percent = one.percent if one.state in UNDER_WAY else "-"
     why = format_html("{} {}", look.label("!", look.WARN), one.why) if one.is_blocked else one.why or "-"
     return [
-        signs.server_link(one.server_id), signs.state(one.state), one.at, one.to or "-", percent, why, one.tries,
-        signs.short(one.request_id) if one.request_id else "-",
+        badges.server_link(one.server_id), badges.state(one.state), one.at, one.to or "-", percent, why, one.tries,
+        badges.short(one.request_id) if one.request_id else "-",
     ]  # fmt: skip
 
 
-def _operation(one: draining.Operation) -> list[Any]:
+def _operation(one: drain.Operation) -> list[Any]:
     left = one.seconds_left
     return [
-        signs.what(one.action, one.step), signs.server_link(one.server_id), signs.state(one.state),
+        badges.what(one.action, one.step), badges.server_link(one.server_id), badges.state(one.state),
         one.host or "a conductor", look.age(one.since), one.waits_for,
         "-" if left is None else look.seconds(left),
         format_html("{} {}", look.label("!", look.WARN), one.blocker) if one.blocker else "-",
-        signs.short(one.request_id),
+        badges.short(one.request_id),
     ]  # fmt: skip

@@ -11,18 +11,19 @@ from rest_framework.response import Response
 
 from cells.models import HostMapping
 from cloud.errors import BadRequest, Conflict, NotFound
-from compute import rezoning, schema
-from compute.aggregates import ZONE
 from compute.api.base import ComputeView
-from compute.api.wire import closed, moment
-from compute.microversion import Version
+from compute.api.fields import closed, moment
+from compute.contract import validation
+from compute.contract.microversion import Version
+from compute.hosts import zone_change
 from compute.models import Aggregate, AggregateHost
+from compute.placement.aggregates import ZONE
 
 RULE = "os_compute_api:os-aggregates:"
 _ZONE = {"type": ["string", "null"], "minLength": 1, "maxLength": 255, "pattern": r"^[^:]*\Z"}
-_CREATE = closed({"aggregate": closed({"name": schema.NAME, ZONE: _ZONE}, ["name"])}, ["aggregate"])
+_CREATE = closed({"aggregate": closed({"name": validation.NAME, ZONE: _ZONE}, ["name"])}, ["aggregate"])
 _UPDATE = closed(
-    {"aggregate": {**closed({"name": schema.NAME, ZONE: _ZONE}), "minProperties": 1}}, ["aggregate"]
+    {"aggregate": {**closed({"name": validation.NAME, ZONE: _ZONE}), "minProperties": 1}}, ["aggregate"]
 )
 _HOST = closed({"host": {"type": "string", "minLength": 1, "maxLength": 255}}, ["host"])
 _VALUES = {r"^[a-zA-Z0-9-_:. ]{1,255}\Z": {"type": ["string", "null"], "maxLength": 255}}
@@ -43,7 +44,7 @@ class AggregatesView(ComputeView):
     def post(self, request: Request) -> Response:
         """Without hosts. Its answer leaves out what it cannot have yet, as Nova's does."""
         self.check(f"{RULE}create")
-        order = schema.check(request.data, _CREATE)["aggregate"]
+        order = validation.check(request.data, _CREATE)["aggregate"]
         metadata = {ZONE: order[ZONE]} if order.get(ZONE) else {}
         try:
             with transaction.atomic(using="default"):
@@ -65,7 +66,7 @@ class AggregateView(ComputeView):
     def put(self, request: Request, aggregate_id: str) -> Response:
         """Its name, its zone, or both."""
         self.check(f"{RULE}update")
-        order = schema.check(request.data, _UPDATE)["aggregate"]
+        order = validation.check(request.data, _UPDATE)["aggregate"]
         try:
             with transaction.atomic(using="default"):
                 found = _find(aggregate_id, lock=True)
@@ -103,7 +104,7 @@ class AggregateActionView(ComputeView):
             raise BadRequest(f"There is no such action: {key}")
         self.check(f"{RULE}{key}")
         shape, act = _ACTIONS[key]
-        schema.check(order, shape)
+        validation.check(order, shape)
         with transaction.atomic(using="default"):
             found = _find(aggregate_id, lock=True)
             act(found, order)
@@ -119,14 +120,14 @@ def _add_host(aggregate: Aggregate, order: dict[str, Any]) -> None:
         raise NotFound(f"Compute host {host} could not be found.")
     if aggregate.hosts.filter(host=host).exists():
         raise Conflict(f"Aggregate {aggregate.pk} already has host {host}.")
-    with rezoning.checked([host], f"Cannot add host to aggregate {aggregate.pk}.", Conflict):
+    with zone_change.checked([host], f"Cannot add host to aggregate {aggregate.pk}.", Conflict):
         AggregateHost.objects.create(aggregate=aggregate, host=host)
 
 
 def _remove_host(aggregate: Aggregate, order: dict[str, Any]) -> None:
     """Raises NotFound, Conflict, CellDown."""
     host = order["host"]
-    with rezoning.checked([host], f"Cannot remove host from aggregate {aggregate.pk}.", Conflict):
+    with zone_change.checked([host], f"Cannot remove host from aggregate {aggregate.pk}.", Conflict):
         if not aggregate.hosts.filter(host=host).delete()[0]:
             raise NotFound(f"Aggregate {aggregate.pk} has no host {host}.")
 
@@ -144,7 +145,7 @@ def _change_metadata(aggregate: Aggregate, wanted: dict[str, str | None], doing:
         )
     metadata = {key: value for key, value in {**aggregate.metadata, **wanted}.items() if value is not None}
     hosts = [one.host for one in aggregate.hosts.all()]
-    with rezoning.checked(hosts, f"Cannot {doing} {aggregate.pk}.", BadRequest):
+    with zone_change.checked(hosts, f"Cannot {doing} {aggregate.pk}.", BadRequest):
         aggregate.metadata = metadata
         aggregate.save(update_fields=["metadata"])
 

@@ -7,10 +7,10 @@ from typing import Any
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from compute import fleet
 from compute.api.base import ComputeView
-from compute.api.wire import moment
-from compute.fleet import INTERNAL_ZONE, Placed
+from compute.api.fields import moment
+from compute.hosts import services as hosts_services
+from compute.hosts.services import INTERNAL_ZONE, Placed
 
 
 class AvailabilityZonesView(ComputeView):
@@ -21,7 +21,7 @@ class AvailabilityZonesView(ComputeView):
         self.check("os_compute_api:os-availability-zone:list")
         zones = [
             _zone(name, available=available, hosts=None)
-            for name, available, _ in _zones(fleet.services().found)
+            for name, available, _ in _zones(hosts_services.services().found)
             if name != INTERNAL_ZONE
         ]
         return Response({"availabilityZoneInfo": zones})
@@ -35,7 +35,7 @@ class AvailabilityZonesDetailView(ComputeView):
         self.check("os_compute_api:os-availability-zone:detail")
         zones = [
             _zone(name, available=available, hosts=_hosts(members) if available else None)
-            for name, available, members in _zones(fleet.services().found)
+            for name, available, members in _zones(hosts_services.services().found)
         ]
         return Response({"availabilityZoneInfo": zones})
 

@@ -11,8 +11,8 @@ from rest_framework.views import APIView
 
 from cloud.caller import Caller
 from cloud.errors import BadRequest, NotFound
-from compute import microversion, policy
-from compute.microversion import Version
+from compute.contract import microversion, policy
+from compute.contract.microversion import Version
 
 
 class ComputeView(APIView):

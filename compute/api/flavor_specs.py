@@ -9,14 +9,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cloud.errors import BadRequest, Conflict, NotFound
-from compute import flavors, schema
 from compute.api.base import ComputeView
-from compute.api.wire import closed
+from compute.api.fields import closed
+from compute.contract import validation
 from compute.models import Flavor, FlavorAccess
+from compute.servers import flavors
 
 RULE = "os_compute_api:os-flavor-extra-specs:"
-_ONE = {**schema.METADATA, "minProperties": 1, "maxProperties": 1}
-_MANY = closed({"extra_specs": schema.METADATA}, ["extra_specs"])
+_ONE = {**validation.METADATA, "minProperties": 1, "maxProperties": 1}
+_MANY = closed({"extra_specs": validation.METADATA}, ["extra_specs"])
 _TENANT = closed(
     {"tenant": {"type": "string", "minLength": 1, "maxLength": 64, "pattern": r"^[a-zA-Z0-9-]*\Z"}}, ["tenant"]
 )
@@ -33,7 +34,7 @@ class ExtraSpecsView(ComputeView):
     def post(self, request: Request, flavor_id: str) -> Response:
         """Add, or replace those of the same key."""
         self.check(f"{RULE}create")
-        wanted = schema.check(request.data, _MANY)["extra_specs"]
+        wanted = validation.check(request.data, _MANY)["extra_specs"]
         _change(flavors.get(flavor_id, self.caller), wanted)
         return Response({"extra_specs": wanted})
 
@@ -52,7 +53,7 @@ class ExtraSpecView(ComputeView):
     def put(self, request: Request, flavor_id: str, key: str) -> Response:
         """Set one."""
         self.check(f"{RULE}update")
-        wanted = schema.check(request.data, _ONE)
+        wanted = validation.check(request.data, _ONE)
         if key not in wanted:
             raise BadRequest("Request body and URI mismatch")
         _change(flavors.get(flavor_id, self.caller), wanted)
@@ -96,7 +97,7 @@ class FlavorActionView(ComputeView):
 
     def _add(self, flavor_id: str, order: Any) -> dict[str, Any]:
         self.check("os_compute_api:os-flavor-access:add_tenant_access")
-        project_id = schema.check(order, _TENANT)["tenant"]
+        project_id = validation.check(order, _TENANT)["tenant"]
         found = flavors.get(flavor_id, self.caller)
         if found.is_public and self.version >= (2, 7):
             raise Conflict("Can not add access to a public flavor.")
@@ -111,7 +112,7 @@ class FlavorActionView(ComputeView):
 
     def _remove(self, flavor_id: str, order: Any) -> dict[str, Any]:
         self.check("os_compute_api:os-flavor-access:remove_tenant_access")
-        project_id = schema.check(order, _TENANT)["tenant"]
+        project_id = validation.check(order, _TENANT)["tenant"]
         found = flavors.get(flavor_id, self.caller)
         removed, _ = FlavorAccess.objects.filter(flavor=found, project_id=project_id).delete()
         if not removed:

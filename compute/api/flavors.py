@@ -11,29 +11,30 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cloud.errors import BadRequest, Conflict, NotFound
-from compute import flavors, schema
 from compute.api import paging
 from compute.api.base import ComputeView, links
-from compute.api.wire import closed, only, whole
+from compute.api.fields import closed, only, whole
+from compute.contract import validation
+from compute.contract.microversion import Version
 from compute.errors import InvalidInput
-from compute.microversion import Version
 from compute.models import Flavor
+from compute.servers import flavors
 
 SPECS_RULE = "os_compute_api:os-flavor-extra-specs:index"
 _DESCRIPTION = {"type": ["string", "null"], "maxLength": 65535}
 _SIZES = {"ram": 1, "vcpus": 1, "disk": 0, "OS-FLV-EXT-DATA:ephemeral": 0, "swap": 0}  # with least values
 _FIELDS = {
-    "name": schema.NAME,
+    "name": validation.NAME,
     "id": {
         "type": ["string", "number", "null"], "minLength": 1, "maxLength": 255,
         "pattern": r"^(?! )[a-zA-Z0-9. _-]+(?<! )\Z",
     },
-    **{size: schema.POSITIVE if least else schema.NON_NEGATIVE for size, least in _SIZES.items()},
+    **{size: validation.POSITIVE if least else validation.NON_NEGATIVE for size, least in _SIZES.items()},
     "rxtx_factor": {
         "type": ["number", "string"], "pattern": r"^[0-9]+(\.[0-9]+)?\Z",
         "exclusiveMinimum": 0, "maximum": 3.40282e38,
     },
-    "os-flavor-access:is_public": schema.BOOLEAN,
+    "os-flavor-access:is_public": validation.BOOLEAN,
 }  # fmt: skip
 _UPDATE = closed({"flavor": closed({"description": _DESCRIPTION}, ["description"])}, ["flavor"])
 _SORT_KEYS = {
@@ -54,7 +55,7 @@ class FlavorsView(ComputeView):
     def post(self, request: Request) -> Response:
         """A new flavor; its id is made up when none is given."""
         self.check("os_compute_api:os-flavor-manage:create")
-        order = schema.check(request.data, _creation(self.version))["flavor"]
+        order = validation.check(request.data, _creation(self.version))["flavor"]
         return Response({"flavor": as_json(_create(order), self.version, specs=self.allows(SPECS_RULE))})
 
 
@@ -79,7 +80,7 @@ class FlavorView(ComputeView):
         if self.version < (2, 55):
             raise NotFound
         self.check("os_compute_api:os-flavor-manage:update")
-        order = schema.check(request.data, _UPDATE)["flavor"]
+        order = validation.check(request.data, _UPDATE)["flavor"]
         found = flavors.get(flavor_id, self.caller)
         found.description = order["description"]
         found.save(update_fields=["description", "updated_at"])
@@ -145,8 +146,8 @@ def _wanted(view: ComputeView) -> QuerySet[Flavor]:
         if name in query:
             wanted &= Q(**{f"{column}__gte": _least(name, query[name])})
     key, direction = query.get("sort_key") or "flavorid", query.get("sort_dir") or "asc"
-    schema.check_query("sort_key", key, {"type": "string", "enum": list(_SORT_KEYS)})
-    schema.check_query("sort_dir", direction, {"type": "string", "enum": ["asc", "desc"]})
+    validation.check_query("sort_key", key, {"type": "string", "enum": list(_SORT_KEYS)})
+    validation.check_query("sort_dir", direction, {"type": "string", "enum": ["asc", "desc"]})
     sign = "-" if direction == "desc" else ""
     return Flavor.objects.filter(wanted).order_by(f"{sign}{_SORT_KEYS[key]}", f"{sign}id")
 
@@ -158,10 +159,10 @@ def _publicity(asked: str | None, project_id: str) -> Q:
     if asked.lower() == "none":
         return Q()
     try:
-        schema.check_query("is_public", asked, schema.BOOLEAN)
+        validation.check_query("is_public", asked, validation.BOOLEAN)
     except InvalidInput as exc:
         raise BadRequest(f"Invalid is_public filter [{asked}]") from exc
-    return flavors.open_to(project_id) if schema.is_true(asked) else Q(is_public=False)
+    return flavors.open_to(project_id) if validation.is_true(asked) else Q(is_public=False)
 
 
 def _least(name: str, asked: str) -> int:
@@ -190,7 +191,7 @@ def _create(order: dict[str, Any]) -> Flavor:
         ephemeral_gb=sizes["OS-FLV-EXT-DATA:ephemeral"],
         swap_mb=sizes["swap"],
         rxtx_factor=float(order.get("rxtx_factor", 1.0)),
-        is_public=schema.is_true(order.get("os-flavor-access:is_public", True)),
+        is_public=validation.is_true(order.get("os-flavor-access:is_public", True)),
     )
     try:
         with transaction.atomic():

@@ -11,13 +11,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cloud.errors import BadRequest, NotFound, NotImplementedHere
-from compute import fleet, schema
 from compute.api import paging, service_drain
 from compute.api.base import ComputeView
-from compute.api.wire import only
+from compute.api.fields import only
+from compute.contract import validation
+from compute.contract.microversion import Version
 from compute.errors import CellDown
-from compute.fleet import Hypervisor, Seen
-from compute.microversion import Version
+from compute.hosts import services
+from compute.hosts.services import Hypervisor, Seen
 
 RULE = "os_compute_api:os-hypervisors:"
 NUMBERS = (
@@ -37,7 +38,7 @@ class HypervisorsView(ComputeView):
         self.check(self.rule)
         only(self, "limit", "marker", "hypervisor_hostname_pattern", "with_servers")
         with_servers = self.version >= (2, 53) and asks_servers(request)
-        seen = fleet.hypervisors(counts=self.detail and self.version <= (2, 87), servers=with_servers)
+        seen = services.hypervisors(counts=self.detail and self.version <= (2, 87), servers=with_servers)
         pattern = request.query_params.get("hypervisor_hostname_pattern")
         if pattern is not None and self.version >= (2, 53):
             shown, paged = _matching_unpaged(seen, pattern, request), False
@@ -93,7 +94,7 @@ class StatisticsView(ComputeView):
     def get(self, request: Request) -> Response:
         """Sums over the hosts that are enabled."""
         self.check(f"{RULE}statistics")
-        counted = [numbers(one) for one in fleet.hypervisors(counts=True).found if not one.service.disabled]
+        counted = [numbers(one) for one in services.hypervisors(counts=True).found if not one.service.disabled]
         sums = {name: sum(one[name] for one in counted) for name in NUMBERS}
         return Response({"hypervisor_statistics": {"count": len(counted), **sums}})
 
@@ -123,7 +124,7 @@ class SearchView(ComputeView):
     def get(self, request: Request, hypervisor_id: str) -> Response:
         """Those whose name contains the pattern."""
         self.check(f"{RULE}search")
-        found = _matching(fleet.hypervisors(), hypervisor_id)
+        found = _matching(services.hypervisors(), hypervisor_id)
         return Response({"hypervisors": [as_json(one, self.version) for one in found]})
 
 
@@ -135,14 +136,14 @@ class HypervisorServersView(ComputeView):
     def get(self, request: Request, hypervisor_id: str) -> Response:
         """The same, with what runs there."""
         self.check(f"{RULE}servers")
-        found = _matching(fleet.hypervisors(servers=True), hypervisor_id)
+        found = _matching(services.hypervisors(servers=True), hypervisor_id)
         return Response({"hypervisors": [as_json(one, self.version, with_servers=True) for one in found]})
 
 
 def asks_servers(request: Request) -> bool:
     """The truth of `with_servers`. Raises InvalidInput."""
     asked = request.query_params.get("with_servers")
-    return asked is not None and schema.is_true(schema.check_query("with_servers", asked, schema.BOOLEAN))
+    return asked is not None and validation.is_true(validation.check_query("with_servers", asked, validation.BOOLEAN))
 
 
 def as_json(
@@ -194,7 +195,7 @@ def _facts(one: Hypervisor, version: Version) -> dict[str, Any]:
         "hypervisor_version": one.node.hypervisor_version,
         "host_ip": one.node.host_ip,
         "service": {
-            "id": service.uuid if version >= (2, 53) else fleet.number(service.uuid),
+            "id": service.uuid if version >= (2, 53) else services.number(service.uuid),
             "host": service.host,
             "disabled_reason": service_drain.reason(service),
         },
@@ -217,7 +218,7 @@ def _by_id(hypervisor_id: str, version: Version, **more: bool) -> Hypervisor:
             UUID(hypervisor_id)
         except ValueError as exc:
             raise BadRequest(f"Invalid uuid {hypervisor_id}") from exc
-    seen = fleet.hypervisors(**more)
+    seen = services.hypervisors(**more)
     for one in seen.found:
         if str(_id(one, version)) == hypervisor_id:
             return one

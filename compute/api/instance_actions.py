@@ -11,13 +11,15 @@ from rest_framework.response import Response
 
 from cells.models import BuildRequest, Cell, InstanceMapping
 from cloud.errors import BadRequest, NotFound
-from compute import actions, lookup, shutdowns
 from compute.api import paging
 from compute.api.base import ComputeView
 from compute.api.server_query import moment
 from compute.api.server_view import host_id
 from compute.errors import ServerNotFound
 from compute.models import Instance, InstanceAction, Step
+from compute.operations import registry
+from compute.servers import lookup
+from compute.shutdown import status
 
 _RESULTS = {Step.State.DONE: "Success", Step.State.FAILED: "Error", Step.State.CANCELLED: "Error"}
 
@@ -118,7 +120,7 @@ class InstanceActionView(InstanceActionsView):
         if self.version >= (2, 84) and self.allows("os_compute_api:os-instance-actions:events:details"):
             event["details"] = step.details or None
         if self.version >= (2, 84) and step.clock is not None:  # who owns a server may know how it went down
-            event["shutdown"] = shutdowns.shown(step)
+            event["shutdown"] = status.shown(step)
         return event
 
 
@@ -131,7 +133,7 @@ def _cell_of(mapping: InstanceMapping) -> Cell:
 
 def _shown(server_id: str) -> QuerySet[InstanceAction]:
     """What of its journal is a server's history."""
-    return InstanceAction.objects.filter(server_id=server_id).exclude(key__in=actions.hidden())
+    return InstanceAction.objects.filter(server_id=server_id).exclude(key__in=registry.hidden())
 
 
 def _naive(when: datetime | None) -> str | None:

@@ -10,13 +10,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cloud.errors import Conflict, NotFound
-from compute import keys, quota, schema
 from compute.api import paging
 from compute.api.base import ComputeView
-from compute.api.wire import closed, moment, only
-from compute.keys import InvalidKeypair
-from compute.microversion import Version
+from compute.api.fields import closed, moment, only
+from compute.contract import validation
+from compute.contract.microversion import Version
 from compute.models import KeyPair
+from compute.placement import quota
+from compute.servers import keypairs
+from compute.servers.keypairs import InvalidKeypair
 
 RULE = "os_compute_api:os-keypairs:"
 _SAFE = set("_- " + string.ascii_letters + string.digits)
@@ -41,13 +43,13 @@ class KeyPairsView(ComputeView):
 
     def post(self, request: Request) -> Response:
         """Import a key, or (before 2.92) make one and return its private half this once."""
-        order = schema.check(request.data, _creation(self.version))["keypair"]
+        order = validation.check(request.data, _creation(self.version))["keypair"]
         user_id = order.get("user_id") or self.caller.user_id
         self.check(f"{RULE}create", user_id=user_id)
         kind, name = order.get("type", "ssh"), order["name"]
         _check_name(name, self.version)
         quota.check_keypairs(self.caller.project_id, user_id)
-        made = None if "public_key" in order else keys.make(kind, user_id)
+        made = None if "public_key" in order else keypairs.make(kind, user_id)
         pair = _create(user_id, name, kind, made.public if made else order["public_key"])
         shown = as_json(pair, self.version) | {"user_id": user_id}
         if made:
@@ -120,7 +122,7 @@ def _check_name(name: str, version: Version) -> None:
 
 def _create(user_id: str, name: str, kind: str, public_key: str) -> KeyPair:
     """Raises InvalidKeypair, Conflict when the user has one of that name."""
-    fingerprint = keys.fingerprint(public_key, kind)
+    fingerprint = keypairs.fingerprint(public_key, kind)
     try:
         with transaction.atomic():
             return KeyPair.objects.create(

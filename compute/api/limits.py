@@ -5,11 +5,11 @@ from __future__ import annotations
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from compute import groups, quota
 from compute.api import quota_sets
 from compute.api.base import ComputeView
-from compute.api.wire import only
-from compute.microversion import Version
+from compute.api.fields import only
+from compute.contract.microversion import Version
+from compute.placement import quota, server_groups
 
 _NAMES = {
     "instances": "maxTotalInstances", "cores": "maxTotalCores", "ram": "maxTotalRAMSize",
@@ -48,6 +48,6 @@ def _used(project_id: str, version: Version) -> dict[str, int]:
         "totalInstancesUsed": used.instances,
         "totalCoresUsed": used.cores,
         "totalRAMUsed": used.ram,
-        "totalServerGroupsUsed": groups.count(project_id),
+        "totalServerGroupsUsed": server_groups.count(project_id),
     }
     return shown | ({"totalFloatingIpsUsed": 0, "totalSecurityGroupsUsed": 0} if version < (2, 36) else {})

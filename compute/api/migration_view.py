@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from compute import migration_log
 from compute.api.base import links
-from compute.api.wire import moment
-from compute.microversion import Version
-from compute.migration_log import EVACUATE, IN_PROGRESS, LIVE, TYPES, status
+from compute.api.fields import moment
+from compute.contract.microversion import Version
+from compute.migration import history
+from compute.migration.history import EVACUATE, IN_PROGRESS, LIVE, TYPES, status
 from compute.models import InstanceAction
 
 _MEASURES = ("memory", "disk")
@@ -35,7 +35,7 @@ def as_json(row: InstanceAction, version: Version, *, show_hosts: bool) -> dict[
 
 def of_server(row: InstanceAction, version: Version, *, show_hosts: bool) -> dict[str, Any]:
     """As /servers/{id}/migrations shows it, with its progress."""
-    progress = migration_log.progress(row)
+    progress = history.progress(row)
     measured: dict[str, int] = {}
     for name in _MEASURES:
         total, left = progress.get(f"{name}_total", 0), progress.get(f"{name}_left", 0)

@@ -10,13 +10,15 @@ from rest_framework.response import Response
 
 from cells.models import Cell
 from cloud.errors import BadRequest, NotFound
-from compute import listing, lookup, migration_log, migration_words, schema
 from compute.api import migration_view, paging
 from compute.api.base import ComputeView
+from compute.api.fields import closed
 from compute.api.server_query import moment
-from compute.api.wire import closed
-from compute.lifecycle import Asked
-from compute.migration_log import IN_PROGRESS, LIVE, TYPES
+from compute.contract import validation
+from compute.migration import control, history
+from compute.migration.history import IN_PROGRESS, LIVE, TYPES
+from compute.operations.action import Asked
+from compute.servers import listing, lookup
 
 FORCE = closed({"force_complete": {"type": "null"}}, ["force_complete"])
 RULE, ALL_RULE = "os_compute_api:servers:migrations:index", "os_compute_api:os-migrations:index"
@@ -39,7 +41,7 @@ class ServerMigrationsView(ComputeView):
             self.check(RULE, instance.project_id)
             show = self.allows(f"{RULE}:host")
             live = Q(server_id=instance.uuid, key=LIVE, finished_at__isnull=True, status__in=IN_PROGRESS)
-            found = migration_log.migrations(live).order_by("-pk")
+            found = history.migrations(live).order_by("-pk")
             shown = [migration_view.of_server(row, self.version, show_hosts=show) for row in found]
         return Response({"migrations": shown})
 
@@ -53,10 +55,10 @@ class ServerMigrationView(ComputeView):
         """With its progress."""
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:servers:migrations:show", instance.project_id)
-            row = migration_words.find(instance, migration_id)
+            row = control.find(instance, migration_id)
             if row.key != LIVE:
                 raise NotFound(f"Migration {migration_id} for server {server_id} is not live-migration.")
-            if migration_log.status(row) not in IN_PROGRESS:
+            if history.status(row) not in IN_PROGRESS:
                 raise NotFound(f"Migration {migration_id} for server {server_id} is not in progress.")
             shown = migration_view.of_server(row, self.version, show_hosts=True)
         return Response({"migration": shown})
@@ -68,7 +70,7 @@ class ServerMigrationView(ComputeView):
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:servers:migrations:delete", instance.project_id)
             asked = Asked(self.caller, self.request_id)
-            migration_words.abort(instance, migration_id, asked, queued=self.version >= (2, 65))
+            control.abort(instance, migration_id, asked, queued=self.version >= (2, 65))
         return Response(status=202)
 
 
@@ -79,10 +81,10 @@ class ServerMigrationActionView(ComputeView):
 
     def post(self, request: Request, server_id: str, migration_id: str) -> Response:
         """force_complete is the only one."""
-        schema.check(request.data, FORCE)
+        validation.check(request.data, FORCE)
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:servers:migrations:force_complete", instance.project_id)
-            migration_words.force(instance, migration_id, Asked(self.caller, self.request_id))
+            control.force(instance, migration_id, Asked(self.caller, self.request_id))
         return Response(status=202)
 
 
@@ -98,7 +100,7 @@ class MigrationsView(ComputeView):
         marker = request.query_params.get("marker", "") if paged else ""
         everybodys = self.allows(f"{ALL_RULE}:all_projects")
         where = self._where(None if everybodys else project)
-        found = migration_log.page(where, limit, marker, keys=self._keys())
+        found = history.page(where, limit, marker, keys=self._keys())
         if found.down:
             listing.skip(Cell.objects.filter(pk__in=found.down), "" if everybodys else project)
         show = self.allows(f"{ALL_RULE}:host")
@@ -141,7 +143,7 @@ def _meaning(name: str, value: str) -> Q:
         case "host":
             return Q(params__source=value) | Q(params__destination=value)
         case "hidden":
-            return Q(pk__in=[]) if schema.is_true(value) else Q()  # none ever is
+            return Q(pk__in=[]) if validation.is_true(value) else Q()  # none ever is
         case "changes-since":
             return Q(updated_at__gte=moment(name, value))
         case "changes-before":

@@ -10,11 +10,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cloud.errors import BadRequest
-from compute import groups, quota, schema
 from compute.api.base import ComputeView
-from compute.api.wire import LARGEST, closed, only, whole
-from compute.microversion import Version
+from compute.api.fields import LARGEST, closed, only, whole
+from compute.contract import validation
+from compute.contract.microversion import Version
 from compute.models import Quota
+from compute.placement import quota, server_groups
 
 RULE = "os_compute_api:os-quota-sets:"
 NETWORK = {"fixed_ips": -1, "floating_ips": -1, "security_groups": -1, "security_group_rules": -1}
@@ -35,11 +36,11 @@ class QuotaSetView(ComputeView):
         """Limits of its own; not below what is used, unless forced."""
         only(self, "user_id")
         self.check(f"{RULE}update", project_id)
-        order = schema.check(request.data, _update(self.version))["quota_set"]
+        order = validation.check(request.data, _update(self.version))["quota_set"]
         if request.query_params.get("user_id"):
             raise BadRequest("Quotas of single users are not supported; set those of the project.")
         wanted = {name: whole(name, value, -1) for name, value in order.items() if name != "force"}
-        if not schema.is_true(order.get("force", False)):
+        if not validation.is_true(order.get("force", False)):
             _refuse_below_usage(project_id, wanted)
         quota.set_limits(project_id, wanted)
         return Response({"quota_set": limits(project_id, self.version)})
@@ -60,7 +61,7 @@ class QuotaSetDetailView(ComputeView):
         """With what is used. Nothing is reserved: a server counts from the moment it is accepted."""
         only(self, "user_id")
         self.check(f"{RULE}detail", project_id)
-        used = {**asdict(quota.usage(project_id)), "server_groups": groups.count(project_id)}
+        used = {**asdict(quota.usage(project_id)), "server_groups": server_groups.count(project_id)}
         detail = {
             name: {"limit": limit, "in_use": used.get(name, 0), "reserved": 0}
             for name, limit in limits(project_id, self.version).items()
@@ -94,7 +95,7 @@ def limits(project_id: str, version: Version) -> dict[str, int]:
 
 def _update(version: Version) -> dict[str, Any]:
     fields = dict.fromkeys((*quota.RESOURCES, *legacy(version)), _LIMIT)
-    return closed({"quota_set": closed({**fields, "force": schema.BOOLEAN})}, ["quota_set"])
+    return closed({"quota_set": closed({**fields, "force": validation.BOOLEAN})}, ["quota_set"])
 
 
 def _refuse_below_usage(project_id: str, wanted: dict[str, int]) -> None:

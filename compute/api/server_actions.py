@@ -5,10 +5,11 @@ from __future__ import annotations
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from compute import asking, lookup
 from compute.api import server_view
 from compute.api.base import ComputeView, link
-from compute.lifecycle import Asked
+from compute.operations import submit
+from compute.operations.action import Asked
+from compute.servers import lookup
 
 
 class ServerActionView(ComputeView):
@@ -16,10 +17,10 @@ class ServerActionView(ComputeView):
 
     def post(self, request: Request, server_id: str) -> Response:
         """Answers at once; the work is journaled."""
-        action, value = asking.parse(request.data, self.version)
+        action, value = submit.parse(request.data, self.version)
         with lookup.server(server_id, self.caller) as instance:
             asked = Asked(self.caller, self.request_id, value, self.version)
-            answer = asking.submit(action, instance, asked)
+            answer = submit.submit(action, instance, asked)
             if answer.server is not None:
                 shown = server_view.future(instance, answer.server, self.version, self.caller)
                 answer.body, answer.headers = {"server": shown}, {"Location": link(f"/servers/{server_id}")}

@@ -10,55 +10,59 @@ from cloud.caller import Caller
 from cloud.errors import BadRequest, Forbidden
 from cloud.images import tickets
 from cloud.images.models import Image
-from compute import aggregates, choices, flavors, groups, metadata_words, policy, quota, schema, shutdown_words
-from compute.api import wire
-from compute.boot import Order
+from compute import metadata_words
+from compute.api import fields
+from compute.contract import policy, validation
+from compute.contract.microversion import Version
 from compute.errors import FlavorNotFound
-from compute.microversion import Version
 from compute.models import Flavor, Instance, ServerGroup, Service
 from compute.models.host import COMPUTE
+from compute.placement import aggregates, quota, server_groups
+from compute.servers import flavors, references
+from compute.servers.create import Order
+from compute.shutdown import options
 
 _TEXT = {"type": "string"}
 _LIST = {"type": "array"}
-_SERVERS = {"oneOf": [schema.UUID, {"type": "array", "items": schema.UUID, "uniqueItems": True}]}
+_SERVERS = {"oneOf": [validation.UUID, {"type": "array", "items": validation.UUID, "uniqueItems": True}]}
 _HINTS = {
     "type": "object",
-    "properties": {"group": schema.UUID, "same_host": _SERVERS, "different_host": _SERVERS},
+    "properties": {"group": validation.UUID, "same_host": _SERVERS, "different_host": _SERVERS},
 }
 MOST_AT_ONCE = 1000
 _ALWAYS: dict[str, Any] = {
-    "name": schema.NAME,
+    "name": validation.NAME,
     "flavorRef": {"type": ["string", "integer"], "minLength": 1},
     "imageRef": {"type": "string", "maxLength": 255},
     "networks": {"oneOf": [_LIST, {"type": "string", "enum": ["none", "auto"]}]},
     "adminPass": _TEXT,
     "metadata": metadata_words.METADATA,
-    **shutdown_words.OWN_OR_NOT,
+    **options.OWN_OR_NOT,
     "OS-DCF:diskConfig": {"type": "string", "enum": ["AUTO", "MANUAL"]},
-    "accessIPv4": schema.IPV4,
-    "accessIPv6": schema.IPV6,
+    "accessIPv4": validation.IPV4,
+    "accessIPv6": validation.IPV6,
     "availability_zone": {"type": "string", "minLength": 1, "maxLength": 255},
     "block_device_mapping": _LIST,
     "block_device_mapping_v2": _LIST,
-    "config_drive": schema.BOOLEAN,
+    "config_drive": validation.BOOLEAN,
     "key_name": {"type": "string", "minLength": 1, "maxLength": 255},
-    "min_count": schema.POSITIVE,
-    "max_count": schema.POSITIVE,
-    "return_reservation_id": schema.BOOLEAN,
+    "min_count": validation.POSITIVE,
+    "max_count": validation.POSITIVE,
+    "return_reservation_id": validation.BOOLEAN,
     "security_groups": {
         "type": "array",
-        "items": {"type": "object", "properties": {"name": schema.NAME}, "additionalProperties": False},
+        "items": {"type": "object", "properties": {"name": validation.NAME}, "additionalProperties": False},
     },
     "user_data": {"type": "string", "maxLength": 65535},
 }
 _SINCE: list[tuple[Version, dict[str, Any]]] = [
     ((2, 19), {"description": {"type": ["string", "null"], "maxLength": 255}}),
-    ((2, 52), {"tags": {"type": "array", "maxItems": 50, "items": schema.TAG}}),
+    ((2, 52), {"tags": {"type": "array", "maxItems": 50, "items": validation.TAG}}),
     ((2, 63), {"trusted_image_certificates": {"type": ["array", "null"], "maxItems": 50, "items": _TEXT}}),
     ((2, 74), {"host": {"type": "string", "minLength": 1, "maxLength": 255},
                "hypervisor_hostname": {"type": "string", "minLength": 1, "maxLength": 255}}),
-    ((2, 90), {"hostname": schema.HOSTNAME}),
-    ((2, 94), {"hostname": schema.FQDN}),
+    ((2, 90), {"hostname": validation.HOSTNAME}),
+    ((2, 94), {"hostname": validation.FQDN}),
 ]  # fmt: skip
 
 
@@ -101,7 +105,7 @@ def order_of(body: dict[str, Any], caller: Caller, request_id: str) -> Order:
     network = "user" if server.get("networks") == "auto" else "none"
     return Order(
         caller=caller, request_id=request_id, name=server["name"].strip(), flavor=flavor, image_id=image.id,
-        image=choices.image_facts(image), image_ticket=tickets.issue(image.id, "read"), count=most, least=least,
+        image=references.image_facts(image), image_ticket=tickets.issue(image.id, "read"), count=most, least=least,
         network=network, availability_zone=zone, host=host, hypervisor_hostname=node,
         pinned_zone=zone, columns=columns, scheduler_hints=hints, forced=forced,
     )  # fmt: skip
@@ -113,7 +117,7 @@ def _refuse_what_we_cannot(server: dict[str, Any]) -> None:
         raise BadRequest("This cloud has no network service: 'networks' can be 'none' or 'auto'.")
     if server.get("personality"):
         raise BadRequest("File injection is not offered by this cloud.")
-    if schema.is_true(server.get("config_drive")):
+    if validation.is_true(server.get("config_drive")):
         raise BadRequest("Config drives are not offered by this cloud.")
     if server.get("trusted_image_certificates"):
         raise BadRequest("Image signature certificate validation is not offered by this cloud.")
@@ -155,14 +159,14 @@ def _image(server: dict[str, Any], caller: Caller) -> Image:
         if "imageRef" in server or not server.get("block_device_mapping_v2"):
             raise BadRequest("Missing imageRef attribute")
         image_id = server["block_device_mapping_v2"][0]["uuid"]
-    return choices.image(image_id, caller)
+    return references.image(image_id, caller)
 
 
 def _fits(image: Image, flavor: Flavor, caller: Caller) -> None:
     rule = "os_compute_api:servers:create:zero_disk_flavor"
     if not flavor.disk_gb and not policy.allows(caller, rule):
         raise Forbidden("Only volume-backed servers are allowed for flavors with zero disk.")
-    choices.must_fit(image, flavor.memory_mb, flavor.disk_gb)
+    references.must_fit(image, flavor.memory_mb, flavor.disk_gb)
 
 
 def _destination(server: dict[str, Any], caller: Caller) -> tuple[str, str, str, bool]:
@@ -203,12 +207,12 @@ def _check_group(uuid: str, caller: Caller) -> None:
     """Raises BadRequest unless it is one of the project's."""
     found = ServerGroup.objects.filter(uuid=uuid)
     if not (found if caller.is_admin else found.filter(project_id=caller.project_id)).exists():
-        raise groups.unknown(uuid)
+        raise server_groups.unknown(uuid)
 
 
 def _counts(server: dict[str, Any]) -> tuple[int, int]:
-    least = wire.whole("min_count", server.get("min_count", 1), 1)
-    most = wire.whole("max_count", server.get("max_count", least), 1)
+    least = fields.whole("min_count", server.get("min_count", 1), 1)
+    most = fields.whole("max_count", server.get("max_count", least), 1)
     if least > most:
         raise BadRequest("min_count must be <= max_count")
     if most > MOST_AT_ONCE:
@@ -219,15 +223,15 @@ def _counts(server: dict[str, Any]) -> tuple[int, int]:
 def _columns(server: dict[str, Any], caller: Caller) -> dict[str, Any]:
     columns: dict[str, Any] = {
         "description": server.get("description"),
-        "metadata": shutdown_words.written_on(server.get("metadata") or {}, server),
+        "metadata": options.written_on(server.get("metadata") or {}, server),
         "tags": Instance.join_tags(list(dict.fromkeys(server.get("tags") or []))),
         "disk_config": server.get("OS-DCF:diskConfig", "MANUAL"),
         "access_ip_v4": server.get("accessIPv4", ""),
-        "access_ip_v6": schema.short_ipv6(server.get("accessIPv6", "")),
-        "user_data": choices.user_data(server.get("user_data") or ""),
+        "access_ip_v6": validation.short_ipv6(server.get("accessIPv6", "")),
+        "user_data": references.user_data(server.get("user_data") or ""),
     }
     if "hostname" in server:
         columns["hostname"] = server["hostname"]
     if server.get("key_name"):
-        columns |= choices.key(server["key_name"], caller)
+        columns |= references.key(server["key_name"], caller)
     return columns

@@ -7,12 +7,12 @@ from typing import Any
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from compute import schema
 from compute.api.base import ComputeView
-from compute.api.wire import closed
-from compute.external_events import names, receive
-from compute.external_events.record import ACCEPTED
-from compute.microversion import Version
+from compute.api.fields import closed
+from compute.contract import validation
+from compute.contract.microversion import Version
+from compute.external_events import event_types, receive
+from compute.external_events.journal import ACCEPTED
 
 MOST = 1000  # events of one request
 
@@ -23,7 +23,7 @@ class ServerExternalEventsView(ComputeView):
     def post(self, request: Request) -> Response:
         """A code for each event: 200 when all were accepted, else 207. No host is waited for."""
         self.check("os_compute_api:os-server-external-events:create")
-        events = schema.check(request.data, _schema(self.version))["events"]
+        events = validation.check(request.data, _schema(self.version))["events"]
         codes = receive.receive(events, self.caller, self.request_id)
         answers = [event | _result(code) for event, code in zip(events, codes, strict=True)]
         return Response({"events": answers}, status=200 if all(code == ACCEPTED for code in codes) else 207)
@@ -32,9 +32,9 @@ class ServerExternalEventsView(ComputeView):
 def _schema(version: Version) -> dict[str, Any]:
     event = closed(
         {
-            "server_uuid": schema.UUID,
-            "name": {"type": "string", "enum": names.known(version)},
-            "status": {"type": "string", "enum": list(names.STATUSES)},
+            "server_uuid": validation.UUID,
+            "name": {"type": "string", "enum": event_types.known(version)},
+            "status": {"type": "string", "enum": list(event_types.STATUSES)},
             "tag": {"type": "string", "maxLength": 255},
         },
         ["server_uuid", "name"],

@@ -10,12 +10,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cloud.errors import BadRequest, NotFound
-from compute import groups, quota, schema
 from compute.api import paging
 from compute.api.base import ComputeView
-from compute.api.wire import closed, only, whole
-from compute.microversion import Version
+from compute.api.fields import closed, only, whole
+from compute.contract import validation
+from compute.contract.microversion import Version
 from compute.models import ServerGroup
+from compute.placement import quota, server_groups
 
 RULE = "os_compute_api:os-server-groups:"
 
@@ -32,17 +33,17 @@ class ServerGroupsView(ComputeView):
             self.check(f"{RULE}index:all_projects")
         else:
             found = found.filter(project_id=self.caller.project_id)
-        first = whole("offset", schema.check_query("offset", request.query_params.get("offset", "0"), _NUMBER))
+        first = whole("offset", validation.check_query("offset", request.query_params.get("offset", "0"), _NUMBER))
         page = list(found[first : first + paging.limit_of(request)])
         return Response({"server_groups": _as_json(page, self.version)})
 
     def post(self, request: Request) -> Response:
         """One policy. Several servers per host are a rule of anti-affinity alone."""
         self.check(f"{RULE}create")
-        order = schema.check(request.data, _creation(self.version))["server_group"]
+        order = validation.check(request.data, _creation(self.version))["server_group"]
         policy = order["policy"] if "policy" in order else order["policies"][0]
         rules = {name: whole(name, value, 1) for name, value in order.get("rules", {}).items()}
-        if rules and policy != groups.ANTI_AFFINITY:
+        if rules and policy != server_groups.ANTI_AFFINITY:
             raise BadRequest("Only anti-affinity policy supports rules.")
         owner = {"project_id": self.caller.project_id, "user_id": self.caller.user_id}
         with transaction.atomic(using="default"):
@@ -78,24 +79,24 @@ class ServerGroupView(ComputeView):
 
 
 _NUMBER = {"type": "string", "pattern": r"^[0-9]+\Z"}
-_RULES = closed({"max_server_per_host": schema.POSITIVE})
+_RULES = closed({"max_server_per_host": validation.POSITIVE})
 
 
 def _creation(version: Version) -> dict[str, Any]:
     if version >= (2, 64):
-        policy = {"type": "string", "enum": list(groups.POLICIES)}
-        group = closed({"name": schema.NAME, "policy": policy, "rules": _RULES}, ["name", "policy"])
+        policy = {"type": "string", "enum": list(server_groups.POLICIES)}
+        group = closed({"name": validation.NAME, "policy": policy, "rules": _RULES}, ["name", "policy"])
     else:
-        known = groups.POLICIES if version >= (2, 15) else groups.POLICIES[:2]
+        known = server_groups.POLICIES if version >= (2, 15) else server_groups.POLICIES[:2]
         one = {"type": "array", "items": {"enum": list(known)}, "minItems": 1, "maxItems": 1}
-        group = closed({"name": schema.NAME, "policies": one}, ["name", "policies"])
+        group = closed({"name": validation.NAME, "policies": one}, ["name", "policies"])
     return closed({"server_group": group}, ["server_group"])
 
 
 def _as_json(page: list[ServerGroup], version: Version) -> list[dict[str, Any]]:
     """All of a page with one query for their members."""
     members = defaultdict(list)
-    for group_id, server_id in groups.living(page).values_list("group_id", "server_id"):
+    for group_id, server_id in server_groups.living(page).values_list("group_id", "server_id"):
         members[group_id].append(server_id)
     return [_one(group, members[group.pk], version) for group in page]
 

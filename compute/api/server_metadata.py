@@ -12,10 +12,14 @@ from rest_framework.response import Response
 
 from cells.context import current_alias
 from cloud.errors import BadRequest, Conflict, NotFound
-from compute import lookup, metadata_words, quota, schema, shutdown_words
+from compute import metadata_words
 from compute.api.base import ComputeView, link
+from compute.contract import validation
 from compute.errors import ServerLocked
 from compute.models import Instance
+from compute.placement import quota
+from compute.servers import lookup
+from compute.shutdown import options
 from compute.state import VmState
 
 _CHANGEABLE = {VmState.ACTIVE, VmState.PAUSED, VmState.SUSPENDED, VmState.STOPPED}
@@ -48,7 +52,7 @@ class MetadataView(ComputeView):
         return self._write(server_id, "update_all", merge=False)
 
     def _write(self, server_id: str, rule: str, *, merge: bool) -> Response:
-        new = schema.check(self.body(), _object("metadata", metadata_words.METADATA))["metadata"]
+        new = validation.check(self.body(), _object("metadata", metadata_words.METADATA))["metadata"]
         with lookup.server(server_id, self.caller) as instance:
             self.check(f"os_compute_api:server-metadata:{rule}", instance.project_id)
             return Response({"metadata": replace(self, instance, new, merge=merge)})
@@ -65,7 +69,7 @@ class MetadataItemView(ComputeView):
     def put(self, request: Request, server_id: str, key: str) -> Response:
         """PUT …/metadata/{key}."""
         one = {**metadata_words.METADATA, "minProperties": 1, "maxProperties": 1}
-        new = schema.check(self.body(), _object("meta", one))
+        new = validation.check(self.body(), _object("meta", one))
         if key not in new["meta"]:
             raise BadRequest("Request body and URI mismatch")
         with lookup.server(server_id, self.caller) as instance:
@@ -97,7 +101,7 @@ class TagsView(ComputeView):
 
     def put(self, request: Request, server_id: str) -> Response:
         """Replace them."""
-        tags = schema.check(self.body(), _object("tags", TAGS))["tags"]
+        tags = validation.check(self.body(), _object("tags", TAGS))["tags"]
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:os-server-tags:update_all", instance.project_id)
             _refuse_state(instance, "update tags")
@@ -127,7 +131,7 @@ class TagView(ComputeView):
 
     def put(self, request: Request, server_id: str, tag: str) -> Response:
         """201 when it is new, 204 when not."""
-        schema.check({"tag": tag}, {"properties": {"tag": schema.TAG}})
+        validation.check({"tag": tag}, {"properties": {"tag": validation.TAG}})
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:os-server-tags:update", instance.project_id)
             _refuse_state(instance, "update tags")
@@ -171,7 +175,7 @@ class AddressesView(ComputeView):
 
 
 MAX_TAGS = 50
-TAGS = {"type": "array", "items": schema.TAG, "maxItems": MAX_TAGS}
+TAGS = {"type": "array", "items": validation.TAG, "maxItems": MAX_TAGS}
 
 
 def replace(view: ComputeView, instance: Instance, new: dict[str, str], *, merge: bool) -> dict[str, str]:
@@ -193,7 +197,7 @@ def with_words(view: ComputeView, instance: Instance, body: dict[str, Any]) -> d
     if instance.locked_by and not view.caller.is_admin:
         raise ServerLocked(instance.uuid)
     row = locked_row(instance)
-    whole = shutdown_words.written_on(row.metadata, body)
+    whole = options.written_on(row.metadata, body)
     if len(whole) > len(row.metadata):
         quota.check_metadata(row.project_id, whole)
     return whole

@@ -16,10 +16,11 @@ from django.http import QueryDict
 from django.utils.dateparse import parse_date, parse_datetime
 
 from cloud.errors import BadRequest, Forbidden
-from compute import schema, state
+from compute import state
+from compute.contract import validation
+from compute.contract.microversion import Version
 from compute.errors import InvalidInput
-from compute.listing import SortKey
-from compute.microversion import Version
+from compute.servers.listing import SortKey
 
 _NOBODY = Q(pk__in=[])
 _REPEATED_GROUP = re.compile(r"\)[+*{]")  # hours on a 40-letter name, and nobody else is served meanwhile
@@ -102,11 +103,11 @@ def _equal(column: str) -> Callable[[str], Q]:
 
 
 def _true(column: str) -> Callable[[str], Q]:
-    return lambda value: Q(**{column: schema.is_true(value)})
+    return lambda value: Q(**{column: validation.is_true(value)})
 
 
 def _locked(value: str) -> Q:
-    return ~Q(locked_by="") if schema.is_true(value) else Q(locked_by="")
+    return ~Q(locked_by="") if validation.is_true(value) else Q(locked_by="")
 
 
 def _number(column: str) -> Callable[[str], Q]:
@@ -218,8 +219,8 @@ def parse(query: QueryDict, version: Version, *, is_admin: bool) -> Filters:
 def wants_last_known(query: QueryDict) -> bool:
     """Raises InvalidInput."""
     given = query.get("last_known", "false")
-    schema.check_query("last_known", given, schema.BOOLEAN)
-    return schema.is_true(given)
+    validation.check_query("last_known", given, validation.BOOLEAN)
+    return validation.is_true(given)
 
 
 def _check_span(query: QueryDict, version: Version) -> None:
@@ -286,16 +287,16 @@ def _special(filters: Filters, query: QueryDict, version: Version, *, is_admin: 
             raise InvalidInput(
                 f"Invalid input for query parameters all_tenants. Value: {value}. '{value}' is not a boolean"
             )
-        filters.all_tenants = not value or schema.is_true(value)
+        filters.all_tenants = not value or validation.is_true(value)
     if filters.all_tenants:
         filters.project_id = query.get("project_id") or query.get("tenant_id") or ""
     if "deleted" in query and is_admin:
-        filters.deleted = schema.is_true(query["deleted"] or "true")
+        filters.deleted = validation.is_true(query["deleted"] or "true")
         filters.plain = not filters.deleted
     elif "changes-since" in query or ("changes-before" in query and version >= (2, 66)):
         filters.deleted = None
     if "soft_deleted" in query and is_admin:
-        filters.soft_deleted = schema.is_true(query["soft_deleted"])
+        filters.soft_deleted = validation.is_true(query["soft_deleted"])
         filters.plain = False
     for status in query.getlist("status"):
         _status(filters, status, version, is_admin=is_admin)

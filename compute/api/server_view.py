@@ -11,12 +11,16 @@ from typing import Any
 import orjson
 
 from cloud.caller import Caller
-from compute import groups, policy, server_rows, shutdowns, state
+from compute import state
 from compute.api.base import bookmark, links
-from compute.microversion import Version
+from compute.contract import policy
+from compute.contract.microversion import Version
 from compute.models import Instance, Service
 from compute.models.host import COMPUTE
-from compute.server_rows import NameRow, ServerRow
+from compute.placement import server_groups
+from compute.servers import rows as servers_rows
+from compute.servers.rows import NameRow, ServerRow
+from compute.shutdown import status as shutdown_status
 
 _SHOWS_PROGRESS = {"ACTIVE", "BUILD", "REBUILD", "RESIZE", "VERIFY_RESIZE", "MIGRATING"}
 _SHOWS_FAULT = {"ERROR", "DELETED"}
@@ -107,7 +111,7 @@ def full(row: ServerRow, view: View, *, detail_list: bool = False) -> dict[str, 
 def current(instance: Instance, version: Version, caller: Caller) -> dict[str, Any]:
     """The row as it is now, as text."""
     rows = Instance.objects.using(instance._state.db).filter(pk=instance.pk)
-    row = server_rows.read(rows)[0]
+    row = servers_rows.read(rows)[0]
     server = full(row, View.of(version, caller, _services_of(row, rows.db, caller)))
     return server | (_shutdown(row, rows.db) if row.task_state is not None else {})
 
@@ -116,7 +120,7 @@ def future(instance: Instance, columns: Mapping[str, Any], version: Version, cal
     """As a rebuild answers it: the server with what is going to be in some of its columns."""
     for name, value in columns.items():
         setattr(instance, name, value)
-    row = server_rows.of(instance)
+    row = servers_rows.of(instance)
     server = full(row, View.of(version, caller, _services_of(row, str(instance._state.db), caller)))
     if version < (2, 75):
         server = as_changed(server) | ({"key_name": row.key_name} if version >= (2, 54) else {})
@@ -160,12 +164,12 @@ def image(image_id: str) -> Any:
 
 def _shutdown(row: ServerRow, database: str) -> dict[str, Any]:
     """Of a guest on its way off: its clock, and as progress the share of its grace that has passed."""
-    steps = shutdowns.going_on(row.uuid, database)
+    steps = shutdown_status.going_on(row.uuid, database)
     if not steps:
         return {}
     newest = steps[-1]  # they all wait for one clock
-    passed = shutdowns.share(newest)
-    return {"shutdown": shutdowns.shown(newest)} | ({} if passed is None else {"progress": passed})
+    passed = shutdown_status.share(newest)
+    return {"shutdown": shutdown_status.shown(newest)} | ({} if passed is None else {"progress": passed})
 
 
 def _services_of(row: ServerRow, database: str, caller: Caller) -> dict[str, Service]:
@@ -207,7 +211,7 @@ def _add_newer(server: dict[str, Any], row: ServerRow, view: View, *, detail_lis
     if minor >= 63:
         server["trusted_image_certificates"] = None
     if minor >= 71 and not detail_list:
-        server["server_groups"] = groups.ids_of(row.uuid)
+        server["server_groups"] = server_groups.ids_of(row.uuid)
     if minor >= 73:
         server["locked_reason"] = row.locked_reason
     if minor >= 90:

@@ -13,22 +13,16 @@ from rest_framework.response import Response
 from cells.context import current_alias
 from cells.models import Cell, InstanceMapping
 from cloud.errors import Forbidden
-from compute import (
-    boot,
-    late_deletes,
-    listing,
-    lookup,
-    schema,
-    server_rows,
-    shutdown_words,
-)
-from compute.api import paging, server_create, server_metadata, server_query, server_unknown, server_view
+from compute.api import paging, server_create, server_down_cell, server_metadata, server_query, server_view
 from compute.api.base import ComputeView, link, links
 from compute.api.server_query import Filters
 from compute.api.server_view import View
+from compute.contract import validation
 from compute.errors import CellDown
-from compute.lifecycle import Asked
 from compute.models import Instance
+from compute.operations.action import Asked
+from compute.servers import create, deferred_deletes, listing, lookup, rows
+from compute.shutdown import options
 
 
 class ServersView(ComputeView):
@@ -65,12 +59,12 @@ class ServersView(ComputeView):
     def post(self, request: Request) -> Response:
         """POST /servers: accepted when it is recorded."""
         self.check("os_compute_api:servers:create")
-        body = schema.check(request.data, server_create.schema_for(self.version))
+        body = validation.check(request.data, server_create.schema_for(self.version))
         if not self.caller.project_id:
             raise Forbidden("A server needs a project: ask with a token that is scoped to one.")
         order = server_create.order_of(body, self.caller, self.request_id)
-        ids = boot.request_servers(order)
-        if schema.is_true(body["server"].get("return_reservation_id")):
+        ids = create.request_servers(order)
+        if validation.is_true(body["server"].get("return_reservation_id")):
             return Response({"reservation_id": order.reservation_id}, status=202)
         first = ids[0]
         answer = {
@@ -101,12 +95,12 @@ class ServersView(ComputeView):
         if not down:
             return []
         project_id = filters.project_id if filters.all_tenants else self.caller.project_id
-        if self.version < server_unknown.SINCE or not filters.plain:
+        if self.version < server_down_cell.SINCE or not filters.plain:
             listing.skip(down, project_id)
             return []
-        shape = server_unknown.detail if self.kind == "detail" else server_unknown.brief
+        shape = server_down_cell.detail if self.kind == "detail" else server_down_cell.brief
         servers = shape(down, project_id, paging.limit_of(self.request))
-        return server_unknown.with_last_known(servers, self.caller) if filters.last_known else servers
+        return server_down_cell.with_last_known(servers, self.caller) if filters.last_known else servers
 
 
 class ServersDetailView(ServersView):
@@ -123,11 +117,11 @@ class ServerView(ComputeView):
     UPDATE = {
         "type": "object",
         "properties": {
-            "name": schema.NAME,
+            "name": validation.NAME,
             "OS-DCF:diskConfig": {"type": "string", "enum": ["AUTO", "MANUAL"]},
-            "accessIPv4": schema.IPV4,
-            "accessIPv6": schema.IPV6,
-            **shutdown_words.OWN_OR_NOT,
+            "accessIPv4": validation.IPV4,
+            "accessIPv6": validation.IPV6,
+            **options.OWN_OR_NOT,
         },
         "additionalProperties": False,
     }
@@ -140,7 +134,7 @@ class ServerView(ComputeView):
             return self._down(found.mapping)
         if found.request is not None:
             view = View.of(self.version, self.caller)
-            return Response({"server": server_view.full(server_rows.of(found.instance), view)})
+            return Response({"server": server_view.full(rows.of(found.instance), view)})
         assert found.mapping.cell is not None  # noqa: S101  it was just read from there
         try:
             with lookup.held(found.mapping.cell):
@@ -150,12 +144,12 @@ class ServerView(ComputeView):
 
     def put(self, request: Request, server_id: str) -> Response:
         """PUT /servers/{id}: name, description, addresses, host name, and how it is shut down."""
-        changes = schema.check(self.body(), _wrapped(self._update_schema()))["server"]
+        changes = validation.check(self.body(), _wrapped(self._update_schema()))["server"]
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:servers:update", instance.project_id)
             columns = {_UPDATES[key]: value for key, value in changes.items() if key in _UPDATES}
             if "access_ip_v6" in columns:
-                columns["access_ip_v6"] = schema.short_ipv6(columns["access_ip_v6"])
+                columns["access_ip_v6"] = validation.short_ipv6(columns["access_ip_v6"])
             with transaction.atomic(using=current_alias()):
                 if len(columns) < len(changes):
                     columns["metadata"] = server_metadata.with_words(self, instance, changes)
@@ -165,13 +159,13 @@ class ServerView(ComputeView):
 
     def delete(self, request: Request, server_id: str) -> Response:
         """DELETE /servers/{id}: from every state, at every moment; `?shutdown_type=SOFT` with grace."""
-        words = shutdown_words.of_query(request.query_params)
+        words = options.of_query(request.query_params)
         mapping = lookup.mapping_of(server_id, self.caller)
         self.check("os_compute_api:servers:delete", mapping.project_id)
-        if boot.cancel(server_id):
+        if create.cancel(server_id):
             return Response(status=204)
         asked = Asked(self.caller, self.request_id, words, self.version)
-        late_deletes.now_or_later(mapping, asked)
+        deferred_deletes.now_or_later(mapping, asked)
         return Response(status=204)
 
     def _read(self, instance: Instance, *, changed: bool = False) -> Response:
@@ -181,7 +175,7 @@ class ServerView(ComputeView):
 
     def _down(self, mapping: InstanceMapping) -> Response:
         known = server_query.wants_last_known(self.request.query_params)
-        return Response({"server": server_unknown.shown(mapping, self.version, self.caller, known=known)})
+        return Response({"server": server_down_cell.shown(mapping, self.version, self.caller, known=known)})
 
     def _update_schema(self) -> dict[str, Any]:
         properties = dict(self.UPDATE["properties"])  # type: ignore[call-overload]

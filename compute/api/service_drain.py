@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from cloud.errors import BadRequest, Conflict
-from compute import departures, draining, lookup
-from compute.api.wire import closed, moment
-from compute.departures import AT_ONCE, Line, Moves
-from compute.fleet import Placed
+from compute.api.fields import closed, moment
+from compute.hosts import drain, drain_moves
+from compute.hosts.drain_moves import AT_ONCE, Line, Moves
+from compute.hosts.services import Placed
 from compute.models import Service
 from compute.models.host import COMPUTE
+from compute.servers import lookup
 
 KEY = "stillwater:drain"
 _PARALLEL = {"type": "integer", "minimum": 1, "maximum": 1000}  # servers on their way at a time
@@ -45,18 +46,18 @@ def carry_out(one: Placed, wanted: dict[str, Any] | None, by: str) -> Placed:
     left_alone: Sequence[Line] = ()
     with lookup.held(one.cell):
         if wanted is None:
-            draining.undo(service)
+            drain.undo(service)
         elif "return" in wanted:
-            left_alone = draining.undo(service, bring_back=_parallel(wanted["return"]))
+            left_alone = drain.undo(service, bring_back=_parallel(wanted["return"]))
         elif "extend" in wanted:
-            draining.extend(service, wanted["extend"])
+            drain.extend(service, wanted["extend"])
         else:
-            draining.ask(
+            drain.ask(
                 service, by=by, reason=wanted.get("reason", ""), seconds=wanted.get("timeout"),
                 then_exit=wanted.get("exit", False),
                 moves=_parallel(wanted["migrate"]) if "migrate" in wanted else 0,
             )  # fmt: skip
-        moves = departures.read(service.host) if service.drain_moves else Moves()
+        moves = drain_moves.read(service.host) if service.drain_moves else Moves()
     return replace(one, moves=replace(moves, left_alone=tuple(left_alone)))
 
 

@@ -14,27 +14,29 @@ from rest_framework.response import Response
 from cells.models import HostMapping
 from cloud.errors import BadRequest, Conflict, NotFound
 from cloud.words import counted
-from compute import fleet, gone, lookup, schema
 from compute.api import service_drain
 from compute.api.base import ComputeView
-from compute.api.wire import closed, moment, only
+from compute.api.fields import closed, moment, only
+from compute.contract import validation
+from compute.contract.microversion import Version
 from compute.errors import CellDown
-from compute.fleet import Placed
-from compute.microversion import Version
+from compute.hosts import fenced, services
+from compute.hosts.services import Placed
 from compute.models import AggregateHost, ComputeNode, Departure, Instance, Service
 from compute.models.host import COMPUTE
+from compute.servers import lookup
 
 _REASON = {"type": "string", "minLength": 1, "maxLength": 255}
 _HOST = {"type": "string", "minLength": 1, "maxLength": 255}
 _NAME = {"host": _HOST, "binary": _HOST}
 BY_NAME = closed(_NAME, _NAME)
 WITH_REASON = closed({**_NAME, "disabled_reason": _REASON}, [*_NAME, "disabled_reason"])
-WITH_FORCED_DOWN = closed({**_NAME, "forced_down": schema.BOOLEAN}, [*_NAME, "forced_down"])
+WITH_FORCED_DOWN = closed({**_NAME, "forced_down": validation.BOOLEAN}, [*_NAME, "forced_down"])
 BY_ID = closed(
     {
         "status": {"type": "string", "enum": ["enabled", "disabled"]},
         "disabled_reason": _REASON,
-        "forced_down": schema.BOOLEAN,
+        "forced_down": validation.BOOLEAN,
         service_drain.KEY: service_drain.SCHEMA,
     }
 )
@@ -51,12 +53,12 @@ class ServicesView(ComputeView):
         self.check("os_compute_api:os-services:list")
         only(self, "host", "binary")
         host, binary = request.query_params.get("host", ""), request.query_params.get("binary", "")
-        seen = fleet.services(host, binary)
+        seen = services.services(host, binary)
         listed = [as_json(one, self.version) for one in seen.found]
         if self.version >= (2, 69) and binary in ("", COMPUTE) and seen.down:
             listed += [
                 {"binary": COMPUTE, "host": name, "status": "UNKNOWN"}
-                for name in fleet.hosts_of(seen.down) if host in ("", name)
+                for name in services.hosts_of(seen.down) if host in ("", name)
             ]  # fmt: skip
         return Response({"services": listed})
 
@@ -69,7 +71,7 @@ class ServiceView(ComputeView):
         self.check("os_compute_api:os-services:update")
         if self.version < (2, 53):
             return Response({"service": _act(service_id, request.data, self.version)})
-        body = schema.check(request.data, BY_ID)
+        body = validation.check(request.data, BY_ID)
         found = _by_id(service_id, self.version)
         wanted = {} if set(body) == {service_drain.KEY} else _wanted(body, found.service.binary)
         if service_drain.KEY in body:
@@ -97,7 +99,7 @@ def as_json(one: Placed, version: Version) -> dict[str, Any]:
     shown = {
         "binary": service.binary,
         "host": service.host,
-        "id": service.uuid if version >= (2, 53) else fleet.number(service.uuid),
+        "id": service.uuid if version >= (2, 53) else services.number(service.uuid),
         "zone": one.zone,
         "status": "disabled" if service.disabled else "enabled",
         "state": "up" if service.is_up else "down",
@@ -116,9 +118,9 @@ def _by_id(service_id: str, version: Version) -> Placed:
             UUID(service_id)
         except ValueError as exc:
             raise BadRequest(f"Invalid uuid {service_id}") from exc
-    seen = fleet.services()
+    seen = services.services()
     for one in seen.found:
-        if service_id == (one.service.uuid if version >= (2, 53) else str(fleet.number(one.service.uuid))):
+        if service_id == (one.service.uuid if version >= (2, 53) else str(services.number(one.service.uuid))):
             return one
     if seen.down:
         raise CellDown(seen.down[0].name)
@@ -127,7 +129,7 @@ def _by_id(service_id: str, version: Version) -> Placed:
 
 def _by_name(host: str, binary: str) -> Placed:
     """Raises NotFound, CellDown when it may be in a down cell."""
-    seen = fleet.services(host, binary)
+    seen = services.services(host, binary)
     if seen.found:
         return seen.found[0]
     if seen.down:
@@ -139,11 +141,11 @@ def _act(action: str, body: Any, version: Version) -> dict[str, Any]:
     """Before 2.53: the action is in the path, the service in the body."""
     if action not in _ACTIONS or (action == "force-down" and version < (2, 11)):
         raise NotFound("Unknown action")
-    order = schema.check(body, _ACTIONS[action])
+    order = validation.check(body, _ACTIONS[action])
     found = _by_name(order["host"], order["binary"])
     answer = {"host": order["host"], "binary": order["binary"]}
     if action == "force-down":
-        forced = schema.is_true(order["forced_down"])
+        forced = validation.is_true(order["forced_down"])
         _change(found, {"forced_down": forced})
         return {**answer, "forced_down": forced}
     disabled, reason = action != "enable", order.get("disabled_reason")
@@ -165,7 +167,7 @@ def _wanted(body: dict[str, Any], binary: str) -> dict[str, Any]:
             raise BadRequest("Specifying 'disabled_reason' with status 'enabled' is invalid.")
         wanted |= {"disabled": disabled, "disabled_reason": body.get("disabled_reason")}
     if "forced_down" in body:
-        wanted["forced_down"] = schema.is_true(body["forced_down"])
+        wanted["forced_down"] = validation.is_true(body["forced_down"])
     if not wanted:
         raise BadRequest("No updates were requested. Fields 'status' or 'forced_down' should be specified.")
     return wanted
@@ -175,7 +177,7 @@ def _change(one: Placed, wanted: dict[str, Any]) -> None:
     """Write only what was asked: the heartbeat writes the rest of the row. Raises BadRequest, CellDown."""
     wanted = {**wanted, "updated_at": timezone.now()}
     with lookup.held(one.cell):
-        if wanted.get("forced_down") is False and (owed := gone.owes(one.service.host)):
+        if wanted.get("forced_down") is False and (owed := fenced.owes(one.service.host)):
             raise BadRequest(
                 f"Host {one.service.host} still has to remove what it has of {counted(owed, 'server')} evacuated or "
                 "deleted meanwhile. It does so when its nova-compute is started; then it can be forced up."
@@ -195,7 +197,7 @@ def _remove(one: Placed) -> None:
                     if Instance.objects.filter(host=one.service.host, deleted=False).exists():
                         raise _hosts_servers()
                     ComputeNode.objects.filter(host=one.service.host).delete()
-                    gone.forget_host(one.service.host)
+                    fenced.forget_host(one.service.host)
                     Departure.objects.filter(host=one.service.host).delete()
                 Service.objects.filter(pk=one.service.pk).delete()
         except (ProtectedError, IntegrityError) as exc:  # a claim on one of its hypervisors

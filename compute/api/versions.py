@@ -8,8 +8,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from compute import microversion
 from compute.api.base import link
+from compute.contract import microversion
 
 
 def _version() -> dict[str, Any]:

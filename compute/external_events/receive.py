@@ -15,9 +15,9 @@ from cells import scatter
 from cells.models import BuildRequest, Cell, InstanceMapping
 from cloud import log
 from cloud.caller import Caller
-from compute.external_events import late, names, record
-from compute.external_events.record import ACCEPTED, NO_HOST, UNKNOWN
-from compute.external_events.repeats import Event
+from compute.external_events import deferred, event_types, journal
+from compute.external_events.deduplication import Event
+from compute.external_events.journal import ACCEPTED, NO_HOST, UNKNOWN
 
 logger = log.get(__name__)
 BAD_TAG = 400
@@ -47,7 +47,7 @@ def receive(said: Sequence[Mapping[str, Any]], caller: Caller, request_id: str) 
         for one in said
     ]  # fmt: skip
     where = _where({event.server_id for event in events})
-    good = [event for event in events if names.KINDS[event.name].takes(event.tag)]
+    good = [event for event in events if event_types.KINDS[event.name].takes(event.tag)]
     codes = _look(where)
     late_or_now = [event for event in good if _code(event, where, codes) == ACCEPTED]
     now = [event for event in late_or_now if event.server_id in codes and event.server_id not in where.waiting]
@@ -55,7 +55,7 @@ def receive(said: Sequence[Mapping[str, Any]], caller: Caller, request_id: str) 
     codes |= written
     kept = [event for event in late_or_now if event.server_id not in written]
     if kept:
-        late.keep([(where.of[event.server_id], event) for event in kept])
+        deferred.keep([(where.of[event.server_id], event) for event in kept])
     answers = [_code(event, where, codes) for event in events]
     _log(events, answers, kept)
     return answers
@@ -72,7 +72,7 @@ def _where(servers: Collection[str]) -> _Where:
             found.of[mapping.server_id] = mapping.cell.id
         if mapping.queued_for_delete:
             found.deleted.add(mapping.server_id)
-    found.waiting = late.waiting(servers)
+    found.waiting = deferred.waiting(servers)
     return found
 
 
@@ -80,7 +80,7 @@ def _look(where: _Where) -> dict[str, int]:
     """What is known of each server that has a cell; those of cells that do not answer are not in it."""
 
     def ask(cell: Cell) -> dict[str, int]:
-        return record.look([server_id for server_id, cell_id in where.of.items() if cell_id == cell.id])
+        return journal.look([server_id for server_id, cell_id in where.of.items() if cell_id == cell.id])
 
     gathered = scatter.gather(where.cells.values(), ask, settings.CELL_TIMEOUT * SHARE)
     return {server_id: code for codes in gathered.values() for server_id, code in codes.items()}
@@ -92,7 +92,7 @@ def _write(where: _Where, events: Sequence[Event]) -> dict[str, int]:
     def ask(cell: Cell) -> dict[str, int]:
         mine = [event for event in events if where.of[event.server_id] == cell.id]
         try:
-            return record.record(mine)
+            return journal.record(mine)
         except scatter.AWAY:
             raise
         except Exception:  # ours, and no reason to lose the others
@@ -112,7 +112,7 @@ def _code(event: Event, where: _Where, codes: Mapping[str, int]) -> int:
         code = NO_HOST
     if code == UNKNOWN:
         return UNKNOWN
-    return code if names.KINDS[event.name].takes(event.tag) else BAD_TAG
+    return code if event_types.KINDS[event.name].takes(event.tag) else BAD_TAG
 
 
 def _log(events: Sequence[Event], codes: Sequence[int], kept: Sequence[Event]) -> None:

@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q
 
 from cells.models import CellModel
-from compute import farewell
+from compute.models import shutdown_preferences
 from compute.state import TaskState, VmState
 from compute.virt.base import Guest, Image
 
@@ -133,8 +133,8 @@ class Instance(CellModel):
             network=self.network,
             mac_address=_mac_of(self.addresses),
             project_id=self.project_id,
-            shutdown_timeout=farewell.said(self.metadata, image.get("properties", {})),
-            shutdown_priority=farewell.priority(self.metadata),
+            shutdown_timeout=shutdown_preferences.said(self.metadata, image.get("properties", {})),
+            shutdown_priority=shutdown_preferences.priority(self.metadata),
             node=self.node,
         )
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from compute import bare_metal, groups
-from compute.scheduler.hosts import HostState
-from compute.scheduler.matching import matches, runs, version_fits
-from compute.scheduler.wanted import Wanted
+from compute.contract import bare_metal
+from compute.placement import server_groups
+from compute.scheduler.extra_specs import matches, runs, version_fits
+from compute.scheduler.host_state import HostState
+from compute.scheduler.requirements import Wanted
 
 
 class Filter(NamedTuple):
@@ -99,7 +100,7 @@ def _takes_the_project(host: HostState, wanted: Wanted) -> bool:
 
 def _is_apart(host: HostState, wanted: Wanted) -> bool:
     group = wanted.group
-    if group is None or group.policy != groups.ANTI_AFFINITY:
+    if group is None or group.policy != server_groups.ANTI_AFFINITY:
         return True
     return len(host.neighbours & group.others) < group.most
 
@@ -107,7 +108,7 @@ def _is_apart(host: HostState, wanted: Wanted) -> bool:
 def _settled(wanted: Wanted, hosts: list[HostState]) -> Wanted:
     """Where an affine group is at home, as all hosts together know: a server that moves is on two, which is nowhere."""
     group = wanted.group
-    if group is None or group.policy != groups.AFFINITY:
+    if group is None or group.policy != server_groups.AFFINITY:
         return wanted
     homes = sorted({host.host for host in hosts if host.neighbours & group.others})
     return replace(wanted, group=replace(group, home=" and ".join(homes)))
@@ -115,7 +116,7 @@ def _settled(wanted: Wanted, hosts: list[HostState]) -> Wanted:
 
 def _is_at_home(host: HostState, wanted: Wanted) -> bool:
     group = wanted.group
-    return group is None or group.policy != groups.AFFINITY or group.home in ("", host.host)
+    return group is None or group.policy != server_groups.AFFINITY or group.home in ("", host.host)
 
 
 def _is_such_a_machine(host: HostState, wanted: Wanted) -> bool:

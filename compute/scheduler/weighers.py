@@ -10,17 +10,17 @@ from zlib import crc32
 
 from django.conf import settings
 
-from compute import groups
-from compute.scheduler.hosts import HostState
-from compute.scheduler.wanted import Wanted
+from compute.placement import server_groups
+from compute.scheduler.host_state import HostState
+from compute.scheduler.requirements import Wanted
 
 WEIGHERS: dict[str, Callable[[HostState, Wanted], float]] = {
     "ram": lambda host, _: host.free_memory,
     "cpu": lambda host, _: host.free_cpus,
     "disk": lambda host, _: host.free_disk,
     "io_ops": lambda host, _: host.operations,
-    "soft_affinity": lambda host, wanted: _members(host, wanted, groups.SOFT_AFFINITY),
-    "soft_anti_affinity": lambda host, wanted: -_members(host, wanted, groups.SOFT_ANTI_AFFINITY),
+    "soft_affinity": lambda host, wanted: _members(host, wanted, server_groups.SOFT_AFFINITY),
+    "soft_anti_affinity": lambda host, wanted: -_members(host, wanted, server_groups.SOFT_ANTI_AFFINITY),
 }
 
 

@@ -15,7 +15,7 @@ def load(name: str, **options: Any) -> Driver:
     # Imported here so that a process without libvirt's C library can use the fake driver, and the
     # API process, which loads no driver, imports neither.
     if name == "fake":
-        from compute.virt.fake import FakeDriver  # noqa: PLC0415
+        from compute.virt.fake.driver import FakeDriver  # noqa: PLC0415
 
         return FakeDriver(**options)
     if name == "libvirt":

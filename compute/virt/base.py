@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from compute.virt.clock import Clock
-from compute.virt.kinds import (
+from compute.virt.shutdown_timer import Clock
+from compute.virt.types import (
     MIGRATES,
     Command,
     Farewell,

@@ -19,8 +19,8 @@ from compute.virt.base import (
     PowerState,
     VirtError,
 )
-from compute.virt.clock import HURRY, Clock
-from compute.virt.locks import Locks
+from compute.virt.guest_locks import Locks
+from compute.virt.shutdown_timer import HURRY, Clock
 
 log = logging.getLogger(__name__)
 

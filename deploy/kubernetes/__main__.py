@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from deploy import timeouts
+from deploy import stop_timeouts
 
 FOLDER = Path(__file__).resolve().parent
 FOR_EVER = 30 * 86400  # Kubernetes knows no endless grace period
@@ -22,4 +22,4 @@ def fill(text: str, seconds: int | None) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(timeouts.main(FOLDER, "*.yaml", fill, sys.argv[1:]))
+    sys.exit(stop_timeouts.main(FOLDER, "*.yaml", fill, sys.argv[1:]))

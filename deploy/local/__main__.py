@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from deploy.local.down import clean, down
-from deploy.local.progress import Failed
+from deploy.local.output import Failed
 from deploy.local.state import State
 from deploy.local.status import status
 from deploy.local.up import Wishes, up

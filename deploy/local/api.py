@@ -11,8 +11,8 @@ import urllib.request
 
 from cloud.processes import gone, with_command
 from deploy.local import envfiles, ports
-from deploy.local.daemons import KILL_SECONDS, Daemon, tool
-from deploy.local.progress import Failed, wait_for
+from deploy.local.output import Failed, wait_for
+from deploy.local.processes import KILL_SECONDS, Daemon, tool
 from deploy.local.state import ROOT, State
 
 READY_SECONDS = 60

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from deploy.local.management import manage
+from deploy.local.manage_commands import manage
 from deploy.local.state import State
 
 ADVICE = "Bring it back (docs/runbooks/cell-down.md); nothing has to be restarted."

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 
-from deploy.local import api, hosts, leftovers, redis, workers
-from deploy.local.daemons import Daemon, stop
-from deploy.local.progress import Failed, hint, say, step, wait_for
+from deploy.local import api, hosts, redis, stale_processes, workers
+from deploy.local.output import Failed, hint, say, step, wait_for
+from deploy.local.processes import Daemon, stop
 from deploy.local.state import DOMAINS, State
 
 GUEST_SECONDS = 20
@@ -35,7 +35,7 @@ def clean(state: State) -> None:
     if not state.exists:
         say(f"there is no cloud in {state.directory}")
         return
-    running = leftovers.find(state)
+    running = stale_processes.find(state)
     if running:
         several = f"{len(running)} processes of this cloud run, {running[0].pid} is one"
         one = f"a process of this cloud runs: {running[0].pid}"
@@ -68,10 +68,10 @@ def _stop_hypervisors(state: State) -> None:
 
 def _verify(state: State) -> None:
     """Look at every process of the machine; reapers need a moment after their last child."""
-    if wait_for(lambda: not leftovers.find(state), 5):
+    if wait_for(lambda: not stale_processes.find(state), 5):
         say("no process of this cloud is left")
         return
-    left = leftovers.find(state)
+    left = stale_processes.find(state)
     for process in left:
         hint(f"{process.pid}: {process.command}")
     if len(left) == 1:

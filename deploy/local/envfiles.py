@@ -10,9 +10,9 @@ from cryptography.fernet import Fernet
 
 from cloud.env import VARIABLES
 from deploy.local.hosts import libvirt_host
-from deploy.local.progress import Failed
+from deploy.local.output import Failed
 from deploy.local.state import CELLS, DATABASES, State, write_private
-from tasks.node import environment, read
+from tasks.worker_process import environment, read
 
 # What each process is told by its place; exporting one of these does not change a cloud.
 PLACED = {

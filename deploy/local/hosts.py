@@ -8,9 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from deploy.local.libvirtd import LibvirtHost
-from deploy.local.progress import Failed, wait_for
+from deploy.local.output import Failed, wait_for
 from deploy.local.state import State, require
-from tasks import hostboot
+from tasks import boot_marker
 
 PRESS_SECONDS = 4  # a guest that is still booting does not hear the power button, so it is pressed again
 VIRSH_SECONDS = 15
@@ -59,7 +59,7 @@ def stop_guests(state: State, seconds: float, tell: Callable[[str], None]) -> No
     where = ", ".join(f"{count} on {name}" for name, count in running.items())
     tell(f"guests have {seconds:.0f} s to shut down: {where}")
     for name in running:
-        hostboot.announce(state.path("hosts", name, "state"))  # they are to run again after the next `up`
+        boot_marker.announce(state.path("hosts", name, "state"))  # they are to run again after the next `up`
     deadline = time.monotonic() + seconds
     while any(host.qemu_pids() for host in all_hosts) and time.monotonic() < deadline:
         for host in all_hosts:

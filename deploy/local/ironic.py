@@ -39,8 +39,8 @@ from typing import Any
 
 import requests
 
+from deploy.local.output import Failed, wait_for
 from deploy.local.ports import any_free
-from deploy.local.progress import Failed, wait_for
 from deploy.local.state import ROOT, require
 
 START_SECONDS, STOP_SECONDS, NODE_SECONDS, HTTP_SECONDS = 150, 60, 60, 30

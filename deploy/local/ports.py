@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Collection
 
-from deploy.local.progress import Failed
+from deploy.local.output import Failed
 
 TRIES = 200
 

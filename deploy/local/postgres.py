@@ -21,8 +21,8 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
+from deploy.local.output import Failed, say, wait_for
 from deploy.local.ports import any_free
-from deploy.local.progress import Failed, say, wait_for
 
 INIT_SECONDS, START_SECONDS, STOP_SECONDS = 60, 30, 30
 # Its data lives as long as the tests, so nothing waits for a disk; many threads in many processes.

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from deploy.local import brokers
+from deploy.local.output import Failed, wait_for
 from deploy.local.ports import any_free
-from deploy.local.progress import Failed, wait_for
 from deploy.local.state import DOMAINS, require, write_private
 
 START_SECONDS, STOP_SECONDS = 60, 30

@@ -8,8 +8,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from deploy.local import ports
-from deploy.local.daemons import Daemon
-from deploy.local.progress import Failed, wait_for
+from deploy.local.output import Failed, wait_for
+from deploy.local.processes import Daemon
 from deploy.local.state import DOMAINS, State, require, write_private
 
 START_SECONDS = 20

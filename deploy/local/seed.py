@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local import cells, clients, envfiles
-from deploy.local.daemons import python
-from deploy.local.management import manage
-from deploy.local.progress import Failed, hint, step
+from deploy.local.manage_commands import manage
+from deploy.local.output import Failed, hint, step
+from deploy.local.processes import python
 from deploy.local.state import CELL0, CELLS, DOMAINS, ROOT, State
 
 BUILD_SECONDS = 300

@@ -14,7 +14,7 @@ import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from deploy.local.progress import Failed
+from deploy.local.output import Failed
 
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = ("cell1", "cell2")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from deploy.local import api, cells, hosts, redis, workers
-from deploy.local.daemons import Daemon
-from deploy.local.management import manage
-from deploy.local.progress import Failed
+from deploy.local.manage_commands import manage
+from deploy.local.output import Failed
+from deploy.local.processes import Daemon
 from deploy.local.state import State
 
 

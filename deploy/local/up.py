@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.local import api, boot, brokers, cells, clients, envfiles, hosts, redis, workers
-from deploy.local.daemons import tool
-from deploy.local.management import manage
-from deploy.local.progress import Failed, hint, say, step
+from deploy.local import api, brokers, cells, clients, envfiles, first_server, hosts, redis, workers
+from deploy.local.manage_commands import manage
+from deploy.local.output import Failed, hint, say, step
+from deploy.local.processes import tool
 from deploy.local.seed import Guests, databases
 from deploy.local.state import DOMAINS, State, write_private
 
@@ -46,7 +46,7 @@ def up(state: State, wishes: Wishes) -> None:
     if away:
         raise Failed("\n  ".join(cell.sentence for cell in away), advice=f"Everything else runs. {cells.ADVICE}")
     if wishes.first_guest:
-        boot.first_guest(state)
+        first_server.first_guest(state)
     say("everything runs" if changed else "everything ran already", time.monotonic() - began)
     what_next(state)
 
@@ -152,7 +152,7 @@ def what_next(state: State) -> None:
     print(f"""
   export OS_CLIENT_CONFIG_FILE={clients.clouds_yaml(state)}
   {tool("openstack")} --os-cloud stillwater server list
-  {tool("openstack")} --os-cloud stillwater console log show {boot.NAME}
+  {tool("openstack")} --os-cloud stillwater console log show {first_server.NAME}
 
   As administrator: --os-cloud stillwater-admin
   Admin pages:      {state.api_url}/admin/  (admin, password in {clients.password_file(state, "admin")})

@@ -9,10 +9,10 @@ from typing import Any
 
 from cloud.processes import Daemon
 from deploy.local import envfiles
-from deploy.local.management import manage
-from deploy.local.progress import Failed
+from deploy.local.manage_commands import manage
+from deploy.local.output import Failed
 from deploy.local.state import CELLS, State
-from tasks import node as processes
+from tasks import worker_process as processes
 
 READY_SECONDS = 90
 

@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from deploy import timeouts
+from deploy import stop_timeouts
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -14,12 +14,12 @@ FOLDER = Path(__file__).resolve().parent
 def fill(text: str, seconds: int | None) -> str:
     """A unit that gives its process that long; also told to the process, which checks it."""
     wait = "infinity" if seconds is None else str(seconds)
-    if timeouts.SHUTDOWN in text:
-        words = f" --timeout {seconds - timeouts.GUESTS_MARGIN}" if seconds else ""
+    if stop_timeouts.SHUTDOWN in text:
+        words = f" --timeout {seconds - stop_timeouts.GUESTS_MARGIN}" if seconds else ""
         text = re.sub(r"^(ExecStop=.* --force).*$", rf"\1{words}", text, flags=re.MULTILINE)
     text = re.sub(r"^TimeoutStopSec=.*$", f"TimeoutStopSec={wait}", text, flags=re.MULTILINE)
     return re.sub(r"STILLWATER_SUPERVISOR_TIMEOUT=\S+", f"STILLWATER_SUPERVISOR_TIMEOUT={seconds or 0}", text)
 
 
 if __name__ == "__main__":
-    sys.exit(timeouts.main(FOLDER, "*.s[eo][rc]*", fill, sys.argv[1:]))
+    sys.exit(stop_timeouts.main(FOLDER, "*.s[eo][rc]*", fill, sys.argv[1:]))

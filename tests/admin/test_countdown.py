@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from cells.context import target_cell
 from compute.models import Service, Step
-from compute.virt.clock import Clock
+from compute.virt.shutdown_timer import Clock
 from tests.admin.conftest import PROGRESS, action, draining, host, staff, url
 from tests.admin.test_legal_actions import offered
 from tests.admin.test_legal_actions import url as server_url

@@ -8,11 +8,14 @@ import re
 import pytest
 from django.contrib.admin.models import LogEntry
 
-from cells import health
+from cells import circuit_breaker
 from cells.context import target_cell
 from cloud.images.models import Image
-from compute import actions, late_deletes, legal, microversion
+from compute.admin import allowed_actions
+from compute.contract import microversion
 from compute.models import Flavor
+from compute.operations import registry
+from compute.servers import deferred_deletes
 from tests.admin.conftest import staff
 from tests.admin.test_pages import text
 from tests.conftest import PROJECT
@@ -91,7 +94,7 @@ def test_what_is_offered_in_every_state_and_what_is_not_is_refused_by_the_api(st
     shown = page(server_id)
     assert offered(shown) - ALWAYS == LEGAL[state]
     others = reasons(shown)
-    keys = {action.key for action in actions.every().values()} - {""} - legal.READS
+    keys = {action.key for action in registry.every().values()} - {""} - allowed_actions.READS
     assert {f"{key.removeprefix('os-')}" for key in keys - LEGAL[state] - ALWAYS} == set(others)
     before = len(cloud.history(server_id))
     for key in sorted(keys - LEGAL[state] - ALWAYS):
@@ -126,12 +129,12 @@ def test_a_lock_and_a_role_are_said(admin, api, reader, cloud):
     act(api, server_id, {"lock": None})
     row = cloud.row(server_id)
     with target_cell(cloud.cell_of(server_id)):
-        stop = actions.keyed("os-stop", microversion.MAXIMUM)
-        assert legal.why_not(stop, row, api.caller) == "the server is locked by its owner"
-        assert legal.why_not(stop, row, admin.caller) == ""
+        stop = registry.keyed("os-stop", microversion.MAXIMUM)
+        assert allowed_actions.why_not(stop, row, api.caller) == "the server is locked by its owner"
+        assert allowed_actions.why_not(stop, row, admin.caller) == ""
         needs = "it needs the role of member in the project, or admin"
-        assert legal.why_not(stop, row, reader.caller) == needs
-        assert legal.why_not(actions.keyed("evacuate", (2, 96)), row, api.caller) == "it needs the role of admin"
+        assert allowed_actions.why_not(stop, row, reader.caller) == needs
+        assert allowed_actions.why_not(registry.keyed("evacuate", (2, 96)), row, api.caller) == "it needs the role of admin"
 
 
 def test_a_button_asks_as_the_api_does(admin, cloud, browser):
@@ -208,7 +211,7 @@ def test_who_may_only_look_has_no_buttons_and_cannot_do_without(admin, cloud):
 
 def test_a_server_of_a_cell_that_is_down_can_be_deleted_and_nothing_else(admin, cloud, browser):
     server_id = two_hosts.booted(admin, cloud)
-    health.seen_down(cloud.cells["cell1"].id, "cut off")
+    circuit_breaker.seen_down(cloud.cells["cell1"].id, "cut off")
     page = text(browser, url(server_id))
     assert "does not answer (cut off)" in page
     assert offered(page) == {"delete"}
@@ -226,14 +229,14 @@ def test_a_server_of_a_cell_that_is_down_can_be_deleted_and_nothing_else(admin, 
 def test_a_delete_that_is_asked_for_while_its_cell_is_down_is_done_when_it_is_back(admin, cloud, browser):
     server_id = two_hosts.booted(admin, cloud)
     cell = cloud.cells["cell1"]
-    health.seen_down(cell.id, "cut off")
+    circuit_breaker.seen_down(cell.id, "cut off")
     said = browser.post(url(server_id), {"verb": "delete"}, follow=True).content.decode()
     assert "delete was accepted, and is carried out when the cell is back." in said
     assert not offered(said)
     assert reasons(said)["delete"] == "it was asked for; it is carried out when the cell is back"
     assert [entry.change_message for entry in LogEntry.objects.all()] == ["delete"]
-    health.seen_up(cell.id)
-    assert late_deletes.carry_out() == 1
+    circuit_breaker.seen_up(cell.id)
+    assert deferred_deletes.carry_out() == 1
     cloud.work()
     assert cloud.history(server_id)[-1].user_id == str(LogEntry.objects.get().user_id)
     assert states(cloud, server_id) == ("soft-delete", None)

@@ -10,11 +10,11 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.db.backends.utils import CursorWrapper
 
-from cells import health
+from cells import circuit_breaker
 from cells.context import target_cell
-from compute import journal
 from compute.admin import migrations
 from compute.models import InstanceAction
+from compute.operations import journal
 from tests.admin.conftest import EVIL, staff
 from tests.admin.test_pages import text
 from tests.flow import stories, two_hosts
@@ -157,7 +157,7 @@ def test_filters_and_pages(browser, cloud, monkeypatch):
 def test_a_cell_that_is_down_is_named(browser, cloud):
     logged(cloud, "cell1", 1)
     logged(cloud, "cell2", 1)
-    health.seen_down(cloud.cells["cell2"].id, "cut off")
+    circuit_breaker.seen_down(cloud.cells["cell2"].id, "cut off")
     page = text(browser, PAGE)
     assert "Cell cell2 does not answer (cut off" in page
     assert len(rows(page)) == 1

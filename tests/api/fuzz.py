@@ -16,8 +16,9 @@ from urllib.parse import quote
 
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from compute import actions, microversion
 from compute.api import server_query
+from compute.contract import microversion
+from compute.operations import registry
 
 CONTROLS = ["\n", "-1\n", "1\n", "\r\n", "a\r\nX-Evil: 1", "\x7f", "\x1b[2J", "\x85", "\u2028", "\u202e", "\ufeff",
             "\0"]  # fmt: skip
@@ -171,7 +172,7 @@ def _quoted(chance: random.Random, text: str) -> str:
 
 def _action(chance: random.Random) -> dict[str, Any]:
     """One that the API takes, with a value like its schema."""
-    action = chance.choice([one for one in actions.every().values() if one.key])
+    action = chance.choice([one for one in registry.every().values() if one.key])
     schema = action.schema(microversion.MAXIMUM)
     return {action.key: like(chance, schema)}
 

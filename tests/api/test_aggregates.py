@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cells import health
+from cells import circuit_breaker
 from cells.context import target_cell
 from cells.models import HostMapping
 from compute.models import Aggregate, AggregateHost, Service
@@ -162,7 +162,7 @@ def test_a_host_with_servers_keeps_its_zone(admin, make, cells):
 
 def test_a_cell_that_is_down_is_named_only_where_it_has_to_be_asked(admin, make, cells):
     east, plain = make("a", "east"), make("b")
-    health.seen_down(cells["cell2"].id, "ordered")
+    circuit_breaker.seen_down(cells["cell2"].id, "ordered")
     refused = act(admin, east, "add_host", host="h2")
     assert message(refused, 503).startswith("Cell cell2 does not answer now")
     assert AggregateHost.objects.count() == 0

@@ -16,10 +16,11 @@ from django.utils import timezone
 
 from cells.context import target_cell
 from cells.models import Cell, HostMapping, LateDelete, LateEvent
-from compute import actions, fleet
 from compute.api import urls
-from compute.microversion import MAXIMUM, MINIMUM, Version, text
+from compute.contract.microversion import MAXIMUM, MINIMUM, Version, text
+from compute.hosts import services
 from compute.models import Aggregate, AggregateHost, InstanceAction, ServerGroup, ServerGroupMember
+from compute.operations import registry
 from tests.api.servers import IMAGE, server
 from tests.byhand import Cloud
 from tests.cells import rows
@@ -117,8 +118,8 @@ class Place:
             "server_id": self.server_id, "key": "a", "tag": "t" if row.method != "PUT" else "new", "label": "net",
             "migration_id": "1", "action_id": "req-1", "project_id": PROJECT, "group_id": self.group.uuid,
             "aggregate_id": str((self.empty if row.method == "DELETE" else self.aggregate).pk),
-            "service_id": str(fleet.number(service)) if old else service,
-            "hypervisor_id": str(fleet.number(node)) if old else node,
+            "service_id": str(services.number(service)) if old else service,
+            "hypervisor_id": str(services.number(node)) if old else node,
         }  # fmt: skip
         if row.path.endswith(("/search", "{hypervisor_id}/servers")):
             names["hypervisor_id"] = self.host
@@ -232,7 +233,7 @@ def test_the_answers_while_a_cell_is_down(cloud: Cloud, down: Any, name: str, ho
 def test_no_action_reaches_a_server_of_a_cell_that_is_down(cells: dict[str, Cell], cut_off: Any) -> None:
     server_id = server(cells["cell2"])
     cut_off(cells["cell2"])
-    keys = {action.key: action for action in actions.every().values() if action.key}
+    keys = {action.key: action for action in registry.every().values() if action.key}
     assert BODIES.keys() <= keys.keys()
     for key, action in keys.items():
         for version in {max(action.since, MINIMUM), min(action.until, MAXIMUM)}:

@@ -10,7 +10,7 @@ from django.db import connections
 from cells.context import target_cell
 from cells.models import Cell, InstanceMapping, LateEvent
 from cells.sqlite.base import create_file
-from compute.external_events import record
+from compute.external_events import journal as external_events_journal
 from compute.models import InstanceAction, Service, Step
 from tests.api import servers
 from tests.api.queries import counted
@@ -166,14 +166,14 @@ def test_a_server_that_moves_hears_of_its_ports_on_both_hosts_and_of_its_volumes
 
 def test_a_failure_of_ours_in_one_cell_harms_nobody(service, cells, monkeypatch):
     good, bad = servers.server(cells["cell1"]), servers.server(cells["cell2"])
-    real = record.record
+    real = external_events_journal.record
 
     def breaks(events):
         if events[0].server_id == bad:
             raise KeyError("a bug")
         return real(events)
 
-    monkeypatch.setattr(record, "record", breaks)
+    monkeypatch.setattr(external_events_journal, "record", breaks)
     assert codes(say(service, heard(bad), heard(good), heard(bad, tag="p"))) == (200, [200, 200, 200])
     assert len(journal(cells["cell1"])) == 1
     assert [(one.server_id, one.tag) for one in LateEvent.objects.order_by("pk")] == [(bad, ""), (bad, "p")]
@@ -256,7 +256,7 @@ def test_the_queries_of_a_batch_do_not_grow_with_it(service, cells, down_cell, s
 
 def test_a_host_too_old_for_the_ops_queue_is_told_on_the_other_one(service, cells, monkeypatch):
     from cells import brokers
-    from compute import dispatch
+    from compute.operations import dispatch
 
     told = []
     monkeypatch.setattr(brokers, "url", lambda alias: "redis://nowhere")

@@ -5,7 +5,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
-from compute import quota
+from compute.placement import quota
 from tests.conftest import PROJECT, client
 
 

@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from cells.context import target_cell
 from cells.models import BuildRequest, Cell, CellOutage, HostMapping, LateDelete, LateEvent
 from cloud.metrics import DECLARED
-from compute import journal
 from compute.models import Service, Step
-from compute.virt.clock import Clock
+from compute.operations import journal
+from compute.virt.shutdown_timer import Clock
 from deploy.local.ports import any_free
 from tests.cells import rows
 

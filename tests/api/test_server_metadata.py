@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compute import quota
+from compute.placement import quota
 from tests.api.servers import server
 from tests.conftest import PROJECT
 

@@ -8,8 +8,8 @@ import pytest
 
 from cells.models import BuildRequest, InstanceMapping
 from cloud.images.models import Image
-from compute import quota
 from compute.models import Flavor, KeyPair
+from compute.placement import quota
 from tests.conftest import PROJECT
 
 LONG = "x" * 256

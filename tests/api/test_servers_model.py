@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from cells import health
+from cells import circuit_breaker
 from cells.context import target_cell
 from cells.models import BuildRequest, Cell, InstanceMapping
-from compute import listing
 from compute.models import Instance
+from compute.servers import listing
 from tests.api.servers import BORN, FLAVOR, IMAGE
 from tests.conftest import OTHER_PROJECT, PROJECT, client
 
@@ -232,9 +232,9 @@ def _columns(s: Server) -> dict[str, Any]:
 
 def bring_down(cells: dict[str, Cell], names: set[str]) -> None:
     for name in CELLS:
-        health.seen_up(cells[name].id)
+        circuit_breaker.seen_up(cells[name].id)
         if name in names:
-            health.seen_down(cells[name].id, "cut off")
+            circuit_breaker.seen_down(cells[name].id, "cut off")
 
 
 @pytest.fixture

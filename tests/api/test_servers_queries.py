@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cells import health
+from cells import circuit_breaker
 from tests.api.queries import counted
 from tests.api.servers import server, unplaced
 
@@ -71,7 +71,7 @@ def test_a_cell_that_is_down_costs_a_query_of_the_global_side_and_none_of_its_ow
         return {alias: len(found) for alias, found in seen.items()}
 
     up = queries()
-    health.seen_down(cells["cell1"].id, "ordered")
+    circuit_breaker.seen_down(cells["cell1"].id, "ordered")
     down = queries()
     assert down["default"] <= up["default"] + more
     assert cells["cell1"].alias not in down

@@ -145,10 +145,10 @@ def test_what_does_not_exist_is_404(api, server_id):
 
 
 def test_a_server_in_a_down_cell_cannot_be_changed(api, cells):
-    from cells import health
+    from cells import circuit_breaker
 
     server_id = server(cells["cell1"])
-    health.seen_down(cells["cell1"].id, "away")
+    circuit_breaker.seen_down(cells["cell1"].id, "away")
     answer = put(api, server_id, name="b")
     assert "Cell cell1 does not answer now" in said(answer, 503)
     assert answer.headers["Retry-After"] == "5"

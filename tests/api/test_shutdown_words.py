@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cells.models import BuildRequest
-from compute import schema, shutdown_words
+from compute.contract import validation
 from compute.models import Flavor, Quota
+from compute.shutdown import options
 from tests.api.servers import server
 from tests.conftest import PROJECT, client
 from tests.flow import one_host, stories
@@ -75,8 +76,8 @@ def test_words_that_mean_nothing_are_refused_by_every_action_at_every_microversi
 
 @pytest.mark.parametrize(("words", "seconds"), RIGHT, ids=str)
 def test_words_that_mean_something_say_how_long(words, seconds):
-    checked = schema.check(words, shutdown_words.with_them({"type": "object", "additionalProperties": False}))
-    assert shutdown_words.asked(checked).get("shutdown_timeout") == seconds
+    checked = validation.check(words, options.with_them({"type": "object", "additionalProperties": False}))
+    assert options.asked(checked).get("shutdown_timeout") == seconds
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.96"])

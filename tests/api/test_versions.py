@@ -8,7 +8,7 @@ from keystoneauth1 import discover, session
 from requests.adapters import BaseAdapter
 from rest_framework.test import APIClient
 
-from compute import microversion
+from compute.contract import microversion
 
 
 def test_the_list_names_the_one_version_there_is():

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from cells import answers, broker_asks, health
+from cells import broker_probes, circuit_breaker, probes
 from cells.models import Cell
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
 def test_every_cell_says_how_quickly_it_answers_or_why_not(cells, lost):
     Cell.objects.filter(pk=cells["cell1"].pk).update(broker_url="redis://127.0.0.1:1/0")
-    said = answers.ask(Cell.objects.all())
+    said = probes.ask(Cell.objects.all())
     assert 0 < said[cells["cell1"].id].database.seconds < 2
     assert said[cells["cell1"].id].broker.trouble
     assert said[cells["cell1"].id].outage is None
@@ -33,18 +33,18 @@ def test_a_broker_that_says_nothing_is_late_and_holds_one_thread(cells, settings
         Cell.objects.filter(pk=cells["cell1"].pk).update(broker_url=url)
         began = time.monotonic()
         for _ in range(3):
-            said = answers.ask(Cell.objects.all())
+            said = probes.ask(Cell.objects.all())
         assert time.monotonic() - began < 3
         assert said[cells["cell1"].id].broker.text == "did not answer in time"
         assert said[cells["cell2"].id].database.seconds is not None
-        assert [asked for asked, _ in broker_asks._asked].count(url) == 1
+        assert [asked for asked, _ in broker_probes._asked].count(url) == 1
 
 
 def test_the_list_of_cells_has_their_health_and_names_the_one_that_is_down(run, cells, lost):
     rows = {row["name"]: row for row in json.loads(run("cell_list", "--json").out)}
     assert rows["cell1"]["database"].endswith("ms")
     assert rows["lost"]["database"] == "missing: there is no such file"
-    assert health.known_down(lost.id)
+    assert circuit_breaker.known_down(lost.id)
     table = run("cell_list").out.splitlines()
     assert table[0].split()[:4] == ["NAME", "UUID", "DATABASE", "BROKER"]
     assert any(line.startswith("lost") and "missing: there is no such file" in line for line in table)

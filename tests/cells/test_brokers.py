@@ -13,13 +13,14 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from cells import broker_breakers, brokers
+from cells import broker_circuit_breaker, brokers
 from cells.context import target_cell
 from cells.models import BuildRequest
 from cloud import metrics
-from compute import dispatch, handover, journal, recovery
+from compute import build
+from compute.hosts import drain_handback
 from compute.models import InstanceAction, Step
-from compute.scheduler import place
+from compute.operations import dispatch, journal, recovery
 from deploy.local.ports import any_free
 from tests.api.queries import counted
 from tests.machine import fair
@@ -30,9 +31,9 @@ SECONDS = 20
 
 @pytest.fixture(autouse=True)
 def _no_breaker_is_open():
-    broker_breakers.forget()
+    broker_circuit_breaker.forget()
     yield
-    broker_breakers.forget()
+    broker_circuit_breaker.forget()
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ class Redis:
         deadline = time.monotonic() + SECONDS
         while not dispatch.publish(self.url, "first", dispatch.RUN_STEP, {"step_id": 0}):
             assert time.monotonic() < deadline, "Redis does not start"
-            broker_breakers.wait_until_up(self.url, 1)
+            broker_circuit_breaker.wait_until_up(self.url, 1)
 
     def fall_silent(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
@@ -112,10 +113,10 @@ def test_a_broker_that_is_down_is_looked_at_by_one_thread_and_by_no_request(redi
         assert not wake(redis.url)
     assert sum(thread.name == "broker-look" for thread in threading.enumerate()) == 1
     told = threading.Event()
-    broker_breakers.when_up(told.set)
+    broker_circuit_breaker.when_up(told.set)
     redis.speak()
     assert told.wait(SECONDS)
-    broker_breakers._then.remove(told.set)
+    broker_circuit_breaker._then.remove(told.set)
     assert wake(redis.url)
 
 
@@ -123,9 +124,9 @@ def test_a_redis_that_is_full_is_down_until_it_can_be_written_to(redis):
     """It answers a PING, so a look that only asks would close the breaker for the next message to open it."""
     full(redis, "100")
     assert not wake(redis.url)
-    assert not broker_breakers.wait_until_up(redis.url, 1.5)
+    assert not broker_circuit_breaker.wait_until_up(redis.url, 1.5)
     full(redis, "0")
-    assert broker_breakers.wait_until_up(redis.url, SECONDS)
+    assert broker_circuit_breaker.wait_until_up(redis.url, SECONDS)
     assert wake(redis.url)
 
 
@@ -155,7 +156,7 @@ def test_messages_flow_again_within_seconds_when_the_broker_is_back(cell1, redis
         new = asked(cell1)
         assert (new.sent_at, new.sends) == (None, 0), "a message that was not sent counts as sent"
         redis.speak()
-        assert broker_breakers.wait_until_up(redis.url, SECONDS)
+        assert broker_circuit_breaker.wait_until_up(redis.url, SECONDS)
         assert recovery.relay() == 301
         assert set(Step.objects.values_list("sends", flat=True)) == {1}
         assert recovery.relay() == 0
@@ -169,7 +170,7 @@ def test_a_request_sent_to_a_silent_broker_is_due_at_once_when_it_is_back(cell1,
     with target_cell(cell1):
         asked(cell1)
         redis.speak()
-        assert broker_breakers.wait_until_up(redis.url, SECONDS)
+        assert broker_circuit_breaker.wait_until_up(redis.url, SECONDS)
         assert recovery.relay() == 1
 
 
@@ -183,14 +184,14 @@ def test_build_requests_are_not_sent_as_long_as_the_global_broker_says_nothing(c
         for n in range(100)
     )  # fmt: skip
     settings.BROKER_URL = f"redis://127.0.0.1:{silent}/0"
-    assert seconds(lambda: place.relay() == 0 or pytest.fail("sent")) < fair(2.5)
+    assert seconds(lambda: build.relay() == 0 or pytest.fail("sent")) < fair(2.5)
     assert not BuildRequest.objects.filter(sends__gt=1).exists()
     settings.BROKER_URL = redis.url
     with counted() as seen:
-        assert place.relay() == 100
+        assert build.relay() == 100
     assert len(seen["default"]) <= 4, seen
     assert redis.depth(dispatch.SCHEDULER_QUEUE) == 100
-    assert place.relay() == 0
+    assert build.relay() == 0
 
 
 def test_what_is_sent_again_costs_the_same_queries_however_much_it_is(cell1, monkeypatch):
@@ -206,8 +207,8 @@ def test_what_is_sent_again_costs_the_same_queries_however_much_it_is(cell1, mon
         return len(seen[cell1.alias])
 
     monkeypatch.setattr(recovery, "BATCH", 20)
-    monkeypatch.setattr(handover, "BATCH", 20)
-    works = (recovery.relay, lambda: handover.send_again("host1"), lambda: handover.send_next("host1", 20))
+    monkeypatch.setattr(drain_handback, "BATCH", 20)
+    works = (recovery.relay, lambda: drain_handback.send_again("host1"), lambda: drain_handback.send_next("host1", 20))
     with target_cell(cell1):
         for work in works:
             assert cost(2, work) == cost(60, work) <= 8

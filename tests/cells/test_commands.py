@@ -7,7 +7,7 @@ import json
 import pytest
 from django.db import connections
 
-from cells import health, scatter
+from cells import circuit_breaker, scatter
 from cells.context import target_cell
 from cells.models import CELL0, Cell, HostMapping, InstanceMapping
 from compute.models import Service
@@ -122,7 +122,7 @@ def test_a_changed_url_is_followed_without_a_restart(run, cells, lost, fresh_url
 
     for _ in range(scatter.THREADS_PER_CELL):
         assert isinstance(scatter.one(lost, hosts), scatter.Down)
-        health._down.clear()
+        circuit_breaker._down.clear()
     assert run("cell_update", "--name", "lost", "--database-url", fresh_url).code == 0
     assert run("cell_migrate", "--name", "lost").code == 0
     lost.refresh_from_db()

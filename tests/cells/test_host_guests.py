@@ -18,15 +18,16 @@ from django.utils import timezone
 
 from cells.context import target_cell
 from cells.models import Cell
-from compute import host_guests, power
-from compute.host_guests import Line
+from compute.hosts import guest_shutdown
+from compute.hosts.guest_shutdown import Line
 from compute.models import Instance, Service
+from compute.power import sync
 from compute.virt.base import PowerState
-from compute.virt.fake import FakeDriver
-from tasks import hostboot
-from tasks.management import guests, screen
+from compute.virt.fake.driver import FakeDriver
+from tasks import boot_marker
+from tasks.management import output, shutdown_guests
 from tasks.management.commands.host import Command
-from tasks.management.look import Look, Place
+from tasks.management.snapshot import Look, Place
 from tests.byhand import Host
 from tests.cells.conftest import Ended
 from tests.conftest import url_of
@@ -152,7 +153,7 @@ def test_a_drain_closes_the_host_and_its_guests_go_off_before_it_is_drained(host
     with target_cell(cloud.cells["cell1"]):
         service = Service.objects.get(host="host1")
         assert (service.drain_wanted, service.drain_reason) == (True, "disk")
-        assert host_guests.going_on("host1")
+        assert guest_shutdown.going_on("host1")
     untils = {step.action.params["until"] for _, step in cloud.queued()}
     assert len(untils) == 1
     assert untils.pop() < service.drain_deadline.timestamp() - 5
@@ -170,10 +171,10 @@ def test_a_server_that_is_on_when_all_others_are_off_goes_off_too(host, api, clo
 
     def once() -> bool:
         with target_cell(at.cell):
-            if powers(cloud) != {PowerState.SHUTDOWN} or host_guests.has_open("host1"):
+            if powers(cloud) != {PowerState.SHUTDOWN} or guest_shutdown.has_open("host1"):
                 return False
             at.driver.power_on(Instance.objects.get(uuid=servers[0]).as_guest())
-            power.sync("host1", at.driver)
+            sync.sync("host1", at.driver)
             return bool(Service.objects.filter(host="host1").update(drained_at=now))
 
     with works(cloud, once):
@@ -222,7 +223,7 @@ def test_on_its_machine_a_dead_worker_is_no_reason_to_leave_them_on(host, cloud,
     assert done.out.index(f"early ({early}) is off") < done.out.index(f"late ({late}) is off")
     assert "host1: 2 of 2 guests are off after" in done.out
     assert powers(cloud) == {PowerState.SHUTDOWN}
-    assert hostboot.happened(tmp_path), "its next start brings them back"
+    assert boot_marker.happened(tmp_path), "its next start brings them back"
     assert {stories.states(cloud, each) for each in servers} == {("active", None)}
 
 
@@ -278,7 +279,7 @@ def test_ctrl_c_says_what_becomes_of_the_guests(host, cloud, servers, on_its_mac
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(screen.Lines, "show", interrupt)
+    monkeypatch.setattr(output.Lines, "show", interrupt)
     ended = host("shutdown-guests", "host1", *QUICK)
     assert (ended.code, "Nobody signals the guests any more" in ended.err) == (130, True)
 
@@ -306,13 +307,13 @@ def look(*lines: Line) -> Look:
     ],
 )
 def test_a_followed_shutdown_ends_when(lines, code):
-    reached = guests.off()(look(*lines))
+    reached = shutdown_guests.off()(look(*lines))
     assert (reached and reached[0]) == code
 
 
 def test_lines_name_each_guest_with_its_signals_and_the_time_it_has_left():
     out = io.StringIO()
-    shown = screen.Lines(OutputWrapper(out))
+    shown = output.Lines(OutputWrapper(out))
     down = partial(line, "shutting down")
     shown.show([look(line("waiting", words="waits for its turn"))])
     for left, signals in ((58.2, 1), (50.0, 1), (48.0, 2)):
@@ -328,7 +329,7 @@ def test_lines_name_each_guest_with_its_signals_and_the_time_it_has_left():
 
 def test_the_table_has_a_bar_and_a_row_for_each_guest():
     lines = (line("off", words="guest shut down in 2.0 s"), line("shutting down", seconds_left=7.4, signals=3))
-    text = "\n".join(screen.page([look(*lines)]))
+    text = "\n".join(output.page([look(*lines)]))
     assert "[###############---------------] host1: 1 of 2 guests off, 1 shutting down" in text
     assert "7 s" in text
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 from django.db import OperationalError, close_old_connections, connections, transaction
 
-from cells import health, scatter
+from cells import circuit_breaker, scatter
 from cells.context import target_cell
 from cells.models import Cell, HostMapping
 from compute.models import Service
@@ -86,7 +86,7 @@ def test_a_file_that_was_moved_away_is_not_made_anew_and_works_when_it_is_back(m
     moved.bring_back(*endings)
 
     rows.service(moved.cell, "h2")  # at once, whatever the breaker thinks
-    until(lambda: not health.known_down(moved.cell.id))
+    until(lambda: not circuit_breaker.known_down(moved.cell.id))
     with ThreadPoolExecutor(8) as callers:  # over every connection of the pool
         assert all(found == ["h1", "h2"] for found in callers.map(lambda _: scatter.one(moved.cell, read), range(32)))
     assert moved.hosts() == ["h1", "h2"]

@@ -13,7 +13,7 @@ from django.db.backends.utils import CursorWrapper
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from cells import health, outages
+from cells import circuit_breaker, outages
 from cells.models import CellOutage
 from tests.cells.test_scatter import until
 
@@ -53,18 +53,18 @@ def seen(cell) -> list[tuple[int, int, bool, bool, list[str]]]:
 def test_an_outage_and_its_end_are_written_and_not_by_the_request_that_met_it(cells):
     cell = cells["cell1"]
     with CaptureQueriesContext(connection) as queries:
-        health.seen_down(cell.id, "cut off")
+        circuit_breaker.seen_down(cell.id, "cut off")
     assert not queries.captured_queries
     until(lambda: CellOutage.objects.filter(ended_at__isnull=False).exists())  # a look found it up
     written = CellOutage.objects.get()
     assert (written.cell, written.reason) == (cell, "cut off")
     assert written.began_at < written.ended_at == written.confirmed_at
     assert "pid" in written.seen_by
-    assert not health.known_down(cell.id)
+    assert not circuit_breaker.known_down(cell.id)
 
 
 def test_an_outage_that_goes_on_is_confirmed_again_and_again(lost):
-    health.seen_down(lost.id, "cut off")
+    circuit_breaker.seen_down(lost.id, "cut off")
     until(CellOutage.objects.exists)
     first = CellOutage.objects.get().confirmed_at
     until(lambda: CellOutage.objects.get().confirmed_at > first)
@@ -84,10 +84,10 @@ def test_a_global_database_that_is_away_delays_the_record_and_nothing_else(lost,
 
     monkeypatch.setattr(CursorWrapper, "execute", execute)
     before = timezone.now()
-    health.seen_down(lost.id, "cut off")
+    circuit_breaker.seen_down(lost.id, "cut off")
     until(lambda: len(tries) > 1)
-    until(lambda: health.outage(lost.id).looks > 2)  # the looks go on
-    health.seen_up(lost.id)
+    until(lambda: circuit_breaker.outage(lost.id).looks > 2)  # the looks go on
+    circuit_breaker.seen_up(lost.id)
     ended = timezone.now()
     is_away.clear()
     until(lambda: CellOutage.objects.filter(ended_at__isnull=False).exists())
@@ -119,14 +119,14 @@ def test_a_process_that_died_does_not_keep_an_outage_open(cells, row, settings):
 
 
 def test_what_this_process_knows_needs_not_be_written_yet(cells, settings):
-    health._look, looks = None, health._look  # no thread: nothing is written
+    circuit_breaker._look, looks = None, circuit_breaker._look  # no thread: nothing is written
     try:
-        health.seen_down(cells["cell1"].id, "cut off")
+        circuit_breaker.seen_down(cells["cell1"].id, "cut off")
         assert [one[2] for one in seen(cells["cell1"])] == [True]
-        health.seen_up(cells["cell1"].id)
+        circuit_breaker.seen_up(cells["cell1"].id)
         assert [one[2] for one in seen(cells["cell1"])] == [False]
     finally:
-        health._look = looks
+        circuit_breaker._look = looks
     assert not CellOutage.objects.exists()
 
 
@@ -136,14 +136,14 @@ def test_a_cell_that_flaps_is_one_outage_and_few_lines(cells, settings):
     cell = cells["cell1"]
     with structlog.testing.capture_logs() as lines:
         for _ in range(20):
-            health.seen_down(cell.id, "missing: there is no such file")
-            health.seen_up(cell.id)
-        health.seen_down(cell.id, "wrong password")
+            circuit_breaker.seen_down(cell.id, "missing: there is no such file")
+            circuit_breaker.seen_up(cell.id)
+        circuit_breaker.seen_down(cell.id, "wrong password")
     until(lambda: not outages.has_news())
     written = CellOutage.objects.get()
     assert (written.ended_at, written.reason) == (None, "missing: there is no such file; wrong password")
     assert [one[2:4] for one in seen(cell)] == [(True, True)]
-    assert health.outage(cell.id).times == 21
+    assert circuit_breaker.outage(cell.id).times == 21
     events = [line["event"] for line in lines]
     assert events.count("cell.down") == 1
     assert events.count("cell.flaps") == 4  # the 2nd, 4th, 8th and 16th time
@@ -152,20 +152,20 @@ def test_a_cell_that_flaps_is_one_outage_and_few_lines(cells, settings):
 def test_a_cell_that_flaps_is_looked_at_less_often_from_the_beginning(cells, settings):
     settings.CELL_RETRY_INTERVAL, pauses = 40.0, []
     for _ in range(4):
-        health.seen_down(cells["cell1"].id, "away")
-        pauses.append(round(health.outage(cells["cell1"].id).seconds_until_look))
-        health.seen_up(cells["cell1"].id)
+        circuit_breaker.seen_down(cells["cell1"].id, "away")
+        pauses.append(round(circuit_breaker.outage(cells["cell1"].id).seconds_until_look))
+        circuit_breaker.seen_up(cells["cell1"].id)
     assert pauses == [10, 20, 40, 40]
 
 
 def test_a_cell_that_was_up_for_a_while_has_a_new_outage(cells, settings):
     settings.CELL_RETRY_INTERVAL = 60.0
-    health.seen_down(cells["cell1"].id, "away")
-    health.seen_up(cells["cell1"].id)
-    found, _ = health._lately[cells["cell1"].id]
-    health._lately[cells["cell1"].id] = found, time.monotonic()  # its minutes are over
-    health.seen_down(cells["cell1"].id, "away")
-    assert health.outage(cells["cell1"].id).times == 1
+    circuit_breaker.seen_down(cells["cell1"].id, "away")
+    circuit_breaker.seen_up(cells["cell1"].id)
+    found, _ = circuit_breaker._lately[cells["cell1"].id]
+    circuit_breaker._lately[cells["cell1"].id] = found, time.monotonic()  # its minutes are over
+    circuit_breaker.seen_down(cells["cell1"].id, "away")
+    assert circuit_breaker.outage(cells["cell1"].id).times == 1
     until(lambda: not outages.has_news())
     assert CellOutage.objects.count() == 2
 
@@ -179,11 +179,11 @@ def test_several_processes_that_saw_a_cell_flap_saw_one_outage(cells, row, setti
 
 def test_records_older_than_a_day_go(cells, row):
     old = row("api 1", 100_000, 90_000)
-    health.seen_down(cells["cell1"].id, "cut off")
+    circuit_breaker.seen_down(cells["cell1"].id, "cut off")
     until(lambda: not CellOutage.objects.filter(pk=old.pk).exists())
 
 
 def test_a_cell_that_is_forgotten_meanwhile_has_no_record(cells):
-    health.seen_down("eeeeeeee-eeee-4eee-8eee-eeeeeeeeeeee", "cut off")
-    until(lambda: not outages.has_news() and not health._down)
+    circuit_breaker.seen_down("eeeeeeee-eeee-4eee-8eee-eeeeeeeeeeee", "cut off")
+    until(lambda: not outages.has_news() and not circuit_breaker._down)
     assert not CellOutage.objects.exists()

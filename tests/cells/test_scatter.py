@@ -11,9 +11,9 @@ from uuid import uuid4
 
 import pytest
 
-from cells import health, rumours, scatter
+from cells import breaker_sharing, circuit_breaker, scatter
 from cells.models import Cell
-from cloud import turns
+from cloud.serving import fair_queue
 from compute.models import Service
 from tests.cells import rows
 
@@ -63,7 +63,7 @@ def test_an_error_in_the_question_is_a_bug_and_is_raised(cells):
 
     with pytest.raises(KeyError):
         scatter.one(cells["cell1"], ask)
-    assert health.known_down(cells["cell1"].id) == ""
+    assert circuit_breaker.known_down(cells["cell1"].id) == ""
 
 
 def test_a_cell_that_hangs_costs_one_deadline_once(cells, hung, settings):
@@ -147,9 +147,9 @@ def test_whoever_answers_while_another_is_waited_for_is_dealt_with_at_once(cells
 def test_a_cell_that_is_back_is_found_by_a_look_of_our_own(cells, settings):
     settings.CELL_RETRY_INTERVAL = 0.2
     cell = cells["cell1"]
-    health.seen_down(cell.id, "was away")
+    circuit_breaker.seen_down(cell.id, "was away")
     assert isinstance(scatter.one(cell, hosts), scatter.Down)
-    until(lambda: not health.known_down(cell.id))  # no request asked meanwhile
+    until(lambda: not circuit_breaker.known_down(cell.id))  # no request asked meanwhile
     assert scatter.one(cell, hosts) == []
 
 
@@ -157,25 +157,25 @@ def test_no_request_waits_for_the_look_at_a_cell_that_is_down(lost, settings):
     settings.CELL_RETRY_INTERVAL = 0.1
     asked = []
     scatter.one(lost, hosts)
-    until(lambda: health.outage(lost.id).looks > 3)
+    until(lambda: circuit_breaker.outage(lost.id).looks > 3)
     assert isinstance(scatter.one(lost, asked.append), scatter.Down)
     assert asked == []
-    assert health.known_down(lost.id) == "missing: there is no such file"
+    assert circuit_breaker.known_down(lost.id) == "missing: there is no such file"
 
 
 def test_looks_become_rarer_and_never_rarer_than_the_interval(settings):
     settings.CELL_RETRY_INTERVAL = 8.0
-    found, pauses = health.Outage("away"), []
+    found, pauses = circuit_breaker.Outage("away"), []
     for _ in range(5):
-        found = health._next(found)
+        found = circuit_breaker._next(found)
         pauses.append(round(found.seconds_until_look))
     assert pauses == [2, 4, 8, 8, 8]
 
 
 def test_a_cell_that_is_forgotten_is_nobodys_trouble(settings):
     settings.CELL_RETRY_INTERVAL = 0.1
-    health.seen_down("c", "away")
-    until(lambda: not health.known_down("c"))
+    circuit_breaker.seen_down("c", "away")
+    until(lambda: not circuit_breaker.known_down("c"))
 
 
 def test_a_cell_that_accepts_and_never_answers_holds_up_nobody_and_no_thread(cells, silent, settings):
@@ -186,7 +186,7 @@ def test_a_cell_that_accepts_and_never_answers_holds_up_nobody_and_no_thread(cel
         found = list(callers.map(lambda _: scatter.gather(everybody, hosts), range(16)))
     assert time.monotonic() - started < 3
     assert all(len(one.answers) == 3 and silent.id in one.down for one in found)
-    assert health.known_down(silent.id) == scatter.LATE
+    assert circuit_breaker.known_down(silent.id) == scatter.LATE
     started = time.monotonic()
     scatter.gather(everybody, hosts)
     assert time.monotonic() - started < 0.4
@@ -200,7 +200,7 @@ def test_a_process_that_is_too_busy_to_ask_does_not_call_the_cell_down(cells, hu
     until(lambda: scatter._pool(cell.id)._work_queue.qsize() == 0)
     gathered = scatter.gather([cell], hosts, timeout=0.2)
     assert gathered.down[cell.id].reason == scatter.BUSY
-    assert health.known_down(cell.id) == ""
+    assert circuit_breaker.known_down(cell.id) == ""
     hung.set()
     for thread in pool:
         thread.join(30)
@@ -225,15 +225,15 @@ def until(is_so):
 def test_what_one_process_learned_its_neighbours_know(cells, settings, tmp_path):
     settings.RUMOURS_DIR, settings.CELL_RETRY_INTERVAL = tmp_path / "rumours", 60
     cell = cells["cell1"]
-    assert health.known_down(cell.id) == ""
-    health.seen_down(cell.id, "cut off")
-    health._down.clear()  # as in another process
-    rumours._seen.clear()
-    assert health.known_down(cell.id) == "cut off"
-    health.seen_up(cell.id)
-    health._down.clear()
-    rumours._seen.clear()
-    assert health.known_down(cell.id) == ""
+    assert circuit_breaker.known_down(cell.id) == ""
+    circuit_breaker.seen_down(cell.id, "cut off")
+    circuit_breaker._down.clear()  # as in another process
+    breaker_sharing._seen.clear()
+    assert circuit_breaker.known_down(cell.id) == "cut off"
+    circuit_breaker.seen_up(cell.id)
+    circuit_breaker._down.clear()
+    breaker_sharing._seen.clear()
+    assert circuit_breaker.known_down(cell.id) == ""
 
 
 def test_who_waits_for_a_cell_gives_up_when_another_process_has(cells, hung, settings, tmp_path):
@@ -248,7 +248,7 @@ def test_who_waits_for_a_cell_gives_up_when_another_process_has(cells, hung, set
         waits = pool.submit(scatter.gather, cells.values(), ask)
         time.sleep(0.3)
         assert not waits.done()
-        rumours.tell(silent, scatter.LATE)  # as another process would
+        breaker_sharing.tell(silent, scatter.LATE)  # as another process would
         found = waits.result(5)
     assert found.down[silent].reason == scatter.LATE
     assert sorted(found.values()) == ["cell0", "cell1"]
@@ -256,34 +256,34 @@ def test_who_waits_for_a_cell_gives_up_when_another_process_has(cells, hung, set
 
 def test_an_old_rumour_says_nothing(cells, settings, tmp_path):
     settings.RUMOURS_DIR, settings.CELL_RETRY_INTERVAL = tmp_path / "rumours", 1
-    rumours.tell(cells["cell1"].id, "cut off")
+    breaker_sharing.tell(cells["cell1"].id, "cut off")
     os.utime(tmp_path / "rumours" / cells["cell1"].id, (1, 1))
-    rumours._seen.clear()
-    assert rumours.news() == {}
+    breaker_sharing._seen.clear()
+    assert breaker_sharing.news() == {}
 
 
 def test_a_wrong_rumour_is_forgotten_by_who_looks_for_himself(cells, settings, tmp_path):
     settings.RUMOURS_DIR, settings.CELL_RETRY_INTERVAL = tmp_path / "rumours", 0.2
-    rumours.tell(cells["cell1"].id, "cut off")
-    assert health.known_down(cells["cell1"].id) == "cut off"
-    until(lambda: not health.known_down(cells["cell1"].id))
+    breaker_sharing.tell(cells["cell1"].id, "cut off")
+    assert circuit_breaker.known_down(cells["cell1"].id) == "cut off"
+    until(lambda: not circuit_breaker.known_down(cells["cell1"].id))
     assert list((tmp_path / "rumours").iterdir()) == []
 
 
 def test_a_look_that_comes_too_late_spreads_no_rumour(cells, settings, tmp_path):
     settings.RUMOURS_DIR, settings.CELL_RETRY_INTERVAL = tmp_path / "rumours", 60
     cell = cells["cell1"]
-    health.seen_down(cell.id, "cut off")
-    health.seen_up(cell.id)  # a request that was under way was answered
-    health._looked(cell.id, "cut off")
+    circuit_breaker.seen_down(cell.id, "cut off")
+    circuit_breaker.seen_up(cell.id)  # a request that was under way was answered
+    circuit_breaker._looked(cell.id, "cut off")
     assert list((tmp_path / "rumours").iterdir()) == []
-    assert health.known_down(cell.id) == ""
+    assert circuit_breaker.known_down(cell.id) == ""
 
 
 def test_who_waits_for_a_silent_cell_lets_other_requests_in(cells, lost, hung, settings, monkeypatch):
     settings.CELL_TIMEOUT = 5
-    monkeypatch.setattr(turns, "LONGEST", 600.0)
-    taken, asks = turns.Turns(), threading.Event()
+    monkeypatch.setattr(fair_queue, "LONGEST", 600.0)
+    taken, asks = fair_queue.Turns(), threading.Event()
 
     def silent(_):
         asks.set()

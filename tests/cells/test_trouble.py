@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 from bench.proxy import Proxy
-from cells import health, scatter
+from cells import circuit_breaker, scatter
 from cells.models import Cell
 from deploy.local import postgres
 
@@ -226,11 +226,11 @@ def test_a_cell_in_trouble_costs_the_others_nothing_and_comes_back(cells, bad, t
     with ThreadPoolExecutor(CLIENTS) as clients:
         first = list(clients.map(request, range(CLIENTS)))
         assert max(first) < settings.CELL_TIMEOUT + 5  # a busy machine's
-        reason = health.known_down(bad.id)
+        reason = circuit_breaker.known_down(bad.id)
         assert reason != scatter.BUSY
         if not re.match(trouble.reason, reason):  # a busy machine's answer was late: the next look says why
             look_now(bad)
-            until(lambda: re.match(trouble.reason, health.known_down(bad.id)) is not None)
+            until(lambda: re.match(trouble.reason, circuit_breaker.known_down(bad.id)) is not None)
         later = list(clients.map(request, range(10 * CLIENTS)))
     assert sorted(later)[len(later) // 2] < settings.CELL_TIMEOUT / 2
     assert threads(bad) <= scatter.THREADS_PER_CELL
@@ -239,7 +239,7 @@ def test_a_cell_in_trouble_costs_the_others_nothing_and_comes_back(cells, bad, t
         trouble.mend()
         settings.CELL_RETRY_INTERVAL = 0.2
         look_now(bad)
-        until(lambda: not health.known_down(bad.id))
+        until(lambda: not circuit_breaker.known_down(bad.id))
         assert scatter.one(bad, ask) == "bad"
 
 
@@ -259,19 +259,19 @@ def test_a_cell_that_lets_no_new_connection_in_stays_down_while_old_ones_work(ce
     with psycopg.connect(admin, autocommit=True) as connection:
         connection.execute("ALTER DATABASE cell ALLOW_CONNECTIONS false")
         try:
-            health.seen_down(cell.id, "refused: too many connections")
-            until(lambda: health.outage(cell.id).looks > 4)
-            assert health.known_down(cell.id) == "refused: the server starts or stops"
+            circuit_breaker.seen_down(cell.id, "refused: too many connections")
+            until(lambda: circuit_breaker.outage(cell.id).looks > 4)
+            assert circuit_breaker.known_down(cell.id) == "refused: the server starts or stops"
         finally:
             connection.execute("ALTER DATABASE cell ALLOW_CONNECTIONS true")
-    until(lambda: not health.known_down(cell.id))
+    until(lambda: not circuit_breaker.known_down(cell.id))
 
 
 def look_now(cell: Cell) -> None:
     """The time of the next look has come."""
-    with health._changed:
-        health._down[cell.id] = health.Outage(health._down[cell.id].reason)
-        health._changed.notify_all()
+    with circuit_breaker._changed:
+        circuit_breaker._down[cell.id] = circuit_breaker.Outage(circuit_breaker._down[cell.id].reason)
+        circuit_breaker._changed.notify_all()
 
 
 def until(is_so: Callable[[], bool]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from cloud.killpoints import POINTS
+from cloud.failpoints import POINTS
 from deploy.local import envfiles
 from tests.chaos import run
 from tests.chaos.ledger import Finding

@@ -12,7 +12,7 @@ from uuid import uuid4
 import requests
 
 from compute.virt.base import GuestNotFound
-from compute.virt.fake import FakeDriver
+from compute.virt.fake.driver import FakeDriver
 from tests.chaos.place import Place
 from tests.chaos.story import SECONDS, Asked, Client, Story
 from tests.chaos.supervisor import Supervisor

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from deploy.local import api, redis
-from deploy.local.progress import Failed
+from deploy.local.output import Failed
 from tests.chaos.pauses import Pauses
 from tests.chaos.place import Place
 from tests.chaos.twins import Twins, as_started

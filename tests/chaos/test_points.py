@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from compute import actions
-from compute.stepspec import On
+from compute.operations import registry
+from compute.operations.step import On
 from tests.chaos.points import STEPS, UNDOS, names
 from tests.chaos.story import BODIES
 
@@ -15,7 +15,7 @@ OFF_ROAD = {"forget_source"}  # of a resize: only if somebody took the server
 
 @pytest.mark.parametrize("wish", STEPS)
 def test_no_step_and_no_undo_is_spared(wish):
-    specs = next(action for action in actions.every().values() if action.key == KEYS[wish]).steps
+    specs = next(action for action in registry.every().values() if action.key == KEYS[wish]).steps
     off_road = OFF_ROAD if wish == "resize" else set()
     assert STEPS[wish] == {spec.name: _role(spec) for spec in specs if spec.name not in off_road}
     undos = [spec.undone_by for spec in specs if spec.undone_by is not None]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cloud.cli import arguments, verbs
+from cloud.cli import actions, arguments
 from tests.cli.conftest import COMMAND, ROOT
 
 GRACE = {"shutdown_type": "SOFT", "shutdown_timeout": 9}
@@ -59,9 +59,9 @@ def typed(*words, **variables):
 )
 def test_what_is_typed_is_what_is_asked(line, method, path, body):
     words = arguments.parse(["server", *line.split()])
-    request = verbs.request(verbs.of(words), words, "ID", {"flavor": "F", "image": "I"} if words.verb != "rescue"
+    request = actions.request(actions.of(words), words, "ID", {"flavor": "F", "image": "I"} if words.verb != "rescue"
                             or words.image else {})  # fmt: skip
-    assert request == verbs.Request(method, f"/servers/ID{path}", body)
+    assert request == actions.Request(method, f"/servers/ID{path}", body)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from dataclasses import replace
 from django.db import transaction
 
 from cells.context import target_cell
-from compute import claims, nodes
 from compute.models import Allocation, ComputeNode
+from compute.placement import claims, inventory
 from tests.flow import machines
 from tests.flow.stories import at_once
 
@@ -91,7 +91,7 @@ def test_a_machine_that_vanishes_while_it_is_claimed_is_gone_or_held(cloud):
     def work(number):
         if number % 4 == 0:
             with target_cell(host.cell):
-                nodes.record(host.name, [])
+                inventory.record(host.name, [])
             return None
         try:
             return _take(host, names[number // 2], f"server-{number}") and names[number // 2]
@@ -102,7 +102,7 @@ def test_a_machine_that_vanishes_while_it_is_claimed_is_gone_or_held(cloud):
     held = machines.held(host)
     assert set(held) == taken == set(machines.nodes(host))
     assert all(len(servers) == 1 for servers in held.values())
-    assert {node.out_of_use for node in machines.nodes(host).values()} <= {nodes.GONE}
+    assert {node.out_of_use for node in machines.nodes(host).values()} <= {inventory.GONE}
 
 
 def test_reports_of_a_host_that_come_at_once_do_not_wait_for_each_other_for_good(cloud):
@@ -114,7 +114,7 @@ def test_reports_of_a_host_that_come_at_once_do_not_wait_for_each_other_for_good
         said = [replace(one, memory_mb=4096 + number) for one in reported]
         with target_cell(host.cell):
             for part in (said, said[::-1], said[30:]):
-                nodes.record(host.name, part)
+                inventory.record(host.name, part)
 
     at_once(8, work)
     assert all(node.memory_mb >= 4096 for node in machines.nodes(host).values())

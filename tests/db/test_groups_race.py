@@ -10,9 +10,9 @@ from django.db import transaction
 
 from cells.context import target_cell
 from cells.models import CELL0
-from compute import claims, groups
+from compute import build
 from compute.models import Allocation, ComputeNode, Instance, ServerGroup, ServerGroupMember
-from compute.scheduler import place
+from compute.placement import claims, server_groups
 from tests.flow.stories import at_once, settled
 
 
@@ -43,8 +43,8 @@ def asked(api, cloud):
 
 def claim(host, server_id, group):
     """As a scheduler or a conductor that has chosen the host already, by what it saw a while ago."""
-    seen = groups.of_server(server_id)
-    if not groups.take_home(seen, server_id, host.name, lambda _: True):
+    seen = server_groups.of_server(server_id)
+    if not server_groups.take_home(seen, server_id, host.name, lambda _: True):
         return False
     with target_cell(host.cell) as alias:
         node = ComputeNode.objects.get(host=host.name)
@@ -85,7 +85,7 @@ def test_eight_schedulers_place_anti_affine_servers_on_four_hosts(cloud, group, 
     cloud.add_host("host3", "cell1")
     cloud.add_host("host4", "cell2")
     servers = asked(group("anti-affinity"), 8)
-    at_once(8, lambda n: place.place(servers[n]))
+    at_once(8, lambda n: build.place(servers[n]))
     assert placed(cloud) == {"host1": 1, "host2": 1, "host3": 1, "host4": 1}
     cloud.work()
     assert sorted(cloud.row(one).vm_state for one in servers) == ["active"] * 4 + ["error"] * 4
@@ -95,14 +95,14 @@ def test_eight_schedulers_place_anti_affine_servers_on_four_hosts(cloud, group, 
 
 def test_two_per_host_are_two_per_host(cloud, group, asked):
     servers = asked(group("anti-affinity", max_server_per_host=2), 7)
-    at_once(7, lambda n: place.place(servers[n]))
+    at_once(7, lambda n: build.place(servers[n]))
     assert placed(cloud) == {"host1": 2, "host2": 2}
 
 
 def test_eight_schedulers_place_affine_servers_on_one_host(cloud, group, asked):
     cloud.add_host("host3", "cell1")
     servers = asked(group("affinity"), 8)
-    at_once(8, lambda n: place.place(servers[n]))
+    at_once(8, lambda n: build.place(servers[n]))
     assert list(placed(cloud).values()) == [8]
     cloud.work()
     assert {cloud.row(one).vm_state for one in servers} == {"active"}
@@ -115,7 +115,7 @@ def test_a_home_with_little_room_takes_what_it_can(cloud, group, asked):
         with target_cell(host.cell):
             ComputeNode.objects.filter(host=host.name).update(memory_mb=3 * 512)
     servers = asked(group("affinity"), 8)
-    at_once(8, lambda n: place.place(servers[n]))
+    at_once(8, lambda n: build.place(servers[n]))
     assert list(placed(cloud).values()) == [3]
     add_up(cloud)
 
@@ -200,12 +200,12 @@ def test_members_that_come_and_go_are_never_on_two_hosts(cloud, group):
 def test_a_member_that_joined_after_the_look_is_seen_by_the_claim(policy, cloud, group):
     made, host1, host2 = group(policy), cloud.hosts["host1"], cloud.hosts["host2"]
     early, late = members(made, 1)[0], "late"
-    seen = groups.of_server(early)
+    seen = server_groups.of_server(early)
     ServerGroupMember.objects.create(group=made, server_id=late)
     assert claim(host1, late, made)
 
     wrong = host1 if policy == "anti-affinity" else host2
-    assert not groups.take_home(seen, early, host2.name, lambda _: True) or policy == "anti-affinity"
+    assert not server_groups.take_home(seen, early, host2.name, lambda _: True) or policy == "anti-affinity"
     with target_cell(wrong.cell) as alias:
         node = ComputeNode.objects.get(host=wrong.name)
         with transaction.atomic(using=alias):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cells.models import BuildRequest, InstanceMapping, RequestSpec
-from compute import quota
+from compute.placement import quota
 from tests.conftest import PROJECT, client
 from tests.flow.stories import at_once, message
 

@@ -11,8 +11,8 @@ from compute import state
 from compute.actions.delete import Delete
 from compute.actions.pause import Pause
 from compute.errors import StateConflict
-from compute.lifecycle import Asked
 from compute.models import Instance, InstanceAction
+from compute.operations.action import Asked
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 from tests.conftest import client

@@ -7,10 +7,11 @@ from typing import Any
 from django.conf import settings
 
 from cells.context import target_cell
-from compute import host_guests, recovery, turns
+from compute.hosts import guest_batches, guest_shutdown
 from compute.models import Instance, Service, Step
+from compute.operations import recovery
 from compute.virt.base import PowerState
-from tasks import comeback, hostboot
+from tasks import boot_marker, restart_guests
 from tasks.worker import Worker
 from tests.byhand import Cloud, Host
 
@@ -31,13 +32,13 @@ def drained(cloud: Cloud, wanted: bool = True) -> None:
 def ask(cloud: Cloud, **words: Any) -> str:
     """What the command does."""
     with target_cell(cloud.cells["cell1"]):
-        return host_guests.ask("host1", by="ann@desk", **words)
+        return guest_shutdown.ask("host1", by="ann@desk", **words)
 
 
-def read(cloud: Cloud, request_id: str = "") -> dict[str, host_guests.Line]:
+def read(cloud: Cloud, request_id: str = "") -> dict[str, guest_shutdown.Line]:
     """The lines, by server."""
     with target_cell(cloud.cells["cell1"]):
-        return {line.server_id: line for line in host_guests.read("host1", request_id)}
+        return {line.server_id: line for line in guest_shutdown.read("host1", request_id)}
 
 
 def back(cloud: Cloud, *, booted: bool = False) -> int:
@@ -45,10 +46,10 @@ def back(cloud: Cloud, *, booted: bool = False) -> int:
     host = cloud.hosts["host1"]
     host.restart()
     if booted:
-        hostboot.announce(settings.HOST_STATE)
+        boot_marker.announce(settings.HOST_STATE)
     before = open_starts(cloud)
     with target_cell(host.cell):
-        comeback.after_start(process(host))
+        restart_guests.after_start(process(host))
     begun = open_starts(cloud) - before
     cloud.work()
     return begun
@@ -62,13 +63,13 @@ def process(host: Host) -> Worker:
 def open_starts(cloud: Cloud) -> int:
     """Guests that are on their way back."""
     with target_cell(cloud.cells["cell1"]):
-        return turns.open_steps("host1", host_guests.UP).count()
+        return guest_batches.open_steps("host1", guest_shutdown.UP).count()
 
 
 def come_back(cloud: Cloud) -> int:
     """By the clock, now and then; how many come back."""
     with target_cell(cloud.cells["cell1"]):
-        begun = comeback.look(process(cloud.hosts["host1"]))
+        begun = restart_guests.look(process(cloud.hosts["host1"]))
     cloud.work()
     return begun
 
@@ -79,7 +80,7 @@ def flagged(cloud: Cloud) -> set[str]:
         return set(Instance.objects.filter(resumes_with_host=True).values_list("uuid", flat=True))
 
 
-def step_of(cloud: Cloud, server_id: str, key: str = host_guests.DOWN) -> Step:
+def step_of(cloud: Cloud, server_id: str, key: str = guest_shutdown.DOWN) -> Step:
     """Its newest step of a kind."""
     with target_cell(cloud.cells["cell1"]):
         found = Step.objects.select_related("action").filter(server_id=server_id, action__key=key)

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from cells.context import target_cell
-from compute import actions
-from compute.lifecycle import Run
 from compute.models import Instance, Step
-from compute.virt.clock import Clock
+from compute.operations import registry
+from compute.operations.action import Run
+from compute.virt.shutdown_timer import Clock
 from tests.flow import one_host
 from tests.flow.stories import Killed, act
 
@@ -77,7 +77,7 @@ def killed(cloud, host, when):
         step = host.begin(step.pk)
         with target_cell(host.cell):
             run = Run(Instance.objects.get(uuid=step.server_id), step.action, step, host.driver)
-            getattr(actions.named(step.action.key), step.name)(run)
+            getattr(registry.named(step.action.key), step.name)(run)
     assert host.restart() == 1
 
 

@@ -7,8 +7,9 @@ from datetime import timedelta
 from django.utils import timezone
 
 from cells.context import target_cell
-from compute import gone, power
+from compute.hosts import fenced
 from compute.models import Service
+from compute.power import sync
 from tests.flow import stories
 from tests.flow.stories import act, states
 from tests.flow.two_hosts import booted, claimed, homes, needed
@@ -45,10 +46,10 @@ def back(cloud, host="host1"):
     beats(cloud, host)
     driver = cloud.hosts[host].driver
     with target_cell(cloud.cells["cell1"]):
-        off = gone.turn_off(host, driver)
+        off = fenced.turn_off(host, driver)
     cloud.hosts[host].restart()
     with target_cell(cloud.cells["cell1"]):
-        power.sync(host, driver, booted=True)
+        sync.sync(host, driver, booted=True)
     return off
 
 

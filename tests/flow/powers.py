@@ -7,8 +7,8 @@ from typing import Any
 from prometheus_client import REGISTRY
 
 from cells.context import target_cell
-from compute import power
 from compute.models import InstanceAction
+from compute.power import sync as power_sync
 from compute.virt.base import GuestEvent, PowerState
 from tests.byhand import Cloud
 
@@ -17,14 +17,14 @@ def notice(cloud: Cloud, server_id: str, power_state: PowerState = PowerState.SH
     """The host hears of a change, late or not."""
     host = cloud.host_of(server_id)
     with target_cell(host.cell):
-        power.noticed(host.name, host.driver, GuestEvent(server_id, power_state, "shutdown"))
+        power_sync.noticed(host.name, host.driver, GuestEvent(server_id, power_state, "shutdown"))
 
 
 def sync(cloud: Cloud, server_id: str, **options: Any) -> int:
     """The host's periodic look; how many differed."""
     host = cloud.host_of(server_id)
     with target_cell(host.cell):
-        return power.sync(host.name, host.driver, **options)
+        return power_sync.sync(host.name, host.driver, **options)
 
 
 def do(cloud: Cloud, server_id: str, what: str) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from cells.context import target_cell
-from cloud import killpoints
-from compute import journal, power, recovery
+from cloud import failpoints
 from compute.actions.power_update import OFF, ON
 from compute.models import Instance, InstanceAction, Service, Step
+from compute.operations import journal, recovery
+from compute.power import sync as power_sync
 from compute.virt.base import PowerState
 from tests.byhand import Cloud
 from tests.flow import stories
@@ -118,7 +119,7 @@ class Switched:
     def sync(self) -> None:
         """The host's periodic look."""
         with target_cell(self.host.cell):
-            power.sync(self.host.name, self.host.driver)
+            power_sync.sync(self.host.name, self.host.driver)
 
     def drain(self) -> None:
         """The host begins nothing more, or again."""
@@ -216,7 +217,7 @@ def in_the_hand_of(story: Switched, monkeypatch: pytest.MonkeyPatch) -> None:
     def reached(point: str, step: str = "", server: str = "") -> None:
         story.meanwhile.pop(point, lambda: None)()
 
-    monkeypatch.setattr(killpoints, "reached", reached)
+    monkeypatch.setattr(failpoints, "reached", reached)
     driver = story.host.driver
     for verb in ("power_update_event", "power_on", "reboot_hard", "begin_shutdown"):
         monkeypatch.setattr(driver, verb, _with_a_middle(story, getattr(type(driver), verb).__get__(driver)))

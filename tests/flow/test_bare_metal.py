@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cells.context import target_cell
-from compute import departures, emptying, forecast, host_guests, nodes
+from compute.hosts import drain_dry_run, drain_migrations, drain_moves, guest_shutdown
 from compute.models import ComputeNode, Flavor, InstanceAction
-from tasks import comeback, hostboot
+from compute.placement import inventory
+from tasks import boot_marker, restart_guests
 from tests.api.queries import counted
 from tests.flow import going_down, machines, stories
 from tests.flow.stories import act, message
@@ -118,7 +119,7 @@ def test_a_machine_that_was_left_waits_until_its_host_has_looked_at_it(api, clou
     left = cloud.row(servers[0]).node
     assert api.delete(f"/servers/{servers[0]}").status_code == 204
     cloud.work()
-    assert machines.nodes(metal)[left].out_of_use == nodes.LEFT
+    assert machines.nodes(metal)[left].out_of_use == inventory.LEFT
     assert fault(api, boot("early")) == NONE.format("not in maintenance or cleaning")
     metal.report()
     assert cloud.row(boot("again")).node == left
@@ -149,7 +150,7 @@ def _queries_of_a_report(host):
     for node in list(machines.nodes(host))[:3]:
         host.driver.machines.take_out_of_use(node, "maintenance")
     with target_cell(host.cell) as alias, counted() as asked:
-        nodes.record(host.name, host.driver.nodes())
+        inventory.record(host.name, host.driver.nodes())
     assert sum(node.out_of_use == "maintenance" for node in machines.nodes(host).values()) == 3
     return len(asked[alias])
 
@@ -177,7 +178,7 @@ def test_a_node_that_vanishes_goes_and_one_that_is_held_stays_out_of_use(api, cl
     for name in names:
         metal.driver.machines.remove(name)
     metal.report()
-    assert {name: node.out_of_use for name, node in machines.nodes(metal).items()} == {held: nodes.GONE}
+    assert {name: node.out_of_use for name, node in machines.nodes(metal).items()} == {held: inventory.GONE}
     assert api.delete(f"/servers/{server_id}").status_code == 204
     cloud.work()
     metal.report()
@@ -192,7 +193,7 @@ def test_a_machine_that_is_held_stays_with_the_host_of_its_server(cloud, metal, 
     held = cloud.row(boot()).node
     other = cloud.add_host("other", "cell1")
     with target_cell(other.cell):
-        nodes.record("other", [*other.driver.nodes(), *metal.driver.nodes()])
+        inventory.record("other", [*other.driver.nodes(), *metal.driver.nodes()])
         hosts = dict(ComputeNode.objects.filter(is_whole=True).values_list("hypervisor_hostname", "host"))
     assert hosts.pop(held) == "metal"
     assert list(hosts.values()) == ["other", "other"]
@@ -271,13 +272,13 @@ def test_a_host_of_machines_that_is_to_be_emptied_says_that_they_cannot_move(adm
     server_id = boot(client=admin)
     (found,) = admin.get("/os-services?host=metal").json()["services"]
     with target_cell(metal.cell):
-        said = forecast.of_host("metal")
+        said = drain_dry_run.of_host("metal")
     assert [(line.server_id, line.why) for line in said.blocked] == [(server_id, "bare metal cannot move")]
     answer = admin.send("put", f"/os-services/{found['id']}", {"stillwater:drain": {"migrate": {}}})
     assert answer.status_code == 200, answer.content
     with target_cell(metal.cell):
-        emptying.go_round()
-        assert [(line.server_id, line.why) for line in departures.read("metal").blocked] == [
+        drain_migrations.go_round()
+        assert [(line.server_id, line.why) for line in drain_moves.read("metal").blocked] == [
             (server_id, "bare metal cannot move")
         ]
         assert not InstanceAction.objects.exclude(action="create").exists()
@@ -286,7 +287,7 @@ def test_a_host_of_machines_that_is_to_be_emptied_says_that_they_cannot_move(adm
 def test_machines_stay_on_when_the_host_that_serves_them_goes_down(cloud, metal, boot):
     boot()
     with target_cell(metal.cell):
-        assert host_guests.ask("metal", by="root") == ""
+        assert guest_shutdown.ask("metal", by="root") == ""
 
 
 def test_each_node_is_a_hypervisor_and_they_share_a_service(admin, cloud, metal, boot):
@@ -313,11 +314,11 @@ def test_each_node_is_a_hypervisor_and_they_share_a_service(admin, cloud, metal,
 def test_a_machine_found_off_when_its_worker_was_booted_went_off_by_itself(cloud, metal, boot, settings, tmp_path):
     settings.HOST_STATE = tmp_path
     row = cloud.row(boot())
-    hostboot.announce(tmp_path)
+    boot_marker.announce(tmp_path)
     metal.driver.cut_power(row.uuid)
-    assert comeback.with_host(cloud.hosts["host1"].driver)
-    assert not comeback.with_host(metal.driver)
+    assert restart_guests.with_host(cloud.hosts["host1"].driver)
+    assert not restart_guests.with_host(metal.driver)
     with target_cell(metal.cell):
-        assert comeback.sync(going_down.process(metal)) == 1
+        assert restart_guests.sync(going_down.process(metal)) == 1
     row = cloud.row(row.uuid)
     assert (row.vm_state, row.resumes_with_host) == ("stopped", False)

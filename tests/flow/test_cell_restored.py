@@ -9,13 +9,14 @@ from django.apps import apps
 from django.core.management.color import no_style
 from django.db import connections, transaction
 
-from cells import health
+from cells import circuit_breaker
 from cells.context import target_cell
 from cells.models import CellModel, InstanceMapping, LastKnown, RequestSpec
-from compute import quota
 from compute.models import Flavor, Instance, InstanceAction, Step
-from compute.scheduler import restored, uncounted
-from compute.virt.fake_effects import Effect
+from compute.periodic import stale_delete_flags
+from compute.placement import quota
+from compute.servers import mappings
+from compute.virt.fake.effects import Effect
 from tests.conftest import PROJECT
 from tests.flow import stories, two_hosts
 from tests.flow.stories import act
@@ -26,10 +27,10 @@ HARD, SOFT = {"reboot": {"type": "HARD"}}, {"reboot": {"type": "SOFT"}}
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch, settings):
     """What is wrong is put right when it is seen."""
-    monkeypatch.setattr(restored, "PATIENCE", 0.0)
+    monkeypatch.setattr(mappings, "PATIENCE", 0.0)
     settings.RESEND_AFTER = 0
-    for memory in (restored._lost_since, restored._unmapped_since, restored._missized_since,
-                   restored._after_mapping, restored._after_row, uncounted._seen, uncounted._after):  # fmt: skip
+    for memory in (mappings._lost_since, mappings._unmapped_since, mappings._missized_since,
+                   mappings._after_mapping, mappings._after_row, stale_delete_flags._seen, stale_delete_flags._after):  # fmt: skip
         memory.clear()
 
 
@@ -74,11 +75,11 @@ def test_a_server_its_restored_cell_does_not_know_leaves_the_quota_by_itself(api
     kept = cloud.boot(api)
     with restored_after(cloud.cells["cell1"]), restored_after(cloud.cells["cell2"]):
         lost = cloud.boot(api)
-    monkeypatch.setattr(restored, "PATIENCE", 600.0)
-    assert (restored.repair(), counted()) == (0, 2)  # a restore may be going on
-    monkeypatch.setattr(restored, "PATIENCE", 0.0)
-    assert (restored.repair(), counted()) == (1, 1)
-    assert restored.repair() == 0
+    monkeypatch.setattr(mappings, "PATIENCE", 600.0)
+    assert (mappings.repair(), counted()) == (0, 2)  # a restore may be going on
+    monkeypatch.setattr(mappings, "PATIENCE", 0.0)
+    assert (mappings.repair(), counted()) == (1, 1)
+    assert mappings.repair() == 0
     assert InstanceMapping.objects.get(queued_for_delete=True).pk == lost
     assert api.delete(f"/servers/{lost}").status_code == 404
     assert api.get(f"/servers/{kept}").status_code == 200
@@ -90,8 +91,8 @@ def test_a_server_that_comes_back_with_a_newer_backup_is_counted_again(api, clou
     with restored_after(cell):
         with target_cell(cell):
             Instance.objects.all().delete()
-        assert (restored.repair(), counted()) == (1, 0)
-    assert (uncounted.count_again(), counted()) == (1, 1)
+        assert (mappings.repair(), counted()) == (1, 0)
+    assert (stale_delete_flags.count_again(), counted()) == (1, 1)
     assert api.get(f"/servers/{server_id}").json()["server"]["status"] == "ACTIVE"
 
 
@@ -105,13 +106,13 @@ def test_a_server_whose_resize_is_lost_with_its_cells_last_hour_is_counted_with_
     with restored_after(cloud.cells["cell1"]):
         for body in ({"resize": {"flavorRef": "2"}}, {"confirmResize": None}):
             assert act(admin, server_id, body).status_code in (202, 204)
-            assert restored.repair() == 0  # while it goes on
+            assert mappings.repair() == 0  # while it goes on
             cloud.work()
-        assert restored.repair() == 0
+        assert mappings.repair() == 0
     assert quota.usage(project_id).cores == 4
-    assert (restored.repair(), quota.usage(project_id)) == (1, small)
+    assert (mappings.repair(), quota.usage(project_id)) == (1, small)
     assert RequestSpec.objects.get(pk=server_id).flavor["id"] == cloud.row(server_id).flavor_id
-    assert restored.repair() == 0
+    assert mappings.repair() == 0
 
 
 def test_a_server_whose_cell_is_down_is_not_given_up_and_its_time_begins_anew(api, cloud, monkeypatch):
@@ -119,13 +120,13 @@ def test_a_server_whose_cell_is_down_is_not_given_up_and_its_time_begins_anew(ap
     cell = cloud.cell_of(server_id)
     with target_cell(cell):
         Instance.objects.all().delete()
-    monkeypatch.setattr(restored, "PATIENCE", 600.0)
-    restored.repair()
-    assert restored._lost_since[cell.pk]
-    health.seen_down(cell.pk, "cut off")
-    monkeypatch.setattr(restored, "PATIENCE", 0.0)
-    assert (restored.repair(), counted()) == (0, 1)
-    assert not restored._lost_since.get(cell.pk)
+    monkeypatch.setattr(mappings, "PATIENCE", 600.0)
+    mappings.repair()
+    assert mappings._lost_since[cell.pk]
+    circuit_breaker.seen_down(cell.pk, "cut off")
+    monkeypatch.setattr(mappings, "PATIENCE", 0.0)
+    assert (mappings.repair(), counted()) == (0, 1)
+    assert not mappings._lost_since.get(cell.pk)
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["before a cell is named", "before the row is written"])
@@ -133,9 +134,9 @@ def test_a_server_that_is_being_created_is_never_given_up(named, api, cloud):
     server_id = api.send("post", "/servers", cloud.body()).json()["server"]["id"]
     if named:  # where a killed scheduler leaves it
         InstanceMapping.objects.update(cell=cloud.cells["cell1"])
-    assert (restored.repair(), counted()) == (0, 1)
+    assert (mappings.repair(), counted()) == (0, 1)
     cloud.work()
-    assert restored.repair() == 0
+    assert mappings.repair() == 0
     assert (stories.states(cloud, server_id), counted()) == (("active", None), 1)
 
 
@@ -147,10 +148,10 @@ def test_a_server_only_its_cell_knows_is_known_and_counted_again(api, cloud, mon
     for model in (InstanceMapping, RequestSpec):  # the global database is the restored one
         model.objects.all().delete()
     assert (api.get(f"/servers/{server_id}").status_code, counted()) == (404, 0)
-    monkeypatch.setattr(restored, "PATIENCE", 600.0)
-    assert restored.repair() == 0
-    monkeypatch.setattr(restored, "PATIENCE", 0.0)
-    assert (restored.repair(), counted()) == (1, 1)
+    monkeypatch.setattr(mappings, "PATIENCE", 600.0)
+    assert mappings.repair() == 0
+    monkeypatch.setattr(mappings, "PATIENCE", 0.0)
+    assert (mappings.repair(), counted()) == (1, 1)
     assert api.get(f"/servers/{server_id}").json()["server"]["status"] == "ACTIVE"
     assert not InstanceMapping.objects.filter(pk=deleted).exists()
     assert api.delete(f"/servers/{server_id}").status_code == 204
@@ -160,13 +161,13 @@ def test_a_server_only_its_cell_knows_is_known_and_counted_again(api, cloud, mon
 
 
 def test_many_servers_are_looked_at_in_turns(api, cloud, monkeypatch):
-    monkeypatch.setattr(restored, "BATCH", 2)
+    monkeypatch.setattr(mappings, "BATCH", 2)
     servers = [cloud.boot(api) for _ in range(5)]
     for cell in cloud.cells.values():
         with target_cell(cell):
             Instance.objects.filter(uuid__in=servers[:4]).delete()
     InstanceMapping.objects.filter(pk=servers[4]).delete()
-    assert sum(restored.repair() for _ in range(5)) == 5
+    assert sum(mappings.repair() for _ in range(5)) == 5
     assert counted() == 1
 
 
@@ -175,7 +176,7 @@ def test_a_deleted_server_that_a_backup_brings_back_is_counted_and_deleted_again
     with restored_after(cloud.cell_of(server_id)):
         assert api.delete(f"/servers/{server_id}").status_code == 204
         cloud.work()
-    assert (uncounted.count_again(), restored.repair(), counted()) == (1, 0, 1)
+    assert (stale_delete_flags.count_again(), mappings.repair(), counted()) == (1, 0, 1)
     assert api.delete(f"/servers/{server_id}").status_code == 204
     cloud.work()
     assert (api.get(f"/servers/{server_id}").status_code, counted()) == (404, 0)

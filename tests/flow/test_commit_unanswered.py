@@ -8,11 +8,11 @@ import pytest
 from django.db import OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from cells import health
+from cells import circuit_breaker
 from cells.context import target_cell
 from cloud.images.models import Image
 from compute.models import InstanceAction
-from compute.scheduler import unfilled
+from compute.periodic import abandoned_snapshots
 from tests.flow import stories
 from tests.flow.stories import act, message
 
@@ -47,7 +47,7 @@ def cut(monkeypatch, cloud, api, settings):
             patch.setattr(BaseDatabaseWrapper, "_commit", commit)
             yield server_id
         connections[cell.alias].close_if_unusable_or_obsolete()
-        health.seen_up(cell.pk)
+        circuit_breaker.seen_up(cell.pk)
 
     return at_commit
 
@@ -76,7 +76,7 @@ def test_what_was_committed_is_carried_out_though_the_client_was_told_503(body, 
     with cut(done=True) as server_id:
         ask(api, server_id, body)
     [action] = asked(cloud, server_id)
-    unfilled.discard()
+    abandoned_snapshots.discard()
     cloud.work()
     [action] = asked(cloud, server_id)
     assert (action.finished_at is not None, action.message) == (True, None)
@@ -91,7 +91,7 @@ def test_what_was_not_committed_leaves_nothing(body, api, cloud, cut):
         ask(api, server_id, body)
     assert asked(cloud, server_id) == []
     assert stories.states(cloud, server_id) == ("active", None)
-    unfilled.discard()  # a minute later
+    abandoned_snapshots.discard()  # a minute later
     assert copies(cloud) == []
     assert act(api, server_id, body).status_code in (200, 202)
     cloud.work()

@@ -9,8 +9,8 @@ from django.db.models import F
 from django.utils import timezone
 
 from cells.context import target_cell
-from compute import unconfirmed
 from compute.models import InstanceAction, Service
+from compute.periodic import confirm_resizes
 from compute.virt.base import VirtError
 from tasks.periodic import rounds_of
 from tests.flow import stories
@@ -30,7 +30,7 @@ def window(settings):
 def look(cloud):
     """A conductor of cell1 looks; how many it confirmed."""
     with target_cell(cloud.cells["cell1"]):
-        return unconfirmed.confirm()
+        return confirm_resizes.confirm()
 
 
 def pass_by(cloud, seconds=WINDOW + 1):

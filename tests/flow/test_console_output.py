@@ -9,8 +9,8 @@ import pytest
 from django.db import connections
 
 from cells.context import target_cell
-from compute import hostcall
 from compute.models import HostCall, Service
+from compute.operations import host_request
 from tasks import host as host_tasks
 from tasks import worker
 from tests.conftest import url_of
@@ -108,7 +108,7 @@ def test_a_host_that_is_down_is_not_waited_for(api, cloud):
 
 
 def test_a_host_that_stays_silent_is_waited_for_a_while(api, cloud, monkeypatch):
-    monkeypatch.setattr(hostcall, "DEADLINE", 0.05)
+    monkeypatch.setattr(host_request, "DEADLINE", 0.05)
     server_id = cloud.boot(api)
     answer = stories.act(api, server_id, ASK)
     assert answer.status_code == 503
@@ -116,7 +116,7 @@ def test_a_host_that_stays_silent_is_waited_for_a_while(api, cloud, monkeypatch)
 
 
 def test_a_host_that_is_too_late_answers_nobody(api, cloud, settings, monkeypatch):
-    monkeypatch.setattr(hostcall, "DEADLINE", 0.0)
+    monkeypatch.setattr(host_request, "DEADLINE", 0.0)
     server_id = cloud.boot(api)
     with answering(cloud, server_id, settings) as answered:
         stories.act(api, server_id, ASK)

@@ -9,8 +9,8 @@ from django.utils import timezone
 from prometheus_client import REGISTRY
 
 from cells.context import target_cell
-from compute import recovery
 from compute.models import Step
+from compute.operations import recovery
 from compute.virt.base import HypervisorUnavailable
 from tests.flow.stories import begin, only_step
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cells.models import CELL0, InstanceMapping, RequestSpec
-from compute import quota
 from compute.models import Flavor
+from compute.placement import quota
 from compute.virt.base import HypervisorUnavailable, ImageUnusable, InsufficientResources
 from tests.conftest import PROJECT, client
 from tests.flow import stories

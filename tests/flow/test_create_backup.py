@@ -8,8 +8,8 @@ import pytest
 from django.utils import timezone
 
 from cloud.images.models import Image
-from compute.lifecycle import ServerAction
-from compute.scheduler import unfilled
+from compute.operations.action import ServerAction
+from compute.periodic import abandoned_snapshots
 from compute.virt.base import VirtError
 from tests.flow import stories, two_hosts
 from tests.flow.stories import act, message, states
@@ -209,6 +209,6 @@ def test_a_backup_whose_api_was_killed_does_not_stay_in_the_image_list_for_ever(
             act(api, server_id, body())
     assert act(api, server_id, body(name="waits")).status_code == 202
     Image.objects.exclude(name="tiny").update(created_at=timezone.now() - timedelta(minutes=5))
-    assert unfilled.discard() == 1
+    assert abandoned_snapshots.discard() == 1
     cloud.work()
     assert kept() == ["waits"]

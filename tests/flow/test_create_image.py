@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from cells import health
+from cells import circuit_breaker
 from cloud.images.models import Image
-from compute.lifecycle import ServerAction
-from compute.scheduler import unfilled
+from compute.operations.action import ServerAction
+from compute.periodic import abandoned_snapshots
 from compute.virt.base import HypervisorUnavailable
 from tests.flow import stories
 from tests.flow.clocks import DAY, clock_of_a_process
@@ -142,19 +142,19 @@ def test_a_scheduler_whose_clock_is_ahead_discards_no_snapshot_that_is_just_bein
     server_id = cloud.boot(api)
     _killed_before_its_action(api, server_id, monkeypatch)
     with clock_of_a_process(DAY):
-        assert unfilled.discard() == 0
+        assert abandoned_snapshots.discard() == 0
     _is_minutes_old()
     with clock_of_a_process(-DAY):
-        assert unfilled.discard() == 1
+        assert abandoned_snapshots.discard() == 1
 
 
 def test_a_snapshot_whose_api_was_killed_does_not_stay_in_the_image_list_for_ever(api, cloud, monkeypatch):
     server_id = cloud.boot(api)
     image_id = _killed_before_its_action(api, server_id, monkeypatch)
     _is_minutes_old()
-    assert unfilled.discard() == 1
+    assert abandoned_snapshots.discard() == 1
     assert api.get(f"/image/v2/images/{image_id}").status_code == 404
-    assert unfilled.discard() == 0
+    assert abandoned_snapshots.discard() == 0
     assert stories.act(api, server_id, STORY.body).status_code == 202  # and another one comes
     cloud.work()
     assert [image.status for image in _images()] == ["active"]
@@ -162,7 +162,7 @@ def test_a_snapshot_whose_api_was_killed_does_not_stay_in_the_image_list_for_eve
 
 def test_a_snapshot_that_was_just_asked_for_is_left_alone(api, cloud, monkeypatch):
     _killed_before_its_action(api, cloud.boot(api), monkeypatch)
-    assert unfilled.discard() == 0
+    assert abandoned_snapshots.discard() == 0
     assert [image.status for image in _images()] == ["queued"]
 
 
@@ -170,7 +170,7 @@ def test_a_snapshot_that_waits_long_for_its_host_comes_in_the_end(api, cloud):
     server_id = cloud.boot(api)
     stories.act(api, server_id, STORY.body)
     _is_minutes_old()
-    assert unfilled.discard() == 0
+    assert abandoned_snapshots.discard() == 0
     cloud.work()
     assert [image.status for image in _images()] == ["active"]
 
@@ -179,10 +179,10 @@ def test_a_snapshot_is_not_discarded_while_its_cell_does_not_answer(api, cloud, 
     server_id = cloud.boot(api)
     _killed_before_its_action(api, server_id, monkeypatch)
     _is_minutes_old()
-    health.seen_down(cloud.cell_of(server_id).id, "cut off")
-    assert unfilled.discard() == 0
-    health._down.clear()
-    assert unfilled.discard() == 1
+    circuit_breaker.seen_down(cloud.cell_of(server_id).id, "cut off")
+    assert abandoned_snapshots.discard() == 0
+    circuit_breaker._down.clear()
+    assert abandoned_snapshots.discard() == 1
 
 
 @pytest.mark.parametrize("lacks", [MARKS, MARKS[:1], MARKS[1:2], MARKS[2:]])
@@ -191,7 +191,7 @@ def test_an_image_somebody_will_upload_next_week_is_left_alone(lacks, api, cloud
     body = {"name": "snap", "visibility": "private", **{key: marks[key] for key in marks if key not in lacks}}
     assert api.send("post", "/image/v2/images", body).status_code == 201
     _is_minutes_old()
-    assert unfilled.discard() == 0
+    assert abandoned_snapshots.discard() == 0
     assert [image.status for image in _images()] == ["queued"]
 
 
@@ -199,17 +199,17 @@ def test_a_snapshot_of_another_cloud_that_is_brought_here_is_left_alone(api, clo
     marks = {"image_type": "snapshot", "instance_uuid": "of-another-cloud", "base_image_ref": "x"}
     assert api.send("post", "/image/v2/images", {"name": "snap", **marks}).status_code == 201
     _is_minutes_old()
-    assert unfilled.discard() == 0
+    assert abandoned_snapshots.discard() == 0
     assert [image.status for image in _images()] == ["queued"]
 
 
 def test_snapshots_that_wait_do_not_hide_one_that_nobody_will_fill(api, cloud, monkeypatch):
-    monkeypatch.setattr(unfilled, "BATCH", 1)
+    monkeypatch.setattr(abandoned_snapshots, "BATCH", 1)
     for name in ("a", "b", "c"):
         stories.act(api, cloud.boot(api, name), STORY.body)
     image_id = _killed_before_its_action(api, cloud.boot(api, "d"), monkeypatch)
     _is_minutes_old()
-    assert sum(unfilled.discard() for _ in range(5)) == 1
+    assert sum(abandoned_snapshots.discard() for _ in range(5)) == 1
     assert len(_images()) == 3
     assert image_id not in {image.pk for image in _images()}
 

@@ -11,7 +11,7 @@ import pytest
 from cells.context import target_cell
 from compute.actions.delete import end_waiting
 from compute.virt.base import HypervisorUnavailable, PowerState, VirtError
-from compute.virt.clock import Clock
+from compute.virt.shutdown_timer import Clock
 from tests.flow import lost_hosts, one_host, stories, two_hosts
 from tests.flow.graces import (
     FORCED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cells.context import target_cell
-from compute import draining
+from compute.hosts import drain
 from compute.models import Service
 from tests.flow import stories
 
@@ -66,7 +66,7 @@ def test_requests_for_servers_on_a_draining_host_are_accepted_and_wait(api, admi
     (shown,) = admin.get("/os-services?host=host1").json()["services"]
     assert shown[KEY]["waiting"] == 1
     with target_cell(cloud.cells["cell1"]):
-        assert draining.operations(Service.objects.get(host="host1")) == []  # the drain does not wait for it
+        assert drain.operations(Service.objects.get(host="host1")) == []  # the drain does not wait for it
 
     ask("host1", None)
     cloud.work()

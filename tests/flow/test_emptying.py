@@ -9,8 +9,8 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from cells.context import target_cell
-from compute import departures, draining, emptying, forecast, host_guests
-from compute.departures import State
+from compute.hosts import drain, drain_dry_run, drain_migrations, drain_moves, guest_shutdown
+from compute.hosts.drain_moves import State
 from compute.models import ComputeNode, Departure, Flavor, Instance, InstanceAction, Service
 from compute.virt.base import InsufficientResources
 from tests.flow import stories, two_hosts
@@ -46,7 +46,7 @@ class Ward:
     def round(self):
         """A conductor looks; how many are under way then."""
         with target_cell(self.cloud.cells["cell1"]):
-            emptying.go_round()
+            drain_migrations.go_round()
             open_moves = InstanceAction.objects.filter(key__in=MOVES, finished_at__isnull=True).count()
             self.most = max(self.most, open_moves)
         return open_moves
@@ -69,7 +69,7 @@ class Ward:
 
     def moves(self, host="host1"):
         with target_cell(self.cloud.cells["cell1"]):
-            return departures.read(host)
+            return drain_moves.read(host)
 
     def blockers(self, host="host1"):
         return {line.server_id: line.why for line in self.moves(host).blocked}
@@ -273,7 +273,7 @@ def test_a_guest_shut_down_for_its_host_that_cannot_leave_comes_back_with_it(war
 
     ward.ask(None)
     with target_cell(ward.cloud.cells["cell1"]):
-        assert host_guests.bring_back("host1") == 1
+        assert guest_shutdown.bring_back("host1") == 1
     ward.cloud.work()
     assert stories.states(ward.cloud, server_id) == ("active", None)
     ward.is_sound(server_id)
@@ -300,7 +300,7 @@ def drained_with_guests(ward):
     """`host drain host1 --shutdown-guests`."""
     ward.ask({})
     with target_cell(ward.cloud.cells["cell1"]):
-        host_guests.ask("host1", by="ann@desk")
+        guest_shutdown.ask("host1", by="ann@desk")
     ward.cloud.work()
 
 
@@ -345,7 +345,7 @@ def test_those_that_left_come_back_and_those_with_another_home_do_not(ward):
     ward.admin.delete(f"/servers/{gone}")
     ward.cloud.work()
     with target_cell(ward.cloud.cells["cell1"]):
-        alone = draining.undo(ward.service(), bring_back=1)
+        alone = drain.undo(ward.service(), bring_back=1)
     assert [(line.server_id, line.at) for line in alone] == [(moved, elsewhere)]
     ward.most = 0
     ward.work()
@@ -536,13 +536,13 @@ def test_what_would_move_and_whether_there_is_room_is_known_before(ward):
     ward.do(stopped, {"os-stop": None})
     ward.do(suspended, {"suspend": None})
     with target_cell(ward.cloud.cells["cell1"]):
-        found = forecast.of_host("host1")
+        found = drain_dry_run.of_host("host1")
         assert (found.live, found.cold, found.busy, found.hosts, found.fits) == (1, 1, 0, 2, True)
         assert [line.server_id for line in found.blocked] == [suspended]
         assert found.needs == {"vcpus": 2, "memory_mb": 1024, "disk_gb": 2}
     full(ward, memory_mb=100)
     with target_cell(ward.cloud.cells["cell1"]):
-        found = forecast.of_host("host1")
+        found = drain_dry_run.of_host("host1")
         assert ({line.server_id for line in found.homeless}, found.fits) == ({running, stopped}, False)
         assert found.free["memory_mb"] == 100
     assert (ward.state(), ward.moves().lines) == ("", ())

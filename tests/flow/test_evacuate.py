@@ -6,17 +6,17 @@ import pytest
 from django.utils import timezone
 
 from cells.context import target_cell
-from compute import actions
 from compute.models import Service
+from compute.operations import registry
 from compute.virt.base import ImageUnusable, PowerState
-from compute.virt.fake_effects import Effect
+from compute.virt.fake.effects import Effect
 from tests.byhand import DISK
 from tests.flow import stories, two_hosts
 from tests.flow.lost_hosts import WHEN, back, beats, evacuate, gone_host, is_at, lost, migration, moved_out, until, work
 from tests.flow.stories import Killed, act, message, states
 from tests.flow.two_hosts import booted, claimed, homes, needed
 
-STEPS = [spec.name for spec in actions.named("Evacuate").steps]
+STEPS = [spec.name for spec in registry.named("Evacuate").steps]
 
 
 def test_a_host_that_works_keeps_its_servers(admin, cloud):

@@ -10,11 +10,11 @@ import pytest
 from django.db import DataError, InterfaceError, OperationalError, connections
 
 from cells.context import target_cell
-from compute import actions, journal, recovery, running
 from compute.models import Flavor, Instance, InstanceAction, Service, Step
+from compute.operations import journal, recovery, registry, runner
 from compute.virt.base import VirtError
-from compute.virt.fake_effects import Effect
-from tasks import heartbeat, periodic, steps, worker
+from compute.virt.fake.effects import Effect
+from tasks import heartbeat, periodic, run_step, worker
 from tasks.tracker import Kind, Work, tracker
 from tests.byhand import Cloud
 from tests.flow import stories, two_hosts
@@ -75,7 +75,7 @@ def wake(cloud: Cloud, step: Step) -> None:
         cloud.hosts[step.host].finish(step)
     else:
         with target_cell(cloud.cells["cell1"]):
-            running.run_step(actions.named(step.action.key), step, None)
+            runner.run_step(registry.named(step.action.key), step, None)
 
 
 # -- half transactions
@@ -222,7 +222,7 @@ def test_a_conductor_that_restarted_keeps_the_step_it_claims_before_its_first_be
             taken.append(recovery.recover_dead_conductors("nova-conductor@peer"))
 
     meanwhile("step.claimed:pick", a_peer_looks)
-    steps.run(until(two, "pick").pk)
+    run_step.run(until(two, "pick").pk)
 
     assert taken == [0]
     two.work()

@@ -8,9 +8,10 @@ import pytest
 from django.utils import timezone
 
 from cells.context import target_cell
-from compute import power, recovery
 from compute.actions import delete
 from compute.models import Instance, InstanceAction, Step
+from compute.operations import recovery
+from compute.power import sync
 from compute.virt.base import HypervisorUnavailable, PowerState
 from tests.flow import stories, two_hosts
 from tests.flow.lost_hosts import WHEN, back, evacuate, force, gone_host, is_at, lost, migration, moved_out, until, work
@@ -85,7 +86,7 @@ def test_the_old_host_writes_nothing_of_a_server_that_left(admin, cloud):
     driver = cloud.hosts["host1"].driver
     with target_cell(cloud.cells["cell1"]):
         driver.power_off_from_inside(server_id)
-        assert power.sync("host1", driver, booted=True) == 0
+        assert sync.sync("host1", driver, booted=True) == 0
         assert Instance.objects.get(uuid=server_id).power_state == PowerState.RUNNING
         assert not InstanceAction.objects.filter(server_id=server_id, action="stop").exists()
 

@@ -7,7 +7,7 @@ import pytest
 from cells.context import target_cell
 from compute.models import Allocation, ComputeNode, Flavor, Step
 from compute.virt.base import ImageUnusable
-from compute.virt.fake_effects import Effect
+from compute.virt.fake.effects import Effect
 from tests.flow import two_hosts
 from tests.flow.lost_hosts import back, evacuate, gone_host, is_at, lost, moved_out, until, work
 from tests.flow.stories import act, message, states

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from cells.context import target_cell
-from compute import dispatch, handover, journal, recovery
+from compute.hosts import drain_handback
 from compute.models import Service, Step
+from compute.operations import dispatch, journal, recovery
 from tests.flow.stories import begin, ends_well, only_step, settled, states
 
 
@@ -16,8 +17,8 @@ def test_a_boot_nobody_has_begun_goes_to_another_host_of_the_cell(api, cloud):
     assert cloud.row(server_id).host == "host1"
     with target_cell(cloud.cells["cell1"]):
         Service.objects.filter(host="host1").update(drain_wanted=True)
-        assert handover.hand_back("host1") == 1
-        assert handover.hand_back("host1") == 0
+        assert drain_handback.hand_back("host1") == 1
+        assert drain_handback.hand_back("host1") == 0
     cloud.work()
     assert cloud.row(server_id).host == "host1b"
     assert "host1 began to drain" in _notes(cloud, server_id, "reschedule")
@@ -28,7 +29,7 @@ def test_a_boot_that_no_other_host_can_take_waits_for_the_one_that_drains(api, c
     server_id = begin("create", api, cloud)
     host = cloud.row(server_id).host
     with target_cell(cloud.cell_of(server_id)):
-        assert handover.hand_back(host) == 1
+        assert drain_handback.hand_back(host) == 1
     cloud.work()
     assert cloud.row(server_id).host == host
     assert f"waits for {host}" in _notes(cloud, server_id, "reschedule")
@@ -42,14 +43,14 @@ def test_a_boot_that_was_tried_already_stays(api, cloud):
     host.begin(only_step(cloud).pk)
     host.restart()
     with target_cell(host.cell):
-        assert handover.hand_back(host.name) == 0
+        assert drain_handback.hand_back(host.name) == 0
 
 
 def test_other_requests_wait_for_their_host(api, cloud):
     server_id = begin("pause", api, cloud)
     host = cloud.host_of(server_id)
     with target_cell(host.cell):
-        assert handover.hand_back(host.name) == 0
+        assert drain_handback.hand_back(host.name) == 0
     assert states(cloud, server_id) == ("active", "pausing")
 
 
@@ -58,7 +59,7 @@ def test_a_step_that_is_cut_off_says_what_becomes_of_it(api, cloud):
     host = cloud.host_of(server_id)
     step = host.begin(only_step(cloud).pk)
     with target_cell(host.cell):
-        assert handover.mark_unfinished([step.pk], "the shutdown timeout is over") == 1
+        assert drain_handback.mark_unfinished([step.pk], "the shutdown timeout is over") == 1
         step.refresh_from_db()
     assert step.details == "the shutdown timeout is over; when the service starts again: run again"
     host.restart()

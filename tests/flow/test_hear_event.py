@@ -11,10 +11,10 @@ from django.db import connections
 from django.utils import timezone
 
 from cells.context import target_cell
-from compute import actions
-from compute.external_events import heard
-from compute.lifecycle import Run
 from compute.models import InstanceAction, Step
+from compute.operations import registry
+from compute.operations.action import Run
+from compute.periodic import purge_events
 from compute.virt.base import NotSupported
 from tests.flow import stories
 
@@ -65,7 +65,7 @@ def test_a_host_killed_while_it_hears_does_so_again_in_its_next_life(api, admin,
     begun = host.begin(stories.only_step(cloud).pk)
     if heard_already:
         with target_cell(host.cell), suppress(NotSupported):
-            action = actions.named(begun.action.key)
+            action = registry.named(begun.action.key)
             getattr(action, begun.name)(Run(cloud.row(server_id), begun.action, begun, host.driver))
     assert host.restart() == 1
     cloud.work()
@@ -88,11 +88,11 @@ def test_they_do_not_pile_up(api, admin, cloud):
     cloud.work()
     say(admin, server_id, tag="waits")
     with target_cell(cloud.cell_of(server_id)):
-        assert heard.forget() == 0
+        assert purge_events.forget() == 0
         long_ago = timezone.now() - timedelta(hours=2)
         InstanceAction.objects.filter(key="HearEvent").update(started_at=long_ago)
         InstanceAction.objects.filter(key="HearEvent", finished_at__isnull=False).update(finished_at=long_ago)
-        assert heard.forget() == 1
+        assert purge_events.forget() == 1
         assert [one.params["event"]["tag"] for one in InstanceAction.objects.filter(key="HearEvent")] == ["waits"]
     cloud.work()
     stories.settled(cloud)
@@ -107,19 +107,19 @@ def test_the_table_of_events_does_not_grow_for_ever_when_25_come_each_second(cel
     with target_cell(cells["cell1"]):
         for _ in range(2):
             heard_long_ago(a_minute)
-            for _ in range(int(60 / heard.EVERY)):
-                heard.forget()
+            for _ in range(int(60 / purge_events.EVERY)):
+                purge_events.forget()
             assert InstanceAction.objects.count() == 0
             assert Step.objects.count() == 0
 
 
 def test_a_round_of_removals_ends_in_time_and_the_next_one_goes_on(cells, monkeypatch):
-    monkeypatch.setattr(heard, "SECONDS", 0)
+    monkeypatch.setattr(purge_events, "SECONDS", 0)
     with target_cell(cells["cell1"]):
-        heard_long_ago(heard.BATCH + 1)
-        assert heard.forget() == heard.BATCH
-        assert heard.forget() == 1
-        assert heard.forget() == 0
+        heard_long_ago(purge_events.BATCH + 1)
+        assert purge_events.forget() == purge_events.BATCH
+        assert purge_events.forget() == 1
+        assert purge_events.forget() == 0
 
 
 def test_rows_to_be_removed_are_found_by_an_index_and_not_by_reading_all_that_are_kept(cells):
@@ -131,13 +131,13 @@ def test_rows_to_be_removed_are_found_by_an_index_and_not_by_reading_all_that_ar
 
 
 def events_of_long_ago():
-    old = timezone.now() - heard.KEPT
+    old = timezone.now() - purge_events.KEPT
     return InstanceAction.objects.filter(key="HearEvent", finished_at__lt=old).order_by("finished_at")[:10]
 
 
 def heard_long_ago(count):
     """Events that were heard a while ago, each by one host."""
-    then = timezone.now() - heard.KEPT - timedelta(minutes=1)
+    then = timezone.now() - purge_events.KEPT - timedelta(minutes=1)
     actions_of = InstanceAction.objects.bulk_create(
         InstanceAction(
             server_id="s", action="hear_event", key="HearEvent", request_id="r", user_id="u", project_id="p",

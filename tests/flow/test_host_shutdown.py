@@ -7,7 +7,7 @@ import time
 import pytest
 
 from cells.context import target_cell
-from compute import host_guests, turns
+from compute.hosts import guest_batches, guest_shutdown
 from compute.virt.base import PowerState
 from tests.flow import stories
 from tests.flow.going_down import ask, boot, flagged, is_off, one_host, order, priorities, read, step_of
@@ -25,7 +25,7 @@ def test_every_guest_that_is_on_goes_off_and_its_own_log_says_so(api, admin, clo
     lead(api, cloud, off, ("stop",))
     lead(api, cloud, suspended, ("suspend",))
     with target_cell(host.cell):
-        assert [one.uuid for one in host_guests.paused("host1")] == [paused]
+        assert [one.uuid for one in guest_shutdown.paused("host1")] == [paused]
 
     request_id = ask(cloud)
     assert {line.state for line in read(cloud).values()} == {"waiting"}
@@ -56,8 +56,8 @@ def test_lower_priorities_go_first_and_equal_ones_together(api, cloud, host):
         cloud.work()
         lines = read(cloud)
         assert [lines[one].state for one in (first, also_first)] == ["shutting down"] * 2
-        assert {lines[one].words for one in (second, last)} == {turns.WAITS}
-        cloud.work_until(lambda: is_off(cloud, first, also_first) and read(cloud)[second].words != turns.WAITS)
+        assert {lines[one].words for one in (second, last)} == {guest_batches.WAITS}
+        cloud.work_until(lambda: is_off(cloud, first, also_first) and read(cloud)[second].words != guest_batches.WAITS)
         assert read(cloud)[last].state == "waiting"
         cloud.work_until(lambda: not host.waiting())
     assert order(cloud, "signal_shutdown")[:2] in ([first, also_first], [also_first, first])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cells.context import target_cell
-from compute import turns
+from compute.hosts import guest_batches
 from compute.models import Step
 from compute.virt.base import HypervisorUnavailable, VirtError
 from tests.flow import lost_hosts, stories, two_hosts
@@ -56,7 +56,7 @@ def test_a_host_killed_while_guests_wait_goes_on_where_it_was(api, cloud, host):
         ask(cloud)
         cloud.work()
         begun = step_of(cloud, first).clock["begun"]
-    assert read(cloud)[second].words == turns.WAITS
+    assert read(cloud)[second].words == guest_batches.WAITS
     host.restart()
     with host.with_keeper():
         cloud.work_until(lambda: not host.waiting())

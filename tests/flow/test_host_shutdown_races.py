@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cells.context import target_cell
-from compute import draining, host_guests
+from compute.hosts import drain, guest_shutdown
 from compute.models import Service
 from compute.virt.base import PowerState
 from tests.flow.going_down import ask, boot, drained, due, flagged, is_off, one_host, read, step_of
@@ -173,13 +173,13 @@ def test_an_undrain_leaves_on_who_has_not_begun(api, cloud, host):
     host.driver.orders.shutdown(delay=0.3)
     with host.with_keeper(), target_cell(host.cell):
         service = Service.objects.get(host="host1")
-        draining.ask(service, by="ann")
+        drain.ask(service, by="ann")
         ask(cloud, at_once=1)
         cloud.work()
-        assert draining.needs("host1") == 2
-        draining.undo(service)
-        assert not host_guests.going_on("host1")
-        assert host_guests.has_open("host1")
+        assert drain.needs("host1") == 2
+        drain.undo(service)
+        assert not guest_shutdown.going_on("host1")
+        assert guest_shutdown.has_open("host1")
         cloud.work_until(lambda: not host.waiting())
     assert (states(cloud, first), states(cloud, second)) == (("stopped", None), ("active", None))
     assert cloud.history(second)[-1].outcome == "the host takes work again"

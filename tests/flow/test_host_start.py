@@ -6,10 +6,11 @@ import pytest
 from django.conf import settings as django_settings
 
 from cells.context import target_cell
-from compute import draining, host_guests, power
+from compute.hosts import drain, guest_shutdown
 from compute.models import Service
+from compute.power import sync
 from compute.virt.base import GuestEvent, HypervisorUnavailable, PowerState
-from tasks import comeback, hostboot
+from tasks import boot_marker, restart_guests
 from tests.flow import stories, two_hosts
 from tests.flow.going_down import (
     ask,
@@ -34,7 +35,7 @@ MOMENTS = ("before", "inside", "after the work")
 def host(cloud, settings, tmp_path):
     settings.RESUME_GUESTS, settings.HOST_STATE = True, tmp_path
     yield one_host(cloud)
-    comeback._due.clear()
+    restart_guests._due.clear()
 
 
 def down(cloud, *servers):
@@ -105,18 +106,18 @@ def test_guests_that_somebody_turned_off_as_the_cell_was_away_come_back_though_t
     """The command did, as the machine was to go down; then the cell was back, and after all it was not."""
     found, told = boot(api, cloud, 2)
     back(cloud)
-    hostboot.announce(django_settings.HOST_STATE)
+    boot_marker.announce(django_settings.HOST_STATE)
     for server_id in (found, told):
         host.driver.power_off(server_id, timeout=5)
     with target_cell(host.cell):
         event = GuestEvent(told, PowerState.SHUTDOWN, "shutdown")
-        power.noticed("host1", host.driver, event, booted=comeback.with_host(host.driver))
-        assert comeback.sync(process(host)) == 1
+        sync.noticed("host1", host.driver, event, booted=restart_guests.with_host(host.driver))
+        assert restart_guests.sync(process(host)) == 1
     assert flagged(cloud) == {found, told}
     assert come_back(cloud) == 0
-    comeback.when_open()
+    restart_guests.when_open()
     assert come_back(cloud) == 2
-    assert not comeback.with_host(host.driver)
+    assert not restart_guests.with_host(host.driver)
     settled(cloud)
 
 
@@ -127,7 +128,7 @@ def test_a_machine_that_went_down_before_every_turn_had_come_is_the_end_of_the_s
         ask(cloud)
         cloud.work()
         with target_cell(host.cell):
-            assert host_guests.going_on("host1")
+            assert guest_shutdown.going_on("host1")
     for server_id in (first, second):  # the plug
         host.driver.cut_power(server_id)
     host.restart()
@@ -194,12 +195,12 @@ def test_an_undrained_host_has_back_also_who_was_still_on_the_way_off(api, cloud
     with host.with_keeper():
         with target_cell(host.cell):
             service = Service.objects.get(host="host1")
-            draining.ask(service, by="ann")
+            drain.ask(service, by="ann")
         ask(cloud, at_once=1)
         cloud.work()
         with target_cell(host.cell):
-            draining.undo(service)
-        comeback.when_open()
+            drain.undo(service)
+        restart_guests.when_open()
         assert come_back(cloud) == 0
         cloud.work_until(lambda: not host.waiting())
     assert come_back(cloud) == 1
@@ -213,7 +214,7 @@ def test_who_the_command_turned_off_while_the_cell_was_away_comes_back(api, clou
     ask(cloud)
     host.driver.power_off(asked, timeout=5)
     with target_cell(host.cell):
-        assert power.sync("host1", host.driver) == 0
+        assert sync.sync("host1", host.driver) == 0
     cloud.work()
     assert states(cloud, asked) == ("stopped", None)
     assert cloud.history(asked)[-1].outcome.startswith("guest shut down in 0.")
@@ -226,10 +227,10 @@ def test_a_host_killed_while_it_starts_a_guest(when, api, cloud, host):
     first, second = priorities(api, cloud, 1, 2)
     down(cloud, first, second)
     with target_cell(host.cell):
-        assert host_guests.bring_back("host1") == 2
-    two_hosts.killed(cloud, step_of(cloud, second, host_guests.UP), when)
+        assert guest_shutdown.bring_back("host1") == 2
+    two_hosts.killed(cloud, step_of(cloud, second, guest_shutdown.UP), when)
     with target_cell(host.cell):
-        assert host_guests.bring_back("host1") == 0, "each is brought back once"
+        assert guest_shutdown.bring_back("host1") == 0, "each is brought back once"
     cloud.work()
     for server_id in (first, second):
         assert states(cloud, server_id) == ("active", None)
@@ -255,7 +256,7 @@ def test_a_user_who_is_quicker_is_obeyed(api, cloud, host):
     deleted, started = boot(api, cloud, 2)
     down(cloud, deleted, started)
     with target_cell(host.cell):
-        host_guests.bring_back("host1")
+        guest_shutdown.bring_back("host1")
     assert act(api, started, {"os-start": None}).status_code == 409
     assert api.delete(f"/servers/{deleted}").status_code == 204
     cloud.work()

@@ -9,10 +9,11 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from cells.context import target_cell
-from compute import dispatch, handover, journal, recovery
+from compute.hosts import drain_handback
 from compute.models import Step
+from compute.operations import dispatch, journal, recovery
 from compute.virt.base import VirtError
-from tasks import steps, worker
+from tasks import run_step, worker
 from tasks.tracker import Kind, Work, tracker
 from tests.flow import stories
 from tests.flow.stories import EVERY, STORIES, at_once, begin, ends_well, only_step
@@ -89,8 +90,8 @@ def test_a_host_that_starts_is_sent_everything_that_waits_for_it(api, cloud):
     server_id = begin("pause", api, cloud)
     host = cloud.host_of(server_id)
     with target_cell(host.cell):
-        assert handover.send_again(host.name) == 1
-        assert handover.send_again("elsewhere") == 0
+        assert drain_handback.send_again(host.name) == 1
+        assert drain_handback.send_again("elsewhere") == 0
 
 
 def test_a_long_operation_without_a_slot_stays_queued_says_why_and_is_the_next_to_be_sent(api, cloud):
@@ -104,14 +105,14 @@ def test_a_long_operation_without_a_slot_stays_queued_says_why_and_is_the_next_t
         assert journal.claim(*me, why_not=lambda step: f"no room for {step.name}") is None
         rescue.refresh_from_db()
         assert (rescue.state, rescue.attempts, rescue.details) == ("queued", 0, "no room for rescue")
-        assert handover.send_next_long(host.name, 1) == 1
-        assert handover.send_next(host.name, 1) == 0
+        assert drain_handback.send_next_long(host.name, 1) == 1
+        assert drain_handback.send_next(host.name, 1) == 0
         later = timezone.now() + timedelta(seconds=50)
         Step.objects.filter(pk=rescue.pk).update(not_before=later, details="again in 50 s")
         assert journal.claim(*me, why_not=lambda step: "no room") is None
         rescue.refresh_from_db()
         assert rescue.details == "again in 50 s", "why it is not due is not lost"
-        assert handover.send_next_long(host.name, 1) == 0
+        assert drain_handback.send_next_long(host.name, 1) == 0
         Step.objects.filter(pk=rescue.pk).update(not_before=None)
     cloud.work()
     assert stories.states(cloud, server_id) == ("rescued", None)
@@ -227,7 +228,7 @@ def test_a_real_worker_counts_its_step_and_runs_it_once(api, cloud, settings):
     try:
         for _ in range(2):
             work = tracker.begin(Work(Kind.REQUEST, "stillwater.run_step", step_id=step.pk))
-            steps.run(step.pk)
+            run_step.run(step.pk)
             tracker.end(work.key)
     finally:
         worker._current = None

@@ -11,9 +11,9 @@ import pytest
 from django.utils import timezone
 
 from cells.context import target_cell
-from compute import actions, journal, lifecycle, recovery
-from compute.lifecycle import OnRestart
 from compute.models import Service, Step
+from compute.operations import action, journal, recovery, registry
+from compute.operations.action import OnRestart
 from tests.flow import stories
 from tests.flow.stories import begin, ends_well, only_step
 
@@ -83,9 +83,9 @@ def test_a_conductor_that_said_goodbye_with_a_step_in_its_hands_is_followed_at_o
 
 def test_a_step_that_may_not_be_rerun_ends_with_a_fault_the_user_can_read(api, admin, cloud, monkeypatch):
     server_id = begin("pause", api, cloud)
-    spec = actions.named("Pause").steps[0]
+    spec = registry.named("Pause").steps[0]
     rule = type(spec)(spec.name, spec.event, on_restart=OnRestart.FAIL)
-    monkeypatch.setattr(type(actions.named("Pause")), "steps", (rule,))
+    monkeypatch.setattr(type(registry.named("Pause")), "steps", (rule,))
     host = cloud.host_of(server_id)
     host.begin(only_step(cloud).pk)
     assert host.restart() == 1
@@ -97,7 +97,7 @@ def test_a_step_that_may_not_be_rerun_ends_with_a_fault_the_user_can_read(api, a
 def test_a_step_that_kills_its_host_every_time_is_given_up(api, cloud):
     server_id = begin("pause", api, cloud)
     host = cloud.host_of(server_id)
-    for _ in range(lifecycle.MAX_TRIES):
+    for _ in range(action.MAX_TRIES):
         host.begin(only_step(cloud).pk)
         host.restart()
     assert stories.states(cloud, server_id) == ("active", None)
@@ -109,7 +109,7 @@ def test_a_failure_worth_trying_again_is_given_up_in_the_end(api, cloud):
     server_id = begin("pause", api, cloud)
     driver = cloud.host_of(server_id).driver
     driver.go_away()
-    for _ in range(lifecycle.MAX_TRIES):
+    for _ in range(action.MAX_TRIES):
         stories.later(cloud)
         cloud.work()
     assert stories.states(cloud, server_id) == ("active", None)

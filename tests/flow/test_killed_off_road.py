@@ -12,9 +12,9 @@ import pytest
 
 from cells.context import target_cell
 from cells.models import InstanceMapping
-from compute import actions, journal, recovery, running
-from compute.lifecycle import Run
 from compute.models import Instance, Service, Step
+from compute.operations import journal, recovery, registry, runner
+from compute.operations.action import Run
 from compute.virt.base import VirtError
 from tests.byhand import Cloud
 from tests.flow import stories
@@ -113,7 +113,7 @@ def test_a_conductor_killed(key, moment, api, cloud):
 def test_every_step_of_every_action_is_killed_somewhere():
     main_road = {ACTION_OF.get(name, stories.STORIES[name].name.title() if name in stories.STORIES else "")
                  for name in EVERY}  # fmt: skip
-    for key, action in actions.every().items():
+    for key, action in registry.every().items():
         if key in ELSEWHERE:
             continue
         for number, spec in enumerate(action.all_steps()):
@@ -129,12 +129,12 @@ def die(cloud: Cloud, server_id: str, waiting: Step, moment: str) -> None:
     with target_cell(cloud.cell_of(server_id)):
         claimed = journal.claim(waiting.pk, CONDUCTOR, "gone")
         assert claimed is not None
-        action = actions.named(claimed.action.key)
+        action = registry.named(claimed.action.key)
         if moment == MOMENTS[2]:
             run = Run(Instance.objects.get(uuid=server_id), claimed.action, claimed, None)
             getattr(action, claimed.name)(run)
         elif moment == MOMENTS[3]:
-            running.run_step(action, claimed, None)
+            runner.run_step(action, claimed, None)
 
 
 def step(cloud: Cloud) -> Step:

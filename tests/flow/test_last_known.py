@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from cells import health
+from cells import circuit_breaker
 from cells.context import target_cell
 from cells.models import Cell, LastKnown
-from compute import last_known
 from compute.models import Instance
+from compute.servers import last_known
 from tests.flow import stories
 
 
@@ -25,7 +25,7 @@ def sweep(cloud):
 
 
 def cut_off(cloud, server_id):
-    health.seen_down(cloud.cell_of(server_id).id, "cut off")
+    circuit_breaker.seen_down(cloud.cell_of(server_id).id, "cut off")
 
 
 @pytest.fixture

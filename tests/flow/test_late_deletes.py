@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cells import health
+from cells import circuit_breaker
 from cells.models import InstanceMapping, LateDelete
-from compute import late_deletes, quota
-from compute.scheduler import uncounted
+from compute.periodic import stale_delete_flags
+from compute.placement import quota
+from compute.servers import deferred_deletes
 from tests.flow import stories
 
 
@@ -15,16 +16,16 @@ from tests.flow import stories
 def away(api, cloud):
     """A server whose cell does not answer; its id."""
     server_id = cloud.boot(api)
-    health.seen_down(cloud.cell_of(server_id).id, "cut off")
+    circuit_breaker.seen_down(cloud.cell_of(server_id).id, "cut off")
     return server_id
 
 
 def comes_back(cloud, server_id):
-    health.seen_up(cloud.cell_of(server_id).id)
+    circuit_breaker.seen_up(cloud.cell_of(server_id).id)
 
 
 def is_deleted(api, cloud, server_id):
-    assert late_deletes.carry_out() == 1
+    assert deferred_deletes.carry_out() == 1
     cloud.work()
     assert api.get(f"/servers/{server_id}").status_code == 404
     assert server_id not in cloud.host_of(server_id).driver.guests()
@@ -38,7 +39,7 @@ def test_it_is_accepted_at_once_and_done_when_the_cell_is_back(api, cloud, away)
     assert quota.usage(api.caller.project_id).instances == used - 1
     assert api.get(f"/servers/{away}").status_code == 404
     assert [one["id"] for one in api.get("/servers").json()["servers"]] == []
-    assert late_deletes.carry_out() == 0
+    assert deferred_deletes.carry_out() == 0
     comes_back(cloud, away)
     is_deleted(api, cloud, away)
 
@@ -63,17 +64,17 @@ def test_nobody_takes_the_flag_of_a_delete_that_waits_for_its_cell(api, cloud, a
     api.delete(f"/servers/{away}")
     comes_back(cloud, away)
     for _ in range(3):
-        assert uncounted.count_again() == 0
+        assert stale_delete_flags.count_again() == 0
     is_deleted(api, cloud, away)
 
 
 def test_a_lock_holds_it_and_the_server_is_counted_again(api, cloud, away):
     comes_back(cloud, away)
     assert stories.act(api, away, {"lock": None}).status_code == 202
-    health.seen_down(cloud.cell_of(away).id, "cut off")
+    circuit_breaker.seen_down(cloud.cell_of(away).id, "cut off")
     assert api.delete(f"/servers/{away}").status_code == 204
     comes_back(cloud, away)
-    assert late_deletes.carry_out() == 0
+    assert deferred_deletes.carry_out() == 0
     cloud.work()
     assert api.get(f"/servers/{away}").json()["server"]["status"] == "ACTIVE"
     assert not LateDelete.objects.exists()
@@ -83,7 +84,7 @@ def test_a_lock_holds_it_and_the_server_is_counted_again(api, cloud, away):
 def test_a_lock_does_not_hold_an_admin(api, admin, cloud, away):
     comes_back(cloud, away)
     stories.act(api, away, {"lock": None})
-    health.seen_down(cloud.cell_of(away).id, "cut off")
+    circuit_breaker.seen_down(cloud.cell_of(away).id, "cut off")
     assert admin.delete(f"/servers/{away}").status_code == 204
     comes_back(cloud, away)
     is_deleted(api, cloud, away)
@@ -93,9 +94,9 @@ def test_a_scheduler_killed_after_it_told_the_cell_is_followed_by_another_one(ap
     api.delete(f"/servers/{away}")
     comes_back(cloud, away)
     with monkeypatch.context() as broken:
-        broken.setattr(late_deletes, "_forget", _killed)
+        broken.setattr(deferred_deletes, "_forget", _killed)
         with pytest.raises(stories.Killed):
-            late_deletes.carry_out()
+            deferred_deletes.carry_out()
     is_deleted(api, cloud, away)
     assert [one.action for one in cloud.history(away)].count("delete") == 1
 

@@ -9,10 +9,10 @@ import pytest
 from django.db import OperationalError
 from django.utils import timezone
 
-from cells import health
+from cells import circuit_breaker
 from cells.context import target_cell
 from cells.models import LateEvent
-from compute.external_events import late, record
+from compute.external_events import deferred, journal
 from compute.models import InstanceAction
 from tests.flow import stories
 
@@ -28,7 +28,7 @@ def server_id(api, cloud):
 @pytest.fixture
 def away(server_id, cloud):
     """A server whose cell does not answer; its id."""
-    health.seen_down(cloud.cell_of(server_id).id, "cut off")
+    circuit_breaker.seen_down(cloud.cell_of(server_id).id, "cut off")
     return server_id
 
 
@@ -41,7 +41,7 @@ def say(admin, server_id, *tags, request_id="", name="network-changed"):
 
 
 def comes_back(cloud, server_id):
-    health.seen_up(cloud.cell_of(server_id).id)
+    circuit_breaker.seen_up(cloud.cell_of(server_id).id)
 
 
 def heard(cloud, server_id):
@@ -56,9 +56,9 @@ def kept():
 def test_it_is_accepted_at_once_and_delivered_when_the_cell_is_back(admin, cloud, away):
     request_id = f"req-{uuid4()}"
     assert say(admin, away, "a", "b", request_id=request_id) == [200, 200]
-    assert (late.deliver(), kept()) == (0, ["a", "b"])
+    assert (deferred.deliver(), kept()) == (0, ["a", "b"])
     comes_back(cloud, away)
-    assert (late.deliver(), kept(), heard(cloud, away)) == (2, [], ["a", "b"])
+    assert (deferred.deliver(), kept(), heard(cloud, away)) == (2, [], ["a", "b"])
     assert {one.request_id for one in cloud.history(away)[-2:]} == {request_id}
     assert {one.user_id for one in cloud.history(away)[-2:]} == {admin.caller.user_id}
     cloud.work()
@@ -70,7 +70,7 @@ def test_what_comes_when_the_cell_is_back_is_heard_after_what_was_kept(admin, cl
     comes_back(cloud, away)
     assert say(admin, away, "new") == [200]
     assert (heard(cloud, away), kept()) == ([], ["kept", "new"])
-    late.deliver()
+    deferred.deliver()
     assert say(admin, away, "newer") == [200]
     assert heard(cloud, away) == ["kept", "new", "newer"]
 
@@ -80,17 +80,17 @@ def test_a_server_that_was_deleted_meanwhile_gets_nothing(api, admin, cloud, awa
     comes_back(cloud, away)
     api.delete(f"/servers/{away}")
     cloud.work()
-    assert (late.deliver(), kept(), heard(cloud, away)) == (1, [], [])
+    assert (deferred.deliver(), kept(), heard(cloud, away)) == (1, [], [])
 
 
 def test_many_schedulers_deliver_each_once_and_in_order(admin, cloud, away, monkeypatch):
-    monkeypatch.setattr(late, "BATCH", 3)
+    monkeypatch.setattr(deferred, "BATCH", 3)
     tags = [str(number) for number in range(20)]
     say(admin, away, *tags)
     comes_back(cloud, away)
-    done = stories.at_once(4, lambda _: late.deliver())
+    done = stories.at_once(4, lambda _: deferred.deliver())
     while kept():
-        done.append(late.deliver())
+        done.append(deferred.deliver())
     assert (sum(done), heard(cloud, away)) == (20, tags)
 
 
@@ -98,56 +98,56 @@ def test_a_scheduler_killed_before_it_could_say_so_is_followed_by_another_one(ad
     say(admin, away, "a")
     comes_back(cloud, away)
     with monkeypatch.context() as broken:
-        broken.setattr(late, "_tell", _killed)
+        broken.setattr(deferred, "_tell", _killed)
         broken.setattr(LateEvent.objects, "filter", _killed)
         with pytest.raises(stories.Killed):
-            late.deliver()
+            deferred.deliver()
     assert (heard(cloud, away), kept()) == (["a"], ["a"])
-    assert (late.deliver(), heard(cloud, away)) == (1, ["a"])
+    assert (deferred.deliver(), heard(cloud, away)) == (1, ["a"])
 
 
 def test_a_cell_that_fails_after_it_wrote_hears_it_once(api, admin, cloud, server_id, monkeypatch):
-    real = record.record
+    real = journal.record
 
     def cut_off(events):
         real(events)
         raise OperationalError("cut off")
 
     with monkeypatch.context() as broken:
-        broken.setattr(record, "record", cut_off)
+        broken.setattr(journal, "record", cut_off)
         assert say(admin, server_id, "a", "b") == [200, 200]
     assert (heard(cloud, server_id), kept()) == (["a", "b"], ["a", "b"])
     comes_back(cloud, server_id)
     assert stories.act(api, server_id, {"pause": None}).status_code == 202  # it is not the newest any more
-    assert (late.deliver(), kept(), heard(cloud, server_id)) == (2, [], ["a", "b"])
+    assert (deferred.deliver(), kept(), heard(cloud, server_id)) == (2, [], ["a", "b"])
 
 
 def test_a_cell_that_fails_before_it_wrote_hears_it_later(admin, cloud, server_id, monkeypatch):
     with monkeypatch.context() as broken:
-        broken.setattr(record, "_write", _cut_off)
+        broken.setattr(journal, "_write", _cut_off)
         assert say(admin, server_id, "a") == [200]
     assert heard(cloud, server_id) == []
     comes_back(cloud, server_id)
-    assert (late.deliver(), heard(cloud, server_id)) == (1, ["a"])
+    assert (deferred.deliver(), heard(cloud, server_id)) == (1, ["a"])
 
 
 def test_an_event_that_cannot_be_written_is_given_up_and_holds_up_nobody(api, admin, cloud, monkeypatch):
     first, bad = cloud.boot(api), cloud.boot(api, "b")
     while cloud.cell_of(first) != cloud.cell_of(bad):
         bad = cloud.boot(api, "c")
-    health.seen_down(cloud.cell_of(first).id, "cut off")
+    circuit_breaker.seen_down(cloud.cell_of(first).id, "cut off")
     for server_id in (bad, first):
         say(admin, server_id, "a")
     comes_back(cloud, first)
-    real = record._write
+    real = journal._write
 
     def breaks(events, hosts):
         if bad in events:
             raise KeyError("a bug")
         real(events, hosts)
 
-    monkeypatch.setattr(record, "_write", breaks)
-    assert (late.deliver(), kept()) == (2, [])
+    monkeypatch.setattr(journal, "_write", breaks)
+    assert (deferred.deliver(), kept()) == (2, [])
     assert (heard(cloud, first), heard(cloud, bad)) == (["a"], [])
 
 
@@ -168,7 +168,7 @@ def test_a_request_that_is_repeated_while_the_cell_is_down_is_kept_once(admin, c
     assert kept() == ["a", "b"]
     comes_back(cloud, away)
     say(admin, away, "a", "b", request_id=request_id)
-    late.deliver()
+    deferred.deliver()
     say(admin, away, "a", "b", request_id=request_id)
     assert heard(cloud, away) == ["a", "b"]
 
@@ -177,7 +177,7 @@ def test_requests_that_are_repeated_at_once_are_recorded_once(admin, cloud, serv
     request_id = f"req-{uuid4()}"
     assert stories.at_once(4, lambda _: say(admin, server_id, "a", request_id=request_id)) == [[200]] * 4
     while kept():
-        late.deliver()
+        deferred.deliver()
     assert heard(cloud, server_id) == ["a"]
 
 
@@ -217,17 +217,17 @@ def test_minutes_later_the_same_words_are_news(admin, cloud, server_id):
 
 def test_a_server_somebody_is_just_changing_holds_up_nobody(api, admin, cloud, server_id, monkeypatch):
     """PostgreSQL leaves out its row; SQLite has one lock for all, so there the row is left out by hand."""
-    real = record._lock
-    monkeypatch.setattr(record, "PAUSE", 0)
-    monkeypatch.setattr(record, "_lock", lambda servers: real(set(servers) - {server_id}))
+    real = journal._lock
+    monkeypatch.setattr(journal, "PAUSE", 0)
+    monkeypatch.setattr(journal, "_lock", lambda servers: real(set(servers) - {server_id}))
     other = cloud.boot(api, "b")
     said = [{"name": "network-changed", "server_uuid": one} for one in (server_id, other)]
     answer = admin.send("post", PATH, {"events": said})
     assert [one["code"] for one in answer.json()["events"]] == [200, 200]
     assert (len(heard(cloud, server_id)), len(heard(cloud, other))) == (0, 1)
-    assert late.deliver() == 0
-    monkeypatch.setattr(record, "_lock", real)
-    assert (late.deliver(), len(heard(cloud, server_id))) == (1, 1)
+    assert deferred.deliver() == 0
+    monkeypatch.setattr(journal, "_lock", real)
+    assert (deferred.deliver(), len(heard(cloud, server_id))) == (1, 1)
 
 
 def _killed(*_, **__):

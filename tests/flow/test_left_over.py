@@ -9,8 +9,8 @@ import pytest
 from django.utils import timezone
 
 from cells.context import target_cell
-from compute import power
 from compute.models import Service
+from compute.power import sync as power_sync
 from compute.virt.base import HypervisorUnavailable, PowerState
 from tests.flow import one_host, stories
 from tests.flow.powers import sync
@@ -26,7 +26,7 @@ def server_id(api, cloud):
 def look(cloud, host):
     """The periodic look of a host the server is not on."""
     with target_cell(host.cell):
-        return power.sync(host.name, host.driver)
+        return power_sync.sync(host.name, host.driver)
 
 
 def spawned_late(cloud, host, guest):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from cells.context import target_cell
-from compute import actions, draining
+from compute.hosts import drain
 from compute.models import ComputeNode, Flavor, Service
+from compute.operations import registry
 from compute.virt.base import InsufficientResources, PowerState
-from compute.virt.fake_effects import Effect
+from compute.virt.fake.effects import Effect
 from tests.flow import stories, two_hosts
 from tests.flow.stories import Killed, act, message
 from tests.flow.two_hosts import LIVE, booted, claimed, homes, needed, until
 
-STEPS = [spec.name for spec in actions.named("MigrateLive").steps]
+STEPS = [spec.name for spec in registry.named("MigrateLive").steps]
 UNDOS = ["stay", "unexpect", "give_back"]
 
 
@@ -268,7 +269,7 @@ def test_a_migration_that_has_begun_ends_while_its_hosts_drain(host, admin, clou
     two_hosts.drain(cloud, host)
     assert not two_hosts.call_off(cloud, step)
     with target_cell(cloud.cells["cell1"]):
-        [operation] = draining.operations(Service.objects.get(host=host))
+        [operation] = drain.operations(Service.objects.get(host=host))
         assert (operation.server_id, operation.step) == (server_id, "expect")
     cloud.work()
     is_at(cloud, server_id, "host3")

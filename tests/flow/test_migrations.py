@@ -13,9 +13,9 @@ from django.db import connections
 from django.db.backends.utils import CursorWrapper
 from django.utils import timezone
 
-from cells import health
+from cells import circuit_breaker
 from cells.context import target_cell
-from compute import migration_log
+from compute.migration import history
 from compute.models import InstanceAction, Step
 from tests.conftest import OTHER_PROJECT, client
 from tests.flow import stories, two_hosts
@@ -375,7 +375,7 @@ def test_parameters_of_a_microversion(query, version, status, admin, cloud):
 
 def test_a_cell_that_is_down_is_left_out_and_its_markers_are_not_known_now(admin, cloud):
     here, there = logged(cloud, "cell1", 1), logged(cloud, "cell2", 1)
-    health.seen_down(cloud.cells["cell2"].id, "cut off")
+    circuit_breaker.seen_down(cloud.cells["cell2"].id, "cut off")
     assert [one["uuid"] for one in every(admin)] == here
     answer = admin.get(f"/os-migrations?marker={there[0]}", version=LATEST)
     assert answer.status_code == 503
@@ -405,6 +405,6 @@ def test_every_status_is_one_the_admin_page_can_ask_for(admin, cloud):
     server_id = asked(admin, cloud)
     for name in ("pick", "check_destination", "check_source", "expect", "migrate", "arrive", "clean_up_source"):
         until(cloud, name)
-        assert every(admin)[0]["status"] in migration_log.STATUSES
+        assert every(admin)[0]["status"] in history.STATUSES
     cloud.work()
     assert every(admin, "?status=completed")[0]["instance_uuid"] == server_id

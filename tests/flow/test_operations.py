@@ -10,8 +10,8 @@ import pytest
 from django.utils import timezone
 
 from cells.context import target_cell
-from compute import repair
 from compute.models import Instance, InstanceAction, Service, Step
+from compute.operations import repair
 from compute.virt.base import HypervisorUnavailable, PowerState
 from tests.cells.conftest import _no_memories, lost, run  # noqa: F401  fixtures
 from tests.flow import stories, two_hosts

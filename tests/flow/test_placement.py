@@ -8,12 +8,13 @@ import pytest
 from django.db import OperationalError, transaction
 from django.utils import timezone
 
-from cells import health
+from cells import circuit_breaker
 from cells.context import target_cell
 from cells.models import CELL0, BuildRequest, InstanceMapping, RequestSpec
-from compute import quota
+from compute import build
 from compute.models import Allocation, ComputeNode, Instance
-from compute.scheduler import pick, place
+from compute.placement import quota
+from compute.scheduler import select
 from tests.conftest import PROJECT
 from tests.flow import stories
 from tests.flow.stories import at_once
@@ -32,10 +33,10 @@ def carry(cloud, server_id, moment):
     """A scheduler that goes so far and dies there; what it held in its hands."""
     if moment == "asked for":
         return None
-    request = place._lease(server_id)
+    request = build._lease(server_id)
     mapping = InstanceMapping.objects.get(pk=server_id)
     if moment != "leased":
-        place._name(request, mapping, cloud.cells["cell1"])
+        build._name(request, mapping, cloud.cells["cell1"])
     if moment in ("placed", "built"):
         assert build_in(cloud, "cell1", request, mapping)
     if moment == "built":
@@ -48,10 +49,10 @@ def build_in(cloud, name, request, mapping):
     """What a scheduler does once it has chosen the first host of a cell."""
     cell = cloud.cells[name]
     with target_cell(cell):
-        host = pick.read_hosts(cell.id)[0]
+        host = select.read_hosts(cell.id)[0]
     spec = RequestSpec.objects.get(pk=request.pk)
-    wanted = pick.Wanted(spec.server_id, spec.vcpus, spec.memory_mb, spec.disk_gb)
-    return place._build_in(cell, host, wanted, request, mapping)
+    wanted = select.Wanted(spec.server_id, spec.vcpus, spec.memory_mb, spec.disk_gb)
+    return build._build_in(cell, host, wanted, request, mapping)
 
 
 def lease_ends(server_id):
@@ -83,7 +84,7 @@ def nothing_is_left(cloud, server_id):
 def test_a_scheduler_that_dies_is_followed_by_one_that_finishes(moment, api, cloud, asked):
     carry(cloud, asked, moment)
     if moment != "asked for":
-        assert not place.place(asked)  # the lease holds
+        assert not build.place(asked)  # the lease holds
         lease_ends(asked)
     cloud.work()
     assert len(rows(cloud, asked)) == 1
@@ -112,7 +113,7 @@ def test_a_delete_is_carried_out_by_the_scheduler_that_is_at_work(moment, api, c
     mapping = InstanceMapping.objects.get(pk=asked)
     if moment in ("leased", "cell named"):
         assert build_in(cloud, "cell1", request, mapping)
-    assert place._conclude(request, mapping)
+    assert build._conclude(request, mapping)
     cloud.work()
     nothing_is_left(cloud, asked)
 
@@ -122,7 +123,7 @@ def test_a_request_deleted_before_anybody_looked_leaves_nothing(api, cloud, aske
     assert not BuildRequest.objects.exists()
     assert not InstanceMapping.objects.exists()
     assert not RequestSpec.objects.exists()
-    assert not place.place(asked)  # its message comes all the same
+    assert not build.place(asked)  # its message comes all the same
     nothing_is_left(cloud, asked)
 
 
@@ -135,22 +136,22 @@ def test_a_server_is_shown_at_every_moment_of_its_boot(moment, api, cloud, asked
 
 
 def test_a_request_whose_message_was_lost_is_sent_again(cloud, asked):
-    assert place.relay() == 0
+    assert build.relay() == 0
     BuildRequest.objects.update(sent_at=timezone.now() - timedelta(seconds=16))
-    assert place.relay() == 1
-    assert place.relay() == 0
+    assert build.relay() == 1
+    assert build.relay() == 0
     BuildRequest.objects.update(sent_at=timezone.now() - timedelta(hours=1))
-    place._lease(asked)
-    assert place.relay() == 0  # somebody is at work on it
+    build._lease(asked)
+    assert build.relay() == 0  # somebody is at work on it
     lease_ends(asked)
-    assert place.relay() == 1
+    assert build.relay() == 1
 
 
 # -- schedulers that race or sleep
 
 
 def test_two_schedulers_that_get_one_request_at_once_build_one_server(cloud, asked):
-    assert sorted(at_once(4, lambda _: place.place(asked))) == [False, False, False, True]
+    assert sorted(at_once(4, lambda _: build.place(asked))) == [False, False, False, True]
     cloud.work()
     assert len(rows(cloud, asked)) == 1
     stories.settled(cloud)
@@ -160,10 +161,10 @@ def test_a_scheduler_that_slept_too_long_writes_nothing(cloud, asked):
     slow = carry(cloud, asked, "leased")
     mapping = InstanceMapping.objects.get(pk=asked)
     lease_ends(asked)
-    other = place._lease(asked)
+    other = build._lease(asked)
     assert build_in(cloud, "cell2", other, InstanceMapping.objects.get(pk=asked))
 
-    with pytest.raises(place.LeaseLost):
+    with pytest.raises(build.LeaseLost):
         build_in(cloud, "cell1", slow, mapping)
 
     assert rows(cloud, asked) == ["cell2"]
@@ -178,21 +179,21 @@ def test_a_scheduler_that_slept_through_the_whole_boot_writes_nothing(cloud, ask
     cloud.work()
     there = rows(cloud, asked)
     for late in (lambda: build_in(cloud, "cell1", slow, mapping),
-                 lambda: place._bury_in_cell0(slow, mapping, place.NoValidHost("none"))):  # fmt: skip
-        with pytest.raises(place.LeaseLost):
+                 lambda: build._bury_in_cell0(slow, mapping, build.NoValidHost("none"))):  # fmt: skip
+        with pytest.raises(build.LeaseLost):
             late()
         assert rows(cloud, asked) == there
         assert InstanceMapping.objects.get(pk=asked).cell == cloud.cell_of(asked)
-    assert not place._conclude(slow, mapping)
+    assert not build._conclude(slow, mapping)
     stories.settled(cloud)
 
 
 def test_a_scheduler_that_loses_its_lease_at_the_last_moment_takes_its_claim_back(cloud, asked, monkeypatch):
     slow = carry(cloud, asked, "cell named")
     mapping = InstanceMapping.objects.select_related("cell").get(pk=asked)
-    named = place._name  # between its naming the cell and its commit there, another one takes over
-    monkeypatch.setattr(place, "_name", lambda *a: (named(*a), lease_ends(asked), place._lease(asked)))
-    with pytest.raises(place.LeaseLost):
+    named = build._name  # between its naming the cell and its commit there, another one takes over
+    monkeypatch.setattr(build, "_name", lambda *a: (named(*a), lease_ends(asked), build._lease(asked)))
+    with pytest.raises(build.LeaseLost):
         build_in(cloud, "cell1", slow, mapping)
     monkeypatch.undo()
     with target_cell(cloud.cells["cell1"]):
@@ -209,12 +210,12 @@ def test_a_row_that_is_just_being_written_is_not_taken_for_missing(cloud, asked,
     settings.CELL_TIMEOUT = 0.3
     request = carry(cloud, asked, "cell named")
     with target_cell(cloud.cells["cell1"]) as alias, transaction.atomic(using=alias):
-        place._write_row(request, host="host1", task_state="spawning")
+        build._write_row(request, host="host1", task_state="spawning")
         lease_ends(asked)
-        assert not place.place(asked)  # it cannot know, so it waits
+        assert not build.place(asked)  # it cannot know, so it waits
         transaction.set_rollback(True, using=alias)
     assert InstanceMapping.objects.get(pk=asked).cell == cloud.cells["cell1"]
-    health.seen_up(cloud.cells["cell1"].id)
+    circuit_breaker.seen_up(cloud.cells["cell1"].id)
     settings.CELL_TIMEOUT = 10
     lease_ends(asked)
     cloud.work()
@@ -226,9 +227,9 @@ def test_a_row_that_is_just_being_written_is_not_taken_for_missing(cloud, asked,
 def test_a_host_that_was_filled_meanwhile_is_followed_by_the_next(cloud):
     largest = cloud.add_host("largest", "cell1", memory_mb=1 << 20)
     with target_cell(largest.cell):
-        seen = pick.read_hosts(largest.cell.id)
+        seen = select.read_hosts(largest.cell.id)
         ComputeNode.objects.filter(host="largest").update(memory_mb_used=1 << 20)
-        assert pick.claim_best(lambda: (pick.Wanted("a", 1, 512, 1), seen)).host == "host1"
+        assert select.claim_best(lambda: (select.Wanted("a", 1, 512, 1), seen)).host == "host1"
 
 
 # -- cells that are down
@@ -237,11 +238,11 @@ def test_a_host_that_was_filled_meanwhile_is_followed_by_the_next(cloud):
 def test_a_request_whose_cell_is_down_waits_for_it(api, cloud, asked):
     carry(cloud, asked, "cell named")
     lease_ends(asked)
-    health.seen_down(cloud.cells["cell1"].id, "ordered")
-    assert not place.place(asked)
+    circuit_breaker.seen_down(cloud.cells["cell1"].id, "ordered")
+    assert not build.place(asked)
     assert rows(cloud, asked) == []
     assert api.get(f"/servers/{asked}").json()["server"]["status"] == "BUILD"
-    health.seen_up(cloud.cells["cell1"].id)
+    circuit_breaker.seen_up(cloud.cells["cell1"].id)
     lease_ends(asked)
     cloud.work()
     assert len(rows(cloud, asked)) == 1
@@ -250,28 +251,28 @@ def test_a_request_whose_cell_is_down_waits_for_it(api, cloud, asked):
 
 def test_a_delete_that_waits_for_a_cell_that_is_down_is_carried_out_when_it_is_back(api, cloud, asked):
     carry(cloud, asked, "placed")
-    health.seen_down(cloud.cells["cell1"].id, "ordered")
+    circuit_breaker.seen_down(cloud.cells["cell1"].id, "ordered")
     assert api.delete(f"/servers/{asked}").status_code == 204
     lease_ends(asked)
-    assert not place.place(asked)
+    assert not build.place(asked)
     assert quota.usage(PROJECT) == quota.Usage()
-    health.seen_up(cloud.cells["cell1"].id)
+    circuit_breaker.seen_up(cloud.cells["cell1"].id)
     lease_ends(asked)
     cloud.work()
     nothing_is_left(cloud, asked)
 
 
 def test_a_cell_that_is_down_gets_no_servers(api, cloud, asked):
-    health.seen_down(cloud.cells["cell1"].id, "ordered")
+    circuit_breaker.seen_down(cloud.cells["cell1"].id, "ordered")
     cloud.schedule()
-    health.seen_up(cloud.cells["cell1"].id)
+    circuit_breaker.seen_up(cloud.cells["cell1"].id)
     assert rows(cloud, asked) == ["cell2"]
 
 
 def test_a_server_without_a_place_dies_once(api, cloud, asked):
-    request = place._lease(asked)
+    request = build._lease(asked)
     mapping = InstanceMapping.objects.get(pk=asked)
-    place._bury_in_cell0(request, mapping, place.NoValidHost("No valid host was found."))
+    build._bury_in_cell0(request, mapping, build.NoValidHost("No valid host was found."))
     lease_ends(asked)  # it died before it removed the request
     cloud.work()
     assert rows(cloud, asked) == ["cell0"]
@@ -282,9 +283,9 @@ def test_a_server_without_a_place_dies_once(api, cloud, asked):
 
 
 def test_a_server_without_a_place_can_be_deleted_before_its_request_is_gone(api, cloud, asked):
-    request = place._lease(asked)
+    request = build._lease(asked)
     mapping = InstanceMapping.objects.get(pk=asked)
-    place._bury_in_cell0(request, mapping, place.NoValidHost("No valid host was found."))
+    build._bury_in_cell0(request, mapping, build.NoValidHost("No valid host was found."))
     assert api.delete(f"/servers/{asked}").status_code == 204
     lease_ends(asked)
     cloud.work()
@@ -294,12 +295,12 @@ def test_a_server_without_a_place_can_be_deleted_before_its_request_is_gone(api,
 
 def test_a_restarted_scheduler_does_not_wait_for_the_leases_of_its_last_life(api, cloud, settings):
     server_id = api.send("post", "/servers", cloud.body()).json()["server"]["id"]
-    assert place._lease(server_id) is not None  # and here the scheduler was killed
-    assert not place.place(server_id)
+    assert build._lease(server_id) is not None  # and here the scheduler was killed
+    assert not build.place(server_id)
 
-    assert place.free_leases_of("another-scheduler") == 0
-    assert place.free_leases_of(settings.HOST) == 1
-    assert place.relay() == 1
+    assert build.free_leases_of("another-scheduler") == 0
+    assert build.free_leases_of(settings.HOST) == 1
+    assert build.relay() == 1
 
     cloud.work()
     assert api.get(f"/servers/{server_id}").json()["server"]["status"] == "ACTIVE"
@@ -307,13 +308,13 @@ def test_a_restarted_scheduler_does_not_wait_for_the_leases_of_its_last_life(api
 
 def test_a_boot_asked_for_while_all_cells_are_down_waits_for_one_of_them(api, cloud, asked):
     for name in ("cell1", "cell2"):
-        health.seen_down(cloud.cells[name].id, "ordered")
-    assert not place.place(asked)
+        circuit_breaker.seen_down(cloud.cells[name].id, "ordered")
+    assert not build.place(asked)
     assert api.get(f"/servers/{asked}").json()["server"]["status"] == "BUILD"
     assert rows(cloud, asked) == []
-    assert place.relay() == 0  # in vain
-    health.seen_up(cloud.cells["cell2"].id)
-    assert place.relay() == 1  # at once
+    assert build.relay() == 0  # in vain
+    circuit_breaker.seen_up(cloud.cells["cell2"].id)
+    assert build.relay() == 1  # at once
     cloud.work()
     assert stories.states(cloud, asked) == ("active", None)
     assert rows(cloud, asked) == ["cell2"]
@@ -321,14 +322,14 @@ def test_a_boot_asked_for_while_all_cells_are_down_waits_for_one_of_them(api, cl
 
 def test_a_boot_that_waits_for_any_cell_can_be_deleted(api, cloud, asked):
     for name in ("cell1", "cell2"):
-        health.seen_down(cloud.cells[name].id, "ordered")
-    place.place(asked)
+        circuit_breaker.seen_down(cloud.cells[name].id, "ordered")
+    build.place(asked)
     assert api.delete(f"/servers/{asked}").status_code == 204
     nothing_is_left(cloud, asked)
 
 
 def test_who_finds_no_host_is_told_that_some_could_not_be_asked(api, cloud):
-    health.seen_down(cloud.cells["cell2"].id, "ordered")
+    circuit_breaker.seen_down(cloud.cells["cell2"].id, "ordered")
     for host in cloud.hosts.values():
         with target_cell(host.cell):
             ComputeNode.objects.update(memory_mb_used=1 << 20)
@@ -343,15 +344,15 @@ def test_who_finds_no_host_is_told_that_some_could_not_be_asked(api, cloud):
 def test_a_cell_that_goes_down_in_the_middle_of_a_placement_is_waited_for(api, cloud, asked, monkeypatch):
     """It may have the row all the same: only the cell itself can say."""
     with monkeypatch.context() as patch:
-        patch.setattr(place.create, "record", cut_off)
-        assert not place.place(asked)
+        patch.setattr(build.create, "record", cut_off)
+        assert not build.place(asked)
     named = InstanceMapping.objects.get(pk=asked).cell
-    health.seen_down(named.id, "ordered")
-    assert not place.place(asked)
-    assert place.relay() == 0
+    circuit_breaker.seen_down(named.id, "ordered")
+    assert not build.place(asked)
+    assert build.relay() == 0
     assert InstanceMapping.objects.get(pk=asked).cell == named
-    health.seen_up(named.id)
-    assert place.relay() == 1
+    circuit_breaker.seen_up(named.id)
+    assert build.relay() == 1
     cloud.work()
     assert stories.states(cloud, asked) == ("active", None)
     assert len(rows(cloud, asked)) == 1
@@ -365,13 +366,13 @@ def test_a_request_nobody_can_take_waits_for_cell0(api, cloud, asked):
     cell0 = cloud.cells["cell0"]
     there, cell0.database_url = cell0.database_url, NOWHERE
     cell0.save()
-    assert not place.place(asked)
-    assert not place.place(asked)
-    assert health.known_down(cell0.id)
+    assert not build.place(asked)
+    assert not build.place(asked)
+    assert circuit_breaker.known_down(cell0.id)
     assert api.get(f"/servers/{asked}").json()["server"]["status"] == "BUILD"
     cell0.database_url = there
     cell0.save()
-    health.seen_up(cell0.id)
+    circuit_breaker.seen_up(cell0.id)
     cloud.work()
     assert api.get(f"/servers/{asked}").json()["server"]["status"] == "ERROR"
     assert rows(cloud, asked) == ["cell0"]

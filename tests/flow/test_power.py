@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cells.context import target_cell
-from compute import power
 from compute.models import Instance
-from compute.power import settling
-from compute.power.settling import Difference
+from compute.power import reconcile
+from compute.power import sync as power_sync
+from compute.power.reconcile import Difference
 from compute.virt.base import GuestEvent, PowerState
 from tasks.periodic import rounds_of
 from tests.flow import stories
@@ -81,8 +81,8 @@ def test_an_event_of_a_guest_that_is_no_server_of_the_host_is_ignored(api, cloud
     other = next(host for host in cloud.hosts.values() if host is not there)
     for host in (there, other):
         with target_cell(host.cell):
-            power.noticed(host.name, host.driver, GuestEvent("unknown", PowerState.SHUTDOWN))
-            power.noticed("elsewhere", host.driver, GuestEvent(server_id, PowerState.SHUTDOWN))
+            power_sync.noticed(host.name, host.driver, GuestEvent("unknown", PowerState.SHUTDOWN))
+            power_sync.noticed("elsewhere", host.driver, GuestEvent(server_id, PowerState.SHUTDOWN))
     assert stories.states(cloud, server_id) == ("active", None)
 
 
@@ -190,7 +190,7 @@ def test_a_power_off_that_nobody_asked_for_leaves_a_busy_record_alone(api, cloud
     stories.act(api, server_id, {"pause": None})
     with target_cell(host.cell):
         look = Difference(seen, PowerState.SHUTDOWN, "seen before the task began")
-        settling.settle(host.name, host.driver, [look], found_by="sync", booted=False)
+        reconcile.settle(host.name, host.driver, [look], found_by="sync", booted=False)
     assert stories.states(cloud, server_id) == ("active", "pausing")
 
 

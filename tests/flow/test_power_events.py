@@ -11,11 +11,11 @@ from django.conf import settings as django_settings
 from keystoneauth1 import adapter
 from keystoneauth1.identity import v3
 
-from cells import health
+from cells import circuit_breaker
 from cells.context import target_cell
 from cloud.identity.models import Project, RoleAssignment, User
-from compute import draining
-from compute.external_events import late
+from compute.external_events import deferred
+from compute.hosts import drain
 from compute.models import Service
 from tests.byhand import Cloud
 from tests.conftest import client
@@ -100,11 +100,11 @@ def test_a_power_sync_that_says_everything_under_one_id_is_followed_each_time(ap
 def test_a_cell_that_was_down_follows_the_last_word_when_it_is_back(api, ironic, cloud):
     server_id = cloud.boot(api)
     cell = cloud.cell_of(server_id)
-    health.seen_down(cell.id, "cut off")
+    circuit_breaker.seen_down(cell.id, "cut off")
     switch(cloud, server_id, OFF)
     assert [say(ironic, server_id, tag) for tag in (OFF, ON, OFF)] == [[200], [200], [200]]
-    health.seen_up(cell.id)
-    assert late.deliver() == 3
+    circuit_breaker.seen_up(cell.id)
+    assert deferred.deliver() == 3
     stands(cloud, server_id, "stopped")
 
 
@@ -112,7 +112,7 @@ def test_a_draining_host_hears_it_and_one_that_was_down_when_it_is_back(api, iro
     server_id = cloud.boot(api)
     host = cloud.host_of(server_id)
     with target_cell(host.cell):
-        draining.ask(Service.objects.get(binary="nova-compute", host=host.name), by="somebody")
+        drain.ask(Service.objects.get(binary="nova-compute", host=host.name), by="somebody")
     switch(cloud, server_id, OFF)
     assert say(ironic, server_id, OFF) == [200]
     assert stories.only_step(cloud).lane == "ops"

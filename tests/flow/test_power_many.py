@@ -11,8 +11,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from cells.context import target_cell
-from compute import power
 from compute.models import Instance, InstanceAction, Step
+from compute.power import sync
 from compute.virt.base import PowerState
 from tests.flow import stories
 from tests.flow.powers import counted
@@ -41,7 +41,7 @@ def queries(host, expected):
     """What a sync asks the database, by its first word, when so many differ. One look at the hypervisor."""
     host.driver.calls.clear()
     with target_cell(host.cell) as alias, CaptureQueriesContext(connections[alias]) as captured:
-        assert power.sync(host.name, host.driver) == expected
+        assert sync.sync(host.name, host.driver) == expected
     assert list(host.driver.calls) == [("guests", "")]
     asked = Counter(query["sql"].split()[0] for query in captured)
     inserts = asked.pop("INSERT", 0)
@@ -98,7 +98,7 @@ def test_one_that_is_busy_meanwhile_is_left_to_its_task_and_the_others_are_seen_
     host.driver.guests = looks_while_somebody_pauses_one
     states.update(dict.fromkeys(states, PowerState.SHUTDOWN))
     with target_cell(host.cell):
-        power.sync(host.name, host.driver)
+        sync.sync(host.name, host.driver)
         assert Instance.objects.filter(vm_state="stopped").count() == 9
         assert InstanceAction.objects.filter(action="stop").count() == 9
     assert stories.states(cloud, busy) == ("active", "pausing")

@@ -7,7 +7,7 @@ from itertools import cycle
 import pytest
 
 from cloud import env
-from compute.power.truths import DECIDED, TABLES, Truth
+from compute.power.sync_policy import DECIDED, TABLES, Truth
 from compute.state import VmState
 from compute.virt.base import PowerState
 from tests.flow import stories

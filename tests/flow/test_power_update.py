@@ -9,10 +9,13 @@ import pytest
 from django.db import transaction
 
 from cells.context import target_cell
-from compute import draining, host_guests, journal, power, recovery
 from compute.actions import power_update
 from compute.actions.power_update import OFF, ON
+from compute.hosts import drain as hosts_drain
+from compute.hosts import guest_shutdown
 from compute.models import InstanceAction, Service, Step
+from compute.operations import journal, recovery
+from compute.power import sync
 from compute.virt.base import PowerState
 from tests.byhand import Cloud
 from tests.flow import stories, two_hosts
@@ -87,7 +90,7 @@ def test_a_machine_switched_on_by_hand_stays_on_over_three_rounds_of_the_sync(ap
     cloud.work()
     host = cloud.host_of(server_id)
     with target_cell(host.cell):
-        assert [power.sync(host.name, host.driver) for _ in range(3)] == [0, 0, 0]
+        assert [sync.sync(host.name, host.driver) for _ in range(3)] == [0, 0, 0]
     stands(cloud, server_id, "active")
 
 
@@ -170,7 +173,7 @@ def test_a_server_that_went_off_with_its_host_is_to_be_back_unless_it_is_on(said
     host = cloud.host_of(server_id)
     host.driver.switch(server_id, on=False)
     with target_cell(host.cell):
-        power.sync(host.name, host.driver, booted=True)
+        sync.sync(host.name, host.driver, booted=True)
     assert cloud.row(server_id).resumes_with_host
     switch(cloud, server_id, said)
     cloud.work()
@@ -357,7 +360,7 @@ def test_a_sync_that_looked_before_the_event_does_not_undo_it(api, cloud):
 
     host.driver.guests = looks_while_it_is_switched
     with target_cell(host.cell):
-        power.sync(host.name, host.driver)
+        sync.sync(host.name, host.driver)
     host.driver.guests = look
     stands(cloud, server_id, "stopped")
 
@@ -373,7 +376,7 @@ def test_what_was_seen_before_somebody_was_quicker_is_not_recorded(api, cloud, m
         seen = look(uuid)
         host.driver.unpause(uuid)
         with target_cell(host.cell):
-            power.sync(host.name, host.driver)
+            sync.sync(host.name, host.driver)
         return seen
 
     monkeypatch.setattr(host.driver, "power_state", looks_while_it_is_unpaused_by_hand)
@@ -397,7 +400,7 @@ def needs(cloud: Cloud, server_id: str) -> int:
     """What holds its host."""
     row = cloud.row(server_id)
     with target_cell(row._state.db):
-        return draining.needs(row.host)
+        return hosts_drain.needs(row.host)
 
 
 def test_a_host_that_drains_still_hears_it(api, cloud):
@@ -446,8 +449,8 @@ def test_guests_that_go_down_with_their_host_do_not_wait_for_an_event_that_waits
     hear(cloud, server_id)
     host = cloud.host_of(server_id)
     with target_cell(host.cell):
-        host_guests.ask(host.name, by="test")
-        [step] = Step.objects.filter(action__key=host_guests.DOWN)
+        guest_shutdown.ask(host.name, by="test")
+        [step] = Step.objects.filter(action__key=guest_shutdown.DOWN)
     host.run(step.pk)
     assert host.driver.power_state(server_id) is PowerState.SHUTDOWN
     cloud.work()

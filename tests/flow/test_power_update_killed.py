@@ -6,11 +6,11 @@ from contextlib import suppress
 
 import pytest
 
-from cloud import killpoints
-from compute import journal
+from cloud import failpoints
 from compute.actions.power_update import OFF, ON
-from compute.lifecycle import MAX_TRIES
 from compute.models import InstanceAction
+from compute.operations import journal
+from compute.operations.action import MAX_TRIES
 from tests.byhand import Cloud
 from tests.flow import stories
 from tests.flow.stories import Killed, act, states
@@ -41,7 +41,7 @@ def dies_once(cloud: Cloud, server_id: str, moment: str, monkeypatch: pytest.Mon
         if point == moment and step in ("power_update", ""):
             die()
 
-    monkeypatch.setattr(killpoints, "reached", reached)
+    monkeypatch.setattr(failpoints, "reached", reached)
     driver = cloud.host_of(server_id).driver
     if moment == "begun":  # the server is taken, and the driver was not asked
         driver.orders.fail("power_update_event", error=Killed)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cells.context import target_cell
-from compute import actions, host_guests, running
-from compute.lifecycle import Run
+from compute.hosts import guest_shutdown
 from compute.models import Instance, Service
+from compute.operations import registry, runner
+from compute.operations.action import Run
 from compute.virt.base import GuestInvalidState, PowerState
 from tests.flow import stories
 from tests.flow.going_down import one_host
@@ -263,7 +264,7 @@ def test_a_host_that_is_killed_meanwhile_ends_it_in_its_next_life(moment, api, c
         step = host.begin(stories.only_step(cloud).pk)
         if moment == "after the work":
             with target_cell(host.cell):
-                actions.named("PutBack").put_back(
+                registry.named("PutBack").put_back(
                     Run(Instance.objects.get(uuid=off), step.action, step, host.driver)
                 )
     host.restart()
@@ -317,7 +318,7 @@ def test_nobody_is_put_back_while_the_guests_of_the_host_are_shut_down(api, clou
     stories.lead(api, cloud, stopped, ("stop",))
     do(cloud, off, "off")
     with target_cell(host.cell):
-        assert host_guests.ask(host.name, by="ann@desk")
+        assert guest_shutdown.ask(host.name, by="ann@desk")
     do(cloud, stopped, "on")
     assert sync(cloud, stopped) == 1
     assert (stories.states(cloud, stopped), cloud.row(stopped).power_state) == (("stopped", None), PowerState.RUNNING)
@@ -340,7 +341,7 @@ def test_a_host_that_drains_before_it_began_calls_it_off_and_does_it_when_it_is_
     host = cloud.host_of(off)
     with target_cell(host.cell):
         step = stories.only_step(cloud)
-        assert running.hand_back(actions.named("PutBack"), step)
+        assert runner.hand_back(registry.named("PutBack"), step)
     assert stories.states(cloud, off) == ("active", None)
     assert cloud.history(off)[-1].outcome.endswith("drains")
     sync(cloud, off)

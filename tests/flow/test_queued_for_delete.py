@@ -10,11 +10,13 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from cells import health
+from cells import circuit_breaker
 from cells.context import target_cell
 from cells.models import InstanceMapping
-from compute import late_deletes, quota, reclaim
 from compute.models import Instance, Service
+from compute.periodic import reclaim_deleted
+from compute.placement import quota
+from compute.servers import deferred_deletes
 from tests.flow.stories import act
 
 RESTORE, FORCE, LOCK, UNLOCK = ({name: None} for name in ("restore", "forceDelete", "lock", "unlock"))
@@ -33,10 +35,10 @@ def is_living(api, cloud):
     def ask(server_id):
         cell = cloud.cell_of(server_id)
         flag = InstanceMapping.objects.get(pk=server_id).queued_for_delete
-        health.seen_down(cell.id, "cut off")
+        circuit_breaker.seen_down(cell.id, "cut off")
         listed = server_id in [one["id"] for one in api.get("/servers").json()["servers"]]
         shown = api.get(f"/servers/{server_id}").status_code == 200
-        health.seen_up(cell.id)
+        circuit_breaker.seen_up(cell.id)
         counted = quota.usage(api.caller.project_id).instances == 1
         assert listed == shown == counted == (not flag)
         return listed
@@ -49,12 +51,12 @@ def delete(client, server_id):
 
 
 def cut_off(cloud, server_id):
-    health.seen_down(cloud.cell_of(server_id).id, "cut off")
+    circuit_breaker.seen_down(cloud.cell_of(server_id).id, "cut off")
 
 
 def back(cloud, server_id):
-    health.seen_up(cloud.cell_of(server_id).id)
-    late_deletes.carry_out()
+    circuit_breaker.seen_up(cloud.cell_of(server_id).id)
+    deferred_deletes.carry_out()
     cloud.work()
 
 
@@ -126,7 +128,7 @@ def test_a_soft_deleted_one_whose_time_is_over(keeping, api, cloud, is_living):
     cloud.work()
     with target_cell(cloud.cell_of(server_id)):
         Instance.objects.update(soft_deleted_at=timezone.now() - timedelta(hours=2))
-        assert reclaim.reclaim() == 1
+        assert reclaim_deleted.reclaim() == 1
     assert not is_living(server_id)
     is_gone(api, cloud, server_id)
     assert not is_living(server_id)

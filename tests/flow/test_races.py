@@ -14,12 +14,13 @@ import pytest
 
 from cells.context import target_cell
 from cells.models import InstanceMapping
-from cloud import killpoints
+from cloud import failpoints
 from cloud.images.models import Image
-from compute import actions, power
-from compute.lifecycle import REQUESTS
 from compute.models import Flavor, Service, Step
-from compute.stepspec import On
+from compute.operations import registry
+from compute.operations.action import REQUESTS
+from compute.operations.step import On
+from compute.power import sync
 from compute.virt.base import PowerState, VirtError
 from tests.byhand import Cloud
 from tests.flow import stories, two_hosts
@@ -47,7 +48,7 @@ class Operation:
     @property
     def steps(self) -> list[str]:
         """Of the main road."""
-        return [spec.name for spec in actions.named(self.key).steps if spec.name not in self.unopened]
+        return [spec.name for spec in registry.named(self.key).steps if spec.name not in self.unopened]
 
 
 FORGET = frozenset({"forget_source"})
@@ -95,7 +96,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], An
     def reached(point: str, step: str = "", server: str = "") -> None:
         waiting.pop(f"{point}:{step}", lambda: None)()
 
-    monkeypatch.setattr(killpoints, "reached", reached)
+    monkeypatch.setattr(failpoints, "reached", reached)
     return waiting.__setitem__
 
 
@@ -187,9 +188,9 @@ def test_any_other_request_is_a_conflict_and_changes_nothing(name, admin, two):
     server_id = asked(admin, two, name)
     seen, was = len(two.history(server_id)), two.row(server_id)
     truths = [f"task_state {OPERATIONS[name].busy}", f"vm_state {was.vm_state}"]
-    for key in sorted({action.key for action in actions.every().values()} - ANY_TIME - {""}):
+    for key in sorted({action.key for action in registry.every().values()} - ANY_TIME - {""}):
         answer = send(admin, two, server_id, {key: BODIES.get(key)})
-        action = actions.keyed(key, (2, 96))
+        action = registry.keyed(key, (2, 96))
         if answer.status_code == 400:  # what is wrong with its host is said first
             assert (key in ("evacuate", "os-migrateLive"), message(answer)[:18]) == (True, "Compute service of")
             continue
@@ -291,7 +292,7 @@ REFUSALS = {"expect": ["expect"], "finish": ["settle", "power_on"], "arrive": ["
 LATE = [
     (name, spec.name, verb)
     for name, operation in OPERATIONS.items()
-    for spec in actions.named(operation.key).steps
+    for spec in registry.named(operation.key).steps
     for verb in REFUSALS.get(spec.name, [])
     if spec.on is On.DEST
 ]
@@ -330,7 +331,7 @@ def test_a_guest_that_powers_itself_off_meanwhile_is_in_one_place(name, step, ad
     row = two.row(server_id)
     if row.host:
         with target_cell(two.cells["cell1"]):
-            power.sync(row.host, two.hosts[row.host].driver)  # as a host does all the time
+            sync.sync(row.host, two.hosts[row.host].driver)  # as a host does all the time
     row = two.row(server_id)
     assert row.vm_state in (OPERATIONS[name].end, "stopped", "active")
     assert row.power_state == (two.hosts[row.host].driver.power_state(server_id) if row.host else PowerState.NOSTATE)

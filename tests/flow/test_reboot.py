@@ -6,10 +6,10 @@ import pytest
 
 from cells.context import target_cell
 from compute.actions.reboot import Reboot
-from compute.lifecycle import Run
 from compute.models import Instance
+from compute.operations.action import Run
 from compute.virt.base import PowerState
-from compute.virt.fake_effects import Effect
+from compute.virt.fake.effects import Effect
 from tests.flow import stories
 
 SOFT, HARD = stories.STORIES["soft reboot"], stories.STORIES["hard reboot"]

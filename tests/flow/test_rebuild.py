@@ -7,18 +7,18 @@ import base64
 import pytest
 
 from cells.models import RequestSpec
-from cloud.images import store
+from cloud.images import service
 from cloud.images.models import Image
-from compute import actions
 from compute.models import KeyPair
+from compute.operations import registry
 from compute.virt.base import HypervisorUnavailable, ImageUnusable
-from compute.virt.fake_effects import Effect
+from compute.virt.fake.effects import Effect
 from tests.byhand import DISK
 from tests.flow import stories, two_hosts
 from tests.flow.stories import Killed, act, message, states
 from tests.flow.two_hosts import until
 
-STEPS = [spec.name for spec in actions.named("Rebuild").steps]
+STEPS = [spec.name for spec in registry.named("Rebuild").steps]
 ANEW = [Effect.SPAWNED, Effect.OFF_BY_GUEST, Effect.DESTROYED, Effect.SPAWNED]
 
 
@@ -34,8 +34,8 @@ def other_image(cloud, **more):
     for name, value in more.items():
         setattr(made, name, value)
     made.save(force_insert=True)
-    store.path(made.pk).parent.mkdir(parents=True, exist_ok=True)
-    store.path(made.pk).write_bytes(DISK)
+    service.path(made.pk).parent.mkdir(parents=True, exist_ok=True)
+    service.path(made.pk).write_bytes(DISK)
     return made
 
 

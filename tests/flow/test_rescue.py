@@ -6,7 +6,7 @@ import string
 
 import pytest
 
-from cloud.images import store
+from cloud.images import service
 from cloud.images.models import Image
 from compute.virt.base import ImageUnusable, InsufficientResources, VirtError
 from tests.flow import one_host, stories, two_hosts
@@ -53,7 +53,7 @@ def other_image(cloud) -> str:
     copied = Image.objects.get(pk=cloud.image.id)
     copied.pk, copied.name = "11111111-2222-4333-8444-555555555555", "rescue"
     copied.save(force_insert=True)
-    store.path(copied.pk).write_bytes(store.path(cloud.image.id).read_bytes())
+    service.path(copied.pk).write_bytes(service.path(cloud.image.id).read_bytes())
     return copied.pk
 
 

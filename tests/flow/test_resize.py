@@ -8,16 +8,16 @@ import pytest
 
 from cells.context import target_cell
 from cells.models import RequestSpec
-from compute import actions
 from compute.models import Flavor, Quota, Service
+from compute.operations import registry
 from compute.virt.base import HypervisorUnavailable, MigrationAborted, PowerState, VirtError
-from compute.virt.fake_effects import Effect
+from compute.virt.fake.effects import Effect
 from tests.conftest import PROJECT
 from tests.flow import stories, two_hosts
 from tests.flow.stories import act, message
 from tests.flow.two_hosts import claimed, homes, needed, until
 
-STEPS = [spec.name for spec in actions.named("Resize").steps if spec.name != "forget_source"]
+STEPS = [spec.name for spec in registry.named("Resize").steps if spec.name != "forget_source"]
 UNDOS = ["come_back", "unexpect", "give_back"]
 
 

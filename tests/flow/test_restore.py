@@ -6,7 +6,7 @@ import pytest
 from django.conf import settings as django_settings
 
 from cells.models import InstanceMapping, RequestSpec
-from compute import quota
+from compute.placement import quota
 from compute.virt.base import PowerState, VirtError
 from tests.conftest import PROJECT
 from tests.flow import stories, two_hosts

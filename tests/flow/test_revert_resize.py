@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cells.models import RequestSpec
-from compute.lifecycle import MAX_TRIES
+from compute.operations.action import MAX_TRIES
 from compute.virt.base import VirtError
 from tests.flow import stories, two_hosts
 from tests.flow.stories import act, message

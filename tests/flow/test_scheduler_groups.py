@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from cells import health
+from cells import circuit_breaker
 from cells.context import target_cell
 from cells.models import BuildRequest
+from compute import build
 from compute.models import ComputeNode, ServerGroup, ServerGroupMember
-from compute.scheduler import place, ungrouped
+from compute.periodic import stale_group_members
 from tests.flow.stories import Killed, act, settled, states
 from tests.flow.test_evacuate import evacuate, gone_host, work
 from tests.flow.two_hosts import LIVE, killed, until
@@ -148,10 +149,10 @@ def test_a_home_where_nobody_is_any_more_binds_nobody(cloud, group, boot, admin)
 def test_a_home_in_a_cell_that_is_down_is_not_taken_over(cloud, group, boot, admin):
     together = group("affinity")
     first = boot(together, "a", host="host2")
-    health.seen_down(cloud.cells["cell2"].id, "ordered")
+    circuit_breaker.seen_down(cloud.cells["cell2"].id, "ordered")
     lost = boot(together, "b")
     assert "or the server group is at home elsewhere. Hosts whose cell does not answer" in fault(admin, lost)
-    health.seen_up(cloud.cells["cell2"].id)
+    circuit_breaker.seen_up(cloud.cells["cell2"].id)
     assert hosts(cloud, [first, boot(together, "c")]) == ["host2", "host2"]
 
 
@@ -245,13 +246,13 @@ def test_members_whose_servers_are_gone_are_forgotten(cloud, group, boot, admin)
     waiting = admin.send("post", "/servers", cloud.body("c") | {"os:scheduler_hints": {"group": apart}})
     admin.delete(f"/servers/{waiting.json()['server']['id']}")  # before anybody looked at it
     admin.delete(f"/servers/{gone}")
-    assert ungrouped.forget() == 1  # the other is still somewhere
+    assert stale_group_members.forget() == 1  # the other is still somewhere
     cell = cloud.cell_of(gone)
     cloud.work()
-    health.seen_down(cell.id, "ordered")
-    assert ungrouped.forget() == 0
-    health.seen_up(cell.id)
-    assert ungrouped.forget() == 1
+    circuit_breaker.seen_down(cell.id, "ordered")
+    assert stale_group_members.forget() == 0
+    circuit_breaker.seen_up(cell.id)
+    assert stale_group_members.forget() == 1
     assert list(ServerGroupMember.objects.values_list("server_id", flat=True)) == [here]
 
 
@@ -283,9 +284,9 @@ def test_a_scheduler_that_dies_before_it_commits_binds_nobody(policy, cloud, gro
     body = cloud.body("a", host="host1") | hints
     server_id = admin.send("post", "/servers", body).json()["server"]["id"]
     with monkeypatch.context() as patch:
-        patch.setattr(place.create, "record", _die)  # room is claimed, and nothing is committed
+        patch.setattr(build.create, "record", _die)  # room is claimed, and nothing is committed
         with pytest.raises(Killed):
-            place.place(server_id)
+            build.place(server_id)
     assert set(cloud.used().values()) == {(0, 0)}
     second = host(cloud, boot(made, "b", host="host2"))
     assert second == "host2"

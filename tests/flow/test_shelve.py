@@ -7,8 +7,8 @@ from django.conf import settings as django_settings
 
 from cells.models import RequestSpec
 from cloud.images.models import Image
-from compute import quota
-from compute.scheduler import unfilled
+from compute.periodic import abandoned_snapshots
+from compute.placement import quota
 from compute.virt.base import HypervisorUnavailable, VirtError
 from tests.conftest import PROJECT
 from tests.flow import one_host, stories, two_hosts
@@ -289,6 +289,6 @@ def test_the_image_of_one_that_waits_for_its_host_is_not_taken_for_an_orphan(api
     act(api, server_id, SHELVE)
     two_hosts.until(cloud, "power_off")
     Image.objects.filter(name="a-shelved").update(created_at="2020-01-01T00:00:00Z")
-    assert unfilled.discard() == 0
+    assert abandoned_snapshots.discard() == 0
     cloud.work()
     is_offloaded(cloud, server_id)

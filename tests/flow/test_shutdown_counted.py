@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import REGISTRY
 
-from tasks import guests, worker
+from tasks import shutdown_recorder, worker
 from tests.byhand import Cloud, Host
 from tests.flow import stories
 from tests.flow.stories import act
@@ -19,9 +19,9 @@ WHY = ("deadline", "hurry", "paused", "hard")
 def host(cloud: Cloud) -> Iterator[Host]:
     """One with all that its process has: keeper and scribe."""
     host = cloud.hosts["host1"]
-    guests.start(worker.Worker("host", host.name, host.cell.id, host.driver))
+    shutdown_recorder.start(worker.Worker("host", host.name, host.cell.id, host.driver))
     yield host
-    guests.stop()
+    shutdown_recorder.stop()
 
 
 def counted() -> dict[str, float]:

@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 import pytest
 
 from cells.context import target_cell
-from compute import journal, shutdowns
 from compute.models import Instance, Step
-from compute.virt.clock import Clock
+from compute.operations import journal
+from compute.shutdown import status
+from compute.virt.shutdown_timer import Clock
 from tests.api.queries import counted
 from tests.flow import stories
 from tests.flow.stories import act
@@ -195,9 +196,9 @@ def test_a_clock_whose_end_nobody_saw_does_not_run_for_ever(api, cloud, state, w
                                      user_id="u", project_id="p", params={})  # fmt: skip
         step = journal.open_step(action, name="power_off", event="e", host="host1", lane="requests")
         step.state, step.clock = state, Clock.start(time.time(), 60, 10).facts
-        seen = shutdowns.shown(step)
+        seen = status.shown(step)
         step.clock = None
-        assert shutdowns.shown(step) is None
+        assert status.shown(step) is None
         Step.objects.all().delete()
         type(action).objects.filter(pk=action.pk).delete()
     assert seen["outcome"] == words

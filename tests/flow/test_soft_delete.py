@@ -9,9 +9,9 @@ from django.utils import timezone
 
 from cells.context import target_cell
 from cells.models import InstanceMapping
-from compute import quota, reclaim
 from compute.models import Instance
-from compute.scheduler import uncounted
+from compute.periodic import reclaim_deleted, stale_delete_flags
+from compute.placement import quota
 from compute.virt.base import PowerState, VirtError
 from tests.conftest import PROJECT
 from tests.flow import stories, two_hosts
@@ -69,7 +69,7 @@ def reclaimed(cloud):
     found = 0
     for cell in cloud.cells.values():
         with target_cell(cell):
-            found += reclaim.reclaim()
+            found += reclaim_deleted.reclaim()
     return found
 
 
@@ -182,9 +182,9 @@ def test_it_preempts_what_goes_on(begun, api, cloud):
 def test_a_reset_of_the_state_takes_it_out_and_it_is_counted_again(api, admin, cloud, settings):
     settings.RESEND_AFTER = 0
     server_id = soft_deleted(api, cloud)
-    assert uncounted.count_again() == 0
+    assert stale_delete_flags.count_again() == 0
     assert act(admin, server_id, {"os-resetState": {"state": "active"}}).status_code == 202
-    uncounted.count_again()
+    stale_delete_flags.count_again()
     assert counts(server_id)
 
 
@@ -293,7 +293,7 @@ def test_nobody_restored_it_so_it_is_deleted_for_good_once(api, cloud):
 
 
 def test_many_are_deleted_in_batches(api, cloud, monkeypatch):
-    monkeypatch.setattr(reclaim, "BATCH", 1)
+    monkeypatch.setattr(reclaim_deleted, "BATCH", 1)
     servers = [soft_deleted(api, cloud, name) for name in ("a", "b", "c")]
     an_hour_later(cloud)
     while reclaimed(cloud):
@@ -307,9 +307,9 @@ def test_a_restore_that_was_faster_than_the_end_of_its_time_wins(api, cloud, mon
     an_hour_later(cloud)
     overdue = list(_overdue_in(cloud, server_id))
     assert act(api, server_id, {"restore": None}).status_code == 202
-    monkeypatch.setattr(reclaim, "_overdue", lambda: overdue)
+    monkeypatch.setattr(reclaim_deleted, "_overdue", lambda: overdue)
     with target_cell(cloud.cell_of(server_id)):
-        assert reclaim.reclaim() == 0
+        assert reclaim_deleted.reclaim() == 0
     cloud.work()
     assert states(cloud, server_id) == ("active", None)
     assert counts(server_id)
@@ -317,7 +317,7 @@ def test_a_restore_that_was_faster_than_the_end_of_its_time_wins(api, cloud, mon
 
 def _overdue_in(cloud, server_id):
     with target_cell(cloud.cell_of(server_id)):
-        return list(reclaim._overdue())
+        return list(reclaim_deleted._overdue())
 
 
 def test_a_host_that_is_away_when_the_time_is_over_deletes_it_when_it_is_back(api, cloud):

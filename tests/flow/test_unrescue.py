@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cells.context import target_cell
-from compute import host_guests, power
+from compute.hosts import guest_shutdown
+from compute.power import sync
 from compute.virt.base import PowerState, VirtError
 from tests.flow import one_host, stories, two_hosts
 from tests.flow.one_host import MOMENTS, booted, done
@@ -115,7 +116,7 @@ def test_a_guest_whose_host_booted_comes_back_in_rescue(api, cloud, rescued, set
     host.driver.power_off(rescued)
     _sync(cloud, rescued, booted=True)
     with target_cell(host.cell):
-        assert host_guests.bring_back(host.name) == 1
+        assert guest_shutdown.bring_back(host.name) == 1
     cloud.work()
     is_rescued(cloud, rescued)
     done(api, cloud, rescued, UNRESCUE)
@@ -140,4 +141,4 @@ def test_one_that_is_deleted_softly_and_restored_is_as_it_was(api, cloud, rescue
 def _sync(cloud, server_id, booted=False):
     host = cloud.host_of(server_id)
     with target_cell(host.cell):
-        power.sync(host.name, host.driver, booted=booted)
+        sync.sync(host.name, host.driver, booted=booted)

@@ -6,8 +6,8 @@ import pytest
 
 from cells.context import target_cell
 from cloud.images.models import Image
-from compute import quota
 from compute.models import Service
+from compute.placement import quota
 from compute.virt.base import InsufficientResources, VirtError
 from tests.conftest import PROJECT
 from tests.flow import one_host, stories, two_hosts

@@ -9,13 +9,16 @@ import pytest
 from django.utils import timezone
 
 from cells.context import target_cell
-from compute import actions, draining, grace, handover, journal, lifecycle, recovery
-from compute.lifecycle import Run
+from compute.hosts import drain, drain_handback
 from compute.models import Instance, Service, Step
-from compute.scheduler import hosts
+from compute.operations import action as operations_action
+from compute.operations import journal, recovery, registry
+from compute.operations.action import Run
+from compute.scheduler import host_state
+from compute.shutdown import grace
 from compute.virt.base import HypervisorUnavailable
-from compute.virt.clock import Clock
-from compute.virt.keeper import Keeper
+from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_watcher import Keeper
 from tests.flow import stories, two_hosts
 from tests.flow.stories import act
 from tests.flow.waits import WAYS, Waiting, begin
@@ -31,7 +34,7 @@ def work(waiting: Waiting, step: Step) -> None:
     """What a step does, without any record of it."""
     run = run_of(waiting, step)
     with target_cell(waiting.host.cell):
-        getattr(actions.named(step.action.key), step.name)(run)
+        getattr(registry.named(step.action.key), step.name)(run)
 
 
 # -- the moments at which a host is killed; each leaves no keeper, and the clock as it was
@@ -177,7 +180,7 @@ def test_a_keeper_that_never_says_anything_is_replaced_by_the_relay(admin, cloud
 def test_one_that_waits_again_and_again_uses_up_no_tries(admin, cloud, settings):
     waiting = begin("stop", admin, cloud, settings)
     with waiting.host.with_keeper():
-        for _ in range(2 * lifecycle.MAX_TRIES):
+        for _ in range(2 * operations_action.MAX_TRIES):
             step = waiting.parked()
             assert step.attempts == 1
             with target_cell(waiting.host.cell):
@@ -197,7 +200,7 @@ def test_one_that_fails_after_its_wait_runs_out_of_tries(admin, cloud, settings)
         waiting.parked()
         waiting.goes_off()
         waiting.is_awake()
-        for tries in range(1, lifecycle.MAX_TRIES + 1):
+        for tries in range(1, operations_action.MAX_TRIES + 1):
             assert not waiting.is_over()
             stories.later(cloud)
             cloud.work()
@@ -291,12 +294,12 @@ def test_a_host_that_drains_waits_for_it_and_gives_nothing_back(admin, cloud, se
     with waiting.host.with_keeper():
         waiting.parked()
         with target_cell(waiting.host.cell):
-            assert handover.hand_back(waiting.host.name) == 0
-            assert draining.needs(waiting.host.name) == 1
+            assert drain_handback.hand_back(waiting.host.name) == 0
+            assert drain.needs(waiting.host.name) == 1
             service = Service.objects.get(host=waiting.host.name)
-            assert draining.count(service) == 1
-            [operation] = draining.operations(service)
-            [held] = draining.held_by(waiting.host.name)
+            assert drain.count(service) == 1
+            [operation] = drain.operations(service)
+            [held] = drain.held_by(waiting.host.name)
             assert operation == held
             assert operation.state == "waiting"
             assert operation.waits_for.startswith("1 signal (acpi); forced off at")
@@ -304,10 +307,10 @@ def test_a_host_that_drains_waits_for_it_and_gives_nothing_back(admin, cloud, se
             assert operation.blocker == ""
             waiting.goes_off()
             waiting.is_awake()
-            assert draining.needs(waiting.host.name) == 1  # it is woken, and not done
+            assert drain.needs(waiting.host.name) == 1  # it is woken, and not done
         cloud.work()
     with target_cell(waiting.host.cell):
-        assert draining.needs(waiting.host.name) == 0
+        assert drain.needs(waiting.host.name) == 0
 
 
 def test_what_waits_counts_as_an_operation_of_its_host(admin, cloud, settings):
@@ -315,7 +318,7 @@ def test_what_waits_counts_as_an_operation_of_its_host(admin, cloud, settings):
     with waiting.host.with_keeper():
         waiting.parked()
         with target_cell(waiting.host.cell):
-            assert {one.host: one.operations for one in hosts.read()}[waiting.host.name] == 1
+            assert {one.host: one.operations for one in host_state.read()}[waiting.host.name] == 1
 
 
 def test_the_keeper_of_another_host_does_not_wake_it(admin, cloud, settings):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cells.context import target_cell
-from compute import draining
 from compute.actions import delete
+from compute.hosts import drain
 from compute.virt.base import PowerState
 from tests.flow import stories, two_hosts
 from tests.flow.lost_hosts import back, evacuate, gone_host, is_at, work
@@ -79,8 +79,8 @@ def test_the_other_host_of_a_move_that_waits_is_waited_for_when_it_drains(admin,
     with waiting.host.with_keeper():
         waiting.parked()
         with target_cell(waiting.host.cell):
-            assert draining.needs("host3") == 1
-            [held] = draining.held_by("host3")
+            assert drain.needs("host3") == 1
+            [held] = drain.held_by("host3")
             assert held.waits_for == "step leave on host1"
         waiting.goes_off()
         cloud.work_until(waiting.is_over)
@@ -88,4 +88,4 @@ def test_the_other_host_of_a_move_that_waits_is_waited_for_when_it_drains(admin,
     cloud.work()
     assert waiting.host.driver.power_state(waiting.server_id) is PowerState.NOSTATE
     with target_cell(waiting.host.cell):
-        assert draining.needs("host3") == draining.needs("host1") == 0
+        assert drain.needs("host3") == drain.needs("host1") == 0

@@ -11,10 +11,10 @@ import pytest
 from django.db import OperationalError
 
 from cells.context import target_cell
-from compute import grace
 from compute.models import Step
-from compute.virt.clock import Clock
-from tasks import guests, worker
+from compute.shutdown import grace
+from compute.virt.shutdown_timer import Clock
+from tasks import shutdown_recorder, worker
 from tests.flow import stories
 from tests.flow.waits import begin
 
@@ -43,10 +43,10 @@ def away(cells) -> Away:
 
 
 @pytest.fixture
-def scribe(away, monkeypatch) -> Iterator[guests.Scribe]:
+def scribe(away, monkeypatch) -> Iterator[shutdown_recorder.Scribe]:
     """As in a host's process."""
-    monkeypatch.setattr(guests, "AGAIN", 0.05)
-    scribe = guests.Scribe(away)
+    monkeypatch.setattr(shutdown_recorder, "AGAIN", 0.05)
+    scribe = shutdown_recorder.Scribe(away)
     yield scribe
     scribe.close()
     until(has_ended)
@@ -127,27 +127,27 @@ def test_a_word_that_cannot_be_written_holds_up_no_other(admin, cloud, settings,
 
 
 def test_a_host_process_finds_what_waits_and_lets_go_in_the_end(admin, cloud, settings):
-    """From the beginning of a process to its end, as `tasks/lifetime.py` has it."""
+    """From the beginning of a process to its end, as `tasks/worker_signals.py` has it."""
     waiting = begin("stop", admin, cloud, settings)
     with waiting.host.with_keeper():
         waiting.parked()
     waiting.goes_off()  # nobody sees it
     me = worker.Worker("host", waiting.host.name, waiting.host.cell.id, waiting.host.driver)
-    guests.start(me)
+    shutdown_recorder.start(me)
     try:
-        assert guests.kept() == 0
+        assert shutdown_recorder.kept() == 0
         with target_cell(waiting.host.cell):
-            assert guests.look_after_waiting(me) == 1
+            assert shutdown_recorder.look_after_waiting(me) == 1
         until(lambda: waiting.step_state() == "queued")
         cloud.work()
         stories.lead(admin, cloud, waiting.server_id, ())
         assert stories.states(cloud, waiting.server_id) == ("stopped", None)
         again = begin("stop", admin, cloud, settings)
         again.parked()
-        assert guests.kept() == 1  # also a drain without a database waits for it
+        assert shutdown_recorder.kept() == 1  # also a drain without a database waits for it
     finally:
-        guests.stop()
+        shutdown_recorder.stop()
         until(has_ended)
-    assert guests.kept() == 0
+    assert shutdown_recorder.kept() == 0
     assert grace._Post.keeper is None
     assert again.clock.runs

@@ -9,9 +9,11 @@ from django.utils import timezone
 
 from cells.context import target_cell
 from cells.models import BuildRequest
-from compute import handover, hostcall, journal, reclaim, recovery
+from compute import build
+from compute.hosts import drain_handback
 from compute.models import HostCall, Instance, Service, Step
-from compute.scheduler import place
+from compute.operations import host_request, journal, recovery
+from compute.periodic import reclaim_deleted
 from tasks import heartbeat, worker
 from tests.conftest import url_of
 from tests.flow import stories
@@ -116,8 +118,8 @@ def test_a_conductor_whose_clock_is_wrong_sends_again_what_is_late_and_nothing_e
 def test_a_boot_whose_message_was_sent_tomorrow_is_sent_again(api, cloud):
     api.send("post", "/servers", cloud.body())
     BuildRequest.objects.update(sent_at=timezone.now() + DAY)
-    assert place.relay() == 1
-    assert place.relay() == 0
+    assert build.relay() == 1
+    assert build.relay() == 0
 
 
 def test_a_step_that_is_to_be_tried_again_tomorrow_is_tried_now(api, cloud):
@@ -125,7 +127,7 @@ def test_a_step_that_is_to_be_tried_again_tomorrow_is_tried_now(api, cloud):
     host = cloud.host_of(server_id)
     with target_cell(host.cell):
         Step.objects.filter(state="queued").update(sent_at=None, not_before=timezone.now() + DAY)
-        assert handover.send_next(host.name, 1) == 1
+        assert drain_handback.send_next(host.name, 1) == 1
         assert recovery.relay() == 1
     cloud.work()
     ends_well("pause", cloud, server_id)
@@ -165,17 +167,17 @@ def test_a_build_request_leased_until_tomorrow_is_taken_by_another_scheduler(api
 
 def test_a_scheduler_whose_clock_is_ahead_does_not_take_what_another_one_holds(api, cloud):
     server_id = api.send("post", "/servers", cloud.body()).json()["server"]["id"]
-    held = place._lease(server_id)
+    held = build._lease(server_id)
     with clock_of_a_process(DAY):
-        assert place._lease(server_id) is None
-    place._renew(held)
+        assert build._lease(server_id) is None
+    build._renew(held)
 
 
 @pytest.mark.parametrize("ahead", [DAY, -DAY], ids=["ahead", "behind"])
 def test_a_scheduler_that_dies_with_a_wrong_clock_holds_a_request_for_half_a_minute(ahead, api, cloud):
     server_id = api.send("post", "/servers", cloud.body()).json()["server"]["id"]
     with clock_of_a_process(ahead):
-        assert place._lease(server_id)
+        assert build._lease(server_id)
     seconds = (BuildRequest.objects.get().lease_until - timezone.now()).total_seconds()
     assert 0 < seconds <= 30.5
 
@@ -190,13 +192,13 @@ def test_a_host_whose_clock_is_wrong_answers_for_the_console_only_while_the_user
         call = HostCall.objects.create(
             host="host1", server_id=server_id, method="x", expires_at=timezone.now() - ahead + timedelta(seconds=9)
         )  # fmt: skip
-        assert hostcall.claim(call.pk) is not None
+        assert host_request.claim(call.pk) is not None
         for never in (-1, 86400):
             call = HostCall.objects.create(
                 host="host1", server_id=server_id, method="x",
                 expires_at=timezone.now() - ahead + timedelta(seconds=never),
             )  # fmt: skip
-            assert hostcall.claim(call.pk) is None
+            assert host_request.claim(call.pk) is None
     stories.settled(cloud)
 
 
@@ -221,8 +223,8 @@ def test_a_soft_deleted_server_is_kept_for_its_hour_whatever_the_clocks_of_host_
     with clock_of_a_process(ahead):
         cloud.work()
     with target_cell(cloud.cell_of(server_id)):
-        assert reclaim.reclaim() == 0
+        assert reclaim_deleted.reclaim() == 0
         with clock_of_a_process(-ahead):
-            assert reclaim.reclaim() == 0
+            assert reclaim_deleted.reclaim() == 0
             Instance.objects.update(soft_deleted_at=timezone.now() + ahead - timedelta(hours=2))
-            assert reclaim.reclaim() == 1
+            assert reclaim_deleted.reclaim() == 1

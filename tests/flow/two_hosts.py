@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cells.context import target_cell
-from compute import actions, journal, recovery, running
-from compute.lifecycle import Run
 from compute.models import Allocation, HostNeed, Instance, InstanceAction, Service, Step
+from compute.operations import journal, recovery, registry, runner
+from compute.operations.action import Run
 from tests.byhand import Cloud
 
 CONDUCTOR = "nova-conductor@test"
@@ -79,7 +79,7 @@ def work(cloud: Cloud, step: Step) -> None:
     driver = cloud.hosts[step.host].driver if step.host else None
     with target_cell(cloud.cells["cell1"]):
         run = Run(Instance.objects.get(uuid=step.server_id), step.action, step, driver)
-        getattr(actions.named(step.action.key), step.name)(run)
+        getattr(registry.named(step.action.key), step.name)(run)
 
 
 def restart(cloud: Cloud, step: Step) -> int:
@@ -108,4 +108,4 @@ def call_off(cloud: Cloud, step: Step) -> bool:
     """What a draining host does with it."""
     with target_cell(cloud.cells["cell1"]):
         fresh = Step.objects.select_related("action").get(pk=step.pk)
-        return running.hand_back(actions.named(fresh.action.key), fresh)
+        return runner.hand_back(registry.named(fresh.action.key), fresh)

@@ -8,7 +8,7 @@ from typing import Any
 
 from cells.context import target_cell
 from compute.models import Flavor, InstanceAction, Step
-from compute.virt.clock import Clock
+from compute.virt.shutdown_timer import Clock
 from tests.byhand import Cloud, Host
 from tests.flow import stories, two_hosts
 from tests.flow.stories import act

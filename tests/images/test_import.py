@@ -8,7 +8,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from cloud.identity.models import User
-from cloud.images import store
+from cloud.images import service
 from cloud.images.models import Image
 
 pytestmark = [pytest.mark.django_db(databases=["default"]), pytest.mark.urls("tests.identity.urls")]
@@ -34,7 +34,7 @@ def test_import_once_and_again(people, disk):
     image = Image.objects.get(pk=image_id)
     assert (image.status, image.visibility, image.min_ram) == ("active", "public", 64)
     assert image.owner == people.projects["admin"].id
-    assert store.path(image_id).read_bytes() == disk.read_bytes()
+    assert service.path(image_id).read_bytes() == disk.read_bytes()
     assert run(disk, "--public", "--property", "os_type=linux") == image_id
     assert Image.objects.get(pk=image_id).properties == {"os_type": "linux"}
     disk.write_bytes(b"newer")

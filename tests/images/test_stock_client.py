@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloud.images import store
+from cloud.images import service
 
 pytestmark = [
     pytest.mark.live,
@@ -19,7 +19,7 @@ def test_an_images_life(openstack, tmp_path):
     made = openstack(
         "image create tiny --disk-format raw --property hw_disk_bus=scsi --tag t1 --file", str(disk)
     )
-    assert store.path(made["id"]).read_bytes() == disk.read_bytes()
+    assert service.path(made["id"]).read_bytes() == disk.read_bytes()
     assert [(one["Name"], one["Status"]) for one in openstack("image list")] == [("tiny", "active")]
     shown = openstack("image show tiny")
     assert shown["properties"]["hw_disk_bus"] == "scsi"

@@ -13,7 +13,7 @@ from gunicorn.http.errors import ParseException
 
 from cloud import errors
 from cloud.caller import Caller
-from cloud.images import content, folder, store, tickets, upload
+from cloud.images import file_store, format_check, service, tickets, upload
 from cloud.images.api.file import _whole_chunks
 from cloud.images.models import Image
 from tests.images import disks
@@ -107,7 +107,7 @@ def test_raw_is_taken_as_it_is(demo):
 
 
 def test_without_qemu_img_headers_decide(demo, images_folder, monkeypatch):
-    monkeypatch.setattr(content.shutil, "which", lambda name: None)
+    monkeypatch.setattr(format_check.shutil, "which", lambda name: None)
     image = create(demo, disk_format="qcow2")
     assert fill(demo, image, disks.qcow2()).status_code == 204
     assert demo.get(f"{IMAGES}/{image['id']}").json()["virtual_size"] == 1 << 20
@@ -188,7 +188,7 @@ def test_two_uploads_of_one_image_one_wins(demo):
     assert inside[0].status_code == 409
     assert inside[0]["Retry-After"] == "5"
     assert "Retry-After" not in fill(demo, image, b"third")
-    assert store.path(image["id"]).read_bytes() == b"first"
+    assert service.path(image["id"]).read_bytes() == b"first"
 
 
 def test_an_image_deleted_while_it_comes_in_leaves_nothing(demo, images_folder):
@@ -210,14 +210,14 @@ def test_an_image_deleted_while_it_comes_in_leaves_nothing(demo, images_folder):
 
 def test_what_dead_uploads_left_is_swept_by_the_next(demo, images_folder):
     dead, living, other = create(demo), create(demo), create(demo)
-    folder.part(dead["id"]).write_bytes(b"half")
+    file_store.part(dead["id"]).write_bytes(b"half")
     Image.objects.filter(pk__in=[dead["id"], living["id"]]).update(status="saving")
-    folder.part(living["id"]).write_bytes(b"half")
+    file_store.part(living["id"]).write_bytes(b"half")
     orphan = "aaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee"
     (images_folder / orphan).write_bytes(b"its row is gone")
-    with folder.only_writer(living["id"]):
+    with file_store.only_writer(living["id"]):
         assert fill(demo, other).status_code == 204
-        assert folder.part(living["id"]).exists()
+        assert file_store.part(living["id"]).exists()
     assert sorted(path.name for path in images_folder.iterdir()) == sorted(
         [other["id"], f"{living['id']}.part"]
     )
@@ -232,7 +232,7 @@ def test_one_writer_among_many_threads(images_folder):
     def write():
         for _ in range(50):
             try:
-                with folder.only_writer(image_id):
+                with file_store.only_writer(image_id):
                     inside.append(1)
                     most.append(len(inside))
                     inside.pop()
@@ -294,31 +294,31 @@ def test_a_ticket_is_in_no_log(anonymous, demo, caplog):
 
 def test_snapshot_records_and_discarding_them(people):
     caller = Caller("u", "demo", people.projects["demo"].id, "demo", frozenset({"member"}))
-    image = store.create_snapshot_record(caller, "snap", {"instance_uuid": "i"}, min_disk=1)
+    image = service.create_snapshot_record(caller, "snap", {"instance_uuid": "i"}, min_disk=1)
     assert (image.status, image.visibility, image.owner) == ("queued", "private", caller.project_id)
     assert image.properties == {"image_type": "snapshot", "instance_uuid": "i"}
-    again = store.create_snapshot_record(caller, "snap", image_id=image.pk)
+    again = service.create_snapshot_record(caller, "snap", image_id=image.pk)
     assert (again.pk, again.min_disk) == (image.pk, 1)
     with pytest.raises(errors.BadRequest):
-        store.create_snapshot_record(caller, "snap", {"status": "active"})
-    assert store.visible_to(caller, image.pk).pk == image.pk
-    store.discard(image.pk)
-    store.discard(image.pk)
+        service.create_snapshot_record(caller, "snap", {"status": "active"})
+    assert service.visible_to(caller, image.pk).pk == image.pk
+    service.discard(image.pk)
+    service.discard(image.pk)
     with pytest.raises(errors.NotFound, match=f"Image {image.pk} could not be found."):
-        store.visible_to(caller, image.pk)
+        service.visible_to(caller, image.pk)
 
 
 def test_discarding_leaves_what_came_after_all(demo):
     image = create(demo)
     fill(demo, image)
-    store.discard(image["id"])
+    service.discard(image["id"])
     assert demo.get(f"{IMAGES}/{image['id']}").json()["status"] == "active"
 
 
 def test_an_unscoped_caller_sees_public_images_only(admin):
     public, _ = create(admin, visibility="public"), create(admin)
     Image.objects.create(name="ownerless", visibility="private")
-    assert [image.pk for image in store.visible(Caller("u"))] == [public["id"]]
+    assert [image.pk for image in service.visible(Caller("u"))] == [public["id"]]
 
 
 def test_paths_are_made_of_uuids_only():
@@ -330,4 +330,4 @@ def test_paths_are_made_of_uuids_only():
         "{aaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee}",
     ):
         with pytest.raises(ValueError):
-            store.path(image_id)
+            service.path(image_id)

@@ -17,7 +17,7 @@ from typing import Any
 from kombu import Consumer
 
 from cells import brokers
-from compute import dispatch
+from compute.operations import dispatch
 from deploy.local.rabbitmq import RabbitMQ
 from deploy.local.state import CELLS, DOMAINS
 from tests.live.cloud import Cloud

@@ -26,10 +26,10 @@ from typing import Any
 import psycopg
 
 from cloud.processes import gone
-from deploy.local import api, boot, envfiles, hosts, leftovers, libvirtd_conf, redis, workers
-from deploy.local.daemons import Daemon
+from deploy.local import api, envfiles, first_server, hosts, libvirtd_conf, redis, stale_processes, workers
 from deploy.local.libvirtd import LibvirtHost
 from deploy.local.ports import any_free, next_free
+from deploy.local.processes import Daemon
 from deploy.local.state import ROOT, State
 from tests import stock
 from tests.machine import fair
@@ -119,7 +119,7 @@ class Cloud:
     ) -> subprocess.CompletedProcess[str]:
         """The stock client as it is, whatever it answers."""
         name = "stillwater-admin" if admin else "stillwater"
-        environment = boot.client_environment(self.state)
+        environment = first_server.client_environment(self.state)
         return stock.run("--os-cloud", name, *words, env=environment, seconds=seconds)
 
     def sdk(self, *, admin: bool = False) -> Any:
@@ -205,9 +205,9 @@ class Cloud:
         names += [node.name for node in workers.nodes(self.state)]
         return {name: self.daemon(name).pid() for name in names}
 
-    def leftovers(self) -> list[leftovers.Leftover]:
+    def leftovers(self) -> list[stale_processes.Leftover]:
         """Processes that belong to it."""
-        return leftovers.find(self.state)
+        return stale_processes.find(self.state)
 
     def log(self, name: str) -> str:
         """What a process has logged."""

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from deploy.local import api, envfiles
-from deploy.local.daemons import tool
+from deploy.local.processes import tool
 from deploy.local.state import ROOT
 from tests.live.cloud import Cloud, eventually
 

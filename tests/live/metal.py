@@ -26,7 +26,7 @@ from cloud.processes import alive, gone
 from deploy.local import envfiles, ironic, workers
 from deploy.local.ironic import Ironic
 from deploy.local.state import write_private
-from tasks import node as processes
+from tasks import worker_process as processes
 from tests.live import books
 from tests.live.cloud import Cloud, eventually
 from tests.live.road import Road

@@ -19,7 +19,7 @@ from bench.proxy import Proxy
 from deploy.local import postgres, workers
 from deploy.local.envfiles import database_variable
 from deploy.local.state import CELL0, DATABASES
-from tasks import node as processes
+from tasks import worker_process as processes
 from tests.live import books
 from tests.live.cloud import Cloud, eventually
 from tests.live.gunicorns import Answer, Api, ask

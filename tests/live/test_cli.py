@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local import boot
+from deploy.local import first_server
 from deploy.local.state import ROOT
 from tests.live.cloud import Cloud, eventually
 from tests.live.stage import Stage
@@ -28,7 +28,7 @@ class Typist:
     """Types `stillwater`, from a folder that has nothing to do with it."""
 
     def __init__(self, cloud: Cloud) -> None:
-        self.environment = boot.client_environment(cloud.state) | {"OS_CLOUD": "stillwater-admin", "TERM": "xterm"}
+        self.environment = first_server.client_environment(cloud.state) | {"OS_CLOUD": "stillwater-admin", "TERM": "xterm"}
         self.folder = cloud.directory
 
     def begin(self, *words: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:

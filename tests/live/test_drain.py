@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from tasks.node import read
+from tasks.worker_process import read
 from tests.live import books
 from tests.live.cloud import Cloud, eventually
 from tests.live.stage import Stage

@@ -19,7 +19,7 @@ import pytest
 from deploy.guests.micro import Micro
 from deploy.local import workers
 from deploy.local.postgres import Server
-from tasks import node
+from tasks import worker_process
 from tests.live import books
 from tests.live.cloud import Cloud, eventually
 from tests.live.vigil import Guest, Vigil
@@ -119,7 +119,7 @@ def start(place: Cloud, *hosts: str) -> None:
     """As `manage.py host start` does, which waits for the database."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("DJANGO_SETTINGS_MODULE", raising=False)  # pytest-django's are not the product's
-        node.start([workers.process(place.state, workers.Node(host, "host")) for host in hosts], place.state.directory)
+        worker_process.start([workers.process(place.state, workers.Node(host, "host")) for host in hosts], place.state.directory)
 
 
 def until(moment: float) -> None:

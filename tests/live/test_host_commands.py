@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from cloud.processes import gone
-from compute.virt.fake import FakeDriver
+from compute.virt.fake.driver import FakeDriver
 from deploy.local.state import ROOT
 from tests.live.cloud import Cloud, eventually
 

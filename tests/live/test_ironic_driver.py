@@ -31,12 +31,12 @@ from compute.virt.base import (
     PowerState,
     VirtError,
 )
-from compute.virt.clock import Clock
 from compute.virt.ironic.node import InMaintenance
-from compute.virt.keeper import Keeper
+from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_watcher import Keeper
 from deploy.local.ironic import USER, Ironic
+from deploy.local.output import wait_for
 from deploy.local.ports import any_free
-from deploy.local.progress import wait_for
 from deploy.local.state import ROOT
 from tests.live.road import Road
 

@@ -9,8 +9,8 @@ import time
 import pytest
 from kombu import Exchange, Queue
 
-from cells import broker_breakers, brokers
-from compute import dispatch
+from cells import broker_circuit_breaker, brokers
+from compute.operations import dispatch
 from deploy.local import rabbitmq
 from tests.live.brokers import Rabbit
 from tests.machine import fair
@@ -23,7 +23,7 @@ SECONDS = 30
 def rabbit():
     with rabbitmq.server() as server:
         yield server
-    broker_breakers.forget()
+    broker_circuit_breaker.forget()
 
 
 def test_a_rabbitmq_short_of_memory_costs_the_first_message_a_second_and_the_others_nothing(rabbit):
@@ -32,7 +32,7 @@ def test_a_rabbitmq_short_of_memory_costs_the_first_message_a_second_and_the_oth
     assert wake(url)
     with Rabbit(rabbit).short_of_memory():
         costs_one_message(url)
-        assert not broker_breakers.wait_until_up(url, 2), "a look found it well"
+        assert not broker_circuit_breaker.wait_until_up(url, 2), "a look found it well"
     is_back(url)
 
 
@@ -54,7 +54,7 @@ def test_a_queue_that_rabbitmq_refuses_is_no_reason_to_send_nothing_to_the_other
         odd.bind(wire.channel()).declare()
         messages = [(queue, dispatch.RUN_STEP, {"step_id": 1}) for queue in ("q", "odd", "q")]
         assert dispatch.publish_all(url, messages) == [True, False, True]
-    assert not broker_breakers.known_down(url)
+    assert not broker_circuit_breaker.known_down(url)
 
 
 def wake(url: str) -> bool:
@@ -71,5 +71,5 @@ def costs_one_message(url: str) -> None:
 
 
 def is_back(url: str) -> None:
-    assert broker_breakers.wait_until_up(url, SECONDS)
+    assert broker_circuit_breaker.wait_until_up(url, SECONDS)
     assert wake(url)

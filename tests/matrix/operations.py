@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from compute import actions
-from compute.stepspec import On, StepSpec
+from compute.operations import registry
+from compute.operations.step import On, StepSpec
 from compute.virt.base import PowerState
 
 SOURCE, DEST, CONDUCTOR, BROKER = "source", "destination", "conductor", "broker"
@@ -72,7 +72,7 @@ class Operation:
     @property
     def steps(self) -> list[StepSpec]:
         """Those of its rows, in their order."""
-        declared = actions.every()[self.then or self.key].steps
+        declared = registry.every()[self.then or self.key].steps
         if self.undone:
             return [spec.undone_by for spec in reversed(declared) if spec.undone_by is not None]
         return [spec for spec in declared if spec.name not in self.unopened]

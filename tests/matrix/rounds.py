@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from cloud.killpoints import HELD
+from cloud.failpoints import HELD
 from tests.chaos import ledger, records
 from tests.chaos.place import Place
 from tests.chaos.supervisor import Supervisor

@@ -14,7 +14,7 @@ from django.db import connections
 
 from cells.context import target_cell
 from cells.models import Cell, HostMapping
-from cloud.images import store
+from cloud.images import service
 from cloud.images.models import Image
 from compute.models import Flavor, Instance, Quota, Step
 from tests.simulation import patches
@@ -110,8 +110,8 @@ class Cloud:
             owner="x", disk_format="raw", container_format="bare", size=len(disk), virtual_size=len(disk),
             checksum=hashlib.md5(disk).hexdigest(),
         )  # fmt: skip
-        store.path(image.id).parent.mkdir(parents=True, exist_ok=True)
-        store.path(image.id).write_bytes(disk)
+        service.path(image.id).parent.mkdir(parents=True, exist_ok=True)
+        service.path(image.id).write_bytes(disk)
         for resource, limit in (("instances", 100), ("cores", 200), ("ram", 200_000)):
             Quota.objects.create(project_id=PROJECT, resource=resource, limit=limit)
         return str(image.id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from compute import running
+from compute.operations import runner
 from tests.simulation import log
 from tests.simulation.cloud import Cloud, ask
 from tests.simulation.kernel import Actor, Simulation
@@ -30,7 +30,7 @@ _is_mild = False
 
 def put_on() -> None:
     """Once."""
-    run_step = running.run_step
+    run_step = runner.run_step
 
     def watched(action: Any, step: Any, driver: Any) -> None:
         sim = Simulation.current
@@ -46,14 +46,14 @@ def put_on() -> None:
         finally:
             me.what.pop("step", None)
 
-    say_lost = running._say_lost
+    say_lost = runner._say_lost
 
     def lost(why: object) -> None:
         if _is_mild:
             _broken.append(f"taken: {Simulation.current and Simulation.current.actor} was never away, and lost: {why}")
         say_lost(why)
 
-    running.run_step, running._say_lost = watched, lost
+    runner.run_step, runner._say_lost = watched, lost
 
 
 def watch(cloud: Cloud) -> None:

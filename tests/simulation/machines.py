@@ -11,11 +11,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from compute.virt import fake, fake_state
 from compute.virt.base import HypervisorUnavailable, PowerState, VirtError
-from compute.virt.fake import FakeDriver
-from compute.virt.fake_calls import Calls
-from compute.virt.fake_orders import KINDS, Orders, Shutdown
+from compute.virt.fake import driver as fake_driver
+from compute.virt.fake import state
+from compute.virt.fake.call_log import Calls
+from compute.virt.fake.driver import FakeDriver
+from compute.virt.fake.faults import KINDS, Orders, Shutdown
 from tests.simulation import primitives
 from tests.simulation.kernel import Simulation
 
@@ -27,7 +28,7 @@ class Machine:
 
     def __init__(self, sim: Simulation, name: str, dice: Random, folder: Path) -> None:
         self.sim, self.name, self.dice = sim, name, dice
-        self.state = fake_state.State(None)
+        self.state = state.State(None)
         self.inbox = folder / name
         self.inbox.mkdir()
         self.away_until = 0.0
@@ -138,7 +139,7 @@ class _Driver(FakeDriver):
 
     def wait_until_off(self, uuid: str, seconds: float) -> bool:
         end = self._call.machine.sim.now + seconds  # type: ignore[attr-defined]
-        while self.power_state(uuid) in fake.ALIVE:
+        while self.power_state(uuid) in fake_driver.ALIVE:
             left = end - self._call.machine.sim.now  # type: ignore[attr-defined]
             if left <= 0:
                 return False
@@ -157,12 +158,12 @@ def open_driver(machine: Machine) -> FakeDriver:
         """Calls to this machine."""
 
     Bound.machine = machine
-    kept = fake.State, fake.Calls
-    fake.State, fake.Calls = (lambda file: machine.state), Bound  # type: ignore[assignment,misc]
+    kept = fake_driver.State, fake_driver.Calls
+    fake_driver.State, fake_driver.Calls = (lambda file: machine.state), Bound  # type: ignore[assignment,misc]
     try:
         made = machine.driver()
     finally:
-        fake.State, fake.Calls = kept  # type: ignore[misc]
+        fake_driver.State, fake_driver.Calls = kept  # type: ignore[misc]
     made._locks = _Locks(machine)  # type: ignore[assignment]
     return made
 

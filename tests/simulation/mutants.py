@@ -50,61 +50,61 @@ class Mutant:
 
 
 MUTANTS = (
-    Mutant("closing asks for no token", "compute.journal:_mine", ", token=step.token", ""),
+    Mutant("closing asks for no token", "compute.operations.journal:_mine", ", token=step.token", ""),
     Mutant(
-        "what a step writes itself is not fenced", "compute.journal:fenced",
+        "what a step writes itself is not fenced", "compute.operations.journal:fenced",
         "if not list(_mine(step)", "if False and not list(_mine(step)",
     ),
     Mutant(
-        "no look at the claim before an effect", "compute.lifecycle:Run._must_be_ours", "asked_at = time.monotonic()",
+        "no look at the claim before an effect", "compute.operations.action:Run._must_be_ours", "asked_at = time.monotonic()",
         "return",
     ),
-    Mutant("recovery takes a step whoever has it", "compute.recovery:_lead_out", ", token=step.token", ""),
+    Mutant("recovery takes a step whoever has it", "compute.operations.recovery:_lead_out", ", token=step.token", ""),
     Mutant(
-        "a host takes its own running step for a stray", "compute.recovery:recover",
+        "a host takes its own running step for a stray", "compute.operations.recovery:recover",
         "s.incarnation != incarnation or s.pk not in running_here", "True",
     ),
     Mutant(
-        "recovery of a superseded process", "compute.recovery:recover",
+        "recovery of a superseded process", "compute.operations.recovery:recover",
         "if journal.successors(worker, incarnation).exists():", "if False:",
     ),
     Mutant(
-        "conductors that live are taken for dead", "compute.recovery:recover_dead_conductors",
+        "conductors that live are taken for dead", "compute.operations.recovery:recover_dead_conductors",
         "living = [*_names(conductors.alive()), me]", "living = [me]",
     ),
     Mutant(
-        "two steps of one server at a time", "compute.journal:claim",
+        "two steps of one server at a time", "compute.operations.journal:claim",
         "if Step.objects.filter(server_id=step.server_id, state=RUNNING).exists():", "if False:",
     ),
     Mutant(
-        "a superseded process claims", "compute.journal:claim", "~Exists(successors(worker, incarnation))",
+        "a superseded process claims", "compute.operations.journal:claim", "~Exists(successors(worker, incarnation))",
         "~Q(pk__in=[])",
     ),
     Mutant(
         "a superseded process goes on", "tasks.heartbeat:beat", "raise Superseded(me.name)",
         "return _wish(Service.objects.get(binary=me.binary, host=me.host))",
     ),
-    Mutant("tries do not begin from rows", "compute.running:_persistently", "run.reload()", "pass"),
+    Mutant("tries do not begin from rows", "compute.operations.runner:_persistently", "run.reload()", "pass"),
     Mutant(
-        "a fault is kept in memory over a rollback", "compute.journal:remember_fault",
+        "a fault is kept in memory over a rollback", "compute.operations.journal:remember_fault",
         "InstanceAction.objects.filter(pk=action.pk, fault__isnull=True).update(fault=fault)",
         "action.fault or InstanceAction.objects.filter(pk=action.pk).update(fault=fault); action.fault = fault",
     ),
-    Mutant("a lost lease is not noticed", "compute.scheduler.place:_renew", "if not mine.update", "if mine.update"),
-    Mutant("a lease that lives is taken", "compute.scheduler.place:_lease", "BuildRequest.is_free(), ", ""),
+    Mutant("a lost lease is not noticed", "compute.build:_renew", "if not mine.update", "if mine.update"),
+    Mutant("a lease that lives is taken", "compute.build:_lease", "BuildRequest.is_free(), ", ""),
     Mutant(
-        "room is given back twice", "compute.claims:release",
+        "room is given back twice", "compute.placement.claims:release",
         "if Allocation.objects.filter(pk=allocation.pk).delete()[0]:",
         "if [Allocation.objects.filter(pk=allocation.pk).delete()]:",
     ),
     Mutant(
-        "room is taken twice", "compute.claims:claim",
+        "room is taken twice", "compute.placement.claims:claim",
         "held = here.values_list", "held = None and here.values_list",
     ),
     Mutant("states are set, not compared", "compute.state:_swap", "filter(expect, pk", "filter(pk"),
-    Mutant("nothing is sent again", "compute.recovery:relay", "dispatch.send(", "list("),
+    Mutant("nothing is sent again", "compute.operations.recovery:relay", "dispatch.send(", "list("),
     Mutant(
-        "a resize is not counted back", "compute.moving_cold:ColdMove.give_back", "count(run, without=run.action.pk)",
+        "a resize is not counted back", "compute.migration.cold:ColdMove.give_back", "count(run, without=run.action.pk)",
         "pass",
     ),
     Mutant(
@@ -112,12 +112,12 @@ MUTANTS = (
         "if driver.rebooted(guest.uuid, mark):", "if False:",
     ),
     Mutant(
-        "a lost COMMIT unprepares", "compute.lifecycle:ServerAction._take",
+        "a lost COMMIT unprepares", "compute.operations.action:ServerAction._take",
         "raise  # the COMMIT", "self.unprepare(params); raise  # the COMMIT",
     ),
-    Mutant("an action may end twice", "compute.journal:close_action", ", finished_at__isnull=True", ""),
+    Mutant("an action may end twice", "compute.operations.journal:close_action", ", finished_at__isnull=True", ""),
     Mutant(
-        "a guest that came back is ended", "compute.moving:_is_expected",
+        "a guest that came back is ended", "compute.migration.moves:_is_expected",
         "return _lives_at(run, host) or ready.exists()", "return False",
     ),
 )  # fmt: skip

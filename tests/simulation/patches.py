@@ -296,24 +296,24 @@ def _run_hooks(sim: Simulation, connection: Any) -> None:
 
 
 def _modules() -> None:
-    import compute.imagefile
+    import compute.servers.image_transfer
     import compute.virt.events
-    import compute.virt.keeper
-    import compute.virt.locks
-    import compute.virt.rounds
+    import compute.virt.guest_locks
+    import compute.virt.shutdown_watcher
+    import compute.virt.wakeable_thread
+    import tasks.deregister
     import tasks.drain
-    import tasks.goodbye
-    import tasks.guests
     import tasks.heartbeat
-    import tasks.lifetime
     import tasks.periodic
-    from cells import broker_breakers, databases, health, lines, outages, scatter
-    from cloud import turns
-    from compute import dispatch
+    import tasks.shutdown_recorder
+    import tasks.worker_signals
+    from cells import broker_circuit_breaker, circuit_breaker, databases, outages, query_deadline, scatter
+    from cloud.serving import fair_queue
+    from compute.operations import dispatch
 
     for module in (
         compute.virt.events, compute.virt.keeper, compute.virt.locks, compute.virt.rounds, tasks.goodbye,
-        tasks.guests, tasks.heartbeat, tasks.periodic, tasks.lifetime, health, broker_breakers,
+        tasks.guests, tasks.heartbeat, tasks.periodic, tasks.lifetime, circuit_breaker, broker_circuit_breaker,
     ):  # fmt: skip
         module.threading = primitives.threading  # type: ignore[attr-defined]
     compute.virt.events.queue = primitives.queue  # type: ignore[attr-defined]
@@ -321,10 +321,10 @@ def _modules() -> None:
     databases.register = lambda cell: cell.alias  # type: ignore[assignment]
     databases.register_url = lambda alias, url: alias  # type: ignore[assignment]
     scatter._pool = lambda cell_id: _InLine()  # type: ignore[assignment,return-value]
-    lines._watch = lambda line, end: None  # type: ignore[assignment]
-    lines._forget = lambda line: None  # type: ignore[assignment]
+    query_deadline._watch = lambda line, end: None  # type: ignore[assignment]
+    query_deadline._forget = lambda line: None  # type: ignore[assignment]
     dispatch._senders = _InLine()  # type: ignore[assignment]
-    turns.away = _nothing  # type: ignore[assignment]
+    fair_queue.away = _nothing  # type: ignore[assignment]
     outages.write = lambda: None  # type: ignore[assignment]
     compute.imagefile.requests = _Http()  # type: ignore[assignment]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
-from compute.virt.fake_orders import KINDS
+from compute.virt.fake.faults import KINDS
 
 SECONDS = 150.0  # of harm
 SLOTS = 5

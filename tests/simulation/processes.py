@@ -11,12 +11,25 @@ from typing import Any
 from django.conf import settings
 from django.db import Error
 
-from cells import broker_breakers, health
-from compute import dispatch, grace
-from compute.power import strangers
-from compute.scheduler import place, restored, uncounted, unfilled, ungrouped
+from cells import broker_circuit_breaker, circuit_breaker
+from compute import build
+from compute.operations import dispatch
+from compute.periodic import abandoned_snapshots, stale_delete_flags, stale_group_members
+from compute.power import orphan_guests
+from compute.servers import mappings
+from compute.shutdown import grace
 from compute.virt.base import VirtError
-from tasks import comeback, drain, guests, heartbeat, lifetime, periodic, steps, tracker, worker
+from tasks import (
+    drain,
+    heartbeat,
+    periodic,
+    restart_guests,
+    run_step,
+    shutdown_recorder,
+    tracker,
+    worker,
+    worker_signals,
+)
 from tests.simulation import machines, primitives
 from tests.simulation.kernel import Actor, Killed, Simulation
 from tests.simulation.wire import Message
@@ -37,23 +50,23 @@ def _tracker() -> dict[str, Any]:
 
 # every global of the engine that is of one process: its module, its name, and what it is at first
 GLOBALS: tuple[tuple[Any, str, Callable[[], Any]], ...] = (
-    (health, "_down", dict), (health, "_then", list), (health, "_thread", lambda: None),
-    (health, "_changed", primitives.Condition),
-    (health, "_lately", dict),
-    (broker_breakers, "_down", dict), (broker_breakers, "_then", list),
-    (broker_breakers, "_changed", primitives.Condition),
-    (restored, "_lost_since", lambda: defaultdict(dict)), (restored, "_unmapped_since", lambda: defaultdict(dict)),
-    (restored, "_missized_since", lambda: defaultdict(dict)),
-    (restored, "_after_mapping", dict), (restored, "_after_row", dict),
-    (uncounted, "_seen", dict), (uncounted, "_after", dict), (unfilled, "_after", str), (ungrouped, "_after", int),
-    (strangers, "_said", dict),
-    (comeback, "_due", primitives.Event),
+    (circuit_breaker, "_down", dict), (circuit_breaker, "_then", list), (circuit_breaker, "_thread", lambda: None),
+    (circuit_breaker, "_changed", primitives.Condition),
+    (circuit_breaker, "_lately", dict),
+    (broker_circuit_breaker, "_down", dict), (broker_circuit_breaker, "_then", list),
+    (broker_circuit_breaker, "_changed", primitives.Condition),
+    (mappings, "_lost_since", lambda: defaultdict(dict)), (mappings, "_unmapped_since", lambda: defaultdict(dict)),
+    (mappings, "_missized_since", lambda: defaultdict(dict)),
+    (mappings, "_after_mapping", dict), (mappings, "_after_row", dict),
+    (stale_delete_flags, "_seen", dict), (stale_delete_flags, "_after", dict), (abandoned_snapshots, "_after", str), (stale_group_members, "_after", int),
+    (orphan_guests, "_said", dict),
+    (restart_guests, "_due", primitives.Event),
     (periodic, "_paused", primitives.Event), (periodic, "_back", primitives.Event),
     (drain, "_leaving", primitives.Event),
-    (guests, "_posts", list),
+    (shutdown_recorder, "_posts", list),
     (heartbeat, "_stop", primitives.Event), (heartbeat, "_now", primitives.Event),
     (heartbeat, "_beating", primitives.Lock), (heartbeat, "_registering", primitives.Lock),
-    (lifetime, "_consumer", lambda: None),
+    (worker_signals, "_consumer", lambda: None),
     (worker, "_current", lambda: None),
     (grace._Post, "keeper", lambda: None),
 )  # fmt: skip
@@ -145,11 +158,11 @@ class Process:
             self.kill()
 
     def _live(self) -> None:
-        """What tasks/lifetime.py does when Celery says that the worker is made, and then that it is ready."""
+        """What tasks/worker_signals.py does when Celery says that the worker is made, and then that it is ready."""
         sender = SimpleNamespace(pidlock=None, process=self)
-        lifetime._born()
+        worker_signals._born()
         self.listens = self._queues()
-        lifetime._ready(sender)
+        worker_signals._ready(sender)
         self.cloud.wire.push_all()
 
     def become(self) -> Any:
@@ -195,19 +208,19 @@ class Process:
     def _task(self, message: Message) -> None:
         if message.name == dispatch.SCHEDULE:
             if refused := tracker.tracker.refused():
-                steps.give_back(refused, worker.current(), dispatch.SCHEDULE, message.kwargs)
+                run_step.give_back(refused, worker.current(), dispatch.SCHEDULE, message.kwargs)
             else:
-                place.place(message.kwargs["server_id"])
+                build.place(message.kwargs["server_id"])
         elif message.name == dispatch.RUN_STEP:
-            steps.run(message.kwargs["step_id"])
+            run_step.run(message.kwargs["step_id"])
         elif message.name == dispatch.MIND_WISHES:
             heartbeat.now()
         elif message.name == dispatch.MIND_DEPARTURES:
             from cells.context import target_cell
-            from compute import emptying
+            from compute.hosts import drain_migrations
 
             with target_cell(worker.current().alias):
-                emptying.go_on(message.kwargs["host"])
+                drain_migrations.go_on(message.kwargs["host"])
 
 
 class Consuming:
@@ -230,7 +243,7 @@ class Consuming:
         """Celery stops at once, as nothing is in progress."""
         process = self._process
         with suppress(Killed):
-            lifetime._ended(SimpleNamespace(pidlock=None))
+            worker_signals._ended(SimpleNamespace(pidlock=None))
         process.exit(exitcode)
 
 
@@ -264,15 +277,15 @@ def put_on() -> None:
     worker.become = lambda: current().become()  # type: ignore[assignment]
     drain.start = listen  # type: ignore[assignment]
     drain.REPORT_EVERY = 60.0
-    restored.PATIENCE = 60.0
-    lifetime.lanes = SimpleNamespace(Consuming=Consuming)  # type: ignore[assignment]
+    mappings.PATIENCE = 60.0
+    worker_signals.lanes = SimpleNamespace(Consuming=Consuming)  # type: ignore[assignment]
     nothing = SimpleNamespace(
         serve=lambda *_: None, warn_if_impatient=lambda *_: None, watch=lambda *_: None, ready=lambda *_: None,
         stopping=lambda *_: None, status=lambda *_: None,
     )  # fmt: skip
-    lifetime.metrics = lifetime.supervisor = drain.supervisor = nothing  # type: ignore[assignment]
-    lifetime.os = primitives.os  # type: ignore[attr-defined]
-    lifetime.logging = SimpleNamespace(shutdown=lambda: None)  # type: ignore[assignment]
+    worker_signals.metrics = worker_signals.supervisor = drain.supervisor = nothing  # type: ignore[assignment]
+    worker_signals.os = primitives.os  # type: ignore[attr-defined]
+    worker_signals.logging = SimpleNamespace(shutdown=lambda: None)  # type: ignore[assignment]
     drain.signals = SimpleNamespace(  # type: ignore[assignment]
-        worker_shutting_down=SimpleNamespace(send=lambda sender, sig, how, exitcode: lifetime._shutting_down(sig, how))
+        worker_shutting_down=SimpleNamespace(send=lambda sender, sig, how, exitcode: worker_signals._shutting_down(sig, how))
     )

@@ -25,9 +25,9 @@ def up() -> None:
     from django.urls import get_resolver
 
     get_resolver().url_patterns  # noqa: B018  views are imported before time is ours
-    from compute import actions
+    from compute.operations import registry
 
-    actions.every()
+    registry.every()
     from tests.simulation import fence, patches, processes
 
     patches.put_on()

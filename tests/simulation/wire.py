@@ -41,7 +41,7 @@ class Wire:
     def put(self) -> None:
         """In place of the real ones."""
         from cells import brokers
-        from compute import dispatch
+        from compute.operations import dispatch
 
         brokers._pooled = self._pooled  # type: ignore[assignment]
         brokers._probe = self._probe  # type: ignore[assignment]

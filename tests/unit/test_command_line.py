@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from cloud import command_line, env
+from cloud import env, startup
 from cloud.words import counted
 
 OURS = [
@@ -21,12 +21,12 @@ OURS = [
 
 def test_every_command_of_ours_is_known_as_one():
     assert "host" in OURS
-    assert [name for name in OURS if not command_line.is_ours(["/somewhere/manage.py", name])] == []
+    assert [name for name in OURS if not startup.is_ours(["/somewhere/manage.py", name])] == []
 
 
 @pytest.mark.parametrize("argv", [["manage.py"], ["manage.py", "check"], ["celery", "host"], ["manage.py", "../x"], []])
 def test_everything_else_gets_its_pages(argv: list[str]):
-    assert not command_line.is_ours(argv)
+    assert not startup.is_ours(argv)
 
 
 @pytest.mark.parametrize(("command", "loads"), [("cell_list", "no"), ("collectstatic", "its")])
@@ -53,11 +53,11 @@ def test_a_command_whose_reader_has_gone_ends_without_a_word(command: list[str])
         )  # fmt: skip
     finally:
         os.close(writing)
-    assert (ended.stderr, ended.returncode) == ("", command_line.SIGPIPE)
+    assert (ended.stderr, ended.returncode) == ("", startup.SIGPIPE)
 
 
 def test_a_connection_that_broke_is_not_taken_for_the_reader():
-    with pytest.raises(BrokenPipeError), command_line.quiet_on_a_closed_pipe():
+    with pytest.raises(BrokenPipeError), startup.quiet_on_a_closed_pipe():
         raise BrokenPipeError
 
 

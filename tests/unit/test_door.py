@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from cloud.serving import door
+from cloud.serving import socket_close
 
 CLIENTS = 8
 FAMILIES = pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
@@ -60,8 +60,8 @@ class Port:
 
     def close(self, just_before: Callable[[], None]) -> None:
         """Well, or so it should be."""
-        door.turn_away([self._listener])
-        door.empty([self._listener], self.accept, door.HANDSHAKE)
+        socket_close.turn_away([self._listener])
+        socket_close.empty([self._listener], self.accept, socket_close.HANDSHAKE)
         just_before()
         self._listener.close()
         self._pool.shutdown()

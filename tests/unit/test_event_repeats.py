@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from compute.external_events.repeats import Entry, Event, unheard
+from compute.external_events.deduplication import Entry, Event, unheard
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 OTHER = Entry(None, NOON)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cloud.serving import garbage
+from cloud.serving import gc_tuning
 
 
 class Thing:
@@ -34,33 +34,33 @@ def left(count: int) -> weakref.ref[Thing]:
 
 
 def test_a_little_is_left_until_there_is_more():
-    one = left(garbage.SOME // 10)
-    garbage.take_out()
+    one = left(gc_tuning.SOME // 10)
+    gc_tuning.take_out()
     assert one() is not None
-    left(garbage.SOME)
-    garbage.take_out()
+    left(gc_tuning.SOME)
+    gc_tuning.take_out()
     assert one() is None
 
 
 def test_what_was_in_use_at_the_time_is_found_later():
-    used = [Thing() for _ in range(garbage.SOME)]
+    used = [Thing() for _ in range(gc_tuning.SOME)]
     one = weakref.ref(used[0])
-    garbage.take_out()
+    gc_tuning.take_out()
     used.clear()
-    for _ in range(garbage.ROUNDS + 1):
-        left(garbage.SOME)
-        garbage.take_out()
+    for _ in range(gc_tuning.ROUNDS + 1):
+        left(gc_tuning.SOME)
+        gc_tuning.take_out()
     assert one() is None
 
 
 def test_what_was_in_use_for_long_too():
-    used = [Thing() for _ in range(garbage.SOME)]
+    used = [Thing() for _ in range(gc_tuning.SOME)]
     one = weakref.ref(used[0])
-    for _ in range(2 * garbage.ROUNDS):
-        left(garbage.SOME)
-        garbage.take_out()
+    for _ in range(2 * gc_tuning.ROUNDS):
+        left(gc_tuning.SOME)
+        gc_tuning.take_out()
     used.clear()
-    for _ in range(2 * garbage.ROUNDS**2):
-        left(garbage.SOME)
-        garbage.take_out()
+    for _ in range(2 * gc_tuning.ROUNDS**2):
+        left(gc_tuning.SOME)
+        gc_tuning.take_out()
     assert one() is None

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from compute.virt.clock import HURRY, Clock
+from compute.virt.shutdown_timer import HURRY, Clock
 from tasks.guest_ends import Ends
 from tests.unit.test_metrics import any_free, metrics, scraped
 

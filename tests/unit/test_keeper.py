@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from compute.virt import keeper as module
+from compute.virt import shutdown_watcher as module
 from compute.virt.base import Guest, Image, VirtError
-from compute.virt.clock import Clock
-from compute.virt.fake import FakeDriver
-from compute.virt.keeper import Keeper
+from compute.virt.fake.driver import FakeDriver
+from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_watcher import Keeper
 
 EMPTY = Image("empty", "raw")
 

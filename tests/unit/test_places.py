@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from cloud.serving import places
-from cloud.serving.places import Places
+from cloud.serving import cpu_slots
+from cloud.serving.cpu_slots import Places
 
 SOON = 10.0  # seconds
 fork = multiprocessing.get_context("fork")
@@ -30,7 +30,7 @@ class Worker:
 @pytest.fixture(autouse=True)
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody goes on without a place, but where a test says so."""
-    monkeypatch.setattr(places, "LONGEST", 600.0)
+    monkeypatch.setattr(cpu_slots, "LONGEST", 600.0)
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def test_the_place_of_one_that_was_killed_is_the_next_ones():
 
 
 def test_who_waits_for_a_place_too_long_goes_on_without(monkeypatch):
-    monkeypatch.setattr(places, "LONGEST", 0.3)
+    monkeypatch.setattr(cpu_slots, "LONGEST", 0.3)
     machine, never = Places(1, 8), fork.Event()
     with request(machine, 1, 1.0, lambda: never.wait(60)), request(machine, 2, 2.0) as second:
         second.join(SOON)
@@ -117,7 +117,7 @@ def test_who_waits_for_a_place_too_long_goes_on_without(monkeypatch):
 
 def test_who_has_a_place_for_long_keeps_nobody_out(monkeypatch):
     """Somebody uploads an image, slowly."""
-    monkeypatch.setattr(places, "LONGEST", 1.0)
+    monkeypatch.setattr(cpu_slots, "LONGEST", 1.0)
     machine, never = Places(1, 8), fork.Event()
     with request(machine, 1, 1.0, lambda: never.wait(60)):
         time.sleep(1)

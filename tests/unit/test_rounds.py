@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from compute.virt.rounds import Rounds
+from compute.virt.wakeable_thread import Rounds
 
 
 def test_what_was_said_while_it_looked_is_looked_at_at_once():

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from cloud import supervisor
+from cloud import systemd as cloud_systemd
 
 SECONDS = 20
 
@@ -50,7 +50,7 @@ def in_unit(tmp_path, monkeypatch):
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
         monkeypatch.setenv("INVOCATION_ID", "a" * 32)
-        monkeypatch.setattr(supervisor, "CGROUP", cgroup)
+        monkeypatch.setattr(cloud_systemd, "CGROUP", cgroup)
 
     return settle
 
@@ -64,10 +64,10 @@ def systemd_is_silent(systemd) -> bool:
 
 
 def test_a_life_as_systemd_hears_it(systemd):
-    supervisor.ready("takes work")
-    supervisor.status("3 steps\nin progress")
-    supervisor.stopping("draining")
-    supervisor.extend(12.5, "1 operation left")
+    cloud_systemd.ready("takes work")
+    cloud_systemd.status("3 steps\nin progress")
+    cloud_systemd.stopping("draining")
+    cloud_systemd.extend(12.5, "1 operation left")
     assert [words(systemd) for _ in range(4)] == [
         ["READY=1", "STATUS=takes work"],
         ["STATUS=3 steps in progress"],
@@ -77,12 +77,12 @@ def test_a_life_as_systemd_hears_it(systemd):
 
 
 def test_without_systemd_nothing_is_said_and_nothing_fails(monkeypatch, caplog):
-    supervisor.ready()
-    assert supervisor.watch(lambda: True) is None
+    cloud_systemd.ready()
+    assert cloud_systemd.watch(lambda: True) is None
     assert caplog.records == []
 
     monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere/notify")
-    supervisor.ready()
+    cloud_systemd.ready()
     assert "supervisor.not_told" in caplog.text
 
 
@@ -98,7 +98,7 @@ def test_the_watchdog_is_fed_while_the_process_is_well(systemd, monkeypatch, cap
             threading.Event().wait()  # nothing more to say; the thread is a daemon
         return bool(answer)
 
-    supervisor.watch(healthy)
+    cloud_systemd.watch(healthy)
     assert over.wait(SECONDS)
     assert [words(systemd), words(systemd)] == [["WATCHDOG=1"]] * 2
     assert systemd_is_silent(systemd)
@@ -108,20 +108,20 @@ def test_the_watchdog_is_fed_while_the_process_is_well(systemd, monkeypatch, cap
 def test_a_watchdog_meant_for_another_process_is_left_alone(systemd, monkeypatch):
     monkeypatch.setenv("WATCHDOG_USEC", "200000")
     monkeypatch.setenv("WATCHDOG_PID", "1")
-    assert supervisor.watch(lambda: True) is None
+    assert cloud_systemd.watch(lambda: True) is None
 
 
 def test_nobody_knows_without_a_supervisor(caplog):
-    assert supervisor.kill_after() == (None, "unknown")
-    supervisor.warn_if_impatient(180)
+    assert cloud_systemd.kill_after() == (None, "unknown")
+    cloud_systemd.warn_if_impatient(180)
     assert caplog.records == []
 
 
 def test_what_the_manifest_said_is_believed(settings):
     settings.SUPERVISOR_TIMEOUT = 210.0
-    assert supervisor.kill_after()[0] == 210
+    assert cloud_systemd.kill_after()[0] == 210
     settings.SUPERVISOR_TIMEOUT = 0.0
-    assert supervisor.kill_after()[0] == math.inf
+    assert cloud_systemd.kill_after()[0] == math.inf
 
 
 @pytest.mark.parametrize(
@@ -138,26 +138,26 @@ def test_what_the_manifest_said_is_believed(settings):
 def test_systemd_is_asked_before_what_the_unit_once_said(in_unit, settings, tmp_path, facts, seconds):
     in_unit(**facts)
     settings.SUPERVISOR_TIMEOUT = 5.0
-    assert supervisor.kill_after() == (seconds, "systemd (stillwater-host@h1.service)")
+    assert cloud_systemd.kill_after() == (seconds, "systemd (stillwater-host@h1.service)")
     assert "--user" not in (tmp_path / "asked").read_text()
 
 
 def test_a_users_own_systemd_is_another_one(in_unit, tmp_path, monkeypatch):
     monkeypatch.setenv("MANAGERPID", "77")
     in_unit("/user.slice/user-0.slice/user@0.service/app.slice/x.service", TimeoutStopUSec="30s")
-    assert supervisor.kill_after()[0] == 30
+    assert cloud_systemd.kill_after()[0] == 30
     assert "--user show x.service" in (tmp_path / "asked").read_text()
 
 
 def test_a_systemd_that_does_not_answer_leaves_what_we_were_told(in_unit, settings):
     in_unit()
     settings.SUPERVISOR_TIMEOUT = 5.0
-    assert supervisor.kill_after() == (5, "as STILLWATER_SUPERVISOR_TIMEOUT says")
+    assert cloud_systemd.kill_after() == (5, "as STILLWATER_SUPERVISOR_TIMEOUT says")
 
 
 def test_a_login_session_is_no_supervisor(in_unit):
     in_unit("/user.slice/user-0.slice/session-3.scope", TimeoutStopUSec="30s")
-    assert supervisor.kill_after() == (None, "unknown")
+    assert cloud_systemd.kill_after() == (None, "unknown")
 
 
 @pytest.mark.parametrize(
@@ -172,14 +172,14 @@ def test_a_login_session_is_no_supervisor(in_unit):
 )
 def test_one_who_would_kill_too_soon_is_named_with_what_to_change(settings, caplog, kills_after, ours, advice):
     settings.SUPERVISOR_TIMEOUT = kills_after
-    supervisor.warn_if_impatient(ours)
+    cloud_systemd.warn_if_impatient(ours)
     assert len(caplog.records) == (1 if advice else 0)
     assert advice in caplog.text
 
 
 def test_our_place_is_found_in_both_kinds_of_cgroups(monkeypatch, tmp_path):
-    assert Path(supervisor.CGROUP).is_file()
+    assert Path(cloud_systemd.CGROUP).is_file()
     for text in ("0::/a/b.service\n", "4:memory:/x\n1:name=systemd:/a/b.service\n0::/\n"):
         (tmp_path / "cgroup").write_text(text)
-        monkeypatch.setattr(supervisor, "CGROUP", tmp_path / "cgroup")
-        assert supervisor._cgroup() == "/a/b.service"
+        monkeypatch.setattr(cloud_systemd, "CGROUP", tmp_path / "cgroup")
+        assert cloud_systemd._cgroup() == "/a/b.service"

@@ -9,8 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from cloud import turns
-from cloud.turns import Turns
+from cloud.serving import fair_queue
+from cloud.serving.fair_queue import Turns
 
 SOON = 10.0  # seconds
 
@@ -24,7 +24,7 @@ def requests() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture(autouse=True)
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn ends by itself only where a test says so."""
-    monkeypatch.setattr(turns, "LONGEST", 600.0)
+    monkeypatch.setattr(fair_queue, "LONGEST", 600.0)
 
 
 def begun(pool: ThreadPoolExecutor, taken: Turns, do: Callable[[], object]) -> Future[None]:
@@ -57,7 +57,7 @@ def test_while_one_waits_for_something_the_others_have_their_turn_and_then_it_is
     taken, comes, second_ends, done = Turns(), threading.Event(), threading.Event(), list[str]()
 
     def waits() -> None:
-        with turns.away():
+        with fair_queue.away():
             comes.wait(SOON)
         done.append("first")
 
@@ -79,7 +79,7 @@ def test_while_one_waits_for_something_the_others_have_their_turn_and_then_it_is
 
 
 def test_who_waits_and_says_nothing_is_not_waited_for_long(requests, monkeypatch):
-    monkeypatch.setattr(turns, "LONGEST", 0.2)
+    monkeypatch.setattr(fair_queue, "LONGEST", 0.2)
     taken, comes = Turns(), threading.Event()
     waiting = [begun(requests, taken, lambda: comes.wait(SOON)) for _ in range(3)]
     asked = time.monotonic()
@@ -104,7 +104,7 @@ def test_who_is_away_does_not_end_the_turn_of_another(requests):
     taken, comes, second_ends, third = Turns(), threading.Event(), threading.Event(), threading.Event()
 
     def fails() -> None:
-        with turns.away():
+        with fair_queue.away():
             comes.wait(SOON)
             raise ValueError
 
@@ -121,5 +121,5 @@ def test_who_is_away_does_not_end_the_turn_of_another(requests):
 
 
 def test_where_nobody_takes_turns_nobody_is_away():
-    with turns.away():
+    with fair_queue.away():
         pass

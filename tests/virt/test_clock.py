@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute.virt import clock as clocks
-from compute.virt.clock import FAR, Clock
+from compute.virt import shutdown_timer as clocks
+from compute.virt.shutdown_timer import FAR, Clock
 
 moments = st.floats(0, 4e9)
 timeouts = st.floats(0, 86_400)

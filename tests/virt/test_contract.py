@@ -18,7 +18,7 @@ from compute.virt.base import (
     ImageUnusable,
     PowerState,
 )
-from compute.virt.content import write_empty_qcow2
+from compute.virt.image_check import write_empty_qcow2
 from tests.virt.conftest import READY, Bench
 
 STRANGER = "00000000-0000-4000-8000-000000000000"

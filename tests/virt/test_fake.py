@@ -26,10 +26,10 @@ from compute.virt.base import (
     PowerState,
     VirtError,
 )
-from compute.virt.content import check, write_empty_qcow2
-from compute.virt.fake import FakeDriver
-from compute.virt.fake_effects import Effect
-from compute.virt.fake_orders import ALWAYS, Orders, parse_orders
+from compute.virt.fake.driver import FakeDriver
+from compute.virt.fake.effects import Effect
+from compute.virt.fake.faults import ALWAYS, Orders, parse_orders
+from compute.virt.image_check import check, write_empty_qcow2
 from tests.virt.conftest import Bench, wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from compute.virt.base import Command, Guest, GuestNotFound, Image, MigrationAborted, PowerState, Progress, VirtError
-from compute.virt.fake import FakeDriver
-from compute.virt.fake_effects import Effect
+from compute.virt.fake.driver import FakeDriver
+from compute.virt.fake.effects import Effect
 
 Hosts = tuple[FakeDriver, FakeDriver]
 GUEST = Guest("0" * 32, "instance-1", "a", 1, 512, 1, Image("i", "raw", 512))

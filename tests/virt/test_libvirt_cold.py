@@ -24,10 +24,10 @@ from compute.virt.base import (
     Progress,
     VirtError,
 )
-from compute.virt.libvirt import cold, qemu_img
+from compute.virt.libvirt import cold_migration, qemu_img
 from compute.virt.libvirt.destination import opened
 from compute.virt.libvirt.files import files_of
-from compute.virt.libvirt.moving import Road
+from compute.virt.libvirt.migration import Road
 from deploy.local.libvirtd import LibvirtHost
 from tests.virt.conftest import READY, Bench, Pair, libvirt_pair, wait_until
 
@@ -233,7 +233,7 @@ def test_a_disk_that_is_in_use_is_not_copied(source: Bench, destination: Bench):
     to = destination.driver.expect(guest)
     files = files_of(source.driver._guests, guest.uuid)
     with opened(to, "own") as there, pytest.raises(VirtError, match="lock"):
-        cold.send(files, there, go_on)
+        cold_migration.send(files, there, go_on)
 
 
 def test_a_destination_that_went_away_says_so_and_the_guest_is_here(source: Bench, destination: Bench):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compute.virt.base import Guest, ImageUnusable, PowerState, VirtError
-from compute.virt.content import write_empty_qcow2
+from compute.virt.image_check import write_empty_qcow2
 from compute.virt.libvirt import disk, qemu_img, snapshot
 from compute.virt.libvirt.guest import LibvirtGuest
 from deploy.guests.build import build

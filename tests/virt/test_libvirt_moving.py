@@ -19,9 +19,9 @@ import pytest
 
 from compute.virt import load
 from compute.virt.base import Command, Guest, HypervisorUnavailable, MigrationAborted, PowerState, Progress, VirtError
-from compute.virt.libvirt import live
+from compute.virt.libvirt import live_migration
 from compute.virt.libvirt.guest import LibvirtGuest
-from compute.virt.libvirt.live import Live
+from compute.virt.libvirt.live_migration import Live
 from deploy.local.libvirtd import LibvirtHost
 from tests.machine import fair
 from tests.virt.conftest import READY, Pair, libvirt_pair, wait_until
@@ -228,7 +228,7 @@ def test_the_sources_qemu_dies_and_its_daemon_never_says_so(pair: Pair, monkeypa
             os.kill(pid, signal.SIGKILL)
 
     monkeypatch.setattr(Live, "_ask", ask_and_hear_nothing)
-    monkeypatch.setattr(live, "UNHEARD_SECONDS", 2.0)
+    monkeypatch.setattr(live_migration, "UNHEARD_SECONDS", 2.0)
     with pytest.raises(VirtError, match="went off"):
         hand_over_whatever_dies(pair, guest, once_on_its_way(kill))
     is_off_at_its_source(pair, guest, PowerState.SHUTDOWN)

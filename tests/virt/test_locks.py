@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from compute.virt.locks import Locks
+from compute.virt.guest_locks import Locks
 
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from compute.virt.locks import Locks
+from compute.virt.guest_locks import Locks
 with Locks(Path(sys.argv[1])).alone("a"):
     print("held", flush=True)
     time.sleep(60)

@@ -17,7 +17,7 @@ import pytest
 
 from compute.virt import load
 from compute.virt.base import Driver, Guest, GuestNotFound, HypervisorUnavailable, PowerState
-from compute.virt.clock import HURRY, Clock
+from compute.virt.shutdown_timer import HURRY, Clock
 from deploy.local.libvirtd import LibvirtHost
 from tests.machine import fair
 from tests.virt.conftest import GUESTS, Bench, wait_until

@@ -22,7 +22,7 @@ from compute.virt.base import (
     PowerState,
     VirtError,
 )
-from compute.virt.clock import Clock
+from compute.virt.shutdown_timer import Clock
 from tests.virt.conftest import READY, Bench, Pair
 from tests.virt.test_moving import go_on, moved
 

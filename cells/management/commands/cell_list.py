@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import Count
 
-from cells import answers
+from cells import probes
 from cells.management.tables import add_json, print_json, print_table
 from cells.models import Cell, masked
 
@@ -29,7 +29,7 @@ class Command(BaseCommand):
         """One row per cell."""
         show = str if options["verbose"] else masked
         cells = list(Cell.objects.annotate(known_hosts=Count("hosts")).order_by("name"))
-        said = answers.ask(cells)
+        said = probes.ask(cells)
         rows = [
             {
                 "name": cell.name, "uuid": cell.id, "database": said[cell.id].database.text,

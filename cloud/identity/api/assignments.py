@@ -9,10 +9,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cloud import errors, log
+from cloud.api_base import yes
 from cloud.identity import roles
 from cloud.identity.api.base import DOMAIN, IdentityView, project, require, user, v3
 from cloud.identity.models import RoleAssignment
-from cloud.identity.wire import yes
 
 logger = log.get(__name__)
 

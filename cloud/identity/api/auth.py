@@ -10,12 +10,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cloud import errors
+from cloud.api_base import body, caller, page
 from cloud.identity import catalog, login, roles, tokens
 from cloud.identity.api.base import DOMAIN, IdentityView, require, v3
 from cloud.identity.api.projects import as_json as project_json
 from cloud.identity.authentication import TokenAuthentication
 from cloud.identity.models import Project
-from cloud.identity.wire import body, caller, page
 
 
 class TokensView(IdentityView):

@@ -9,8 +9,8 @@ from django.conf import settings
 from rest_framework.request import Request
 
 from cloud import errors, faults
+from cloud.api_base import WireView, caller
 from cloud.identity.models import DOMAIN_ID, DOMAIN_NAME, Project, User
-from cloud.identity.wire import WireView, caller
 
 DOMAIN = {"id": DOMAIN_ID, "name": DOMAIN_NAME}
 NAME_PATTERN = r"\S"

@@ -9,9 +9,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cloud import errors, log
+from cloud.api_base import body, caller, page, yes
 from cloud.identity.api.base import NAME_PATTERN, IdentityView, default_domain_only, project, require, v3
 from cloud.identity.models import DOMAIN_ID, Project, RoleAssignment
-from cloud.identity.wire import body, caller, page, yes
 
 logger = log.get(__name__)
 _FIELDS: dict[str, Any] = {

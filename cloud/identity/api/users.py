@@ -9,10 +9,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cloud import errors, log
+from cloud.api_base import body, caller, page, yes
 from cloud.identity.api.base import NAME_PATTERN, IdentityView, default_domain_only, require, user, v3
 from cloud.identity.api.projects import as_json as project_json
 from cloud.identity.models import DOMAIN_ID, Project, User
-from cloud.identity.wire import body, caller, page, yes
 
 logger = log.get(__name__)
 _PASSWORD = {"type": ["string", "null"], "minLength": 1, "maxLength": 4096}

@@ -7,10 +7,10 @@ from typing import Any
 from rest_framework.request import Request
 
 from cloud import errors
-from cloud.identity.wire import WireView, caller
-from cloud.images import store
+from cloud.api_base import WireView, caller
+from cloud.images import service
 from cloud.images.models import Image
-from cloud.images.record import require_owner
+from cloud.images.representation import require_owner
 
 
 class UnknownView(WireView):
@@ -26,6 +26,6 @@ class UnknownView(WireView):
 
 def own_image(request: Request, image_id: str) -> Image:
     """An image the caller may change. Raises NotFound, Forbidden."""
-    image = store.visible_to(caller(request), image_id)
+    image = service.visible_to(caller(request), image_id)
     require_owner(caller(request), image)
     return image

@@ -6,7 +6,7 @@ from django.conf import settings
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from cloud.identity.wire import WireView
+from cloud.api_base import WireView
 from cloud.images import schemas
 
 # What Glance calls the state of its API; v2.9 is the newest this one has all calls of.

@@ -12,9 +12,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cloud import errors, log
+from cloud.api_base import WireView, caller
 from cloud.identity.authentication import CHALLENGE, TokenAuthentication
-from cloud.identity.wire import WireView, caller
-from cloud.images import store, upload
+from cloud.images import service, upload
 from cloud.images.api.base import own_image
 from cloud.images.authentication import Admitted, TicketAuthentication, hide_ticket
 from cloud.images.models import Image, Status
@@ -51,7 +51,7 @@ class FileView(WireView):
         if request.headers.get("If-None-Match") == etag:
             return Response(status=304, headers={"ETag": etag})
         try:
-            file = store.path(image.pk).open("rb")
+            file = service.path(image.pk).open("rb")
         except FileNotFoundError as exc:
             logger.error("image.file_missing", image=image.pk)
             raise errors.NotFound(f"The content of image {image.pk} could not be found.") from exc
@@ -74,7 +74,7 @@ class FileView(WireView):
             if image is None:
                 raise errors.NotFound(f"Image {image_id} could not be found.")
             return image
-        image = store.visible_to(caller(request), image_id)
+        image = service.visible_to(caller(request), image_id)
         if not (caller(request).is_admin or caller(request).has_role("member")):
             raise errors.Forbidden("You are not authorized to complete download_image action.")
         return image

@@ -9,11 +9,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cloud import errors, log
-from cloud.identity.wire import WireView, body, caller, whole_number
-from cloud.images import listing, record, schemas, store
+from cloud.api_base import WireView, body, caller, whole_number
+from cloud.drf_json import OrjsonParser
+from cloud.images import listing, representation, schemas, service
 from cloud.images.api.base import own_image
 from cloud.images.models import Image, new_id
-from cloud.rendering import OrjsonParser
 
 logger = log.get(__name__)
 _DEFAULT_LIMIT, _MOST = 25, 1000
@@ -32,7 +32,7 @@ class ImagesView(WireView):
         """A page of the images the caller may see, newest first."""
         query = request.query_params
         limit = min(whole_number(request, "limit", _DEFAULT_LIMIT), _MOST)
-        visible = store.visible(caller(request))
+        visible = service.visible(caller(request))
         marker = None
         if query.get("marker"):
             marker = visible.filter(pk=query["marker"]).first()
@@ -49,7 +49,7 @@ class ImagesView(WireView):
             raise errors.Forbidden("You are not authorized to complete add_image action.")
         fields = body(request, schemas.CREATE)
         image = Image(pk=fields.get("id") or new_id(), owner=asking.project_id)
-        record.write(image, fields, asking)
+        representation.write(image, fields, asking)
         try:
             with transaction.atomic():
                 image.save(force_insert=True)
@@ -57,7 +57,7 @@ class ImagesView(WireView):
             raise errors.Conflict(f"Image ID {image.pk} already exists!") from exc
         logger.info("image.created", image=image.pk)
         location = request.build_absolute_uri(f"/image/v2/images/{image.pk}")
-        return Response(record.as_json(image), status=201, headers={"Location": location})
+        return Response(representation.as_json(image), status=201, headers={"Location": location})
 
 
 class ImageView(WireView):
@@ -67,7 +67,7 @@ class ImageView(WireView):
 
     def get(self, request: Request, image_id: str) -> Response:
         """Show it."""
-        return Response(record.as_json(store.visible_to(caller(request), image_id)))
+        return Response(representation.as_json(service.visible_to(caller(request), image_id)))
 
     def patch(self, request: Request, image_id: str) -> Response:
         """Change fields, properties and tags by a JSON patch; all or nothing."""
@@ -75,13 +75,13 @@ class ImageView(WireView):
         operations = body(request, schemas.PATCH)
         with transaction.atomic():
             image = Image.objects.select_for_update().get(pk=image_id)
-            record.patch(image, operations, caller(request))
+            representation.patch(image, operations, caller(request))
             image.save(update_fields=[*(set(schemas.WRITABLE)), "properties", "updated_at"])
-        return Response(record.as_json(image))
+        return Response(representation.as_json(image))
 
     def delete(self, request: Request, image_id: str) -> Response:
         """Remove it, and its content."""
-        store.delete(own_image(request, image_id))
+        service.delete(own_image(request, image_id))
         return Response(status=204)
 
 
@@ -107,7 +107,7 @@ class TagView(WireView):
         with transaction.atomic():
             image = Image.objects.select_for_update().get(pk=image_id)
             operation = {"op": "replace", "path": "/tags", "value": sorted(set(change(image.tags)))}
-            record.patch(image, [operation], caller(request))
+            representation.patch(image, [operation], caller(request))
             image.save(update_fields=["tags", "updated_at"])
         return Response(status=204)
 
@@ -117,7 +117,7 @@ def _listing(request: Request, images: list[Image], *, more: bool) -> dict[str, 
     query.pop("marker", None)
     listing_of = "/v2/images"
     answer: dict[str, Any] = {
-        "images": [record.as_json(image) for image in images],
+        "images": [representation.as_json(image) for image in images],
         "first": f"{listing_of}?{query.urlencode()}" if query else listing_of,
         "schema": "/v2/schemas/images",
     }

@@ -20,9 +20,9 @@ from cells import scatter
 from cells.management import arguments
 from cells.management.tables import add_json, print_json, print_table
 from cells.models import Cell
-from compute import repair
 from compute.models import Step
-from compute.repair import OpenStep, Refused
+from compute.operations import repair
+from compute.operations.repair import OpenStep, Refused
 
 REFUSED, SILENT = 1, 3
 COLUMNS = ("step", "server", "operation", "name", "host", "state", "since", "tries", "next try", "details")

@@ -19,12 +19,12 @@ from compute.virt.base import (
     PowerState,
 )
 from compute.virt.events import Bells
+from compute.virt.guest_locks import Locks
 from compute.virt.ironic.api import Busy, Ironic, Taken
-from compute.virt.ironic.ending import Ending, Lookout
-from compute.virt.ironic.lease import Lease
+from compute.virt.ironic.deployment import Lease
 from compute.virt.ironic.node import Node
-from compute.virt.ironic.notes import Notes
-from compute.virt.locks import Locks
+from compute.virt.ironic.shutdown import Ending, Lookout
+from compute.virt.ironic.state_files import Notes
 
 
 class IronicDriver(Ending, Lease, Driver):

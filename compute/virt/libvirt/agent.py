@@ -12,7 +12,7 @@ import libvirt
 import libvirt_qemu
 
 from compute.virt.base import VirtError
-from compute.virt.libvirt.bounded import bounded
+from compute.virt.libvirt.call_timeout import bounded
 
 log = logging.getLogger(__name__)
 

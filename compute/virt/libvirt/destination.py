@@ -17,7 +17,7 @@ from xml.etree import ElementTree as ET
 import libvirt
 
 from compute.virt.base import GuestNotFound, VirtError
-from compute.virt.libvirt.bounded import bounded
+from compute.virt.libvirt.call_timeout import bounded
 from compute.virt.libvirt.errors import translated
 from compute.virt.libvirt.files import GuestFiles
 from compute.virt.libvirt.guest import LibvirtGuest

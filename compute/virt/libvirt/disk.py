@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
-from compute.virt import content
+from compute.virt import image_check
 from compute.virt.base import (
     Guest,
     Image,
@@ -56,7 +56,7 @@ class ImageCache:
         try:
             with translated():
                 fetch(partial)
-                content.check(partial, image)
+                image_check.check(partial, image)
                 qemu_img.virtual_size(partial, image.disk_format)
                 partial.chmod(0o444)
                 partial.replace(cached)
@@ -96,7 +96,7 @@ def _take_over(target: Path, guest: Guest, fetch: ImageSource) -> None:
     partial.unlink(missing_ok=True)
     try:
         fetch(partial)
-        content.check(partial, image)
+        image_check.check(partial, image)
         qemu_img.virtual_size(partial, image.disk_format)
         partial.replace(target)
     finally:

@@ -24,16 +24,16 @@ from compute.virt.base import (
     VirtError,
 )
 from compute.virt.events import Announcer, Bells
+from compute.virt.guest_locks import Locks
 from compute.virt.libvirt import capabilities, disk, rescue, snapshot
-from compute.virt.libvirt.ending import Ending
 from compute.virt.libvirt.errors import translated
 from compute.virt.libvirt.files import Notes, files_of, host_id
 from compute.virt.libvirt.guest import LibvirtGuest, power_state
 from compute.virt.libvirt.host import Host
-from compute.virt.libvirt.moving import Moving, Road
-from compute.virt.libvirt.news import news
+from compute.virt.libvirt.lifecycle_events import news
+from compute.virt.libvirt.migration import Moving, Road
+from compute.virt.libvirt.shutdown import Ending
 from compute.virt.libvirt.xml import choose_virt_type, domain_xml
-from compute.virt.locks import Locks
 
 LOOKED_AT_SECONDS = 5.0  # by then a daemon that was restarted has looked at its guests
 # a guest with the mark of this reboot: nothing is left to do, or only to power it on

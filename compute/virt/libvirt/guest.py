@@ -17,9 +17,8 @@ from compute.virt.base import (
     PowerState,
     VirtError,
 )
-from compute.virt.clock import Clock
 from compute.virt.libvirt import agent
-from compute.virt.libvirt.bounded import bounded
+from compute.virt.libvirt.call_timeout import bounded
 from compute.virt.libvirt.errors import translated
 from compute.virt.libvirt.xml import (
     BOOT_NAMESPACE,
@@ -32,6 +31,7 @@ from compute.virt.libvirt.xml import (
     note_xml,
     reboot_mark,
 )
+from compute.virt.shutdown_timer import Clock
 
 CALL_SECONDS = 60.0
 SAVE_SECONDS = 600.0

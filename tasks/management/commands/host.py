@@ -23,22 +23,22 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from cloud import env
-from tasks.management import guests, lives, reports, screen, wishes
-from tasks.management.asked import Asked, Refused
-from tasks.management.follow import CANCELLED, INTERRUPTED, SILENT, USAGE
-from tasks.node import BadEnvFile
+from tasks.management import drain, output, processes, shutdown_guests, status
+from tasks.management.options import Asked, Refused
+from tasks.management.wait import CANCELLED, INTERRUPTED, SILENT, USAGE
+from tasks.worker_process import BadEnvFile
 
 CODES = " ".join(line.strip() for line in (__doc__ or "").split("\n\n", 1)[1].splitlines())
 DOES: dict[str, tuple[str, Callable[[Asked], int] | None]] = {
-    "start": ("start the process on this machine, and wait until it is up", lives.start),
-    "stop": ("SIGTERM to the process on this machine, and follow its drain to the end", lives.stop),
-    "restart": ("stop, start, wait until it is up; one host after the other", lives.restart),
+    "start": ("start the process on this machine, and wait until it is up", processes.start),
+    "stop": ("SIGTERM to the process on this machine, and follow its drain to the end", processes.stop),
+    "restart": ("stop, start, wait until it is up; one host after the other", processes.restart),
     "drain": ("take no new work and end what is begun, with --migrate when its servers have left; stay so until "
-              "undrain", wishes.drain),
+              "undrain", drain.drain),
     "undrain": ("take the drain back, and wait until it takes work, with --return has its servers back",
-                wishes.undrain),
+                drain.undrain),
     "shutdown-guests": ("shut all guests of a host down, the lowest priority first, each with its own grace; who was "
-                        "running runs again when the host is back", guests.shutdown_guests),
+                        "running runs again when the host is back", shutdown_guests.shutdown_guests),
     "status": ("one page: wanted and seen, lanes, operations", None),
     "list": ("all hosts of all cells, a page at a time", None),
 }
@@ -109,15 +109,15 @@ class Command(BaseCommand):
         if verb == "list":
             if settings.ROLE == "host":
                 raise Refused("This is a host, which knows no other. Ask where the global database is known.")
-            page = reports.Page(limit=options["limit"], marker=options["marker"], everything=options["everything"])
-            return reports.listing(self.stdout, self.stderr, form, page)
+            page = status.Page(limit=options["limit"], marker=options["marker"], everything=options["everything"])
+            return status.listing(self.stdout, self.stderr, form, page)
         asked = Asked(
-            screen=screen.of(form, self.stdout), names=tuple(options["hosts"]), state=env.state_dir(),
+            screen=output.of(form, self.stdout), names=tuple(options["hosts"]), state=env.state_dir(),
             env_dir=Path(options["env_dir"] or env.get("STILLWATER_NODE_DIR") or env.state_dir() / "env").resolve(),
             **{key: options[key] for key in SAID if key in options},
         )  # fmt: skip
         does = DOES[verb][1]
-        return does(asked) if does else reports.status(asked, form, settings.BROKER_URL)
+        return does(asked) if does else status.status(asked, form, settings.BROKER_URL)
 
     def _is_taken_back(self) -> bool:
         """Asks, where there is somebody to ask."""
@@ -135,7 +135,7 @@ class Command(BaseCommand):
 
 def _add_words(verb: str, words: argparse.ArgumentParser) -> None:
     words.add_argument(
-        "-f", "--format", dest="form", choices=screen.FORMATS, default="table",
+        "-f", "--format", dest="form", choices=output.FORMATS, default="table",
         help="table (live on a terminal, else a line a change); json: one document at the end; "
         "jsonl: one a line for every change.",
     )  # fmt: skip

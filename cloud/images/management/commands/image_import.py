@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from cloud.errors import ApiError
 from cloud.identity.models import Project
 from cloud.images import upload
-from cloud.images.content import FORMATS
+from cloud.images.format_check import FORMATS
 from cloud.images.models import Image, Status, Visibility
 from cloud.images.schemas import RESERVED
 

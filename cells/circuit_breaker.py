@@ -1,0 +1,209 @@
+"""Which cells do not answer: one breaker per cell and process, so that only the first request after a failure pays.
+
+A cell that failed is DOWN at once for everybody, until a look of our own (never a request) finds it back. Looks
+come one at a time, ever less often, at least once every CELL_RETRY_INTERVAL. A cell that flaps is damped: its next
+outage is the same one, in records and logs, and is looked at less often from its beginning.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from django.conf import settings
+
+from cells import breaker_sharing, failure_reasons, outages
+from cloud import log
+
+logger = log.get(__name__)
+FIRST_PAUSE = 0.25  # of an interval, then twice as long each time, up to one interval
+_changed = threading.Condition()
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A cell that is held to be down."""
+
+    reason: str
+    since: float = field(default_factory=time.time)  # seconds since 1970
+    looks: int = 0
+    next_look: float = 0.0  # monotonic
+    times: int = 1  # it went away; more than once when it flaps
+
+    @property
+    def seconds_until_look(self) -> float:
+        """Until somebody looks whether it is back."""
+        return max(0.0, self.next_look - time.monotonic())
+
+
+_down: dict[str, Outage] = {}
+_lately: dict[str, tuple[Outage, float]] = {}  # by cell that is back: its outage, and until when (monotonic) it counts
+_look: Callable[[Collection[str]], Mapping[str, str]] | None = None
+_then: list[Callable[[], None]] = []  # what is told of cells that are back
+_thread: threading.Thread | None = None
+
+
+def known_down(cell_id: str) -> str:
+    """Why the cell is held to be down, here or by another process of this machine; "" when it is up."""
+    for heard, reason in breaker_sharing.news().items():
+        if heard not in _down:
+            _remember(heard, reason)
+    found = _down.get(cell_id)
+    return found.reason if found else ""
+
+
+def outage(cell_id: str) -> Outage | None:
+    """What is known of a cell that is down."""
+    return _down.get(cell_id)
+
+
+def seen_down(cell_id: str, reason: str) -> None:
+    """Remember a failure, and begin to look for its end."""
+    with _changed:
+        _remember(cell_id, reason)
+        breaker_sharing.tell(cell_id, reason)
+
+
+def _remember(cell_id: str, reason: str) -> None:
+    with _changed:
+        before = _down.get(cell_id)
+        if before is None:
+            _down[cell_id] = _begun(cell_id, reason)
+        else:
+            _down[cell_id] = replace(before, reason=reason)
+        _start()
+        _changed.notify_all()
+
+
+def _begun(cell_id: str, reason: str) -> Outage:
+    last, until = _lately.pop(cell_id, (None, 0.0))
+    if last is None or until < time.monotonic():
+        found = Outage(reason)
+        outages.began(cell_id, reason, found.since)
+        logger.warning("cell.down", cell=cell_id, reason=reason)
+        return _next(found)
+    times = last.times + 1
+    outages.again(cell_id, reason)
+    if _is_worth_a_line(times):
+        logger.warning("cell.flaps", cell=cell_id, reason=reason, times=times)
+    return _next(Outage(reason, last.since, looks=times - 1, times=times))
+
+
+def _is_worth_a_line(times: int) -> bool:
+    """The 1st, 2nd, 4th, 8th … time."""
+    return times & (times - 1) == 0
+
+
+def answered(cell_id: str) -> None:
+    """It answered a request that had begun to ask before. That is news of a cell that was silent, and of no other."""
+    found = _down.get(cell_id)
+    if found is not None and found.reason == failure_reasons.SILENT:
+        seen_up(cell_id)
+
+
+def seen_up(cell_id: str) -> None:
+    """It answered."""
+    if cell_id in _down:
+        with _changed:
+            breaker_sharing.take_back(cell_id)
+            found = _down.pop(cell_id, None)
+            if found is not None:
+                _lately[cell_id] = found, time.monotonic() + outages.flaps_within()
+            outages.ended(cell_id, time.time())
+            _changed.notify_all()
+        if found is not None:
+            if _is_worth_a_line(found.times):
+                logger.info("cell.up", cell=cell_id, seconds=round(time.time() - found.since, 1), times=found.times)
+            for tell in _then:
+                tell()
+
+
+def when_up(tell: Callable[[], None]) -> None:
+    """Call this, which must be quick, whenever a cell is back; from whichever thread saw it."""
+    _then.append(tell)
+
+
+def look_with(look: Callable[[Collection[str]], Mapping[str, str]]) -> None:
+    """How to look at cells: what is still wrong with each of them, "" when nothing is."""
+    global _look  # one way to look, for the whole process
+    _look = look
+
+
+def _next(found: Outage) -> Outage:
+    interval = float(settings.CELL_RETRY_INTERVAL)
+    pause = min(interval, interval * FIRST_PAUSE * 2**found.looks)
+    return replace(found, looks=found.looks + 1, next_look=time.monotonic() + pause)
+
+
+def _start() -> None:
+    """In this process: a thread does not outlive a fork."""
+    global _thread
+    if _look is not None and (_thread is None or not _thread.is_alive()):
+        _thread = threading.Thread(target=_watch, name="cell-breaker", daemon=True)
+        _thread.start()
+
+
+def _watch() -> None:
+    """Look at those whose time has come, and keep a record; end when every cell is up for good and that is written."""
+    global _thread
+    write_again = 0.0  # monotonic
+    while True:
+        with _changed:
+            now = time.monotonic()
+            _forget_flaps(now)
+            due = [cell_id for cell_id, found in _down.items() if found.next_look <= now]
+            is_written = not outages.has_news()
+            if not (_down or _lately) and is_written:
+                _thread = None
+                return
+            if not due and (is_written or now < write_again):
+                times = [found.next_look for found in _down.values()] + [until for _, until in _lately.values()]
+                times += [] if is_written else [write_again]
+                _changed.wait(max(0.01, min(times) - now))
+                continue
+        if due:
+            _look_at(due)
+        if not _write():
+            write_again = time.monotonic() + float(settings.CELL_RETRY_INTERVAL)
+
+
+def _forget_flaps(now: float) -> None:
+    for cell_id, (found, until) in list(_lately.items()):
+        if until <= now:
+            del _lately[cell_id]
+            if found.times > 1:
+                logger.info("cell.steady", cell=cell_id, times=found.times)
+
+
+def _look_at(due: Collection[str]) -> None:
+    try:
+        wrong = _look(due) if _look is not None else {}
+    except Exception as error:  # the global database is away, say: nothing new is known
+        logger.warning("cell.look_failed", error=repr(error))
+        wrong = {cell_id: known_down(cell_id) for cell_id in due}
+    for cell_id in due:
+        _looked(cell_id, wrong.get(cell_id, ""))
+
+
+def _write() -> bool:
+    try:
+        outages.write()
+    except Exception as error:  # as above; the looks go on
+        logger.warning("cell.outages_not_written", error=repr(error))
+        return False
+    return True
+
+
+def _looked(cell_id: str, wrong: str) -> None:
+    if not wrong:
+        seen_up(cell_id)
+        return
+    with _changed:  # and not told after somebody found it up
+        found = _down.get(cell_id)
+        if found is not None:
+            if failure_reasons.kind(wrong) != failure_reasons.kind(found.reason):
+                logger.warning("cell.still_down", cell=cell_id, reason=wrong)
+            _down[cell_id] = _next(replace(found, reason=wrong))
+            breaker_sharing.tell(cell_id, wrong)

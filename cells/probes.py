@@ -1,0 +1,87 @@
+"""How quickly each cell's database and broker answer, all asked at once, within CELL_TIMEOUT."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
+
+from django.conf import settings
+
+from cells import broker_probes, brokers, circuit_breaker, scatter
+from cells.models import Cell
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Seconds, or why there is none. Neither: there is nothing to ask."""
+
+    seconds: float | None = None
+    trouble: str = ""
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        if self.seconds is None:
+            return self.trouble or "-"
+        return f"{self.seconds * 1000:.0f} ms" if self.seconds >= 0.001 else "under 1 ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Cellular(Generic[T]):
+    """What one cell said; `outage` is the breaker's, when it is open. `read` is None of a cell that is down."""
+
+    database: Answer
+    broker: Answer
+    read: T | None = None
+    outage: circuit_breaker.Outage | None = None
+
+
+def ask(cells: Iterable[Cell]) -> dict[str, Cellular[None]]:
+    """By cell id. Nothing is raised: what does not answer says why."""
+    return ask_and_read(cells, lambda _: None)
+
+
+def ask_and_read(cells: Iterable[Cell], read: Callable[[Cell], T]) -> dict[str, Cellular[T]]:
+    """As `ask`, with what `read` finds in the targeted cell; the time it takes is not counted."""
+    asked = list(cells)
+    end = time.monotonic() + settings.CELL_TIMEOUT
+    waiting = {cell.id: _ask_broker(cell.broker_url) for cell in asked if cell.broker_url}
+    gathered = scatter.gather(asked, lambda cell: (timed(cell), read(cell)))
+    return {cell.id: _cellular(cell, gathered, _broker(waiting.get(cell.id), end)) for cell in asked}
+
+
+def timed(cell: Cell) -> float:
+    """Seconds the targeted cell's database takes to answer."""
+    began = time.monotonic()
+    scatter.touch(cell)
+    return time.monotonic() - began
+
+
+def _ask_broker(broker_url: str) -> Future[float]:
+    return broker_probes.ask(broker_url, "answers", partial(_seconds, broker_url))
+
+
+def _seconds(broker_url: str) -> float:
+    began = time.monotonic()
+    brokers.depths(broker_url, [])
+    return time.monotonic() - began
+
+
+def _cellular(cell: Cell, gathered: scatter.Gathered[tuple[float, T]], broker: Answer) -> Cellular[T]:
+    if cell.id in gathered.down:
+        return Cellular(Answer(trouble=gathered.down[cell.id].reason), broker, outage=circuit_breaker.outage(cell.id))
+    seconds, read = gathered.answers[cell.id]
+    return Cellular(Answer(seconds), broker, read)
+
+
+def _broker(future: Future[float] | None, end: float) -> Answer:
+    if future is None:
+        return Answer()
+    said = broker_probes.collect(future, end)
+    return Answer(trouble=said.reason) if isinstance(said, broker_probes.Away) else Answer(said)

@@ -1,0 +1,193 @@
+"""The Compute API at the other end: openstacksdk logs in and finds it, the requests are ours."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+from uuid import UUID
+
+from keystoneauth1 import exceptions as login
+from openstack import exceptions as sdk
+from openstack.config import OpenStackConfig
+from openstack.connection import Connection
+
+from cloud.cli import VERSION
+from cloud.cli.errors import Away, Problem, Usage
+
+NEWEST = (2, 96)  # the newest microversion this was written for
+REQUEST_SECONDS = 30.0
+AWAY = {502, 503, 504}
+WHICH = (
+    "Say which cloud of clouds.yaml: --os-cloud NAME, or export OS_CLOUD=NAME; where the file is not in one of the "
+    "usual places, export OS_CLIENT_CONFIG_FILE=FILE, as `make up` prints it."
+)
+_ADVICE = {
+    401: "Look at user, password and project in clouds.yaml, or at the OS_ variables.",
+    403: "Ask somebody whose role allows it, or use another cloud of clouds.yaml: --os-cloud NAME",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A server that was found."""
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the API said to a request it did not refuse."""
+
+    request_id: str
+    body: dict[str, Any] = field(default_factory=dict)
+
+
+class Remote:
+    """One cloud, as one user sees it. Raises Problem; Away where the same request may work later."""
+
+    def __init__(self, cloud: str | None) -> None:
+        logging.getLogger("keystoneauth").setLevel(logging.CRITICAL)  # what it would warn of, we say
+        with _explained():
+            config = OpenStackConfig(app_name="stillwater", app_version=VERSION)
+            region = config.get_one(cloud)
+            region.config["api_timeout"] = region.config.get("api_timeout") or REQUEST_SECONDS
+            self._connection = Connection(config=region)
+            self._compute = self._connection.compute
+            data = self._compute.get_endpoint_data()
+        newest = min(NEWEST, (data and data.max_microversion) or (2, 1))
+        self._version = f"{newest[0]}.{newest[1]}"
+
+    def ask(self, method: str, path: str, body: Any = None, seconds: float = REQUEST_SECONDS) -> Answer:
+        """One request. `seconds`: the longest silence that is waited through."""
+        more = {} if body is None else {"json": body}
+        with _explained():
+            answer = self._compute.request(path, method, microversion=self._version, timeout=seconds, **more)
+        request_id = answer.headers.get("X-Openstack-Request-Id", "")
+        if answer.status_code >= 400:
+            raise _refusal(answer, request_id)
+        return Answer(request_id, answer.json() if answer.content else {})
+
+    def server(self, word: str, *, all_projects: bool = False) -> Known:
+        """Who is meant by a name or an id."""
+        shown = self.show(word) if _is_id(word) else None
+        if shown is not None:
+            return Known(word, shown.get("name", ""))
+        query = {"name": f"^{re.escape(word)}$"} | _scope(all_projects=all_projects)
+        found = self.ask("GET", f"/servers?{urlencode(query)}").body["servers"]
+        if len(found) > 1:
+            ids = ", ".join(server["id"] for server in found)
+            raise Problem(f"{len(found)} servers are called {word!r}", f"Say an id: {ids}")
+        if not found:
+            raise Problem(
+                f"there is no server {word!r}",
+                "See which there are: stillwater server list. One that is UNKNOWN there has an id and no name.",
+            )
+        return Known(found[0]["id"], word)
+
+    def show(self, server_id: str, seconds: float = REQUEST_SECONDS) -> dict[str, Any] | None:
+        """The server, or None when there is none."""
+        return self._found(f"/servers/{server_id}", "server", seconds)
+
+    def action(self, server_id: str, request_id: str, seconds: float = REQUEST_SECONDS) -> dict[str, Any] | None:
+        """What the journal says of a request, or None when it knows nothing."""
+        return self._found(f"/servers/{server_id}/os-instance-actions/{request_id}", "instanceAction", seconds)
+
+    def servers(self, query: Mapping[str, str], limit: int | None) -> Iterator[dict[str, Any]]:
+        """Page by page, each server once."""
+        asked, seen = dict(query) | ({"limit": str(limit)} if limit else {}), set[str]()
+        while True:
+            page = self.ask("GET", "/servers/detail" + (f"?{urlencode(asked)}" if asked else "")).body
+            fresh = [server for server in page["servers"] if server["id"] not in seen]
+            for server in fresh[: limit - len(seen) if limit else None]:
+                yield server
+                seen.add(server["id"])
+            more = next((link["href"] for link in page.get("servers_links", ()) if link["rel"] == "next"), "")
+            if not more or not fresh or (limit and len(seen) >= limit):
+                return
+            asked = dict(parse_qsl(urlsplit(more).query))
+
+    def flavor(self, word: str) -> str:
+        """The id of a flavor."""
+        with _explained():
+            found = self._compute.find_flavor(word)
+        if found is None:
+            raise Problem(f"there is no flavor {word!r}", "See which there are: openstack flavor list")
+        return str(found.id)
+
+    def image(self, word: str) -> str:
+        """The id of an image."""
+        with _explained():
+            found = self._connection.image.find_image(word)
+        if found is None:
+            raise Problem(f"there is no image {word!r}", "See which there are: openstack image list")
+        return str(found.id)
+
+    def _found(self, path: str, key: str, seconds: float) -> dict[str, Any] | None:
+        try:
+            return dict(self.ask("GET", path, seconds=seconds).body[key])
+        except Refused as refused:
+            if refused.status == 404:
+                return None
+            raise
+
+
+class Refused(Problem):
+    """The API said no."""
+
+    def __init__(self, status: int, request_id: str, sentence: str, advice: str) -> None:
+        super().__init__(sentence, advice)
+        self.status, self.request_id = status, request_id
+
+
+def _refusal(answer: Any, request_id: str) -> Problem:
+    try:
+        message = str(next(iter(answer.json().values()))["message"])
+    except (ValueError, LookupError, TypeError, AttributeError, StopIteration):
+        message = answer.reason or "no reason given"
+    sentence = f"{message.strip()} ({answer.status_code})"
+    if answer.status_code in AWAY:
+        after = answer.headers.get("Retry-After", "")
+        return Away(sentence, f"Try again {f'in {after} s' if after.isdecimal() else 'in a moment'}.")
+    advice = _ADVICE.get(answer.status_code, "")
+    if answer.status_code >= 500:
+        advice = f"Report it to the operator of this cloud, with the request id {request_id}"
+    return Refused(answer.status_code, request_id, sentence, advice)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """What the libraries raise, as our problems."""
+    try:
+        yield
+    except (sdk.ConfigException, login.MissingRequiredOptions, login.MissingAuthPlugin, login.NoMatchingPlugin) as exc:
+        raise Usage(f"no cloud to log in to: {_line(exc)}", WHICH) from exc
+    except login.Unauthorized as exc:
+        raise Problem(f"the login was refused: {_line(exc)}", _ADVICE[401]) from exc
+    except login.ConnectionError as exc:
+        advice = "Is the cloud up (`make status`), and auth_url in clouds.yaml right?"
+        raise Away(_line(exc).partition(": HTTP")[0], advice) from exc  # what follows is urllib3's inner life
+    except (login.ServiceUnavailable, login.BadGateway, login.GatewayTimeout) as exc:
+        raise Away(_line(exc), "Try again in a moment.") from exc
+    except (login.ClientException, sdk.SDKException) as exc:
+        raise Problem(_line(exc), "Look at the cloud's lines in clouds.yaml, or at the OS_ variables.") from exc
+
+
+def _line(exc: Exception) -> str:
+    return " ".join(str(exc).split()) or type(exc).__name__
+
+
+def _is_id(word: str) -> bool:
+    try:
+        return str(UUID(word)) == word.lower()
+    except ValueError:
+        return False
+
+
+def _scope(*, all_projects: bool) -> dict[str, str]:
+    return {"all_tenants": "1"} if all_projects else {}

@@ -1,0 +1,73 @@
+"""How a wait looks: a line for each server that counts down on a terminal, a line for each change elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
+from rich.text import Text
+
+from cloud.cli.requests import Order
+from cloud.cli.sanitize import plain
+
+
+class Screen(Protocol):
+    """Where a wait is shown."""
+
+    def show(self, order: Order) -> None:
+        """The order was looked at."""
+
+
+@contextmanager
+def opened(orders: list[Order]) -> Iterator[Screen]:
+    """On standard error, so that standard output is only the result."""
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(24), _Words())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield _Bars(progress, orders)
+
+
+class _Bars:
+    """Gone when the wait is over: how it ended is told on standard output."""
+
+    def __init__(self, progress: Progress, orders: list[Order]) -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {
+            order.server.id: progress.add_task(plain(order.title), total=None, order=order)
+            for order in orders if order.is_open
+        }  # fmt: skip
+
+    def show(self, order: Order) -> None:
+        share = order.look.share if order.is_open else 1.0
+        self._progress.update(
+            self._tasks[order.server.id], total=None if share is None else 1.0, completed=share or 0.0
+        )
+
+
+class _Words(ProgressColumn):
+    """Rendered ten times a second, so the seconds count down between two looks."""
+
+    max_refresh = 0.1
+
+    def render(self, task: Task) -> Text:
+        order: Order = task.fields["order"]
+        return Text(plain(order.look.words if order.is_open else order.sentence()), no_wrap=True, overflow="ellipsis")
+
+
+class _Lines:
+    """For logs and pipes."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[object, ...]] = {}
+
+    def show(self, order: Order) -> None:
+        change = order.look.change
+        if order.is_open and self._seen.get(order.server.id) != change:
+            self._seen[order.server.id] = change
+            print(f"{plain(order.title)}: {plain(order.look.words)}", file=sys.stderr, flush=True)

@@ -1,0 +1,157 @@
+"""What was asked of one server, and what has become of it."""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from cloud.cli import errors
+from cloud.cli.actions import Verb
+from cloud.cli.client import Known
+
+
+class Result(enum.StrEnum):
+    """How far an order came."""
+
+    WAITING = "not asked"
+    ACCEPTED = "accepted"
+    DONE = "done"
+    FAILED = "failed"
+    REFUSED = "refused"
+    TIMED_OUT = "timed out"
+    INTERRUPTED = "interrupted"
+
+
+_CODES = {
+    Result.FAILED: errors.FAILED, Result.REFUSED: errors.FAILED, Result.WAITING: errors.FAILED,
+    Result.TIMED_OUT: errors.TIMED_OUT, Result.INTERRUPTED: errors.INTERRUPTED,
+}  # fmt: skip
+_WORST = (errors.INTERRUPTED, errors.FAILED, errors.TIMED_OUT)
+
+
+@dataclass(slots=True)
+class Look:
+    """What was seen of a server at a moment."""
+
+    status: str = ""
+    task: str = ""
+    shutdown: dict[str, Any] = field(default_factory=dict)
+    progress: int = 0
+    away: str = ""  # why nothing was seen
+    at: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def of(cls, server: dict[str, Any]) -> Look:
+        """From the API's answer."""
+        return cls(
+            server.get("status", ""), server.get("OS-EXT-STS:task_state") or "", server.get("shutdown") or {},
+            int(server.get("progress") or 0),
+        )  # fmt: skip
+
+    @property
+    def left(self) -> float | None:
+        """Seconds of grace the guest has left by now, or None when it is not being shut down."""
+        if not self.shutdown or self.shutdown.get("outcome"):
+            return None
+        return max(0.0, float(self.shutdown.get("seconds_left") or 0) - (time.monotonic() - self.at))
+
+    @property
+    def share(self) -> float | None:
+        """How much of it is over, 0..1, of the grace or of what the server itself tells."""
+        if self.left is None:
+            return self.progress / 100 if self.task and self.progress else None
+        try:
+            begun, end = (datetime.fromisoformat(self.shutdown[key]) for key in ("begun", "deadline"))
+        except (KeyError, TypeError, ValueError):
+            return None
+        whole = (end - begun).total_seconds()
+        return 1 - min(1.0, self.left / whole) if whole > 0 else 1.0
+
+    @property
+    def words(self) -> str:
+        """One line for people."""
+        if self.away:
+            return f"{self.away}; still trying"
+        if self.left is not None:
+            return f"guest is shutting down, {self.left:.0f} s left, {signals(self.shutdown)}"
+        return ", ".join(word for word in (self.task or self.status, self.shutdown.get("outcome")) if word)
+
+    @property
+    def change(self) -> tuple[Any, ...]:
+        """What makes a new line: not that a second is over."""
+        told = tuple(self.shutdown.get(key) for key in ("begun", "deadline", "signals", "by", "outcome"))
+        return (self.status, self.task, bool(self.away), *told)
+
+
+@dataclass(slots=True)
+class Order:
+    """One server, and one thing asked of it; no verb: it is only looked at."""
+
+    server: Known
+    verb: Verb | None = None
+    request_id: str = ""
+    result: Result = Result.WAITING
+    outcome: str = ""
+    advice: str = ""
+    password: str = ""
+    began: float = field(default_factory=time.monotonic)
+    ended: float | None = None
+    look: Look = field(default_factory=Look)
+
+    @property
+    def title(self) -> str:
+        """How it is called for people."""
+        return self.server.name or self.server.id
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is something to wait for."""
+        return self.result is Result.ACCEPTED
+
+    @property
+    def seconds(self) -> float:
+        """From the request to the end that was seen."""
+        return round((self.ended or time.monotonic()) - self.began, 1)
+
+    def end(self, result: Result, outcome: str = "", advice: str = "") -> None:
+        """Nothing more is waited for."""
+        self.result, self.outcome, self.advice, self.ended = result, outcome, advice, time.monotonic()
+
+    def row(self) -> dict[str, Any]:
+        """For programs."""
+        row = {
+            "id": self.server.id, "name": self.server.name, "action": self.verb.name if self.verb else "",
+            "result": self.result.value, "status": self.look.status, "seconds": self.seconds,
+            "outcome": self.outcome, "request_id": self.request_id,
+        }  # fmt: skip
+        return row | ({"admin_password": self.password} if self.password else {})
+
+    def sentence(self) -> str:
+        """For people."""
+        past = self.verb.past if self.verb else "idle"
+        if self.result is Result.DONE:
+            return f"{self.title}: {past} in {self.seconds:.1f} s" + (f": {self.outcome}" if self.outcome else "")
+        if self.result is Result.ACCEPTED:
+            return f"{self.title}: {self.verb.name if self.verb else ''} accepted, request {self.request_id}"
+        return f"{self.title}: {self.result.value}" + (f": {self.outcome}" if self.outcome else "")
+
+
+def signals(shutdown: dict[str, Any]) -> str:
+    """`2 signals (acpi)`."""
+    count, by = int(shutdown.get("signals") or 0), shutdown.get("by")
+    return f"{count} signal{'' if count == 1 else 's'}" + (f" ({by})" if by else "")
+
+
+def code(orders: list[Order]) -> int:
+    """The exit code of all of them: the worst."""
+    codes = {_CODES.get(order.result, errors.DONE) for order in orders}
+    return next((worst for worst in _WORST if worst in codes), errors.DONE)
+
+
+def still_open(orders: list[Order]) -> Iterator[Order]:
+    """Those there is something to wait for."""
+    return (order for order in orders if order.is_open)

@@ -1,0 +1,93 @@
+"""Waiting for what was asked, up to a deadline. The operation does not know that anybody waits."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from cloud.cli.arguments import WAIT_SECONDS
+from cloud.cli.client import REQUEST_SECONDS, Remote
+from cloud.cli.errors import Away
+from cloud.cli.progress import Screen
+from cloud.cli.requests import Look, Order, Result, still_open
+
+QUICK, SLOW = 0.5, 1.0  # seconds between two looks: at first, and after a while
+A_WHILE = 10.0
+AFTER_GRACE = 60.0  # what comes after a guest is off: disks are moved, images kept
+
+
+def follow(remote: Remote, orders: list[Order], timeout: float | None, screen: Screen) -> None:
+    """Until each order has ended, or has timed out; without a `timeout` a guest's own grace prolongs it."""
+    began = time.monotonic()
+    limit = began + (timeout or WAIT_SECONDS)
+    while True:
+        for order in list(still_open(orders)):
+            seen = _look(remote, order, max(1.0, min(limit - time.monotonic(), REQUEST_SECONDS)))
+            screen.show(order)
+            if not seen:  # the others would not be seen either, and would use up the time
+                break
+            if timeout is None and order.look.left is not None:
+                limit = max(limit, time.monotonic() + order.look.left + AFTER_GRACE)
+        left = limit - time.monotonic()
+        if left <= 0 or not any(still_open(orders)):
+            break
+        time.sleep(min(left, QUICK if time.monotonic() - began < A_WHILE else SLOW))
+    for order in still_open(orders):
+        order.end(Result.TIMED_OUT, f"{order.look.words or 'nothing seen'} after {order.seconds:.0f} s; it goes on",
+                  f"Wait on: stillwater server show {order.server.id} --wait")  # fmt: skip
+
+
+def _look(remote: Remote, order: Order, seconds: float) -> bool:
+    """One look into the journal for what was asked of the server, and one at it; whether the API answered."""
+    try:  # in this order: what is over before the server is looked at is seen of it
+        action = remote.action(order.server.id, order.request_id, seconds) if order.request_id else None
+        server = remote.show(order.server.id, seconds)
+    except Away as away:  # the operation goes on without the API, so the wait does
+        order.look = replace(order.look, away=str(away))
+        return False
+    outcome = order.look.shutdown.get("outcome", "")
+    order.look = Look.of(server) if server else Look("DELETED")
+    if outcome and not order.look.shutdown:
+        order.look.shutdown = {"outcome": outcome}  # how it went, when the server shows it no more
+    _judge(order, server, action)
+    return True
+
+
+def _judge(order: Order, server: dict[str, Any] | None, action: dict[str, Any] | None) -> None:
+    """End the order if it is over."""
+    deletes = order.verb is not None and order.verb.name == "delete"
+    if server is None and not deletes:
+        order.end(Result.FAILED, "it was deleted meanwhile")
+        return
+    events = (action or {}).get("events") or []
+    if events and server is not None:
+        if not all(event.get("finish_time") for event in events):
+            return
+    elif server is not None and order.look.task:
+        return
+    said = _details(events) or order.look.shutdown.get("outcome", "")
+    if order.verb is not None and _failed(order, action):
+        fault = ((server or {}).get("fault") or {}).get("message", "")
+        advice = f"Its steps: openstack server event show {order.server.id} {order.request_id}"
+        order.end(Result.FAILED, fault or said or "the operation did not succeed", advice)
+    else:
+        order.end(Result.DONE, said)
+
+
+def _failed(order: Order, action: dict[str, Any] | None) -> bool:
+    """The journal knows; without it, a server in ERROR is taken for a no."""
+    if action is None:
+        return order.look.status == "ERROR"
+    events = action.get("events") or [{}]
+    return action.get("message") == "Error" or events[-1].get("result") == "Error"
+
+
+def _details(events: list[dict[str, Any]]) -> str:
+    """What the steps had to say, each thing once, in order; details are for admins, how a guest went is for owners."""
+    said: list[str] = []
+    for event in events:
+        for words in (event.get("details"), (event.get("shutdown") or {}).get("outcome")):
+            if words and not any(words in earlier for earlier in said):
+                said.append(words)
+    return "; ".join(said)

@@ -1,0 +1,121 @@
+"""What the compute API, in the same process, asks of images."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from cloud import errors, log
+from cloud.caller import Caller
+from cloud.images import file_store
+from cloud.images.models import Image, Status, Visibility, new_id
+from cloud.images.schemas import RESERVED
+
+logger = log.get(__name__)
+_OPEN = (Visibility.PUBLIC, Visibility.COMMUNITY)
+
+
+def visible(caller: Caller) -> QuerySet[Image]:
+    """The images a caller may see: public, community and own ones; all for admins."""
+    found = Image.objects.exclude(status=Status.DELETED)
+    if caller.is_admin:
+        return found
+    allowed = Q(visibility__in=_OPEN)
+    if caller.project_id:  # an unscoped caller is not the owner of images without owner
+        allowed |= Q(owner=caller.project_id)
+    return found.filter(allowed)
+
+
+def visible_to(caller: Caller, image_id: str) -> Image:
+    """One image the caller may see. Raises NotFound."""
+    image = visible(caller).filter(pk=image_id).first()
+    if image is None:
+        raise errors.NotFound(f"Image {image_id} could not be found.")
+    return image
+
+
+def create_snapshot_record(
+    caller: Caller,
+    name: str,
+    properties: dict[str, str] | None = None,
+    *,
+    image_id: str = "",
+    disk_format: str = "qcow2",
+    min_disk: int = 0,
+    min_ram: int = 0,
+) -> Image:
+    """A queued, private image of the caller's project, for a host to fill. The same id twice is one image.
+
+    Raises BadRequest for property names that are an image's own.
+    """
+    extra = {"image_type": "snapshot"} | (properties or {})
+    for key in extra:
+        if key in RESERVED:
+            raise errors.BadRequest(f"Property {key} is reserved.")
+    image, _ = Image.objects.get_or_create(
+        pk=image_id or new_id(),
+        defaults={
+            "name": name, "visibility": Visibility.PRIVATE, "owner": caller.project_id,
+            "disk_format": disk_format, "container_format": "bare", "min_disk": min_disk, "min_ram": min_ram,
+            "properties": {key: str(value) for key, value in extra.items()},
+        },
+    )  # fmt: skip
+    return image
+
+
+def backups(owner: str, server_id: str, backup_type: str) -> list[Image]:
+    """A project's backups of one server and type that have their content, the newest first."""
+    made = {"image_type": "backup", "instance_uuid": server_id, "backup_type": backup_type}
+    own = Image.objects.filter(owner=owner, status=Status.ACTIVE)
+    return list(own.filter(**{f"properties__{name}": value for name, value in made.items()}).order_by("-created_at"))
+
+
+def queued_snapshots(before: datetime, after: str, most: int) -> dict[str, str]:
+    """The server of each snapshot or backup made before a moment that has no content yet; ids after one, in order."""
+    queued = Image.objects.filter(status=Status.QUEUED, created_at__lt=before, pk__gt=after)
+    made = queued.filter(properties__image_type__in=["snapshot", "backup"])
+    marked = made.filter(properties__has_keys=["instance_uuid", "base_image_ref"])
+    return dict(marked.order_by("pk").values_list("pk", "properties__instance_uuid")[:most])
+
+
+def discard(image_id: str) -> None:
+    """Forget an image whose content will not come. One that is active or gone stays as it is."""
+    unfinished = Image.objects.filter(pk=image_id, status__in=[Status.QUEUED, Status.SAVING, Status.KILLED])
+    if unfinished.update(status=Status.DELETED, updated_at=timezone.now()):
+        logger.info("image.discarded", image=image_id)
+
+
+def delete(image: Image) -> None:
+    """Remove an image and its file. Raises Forbidden if it is protected, NotFound if it was faster gone.
+
+    The row goes first: a file without row is swept, a row without file would be a lie.
+    """
+    gone = Image.objects.filter(pk=image.pk, protected=False).exclude(status=Status.DELETED)
+    if not gone.update(status=Status.DELETED, updated_at=timezone.now()):
+        if Image.objects.filter(pk=image.pk, protected=True).exclude(status=Status.DELETED).exists():
+            raise errors.Forbidden(f"Image {image.pk} is protected and cannot be deleted.")
+        raise errors.NotFound(f"Image {image.pk} could not be found.")
+    path(image.pk).unlink(missing_ok=True)
+    logger.info("image.deleted", image=image.pk)
+
+
+def active(image_id: str) -> Image | None:
+    """An image that has its content, whoever may see it; None when there is none."""
+    return Image.objects.filter(pk=image_id, status=Status.ACTIVE).first()
+
+
+def remove(image_id: str) -> None:
+    """Forget an image whatever became of it, and its file. Gone already is success; a protected one stays."""
+    image = Image.objects.filter(pk=image_id).first()
+    if image is not None:
+        with suppress(errors.Forbidden, errors.NotFound):
+            delete(image)
+
+
+def path(image_id: str) -> Path:
+    """The file of an active image, on the machine of the image store."""
+    return file_store.content(image_id)

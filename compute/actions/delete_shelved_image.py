@@ -1,0 +1,19 @@
+"""Remove the image of a shelved server that was deleted."""
+
+from __future__ import annotations
+
+from compute.actions.bases import shelve
+from compute.operations.action import OPS, On, Run, ServerAction, StepSpec
+
+
+class DropShelvedImage(ServerAction):
+    """Nobody asks for it: it is opened where the server is deleted."""
+
+    name = "drop_shelved_image"
+    steps = (StepSpec("drop_image", "conductor_drop_shelved_image", On.CONDUCTOR, OPS),)
+    needs_host = False
+
+    def drop_image(self, run: Run) -> None:
+        """Gone already is success."""
+        with run.fenced():
+            shelve.drop_image(run.params["image_id"])

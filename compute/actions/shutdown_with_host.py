@@ -1,0 +1,137 @@
+"""Shut a guest down because its host goes down: with its own grace, when it is its turn, to be back with the host."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import Any
+
+from compute import state
+from compute.errors import StateConflict
+from compute.hosts import guest_batches, guest_shutdown
+from compute.models import Service, Step
+from compute.models.host import COMPUTE
+from compute.operations import journal
+from compute.operations.action import OPS, REQUESTS, On, Run, ServerAction, StepSpec
+from compute.power import sync
+from compute.shutdown import grace
+from compute.state import Move, TaskState, VmState
+from compute.virt.base import PowerState
+from compute.virt.shutdown_timer import Clock
+
+DOWN = Move(frozenset({VmState.ACTIVE, VmState.PAUSED}), TaskState.POWERING_OFF, VmState.STOPPED)
+STAYS = Move(state.LIVING - DOWN.start, TaskState.POWERING_OFF)  # rescued, resized, in ERROR: off, and that still
+# who joins the clock of one that is rebooted would find it on again
+STAYS_OFF = frozenset({TaskState.POWERING_OFF, TaskState.DELETING, TaskState.SOFT_DELETING})
+LOOK_AGAIN = 5.0  # seconds, while something else goes on with the server
+
+
+class HostShutdown(ServerAction):
+    """Opened by `host_guests.ask`, for every server of a host that is on. Nobody takes it back but `call_off`.
+
+    A server that is being stopped or deleted already keeps its task: this joins the guest's clock, and ends with it.
+    """
+
+    name = "stop"
+    steps = (StepSpec("power_off", "compute_host_shutdown", On.SOURCE, OPS),)
+
+    def move_for(self, params: dict[str, Any]) -> Move:
+        """By what the server was when its turn came."""
+        return STAYS if params.get("stays") else DOWN
+
+    def must_run(self, name: str) -> bool:
+        """Whoever takes the server meanwhile: its host goes down."""
+        return True
+
+    def power_off(self, run: Run) -> None:
+        """Off already is success; one whose memory is saved stays so."""
+        instance, source = run.instance, run.params["source"]
+        if instance.deleted or instance.host != source:
+            clock = Clock.load(run.step.clock)
+            gone = "deleted meanwhile" if instance.deleted else f"lives on {instance.host}"
+            run.note(clock.words() if clock is not None and clock.ended else gone)
+            return
+        seen = run.hypervisor.power_state(instance.uuid)
+        if seen is PowerState.SUSPENDED:
+            run.note("left alone: suspended, and its memory is saved")
+            return
+        if "begun" not in run.params and (seen in guest_shutdown.ON or _was_shut_down(run)):
+            self._begin(run)
+        self._shut_down(run)
+
+    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+        """It may be somebody else's turn."""
+        guest_batches.wake(run.step.host, run.action.key)
+
+    def complete(self, run: Run, power_state: PowerState | None) -> None:
+        """Off, and to be back with its host if it was running; unless somebody took it meanwhile, whose it is."""
+        if run.params.get("taken"):
+            with suppress(StateConflict):
+                move, comes_back = self.move_for(run.params), run.params["was_running"]
+                state.finish(run.instance, move, power_state, resumes_with_host=comes_back)
+
+    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+        """It could not be turned off, however often it was tried."""
+        guest_batches.wake(run.step.host, run.action.key)
+        if run.params.get("taken"):
+            super().abandon(run, error, power_state)
+
+    def _begin(self, run: Run) -> None:
+        """Take its turn and the server, so that nobody starts it meanwhile. Raises Waits."""
+        clock = run.hypervisor.clock(run.instance.uuid)
+        with run.fenced(), guest_batches.lock(run.step.host):
+            waits = None
+            run.instance.refresh_from_db()
+            joins = clock is not None and clock.runs and run.instance.task_state in STAYS_OFF
+            if not joins and not guest_batches.has_come(run.step, run.action):
+                waits = guest_batches.wait(run.step, guest_batches.WAITS, guest_batches.AGAIN)
+            elif not _take(run) and not joins and (busy := _busy_with(run)):
+                waits = guest_batches.wait(run.step, f"waits for {busy} to end", LOOK_AGAIN)
+            elif joins:
+                journal.change_params(run.action, joined=True)
+            else:
+                journal.change_params(run.action, begun=True)
+        if waits is not None:
+            raise waits
+
+    def _shut_down(self, run: Run) -> None:
+        """With its own grace, and until the time of them all is over. Raises Waits."""
+        until = run.params.get("until")
+        left = None if until is None else max(0.0, until - time.time())
+        try:
+            run.note(grace.shut_down(run, at_most=left))
+        except grace.Waits as waits:
+            waits.seconds = left
+            raise
+
+
+def _was_shut_down(run: Run) -> bool:
+    """By the command itself, while nobody could ask this host, and on record it runs."""
+    clock = run.hypervisor.clock(run.instance.uuid)
+    ended = clock is not None and clock.ended >= run.step.queued_at.timestamp()
+    return ended and run.instance.task_state is None and run.instance.vm_state in sync.RUNS
+
+
+def _take(run: Run) -> bool:
+    """Idle -> powering off; False when something goes on with it, which then keeps it."""
+    stays = run.instance.vm_state not in DOWN.start
+    try:
+        state.begin(run.instance, STAYS if stays else DOWN)
+    except StateConflict:
+        return False
+    was_running = run.instance.vm_state != VmState.PAUSED
+    journal.change_params(run.action, taken=True, stays=stays, was_running=was_running)
+    return True
+
+
+def _busy_with(run: Run) -> str:
+    """What goes on with it and has to end first; "" when nothing will, or there is no time for that."""
+    until = run.params.get("until")
+    others = Step.objects.filter(server_id=run.instance.uuid, state__in=journal.OPEN).exclude(pk=run.step.pk)
+    others = others.exclude(state=Step.State.WAITING, details=journal.FOR_THE_TASK)  # for this one, too
+    host = Service.objects.filter(binary=COMPUTE, host=run.step.host).first()
+    if host is not None and not host.takes_requests:  # what nobody has begun here stays so
+        others = others.exclude(host=host.host, lane=REQUESTS, state=Step.State.QUEUED, attempts=0)
+    if not others.exists() or (until is not None and time.time() >= until):
+        return ""
+    return str(run.instance.task_state or "another step")

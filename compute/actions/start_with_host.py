@@ -1,0 +1,49 @@
+"""Start a guest that went down with its host, now that its host is back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compute.hosts import guest_batches, guest_shutdown
+from compute.operations import journal
+from compute.operations.action import Run, ServerAction, StepSpec
+from compute.state import Move
+from compute.virt.base import PowerState
+
+
+class HostStart(ServerAction):
+    """Opened by `host_guests.bring_back`. Who went down last comes first."""
+
+    name = "start"
+    steps = (StepSpec("power_on", "compute_host_startup"),)
+
+    def move_for(self, params: dict[str, Any]) -> Move:
+        """By what the server was when its host came back."""
+        return guest_shutdown.STAYS if params.get("stays") else guest_shutdown.COMES_UP
+
+    def power_on(self, run: Run) -> None:
+        """Running already is success."""
+        if "begun" not in run.params:
+            self._begin(run)
+        run.hypervisor.power_on(run.instance.as_guest())
+        run.note("started again with its host")
+
+    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+        """It may be somebody else's turn."""
+        guest_batches.wake(run.step.host, run.action.key)
+
+    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+        """It stays off, and says why."""
+        guest_batches.wake(run.step.host, run.action.key)
+        super().abandon(run, error, power_state)
+
+    def _begin(self, run: Run) -> None:
+        """Take its turn. Raises Waits."""
+        with run.fenced(), guest_batches.lock(run.step.host):
+            come = guest_batches.has_come(run.step, run.action)
+            if come:
+                journal.change_params(run.action, begun=True)
+            else:
+                waits = guest_batches.wait(run.step, guest_batches.WAITS, guest_batches.AGAIN)
+        if not come:
+            raise waits

@@ -1,0 +1,168 @@
+"""What a button of a server asks for, made of the action's own schema; it goes the way every API request goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django import forms
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.http import HttpRequest, QueryDict
+from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+
+from cells.models import HostMapping, InstanceMapping
+from cloud.caller import Caller
+from cloud.errors import ApiError
+from cloud.images import service
+from compute.admin import allowed_actions
+from compute.contract import microversion
+from compute.models import Flavor
+from compute.operations import registry, submit
+from compute.operations.action import Asked, ServerAction
+from compute.servers import deferred_deletes, lookup
+from compute.shutdown import options
+
+Choices = list[tuple[str, str]]
+VERSION = microversion.MAXIMUM
+# Beyond what has to be said: these may be, too. The rest of a body is for clients.
+WORTH_ASKING = frozenset({
+    "host", "locked_reason", "rescue_image_ref", "availability_zone", options.TYPE, options.TIMEOUT,
+})  # fmt: skip
+HOW: Choices = [("SOFT", "soft: it has the time that is its own"), ("HARD", "hard: the plug is pulled")]
+MOST = 200  # in a list to choose from
+DELETE = "delete"  # a verb of its own in the API
+LABELS = {
+    "flavorRef": "Flavor", "imageRef": "Image", "rescue_image_ref": "Image to boot", "host": "To host",
+    options.TYPE: "How its guest goes off", options.TIMEOUT: "Seconds it has to shut down, instead",
+    "block_migration": "Copy the disk", "backup_type": "Kind, e.g. daily", "rotation": "How many are kept",
+    "locked_reason": "Reason", "availability_zone": "Availability zone",
+}  # fmt: skip
+
+
+def caller(request: HttpRequest, mapping: InstanceMapping) -> Caller:
+    """An admin, in the server's project: an image that is made belongs there."""
+    user = request.user
+    return Caller(str(user.pk), user.get_username(), mapping.project_id, roles=frozenset({"admin"}))
+
+
+def may_ask(request: HttpRequest) -> bool:
+    """Who may change servers by Django's permissions."""
+    return bool(request.user.has_perm("cells.change_instancemapping"))  # type: ignore[union-attr]
+
+
+class Lists:
+    """What there is to choose from, asked for once a page and only if something needs it."""
+
+    def __init__(self, mapping: InstanceMapping) -> None:
+        self.cell_id = mapping.cell_id
+
+    def of(self, name: str) -> Choices | None:
+        """The choices of a field, or None for one that is typed."""
+        found = {"flavorRef": self._flavors, "imageRef": self._images, "rescue_image_ref": self._images,
+                 "host": self._hosts, options.TYPE: lambda: HOW}.get(name)  # fmt: skip
+        return found() if found else None
+
+    def _flavors(self) -> Choices:
+        found = Flavor.objects.filter(disabled=False).order_by("memory_mb", "name")[:MOST]
+        size = "{0.name}: {0.vcpus} CPUs, {0.memory_mb} MiB, {0.disk_gb} GiB"
+        return [(flavor.flavor_id, size.format(flavor)) for flavor in found]
+
+    def _images(self) -> Choices:
+        found = service.visible(Caller("", roles=frozenset({"admin"}))).filter(status="active").order_by("name")
+        return [(str(pk), f"{name or pk}") for pk, name in found.values_list("pk", "name")[:MOST]]
+
+    def _hosts(self) -> Choices:
+        hosts = HostMapping.objects.filter(cell_id=self.cell_id).order_by("host")
+        return [(host, host) for host in hosts.values_list("host", flat=True)[:MOST]]
+
+
+def form_of(action: ServerAction, lists: Lists, data: QueryDict | None = None) -> forms.Form:
+    """A field for everything that has to be said, and for what is worth saying."""
+    fields = {}
+    schema = action.schema(VERSION)
+    required = _required(schema)
+    for name, spec in schema.get("properties", {}).items():
+        if name in required or name in WORTH_ASKING:
+            fields[name] = _field(name, spec, lists, must=name in required and not _may_be_null(spec))
+    kind = type("ActionForm", (forms.Form,), fields)
+    return kind(data, auto_id=f"{action.key}-%s")  # type: ignore[no-any-return]
+
+
+def _field(name: str, spec: Mapping[str, Any], lists: Lists, *, must: bool) -> forms.Field:
+    label = LABELS.get(name, name.replace("_", " ").capitalize())
+    choices = lists.of(name) or _words(spec)
+    if choices is not None:
+        some = choices if must else [("", "-"), *choices]
+        return forms.ChoiceField(choices=some, label=label, required=must, widget=UnfoldAdminSelectWidget)
+    if "integer" in spec.get("type", ()) or "between" in spec:
+        least, most = spec.get("between", (spec.get("minimum"), None))
+        return forms.IntegerField(min_value=least, max_value=most, label=label, required=must,
+                                  widget=UnfoldAdminIntegerFieldWidget)  # fmt: skip
+    return forms.CharField(label=label, required=must, max_length=255, widget=UnfoldAdminTextInputWidget)
+
+
+def _words(spec: Mapping[str, Any]) -> Choices | None:
+    """The words a value may be, each once: Nova takes many spellings of one."""
+    words = [str(word) for word in spec.get("enum", ())]
+    if "auto" in words:  # of something that can be left to the hosts
+        return [("auto", "as the hosts need it"), ("true", "yes"), ("false", "no")]
+    once = {word.lower(): word for word in reversed(words)}
+    return [(word, word.lower()) for word in sorted(once.values(), reverse=True)] or None  # soft before hard
+
+
+def _required(schema: Mapping[str, Any]) -> frozenset[str]:
+    """Also where a field has another name: then the usual one is asked for."""
+    return frozenset((*schema.get("required", ()), *schema.get("else", {}).get("required", ())))
+
+
+def _may_be_null(spec: Mapping[str, Any]) -> bool:
+    return "null" in spec.get("type", ())
+
+
+def carry_out(request: HttpRequest, mapping: InstanceMapping) -> str:
+    """What became of a pressed button, in words; what was accepted leaves a trace."""
+    if request.POST.get("verb") == DELETE:
+        return _delete(request, mapping)
+    action = registry.keyed(request.POST.get("verb", ""), VERSION)
+    if action is None or action.key in allowed_actions.READS:
+        return "There is no such button."
+    form = form_of(action, Lists(mapping), request.POST)
+    if not form.is_valid():
+        return "; ".join(f"{name}: {' '.join(map(str, errors))}" for name, errors in form.errors.items())
+    try:
+        parsed, value = submit.parse({action.key: _body(action, form.cleaned_data)}, VERSION)
+        who = caller(request, mapping)
+        with lookup.server(mapping.server_id, who) as instance:
+            submit.submit(parsed, instance, Asked(who, str(getattr(request, "request_id", "")), value, VERSION))
+    except ApiError as refusal:
+        return f"{_name(action)} was refused: {refusal.message}"
+    trace(request, mapping, _name(action))
+    return f"{_name(action)} was accepted."
+
+
+def _delete(request: HttpRequest, mapping: InstanceMapping) -> str:
+    asked = Asked(caller(request, mapping), str(getattr(request, "request_id", "")), {}, VERSION)
+    try:
+        is_begun = deferred_deletes.now_or_later(mapping, asked)
+    except ApiError as refusal:
+        return f"delete was refused: {refusal.message}"
+    trace(request, mapping, "delete")
+    return "delete was accepted." if is_begun else "delete was accepted, and is carried out when the cell is back."
+
+
+def trace(request: HttpRequest, mapping: InstanceMapping, what: str) -> None:
+    """Who asked for it, in the admin's own log; the server's history has it as well."""
+    LogEntry.objects.log_actions(str(request.user.pk), [mapping], CHANGE, change_message=what)  # type: ignore[list-item]
+
+
+def _body(action: ServerAction, said: Mapping[str, Any]) -> Any:
+    """The key's value: nothing said is null, where nothing has to be."""
+    schema = action.schema(VERSION)
+    required = _required(schema)
+    said = {name: None if value == "" else value for name, value in said.items()}
+    body = {name: value for name, value in said.items() if value is not None or name in required}
+    return body if body or schema.get("type") == "object" else None
+
+
+def _name(action: ServerAction) -> str:
+    return action.key.removeprefix("os-")

@@ -1,0 +1,115 @@
+"""What may be asked of a server now, and why the rest may not: worked out from what each action declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cloud.caller import Caller
+from cloud.errors import ApiError
+from compute.actions import evacuate
+from compute.contract import microversion, policy
+from compute.migration import moves as migration_moves
+from compute.models import Instance
+from compute.operations import registry, submit
+from compute.operations.action import ServerAction
+from compute.shutdown import grace
+from compute.state import Move
+
+READS = frozenset({"os-getConsoleOutput"})  # these change nothing
+OVER_ANY_TASK = frozenset({"evacuate"})  # what goes on there cannot go on
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An action, and why it is not to be had now; "" = it is."""
+
+    action: ServerAction
+    why_not: str
+
+    @property
+    def key(self) -> str:
+        """As the API has it."""
+        return self.action.key
+
+
+def choices(instance: Instance, caller: Caller) -> list[Choice]:
+    """Every action that can be asked for by a key, by its name. Reads the targeted cell for moves."""
+    return [Choice(action, why_not(action, instance, caller)) for action in _offered()]
+
+
+def none(why: str) -> list[Choice]:
+    """The same actions, none of which is to be had."""
+    return [Choice(action, why) for action in _offered()]
+
+
+def why_not(action: ServerAction, instance: Instance, caller: Caller) -> str:
+    """Why the server cannot have an action now, in words; "" when it can. What depends on the body is not known yet."""
+    if not policy.allows(caller, action.policy, instance.project_id):
+        return f"it needs the role of {policy.RULES[action.policy].value}"
+    if instance.deleted:
+        return "the server is deleted"
+    if submit.is_locked(action, instance, caller):
+        return f"the server is locked by {'an admin' if instance.locked_by == 'admin' else 'its owner'}"
+    if action.needs_host and not instance.host:
+        return "the server is on no host"
+    if action.needs_host and not action.builds and instance.launched_at is None:
+        return "the server was never built"
+    return _state(action, instance) or _obstacle(action, instance)
+
+
+def _state(action: ServerAction, instance: Instance) -> str:
+    """A server may begin one of its moves, or none."""
+    moves = _moves(action, instance)
+    fits = [move for move in moves if instance.vm_state in move.start]
+    if moves and not fits:
+        wanted = sorted({start.replace("_", " ") for move in moves for start in move.start})
+        return f"the server is {instance.vm_state}, and this needs {' or '.join(wanted)}"
+    task = instance.task_state
+    if task is None or not fits or action.key in OVER_ANY_TASK or any(task in move.over for move in fits):
+        return ""
+    return f"the server is busy: {task}"
+
+
+def _moves(action: ServerAction, instance: Instance) -> list[Move]:
+    """Of whatever kind may be asked for."""
+    kinds: tuple[dict[str, Any], ...] = ({"hard": False}, {"hard": True, grace.ASKED: 0})
+    asked = [{"was": instance.vm_state, "on": True, **kind} for kind in kinds]
+    return [move for params in asked if (move := action.move_for(params)) is not None]
+
+
+def _obstacle(action: ServerAction, instance: Instance) -> str:
+    """What is in the way elsewhere: the same look as the action's own, in its own words."""
+    try:
+        for look in OBSTACLES.get(action.key, ()):
+            look(instance)
+    except ApiError as refusal:
+        return refusal.message.rstrip(".")
+    return ""
+
+
+def _must_leave(instance: Instance) -> None:
+    migration_moves.must_take_part(instance.host, leaving=True)
+
+
+def _must_be_gone(instance: Instance) -> None:
+    evacuate.must_be_gone(instance.host)
+
+
+def _offered() -> list[ServerAction]:
+    every = (registry.keyed(action.key, microversion.MAXIMUM) for action in registry.every().values())
+    known = {action.key: action for action in every if action is not None and action.key not in READS}
+    return [known[key] for key in sorted(known, key=_by_name)]
+
+
+def _by_name(key: str) -> str:
+    return key.removeprefix("os-").lower()
+
+
+OBSTACLES: dict[str, tuple[Callable[[Instance], None], ...]] = {
+    "migrate": (migration_moves.must_support,),
+    "resize": (migration_moves.must_support,),
+    "os-migrateLive": (migration_moves.must_support, _must_leave),
+    "evacuate": (_must_be_gone,),
+}

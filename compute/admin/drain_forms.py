@@ -1,0 +1,152 @@
+"""The buttons of a service: drain, more time, take work again. Each records a wish and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.http import QueryDict
+from unfold.widgets import (
+    UnfoldAdminDecimalFieldWidget,
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminTextInputWidget,
+    UnfoldBooleanWidget,
+)
+
+from cells import scatter
+from cells.models import Cell
+from compute.hosts import drain
+from compute.hosts.drain_moves import AT_ONCE
+from compute.models import Service
+from compute.models.host import COMPUTE
+
+YEAR = 366 * 24 * 60  # minutes
+
+
+def _minutes(label: str) -> forms.FloatField:
+    return forms.FloatField(
+        label=label, min_value=0, max_value=YEAR, required=False, widget=UnfoldAdminDecimalFieldWidget,
+        help_text="Empty: as long as it takes.",
+    )  # fmt: skip
+
+
+def _at_once(label: str, help_text: str, initial: int | None = None) -> forms.IntegerField:
+    return forms.IntegerField(
+        label=label, min_value=1, max_value=1000, required=False, initial=initial,
+        widget=UnfoldAdminIntegerFieldWidget, help_text=help_text,
+    )  # fmt: skip
+
+
+class Drain(forms.Form):
+    """What a drain needs to know."""
+
+    reason = forms.CharField(max_length=255, required=False, widget=UnfoldAdminTextInputWidget)
+    moves = _at_once("Servers that leave first, at a time", "Empty: they stay. Live where they run, else cold.")
+    minutes = _minutes("Minutes it may take")
+    exit = forms.BooleanField(
+        label="End the process afterwards", required=False, widget=UnfoldBooleanWidget,
+        help_text="Else it stays, drained, until it is undrained.",
+    )  # fmt: skip
+
+
+def drain_form(service: Service | None, auto_id: str) -> Drain:
+    """Of a conductor or scheduler, which has no servers, without what only a host is asked."""
+    form = Drain(auto_id=auto_id)
+    if service is not None and service.binary != COMPUTE:
+        del form.fields["moves"]
+    return form
+
+
+class Return(forms.Form):
+    """How its servers come back."""
+
+    moves = _at_once("Servers that come back, at a time", "Those that left, and are still where they went.", AT_ONCE)
+
+
+class Extend(forms.Form):
+    """How much more time."""
+
+    minutes = _minutes("Minutes from now")
+
+
+def why_not(cell: Cell, service: Service | None, down: str) -> str:
+    """Why the buttons are of no use now; "" when they are."""
+    if service is None:
+        return f"Cell {cell} does not answer ({down}): nothing can be asked of its services until it is back."
+    if not service.is_up and not service.drain_wanted and not service.drain_moves:
+        return f"{service} is down: there is nobody to drain."
+    return ""
+
+
+def nothing_changed(cell: Cell, down: scatter.Down | None) -> str:
+    """What to say when the service could not even be read."""
+    return why_not(cell, None, down.reason) if down else "The service is gone."
+
+
+def carry_out(cell: Cell, service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
+    """What became of a pressed button, in words, and whether anything was changed."""
+    verb = VERBS.get(asked.get("verb", ""))
+    if verb is None:
+        return "There is no such button.", False
+    if verb not in (_undrain, _return) and not service.is_up:
+        return f"{service} is down: there is nobody to drain.", False
+    try:
+        with scatter.to_change(cell):
+            return verb(service, asked, by)
+    except scatter.AWAY as exc:
+        return f"Cell {cell} went away ({type(exc).__name__}). Look again before you ask again.", False
+
+
+def _drain(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
+    form = Drain(asked)
+    if not form.is_valid():
+        return _wrong(form), False
+    reason, minutes, end = (form.cleaned_data[name] for name in ("reason", "minutes", "exit"))
+    moves = form.cleaned_data["moves"] or 0
+    if moves and service.binary != COMPUTE:
+        return f"{service} has no servers that could move.", False
+    drain.ask(service, by=by, reason=reason, seconds=_seconds(minutes), then_exit=end, moves=moves)
+    first = f"its servers leave first, {moves} at a time; " if moves else ""
+    return f"drain ({first}{_time(minutes)}{', then exit' if end else ''}): {reason or 'no reason given'}", True
+
+
+def _extend(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
+    form = Extend(asked)
+    if not form.is_valid():
+        return _wrong(form), False
+    if not service.drain_state:
+        return f"{service} is not draining: there is no deadline to move.", False
+    drain.extend(service, _seconds(form.cleaned_data["minutes"]) or 0)
+    return f"more time for the drain ({_time(form.cleaned_data['minutes'])})", True
+
+
+def _undrain(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
+    drain.undo(service)
+    return "undrain: it takes work again", True
+
+
+def _return(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
+    form = Return(asked)
+    if not form.is_valid():
+        return _wrong(form), False
+    if service.binary != COMPUTE:
+        return f"{service} has no servers that could move.", False
+    moves = form.cleaned_data["moves"] or AT_ONCE
+    alone = [f"{line.server_id} (on {line.at})" for line in drain.undo(service, bring_back=moves)]
+    kept = f"; left alone, as somebody moved them: {', '.join(alone)}" if alone else ""
+    return f"undrain: it takes work again, and its servers come back, {moves} at a time{kept}", True
+
+
+def _wrong(form: forms.Form) -> str:
+    return "; ".join(f"{name}: {' '.join(map(str, errors))}" for name, errors in form.errors.items())
+
+
+def _seconds(minutes: float | None) -> float | None:
+    return None if minutes is None else minutes * 60
+
+
+def _time(minutes: float | None) -> str:
+    return f"{minutes:g} min" if minutes else "as long as it takes"
+
+
+VERBS: dict[str, Any] = {"drain": _drain, "extend": _extend, "undrain": _undrain, "return": _return}

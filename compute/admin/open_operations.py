@@ -1,0 +1,144 @@
+"""The page of actions in progress: every open step of every cell and every server to be placed, oldest first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+from django.utils.safestring import SafeString
+
+from cells import admin_widgets as look
+from cells import scatter
+from cells.models import BuildRequest, Cell
+from compute.admin import badges, wait_reasons
+from compute.build import LEASE
+from compute.models import InstanceAction, Service, Step
+from compute.operations import journal
+
+MOST = 500  # open steps read per cell, oldest first
+ENDED = 20  # actions that ended last, all cells together
+PER_PAGE = 100
+HIDDEN = ("traceback", "action__params")
+HEADERS = (
+    "Action", "Server", "Cell", "Host", "State", "Asked for", "Unchanged", "Waits for", "Tries", "Who", "Request",
+    "Details",
+)  # fmt: skip
+UNPLACED_HEADERS = ("Server", "State", "Asked for", "Unchanged", "Waits for", "Sends", "Request")
+ENDED_HEADERS = ("Action", "Server", "Cell", "Ended", "Result", "Request", "How")
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """What one cell has in progress, and who is there to see to it."""
+
+    steps: list[Step]
+    services: list[Service]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A step, its cell, and what it waits for."""
+
+    cell: str
+    step: Step
+    waits: SafeString | str
+
+
+def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
+    """Three questions per cell, two to the global database."""
+    now = timezone.now()
+    if not model_admin.has_view_permission(request):
+        raise PermissionDenied
+    cells = {cell.pk: cell for cell in Cell.objects.order_by("name")}
+    gathered = scatter.gather(cells.values(), lambda _: (read(MOST), _ended()))
+    names = {pk: cell.name for pk, cell in cells.items()}
+    lines = oldest({names[pk]: found for pk, (found, _) in gathered.answers.items()})
+    ended = [(names[pk], action) for pk, (_, actions) in gathered.answers.items() for action in actions]
+    ended.sort(key=lambda pair: pair[1].finished_at or now, reverse=True)
+    page = look.page_of(request, lines, PER_PAGE)
+    schedulers = [one for found, _ in gathered.values() for one in wait_reasons.schedulers(found.services)]
+    context = model_admin.admin_site.each_context(request) | {
+        "title": "Actions in progress",
+        "page": page,
+        "table": table(page.object_list),
+        "unplaced": {"headers": UNPLACED_HEADERS, "rows": _unplaced(schedulers)},
+        "ended": {"headers": ENDED_HEADERS, "rows": [_ended_row(*pair) for pair in ended[:ENDED]]},
+        "capped": [names[pk] for pk, (found, _) in gathered.answers.items() if len(found.steps) >= MOST],
+        "most": MOST,
+        "most_unplaced": PER_PAGE,
+        "down": look.named_down(cells, gathered.down),
+        "now": now,
+    }
+    return TemplateResponse(request, "admin/stillwater/progress.html", context)
+
+
+def read(limit: int) -> Open:
+    """Of the targeted cell, the oldest steps first, with their actions but without what may be secret."""
+    steps = Step.objects.filter(state__in=journal.OPEN).select_related("action").defer(*HIDDEN)
+    return Open(list(steps.order_by("queued_at", "pk")[:limit]), list(Service.objects.all()))
+
+
+def oldest(by_cell: dict[str, Open]) -> list[Line]:
+    """All cells' steps, the oldest first."""
+    lines = []
+    for cell, found in by_cell.items():
+        known = wait_reasons.Services.of(found.services)
+        lines += [Line(cell, step, known.wait_of(step)) for step in found.steps]
+    return sorted(lines, key=lambda line: line.step.queued_at)
+
+
+def table(lines: Any) -> dict[str, Any]:
+    """The form unfold's table takes."""
+    return {"headers": HEADERS, "rows": [_row(line) for line in lines]}
+
+
+def _row(line: Line) -> list[Any]:
+    step = line.step
+    return [
+        badges.what(step.action.action, step.name), badges.server_link(step.server_id), line.cell,
+        step.host or "conductor", badges.step_state(step), look.age(step.queued_at),
+        look.age(_changed(step)), line.waits, step.attempts,
+        badges.short(step.action.user_id or "-"), badges.short(step.action.request_id), step.details or "-",
+    ]  # fmt: skip
+
+
+def _unplaced(schedulers: list[Service]) -> list[list[Any]]:
+    """The schedulers' operations."""
+    found = BuildRequest.objects.defer("instance", "action").order_by("created_at", "server_id")[:PER_PAGE]
+    return [
+        [
+            badges.server_link(one.server_id), wait_reasons.state_of(one), look.age(one.created_at),
+            look.age(_taken(one)), wait_reasons.wait_of_request(one, schedulers), one.sends,
+            badges.short(one.request_id),
+        ]
+        for one in found
+    ]  # fmt: skip
+
+
+def _changed(step: Step) -> datetime:
+    """Its last change. That the relay wakes somebody once more is none: a stuck step would look lively."""
+    return max(step.queued_at, step.started_at or step.queued_at)
+
+
+def _taken(request: BuildRequest) -> datetime:
+    """When a scheduler took it, else when it was asked for."""
+    return request.lease_until - LEASE if request.lease_until else request.created_at
+
+
+def _ended() -> list[InstanceAction]:
+    rows = InstanceAction.objects.filter(finished_at__isnull=False).defer("params")
+    return list(rows.order_by("-pk")[:ENDED])
+
+
+def _ended_row(cell: str, action: InstanceAction) -> list[Any]:
+    failed = action.message is not None
+    result = look.label("failed", look.BAD, "✖") if failed else look.label("done", look.GOOD, "✓")
+    return [
+        action.action, badges.server_link(action.server_id), cell, f"{look.age(action.finished_at)} ago",
+        result, badges.short(action.request_id), action.outcome or "-",
+    ]  # fmt: skip

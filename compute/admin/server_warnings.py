@@ -1,0 +1,60 @@
+"""What is wrong with a server beside its status: its host is lost, or nobody works on what it is busy with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from cells import admin_widgets as look
+from compute.models import Instance, Service, Step
+from compute.models.host import COMPUTE
+from compute.operations import journal
+
+STUCK_AFTER = timedelta(minutes=2)  # an action that is just accepted, or just over, has no open step for a moment
+NOTHING = SafeString("")
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The hosts some servers are on, and which of them something goes on with."""
+
+    hosts: dict[str, Service]
+    at_work: frozenset[str]  # servers with an open step
+
+    def sign(self, instance: Instance) -> SafeString:
+        """Nothing, when all is well."""
+        signs = [one for one in (self._host(instance), self._task(instance)) if one]
+        return format_html(" ".join(["{}"] * len(signs)), *signs) if signs else NOTHING
+
+    def _host(self, instance: Instance) -> SafeString:
+        if not instance.host or instance.deleted:
+            return NOTHING
+        service = self.hosts.get(instance.host)
+        if service is None or service.is_up:
+            return NOTHING if service else look.label("host unknown", look.WARN, "▽", "It has no service.")
+        if service.ended_at is not None:
+            return look.label("host stopped", look.WARN, "▽", f"{look.age(service.ended_at)} ago, in order")
+        beat = f"its last heartbeat was {look.age(service.last_seen_up)} ago"
+        return look.label("host lost", look.WARN, "▼", f"{beat}; the status is of then")
+
+    def _task(self, instance: Instance) -> SafeString:
+        if instance.task_state is None or instance.uuid in self.at_work:
+            return NOTHING
+        if timezone.now() - instance.updated_at < STUCK_AFTER:
+            return NOTHING
+        why = f"{instance.task_state} for {look.age(instance.updated_at)}, and no step of it is open"
+        return look.label("stuck", look.WARN, "⧗", why)
+
+
+def around(instances: Iterable[Instance]) -> Around:
+    """Two questions to the targeted cell, whatever the number of servers."""
+    some = list(instances)
+    hosts = Service.objects.filter(binary=COMPUTE, host__in={one.host for one in some if one.host})
+    busy = [one.uuid for one in some if one.task_state]
+    open_steps = Step.objects.filter(server_id__in=busy, state__in=journal.OPEN)
+    return Around({one.host: one for one in hosts}, frozenset(open_steps.values_list("server_id", flat=True)))

@@ -1,0 +1,130 @@
+"""The grace period of a server's guest, as its page counts it down: how long, what happens then, who can end it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from cells import admin_widgets as look
+from compute.admin import allowed_actions
+from compute.models import InstanceAction, Step
+from compute.operations import journal
+from compute.shutdown import status
+from compute.state import TaskState
+from compute.virt.shutdown_timer import Clock
+
+FORCED = "its plug is pulled"
+THEN = {  # what happens at the deadline, by the action that waits
+    "stop": FORCED, "reboot": "it is reset, as by a hard reboot", "delete": f"{FORCED}, and it is deleted",
+}  # fmt: skip
+GOES_ON = f"{FORCED}, and the {{}} goes on"
+STOP, REBOOT, DELETE = "os-stop", "reboot", "forceDelete"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A button that ends the wait, with what it says to the API beside its verb."""
+
+    verb: str
+    name: str
+    meaning: str
+    field: str = ""
+    value: str = ""
+
+
+WORDS = {
+    STOP: Word(STOP, "Pull the plug now", "The guest gets no more time. What it has not written to its disk is lost.",
+               "shutdown_type", "HARD"),
+    REBOOT: Word(REBOOT, "Reset it now", "The guest gets no more time, and boots again.", "type", "HARD"),
+    DELETE: Word(DELETE, "Delete it now", "The guest gets no more time, and the server is deleted for good."),
+}  # fmt: skip
+ENDS = {TaskState.POWERING_OFF: STOP, TaskState.REBOOTING: REBOOT}  # which word ends which wait
+
+
+@dataclass(frozen=True, slots=True)
+class Countdown:
+    """One clock, and everybody who waits for it."""
+
+    clock: Clock
+    asked: list[str]
+    then: str
+    words: list[Word]
+
+    @property
+    def left(self) -> float:
+        """Seconds, as of now."""
+        return round(self.clock.left(time.time()), 1)
+
+    @property
+    def left_words(self) -> str:
+        """The same, for people."""
+        return look.seconds(self.left)
+
+    @property
+    def overdue(self) -> str:
+        """For how long nobody has said that the guest is off, though its time is over; "" while there is some left."""
+        late = time.time() - self.clock.deadline
+        return look.seconds(late) if self.clock.runs and late > 2 else ""
+
+    @property
+    def percent(self) -> int:
+        """The share of its time that has passed."""
+        return status.percent(self.clock.begun, self.clock.deadline, time.time())
+
+    @property
+    def seconds(self) -> float:
+        """How long its time is."""
+        return round(self.clock.deadline - self.clock.begun, 1)
+
+    @property
+    def length(self) -> str:
+        """The same, for people."""
+        return look.seconds(self.seconds)
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """What is worth saying in words."""
+        when = f"{datetime.fromtimestamp(self.clock.deadline, UTC):%H:%M:%S} UTC"
+        late, soon = "since {}: as soon as its host can, {}", "at {}, unless it shuts down before: {}"
+        return [
+            ("Then", (late if self.overdue else soon).format(when, self.then)),
+            ("Signals", _signals(self.clock)),
+            *(("Asked for" if number == 0 else "and", one) for number, one in enumerate(self.asked)),
+        ]
+
+
+def of(history: Iterable[tuple[InstanceAction, Step]], task: str | None,
+       choices: list[allowed_actions.Choice]) -> Countdown | None:  # fmt: skip
+    """From a history that is read already, the oldest first; None when no guest is on its way off."""
+    asked: list[str] = []
+    waiting: tuple[InstanceAction, Clock] | None = None
+    for action, step in history:
+        clock = Clock.load(step.clock) if step.state in journal.OPEN else None
+        if clock is not None and clock.runs:
+            asked.append(_who(action))
+            waiting = action, clock
+    if waiting is None:
+        return None
+    newest, clock = waiting  # they all wait for one clock; what the newest wants is what comes of it
+    return Countdown(clock, asked, THEN.get(newest.action, GOES_ON.format(newest.action)), _words(task, choices))
+
+
+def _signals(clock: Clock) -> str:
+    """How often it was asked, and how."""
+    how = f" by {clock.by.replace('acpi', 'ACPI').replace('agent', 'guest agent')}" if clock.by else ""
+    last = f", the last one {look.seconds(time.time() - clock.signalled)} ago" if clock.signalled else ""
+    return f"{clock.signals}{how}{last}" if clock.signals else "none yet"
+
+
+def _who(action: InstanceAction) -> str:
+    who = f"user {action.user_id}" if action.user_id else "no user"
+    return f"{action.action}, {look.age(action.started_at)} ago, by {who} ({action.request_id})"
+
+
+def _words(task: str | None, choices: list[allowed_actions.Choice]) -> list[Word]:
+    """Those that end this wait, and may be said by who looks."""
+    may = {choice.key for choice in choices if not choice.why_not}
+    wanted = (ENDS.get(TaskState(task)) if task else None, DELETE)
+    return [WORDS[key] for key in wanted if key and key in may]

@@ -1,0 +1,120 @@
+"""Why an open step, or a server to be placed, does not go on: said in words, from what its services say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from cells import admin_widgets as look
+from cells.models import BuildRequest
+from compute.build import LEASE
+from compute.hosts.drain import MOST, Operation
+from compute.models import Service, Step
+from compute.models.host import COMPUTE, CONDUCTOR, SCHEDULER
+from compute.operations import dispatch
+
+QUEUED = Step.State.QUEUED
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Those of one cell."""
+
+    hosts: dict[str, Service]
+    conductors: list[Service]
+
+    @classmethod
+    def of(cls, services: Iterable[Service]) -> Services:
+        """Sorted by what they do."""
+        every = list(services)
+        return cls(
+            {one.host: one for one in every if one.binary == COMPUTE},
+            [one for one in every if one.binary == CONDUCTOR],
+        )
+
+    def wait_of(self, step: Step) -> SafeString | str:
+        """What a step waits for; "-" for one that runs where somebody lives."""
+        blocked = self._host(step) if step.host else _nobody("conductor", self.conductors)
+        if blocked:
+            return blocked
+        if step.state == Step.State.WAITING:
+            return _guest(step) if step.clock is not None else step.details or "-"
+        if step.state != QUEUED:
+            return "-"
+        if step.not_before is not None and step.not_before > timezone.now():
+            return f"its next try, in {look.seconds((step.not_before - timezone.now()).total_seconds())}"
+        return f"its turn on {step.host}" if step.host else "its turn"
+
+    def _host(self, step: Step) -> SafeString | str:
+        service = self.hosts.get(step.host)
+        if service is None:
+            return format_html("{} {}", look.label("no service", look.BAD, "▼"), step.host)
+        if not service.is_up:
+            word = "ended" if service.ended_at else "down"
+            sign = look.label(word, look.BAD, "▼", "It is seen to when the host is back.")
+            return format_html("{} {}", sign, step.host)
+        if step.state == QUEUED and step.lane == dispatch.REQUESTS and not service.takes_requests:
+            why = f": {service.drain_reason}" if service.drain_reason else ""
+            sign = look.label(service.drain_state, look.WARN, "▽", service.drain_by)
+            return format_html("{} {}{}", sign, step.host, why)
+        return ""
+
+
+def _guest(step: Step) -> SafeString | str:
+    """How long a guest has that is on its way off."""
+    if step.deadline is None:
+        return "its guest"
+    left = (step.deadline - timezone.now()).total_seconds()
+    if left > 0:
+        return f"its guest, {look.seconds(left)} at the most"
+    return format_html("{} its guest, for {} too long", look.label("overdue", look.WARN, "!"), look.seconds(-left))
+
+
+def schedulers(services: Iterable[Service]) -> list[Service]:
+    """The schedulers among them."""
+    return [one for one in services if one.binary == SCHEDULER]
+
+
+def placing(service: Service) -> list[Operation]:
+    """What a scheduler is at: build requests it holds a lease of. Nothing for other services."""
+    if service.binary != SCHEDULER:
+        return []
+    held = BuildRequest.objects.filter(lease_holder__startswith=f"{service.host}/", lease_until__gt=timezone.now())
+    return [
+        Operation(
+            "create", "place", Step.State.RUNNING, one.server_id, one.request_id, service.host,
+            since=one.lease_until - LEASE, deadline=one.lease_until,
+        )
+        for one in held.defer("instance", "action").order_by("lease_until")[:MOST] if one.lease_until
+    ]  # fmt: skip
+
+
+def state_of(request: BuildRequest) -> SafeString:
+    """Waiting, or at work under a lease."""
+    if not request.lease_holder or request.lease_until is None:
+        return look.label("queued", look.GREY, "…")
+    if request.lease_until < timezone.now():
+        return look.label("lease ran out", look.WARN, "!", request.lease_holder)
+    return look.label("running", look.BUSY, "◌", request.lease_holder)
+
+
+def wait_of_request(request: BuildRequest, known: list[Service]) -> SafeString | str:
+    """What a server to be placed waits for."""
+    if request.lease_holder and request.lease_until and request.lease_until > timezone.now():
+        left = (request.lease_until - timezone.now()).total_seconds()
+        return f"{request.lease_holder.split('/')[0]}, whose lease ends in {look.seconds(left)}"
+    return _nobody("scheduler", known) or "its turn"
+
+
+def _nobody(kind: str, services: list[Service]) -> SafeString | str:
+    """Why none of several equal services takes it; "" when one does."""
+    living = [one for one in services if one.is_up]
+    if not living:
+        return look.label(f"no {kind} is up", look.BAD, "▼")
+    if all(one.drain_state for one in living):
+        return look.label(f"every {kind} drains", look.WARN, "▽", ", ".join(one.host for one in living))
+    return ""

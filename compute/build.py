@@ -1,0 +1,273 @@
+"""A build request becomes a server in a cell: lease, pick, claim, record. Safe to run twice or to die in.
+
+Two databases are involved, so the order matters: the global side first names the cell it is going to
+use, then the cell gets claim, row and first step in one transaction, then the request is removed. Whoever
+finds a request with a cell named looks there first.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.db.models import F, QuerySet
+from django.db.models.expressions import Combinable
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+
+from cells import circuit_breaker, database_clock, scatter
+from cells.context import current_alias
+from cells.models import CELL0, BuildRequest, Cell, InstanceMapping, RequestSpec
+from cloud import failpoints, log, metrics
+from cloud.caller import Caller
+from compute.actions import create
+from compute.actions.delete import Delete
+from compute.errors import NoValidHost
+from compute.models import Instance
+from compute.operations import dispatch, journal
+from compute.operations.action import Asked, fault_of
+from compute.placement import aggregates, server_groups
+from compute.scheduler import requirements, select
+from compute.scheduler.requirements import Wanted
+from compute.state import TaskState, VmState
+
+logger = log.get(__name__)
+LEASE = timedelta(seconds=BuildRequest.LEASE)
+BATCH = 500
+NOT_ASKED = "Hosts whose cell does not answer now could not be asked."
+
+
+class LeaseLost(RuntimeError):
+    """Another scheduler holds the request now; this one wrote nothing."""
+
+
+class Waits(RuntimeError):
+    """Cells that the request needs do not answer. It stays as it is until one of them is back."""
+
+
+def place(server_id: str) -> bool:
+    """Carry one build request to its end; False when it is somebody else's, gone, or has to wait."""
+    request = _lease(server_id)
+    if request is None:
+        return False
+    log.bind(request_id=request.request_id, server=server_id)
+    failpoints.reached("place.leased")
+    try:
+        return _carry(request)
+    except LeaseLost:
+        logger.warning("schedule.lease_lost")
+    except (Waits, *scatter.DATABASE_AWAY) as why:
+        logger.warning("schedule.waits", reason=str(why) or type(why).__name__)
+        _let_go(request)
+    return False
+
+
+def _carry(request: BuildRequest) -> bool:
+    server_id = request.server_id
+    mapping = InstanceMapping.objects.select_related("cell").filter(pk=server_id).first()
+    spec = RequestSpec.objects.filter(pk=server_id).first()
+    if mapping is None or spec is None:
+        request.delete()
+        return False
+    if mapping.cell is not None:
+        _arrived_or_free(request, mapping, mapping.cell)
+    if mapping.cell is None and not request.delete_requested:
+        _find_a_place(request, mapping, spec)
+    return _conclude(request, mapping)
+
+
+def free_leases_of(scheduler: str) -> int:
+    """What a scheduler's last life held is anybody's at once, not when its lease runs out; how many there were.
+
+    Should that life go on after all, it finds its lease lost and writes nothing.
+    """
+    held = BuildRequest.objects.filter(lease_holder__startswith=f"{scheduler}/", lease_until__isnull=False)
+    return held.update(lease_holder="", lease_until=None, sent_at=None)
+
+
+def relay() -> int:
+    """Send again every build request whose message or scheduler was lost, or whose cell is back; how many went out.
+
+    The round ends where the broker does not take a message. What was not sent stays as due as it was.
+    """
+    now = database_clock.read("default")
+    late = _not_in_vain(BuildRequest.objects.filter(BuildRequest.is_free() & dispatch.is_due_again(now)))
+    sent = dispatch.send_requests(list(late.order_by("created_at").values_list("server_id", flat=True)[:BATCH]))
+    if sent:
+        late.filter(pk__in=sent).update(sent_at=now, sends=F("sends") + 1)
+        metrics.RESENT.inc(len(sent))
+    return len(sent)
+
+
+def _not_in_vain(requests: QuerySet[BuildRequest]) -> QuerySet[BuildRequest]:
+    """Without those that wait for cells that are down as far as is known here: they may be many."""
+    cells = list(Cell.objects.all())
+    down = {cell.id for cell in cells if circuit_breaker.known_down(cell.id)}
+    if not down:
+        return requests
+    there = InstanceMapping.objects.filter(cell__in=down)
+    requests = requests.exclude(server_id__in=there.values("server_id"))
+    if all(cell.id in down for cell in cells if not cell.is_cell0 and not cell.disabled):
+        nowhere = InstanceMapping.objects.filter(cell__isnull=True)
+        requests = requests.exclude(server_id__in=nowhere.values("server_id"), delete_requested=False)
+    return requests
+
+
+def _lease(server_id: str) -> BuildRequest | None:
+    """Hold the request for a while; the holder's name is new every time, so nobody can be mistaken."""
+    holder = f"{settings.HOST}/{uuid4()}"
+    free = BuildRequest.objects.filter(BuildRequest.is_free(), pk=server_id)
+    won = free.update(lease_holder=holder, lease_until=_end_of_lease())
+    return BuildRequest.objects.filter(pk=server_id, lease_holder=holder).first() if won else None
+
+
+def _renew(request: BuildRequest) -> None:
+    """Last thing before a commit: whoever lost the lease must not write a second server."""
+    mine = BuildRequest.objects.filter(pk=request.pk, lease_holder=request.lease_holder)
+    if not mine.update(lease_until=_end_of_lease()):
+        raise LeaseLost(request.server_id)
+
+
+def _end_of_lease() -> Combinable:
+    return database_clock.now(BuildRequest.LEASE)
+
+
+def _let_go(request: BuildRequest) -> None:
+    """It is anybody's, and due as soon as the cells it waits for are not known to be down."""
+    mine = BuildRequest.objects.filter(pk=request.pk, lease_holder=request.lease_holder)
+    mine.update(lease_holder="", lease_until=None, sent_at=None, sends=0)
+
+
+def _name(request: BuildRequest, mapping: InstanceMapping, cell: Cell | None) -> None:
+    """Say on the global side which cell is going to be used. Raises LeaseLost."""
+    with transaction.atomic(using="default"):
+        _renew(request)
+        InstanceMapping.objects.filter(pk=mapping.pk).update(cell=cell)
+    mapping.cell = cell
+
+
+def _arrived_or_free(request: BuildRequest, mapping: InstanceMapping, cell: Cell) -> None:
+    """Look in the cell an earlier try named. There: fine. Surely not there: the name is taken back. Raises Waits."""
+    found = scatter.one(cell, lambda _: _is_there(request))
+    if isinstance(found, scatter.Down):
+        raise Waits(f"it may be in {cell.name}, which is down: {found.reason}")
+    if not found:
+        _name(request, mapping, None)
+
+
+def _is_there(request: BuildRequest) -> bool:
+    """Whether the row is in the targeted cell, for certain.
+
+    Another scheduler may have written it and not committed yet: writing it again waits for that one.
+    """
+    if Instance.objects.filter(uuid=request.server_id).exists():
+        return True
+    alias = current_alias()
+    try:
+        with transaction.atomic(using=alias):
+            _write_row(request)
+            transaction.set_rollback(True, using=alias)
+    except IntegrityError:
+        return True
+    return False
+
+
+def _find_a_place(request: BuildRequest, mapping: InstanceMapping, spec: RequestSpec) -> None:
+    """Try the best hosts of all cells that answer; no valid host ends in cell0. Raises Waits when none answers."""
+    cells = {cell.id: cell for cell in Cell.objects.filter(disabled=False).exclude(pk=CELL0)}
+    answering: set[str] = set()
+
+    def look() -> tuple[Wanted, list[select.HostState]]:
+        asked, known = requirements.of_request(request, spec), aggregates.by_host()
+        gathered = scatter.gather(cells.values(), lambda cell: select.read_hosts(cell.id, asked, known))
+        answering.clear()
+        answering.update(gathered.answers)
+        return asked, [host for found in gathered.values() for host in found]
+
+    try:
+        for asked, host in select.in_turn(look):
+            at_home = server_groups.take_home(asked.group, spec.server_id, host.host, lambda cell: cell.id in answering)
+            if at_home and _build_in(cells[host.cell_id], host, asked, request, mapping):
+                return
+    except NoValidHost as none:
+        down = sorted(cells.keys() - answering)
+        if down and not answering:
+            raise Waits("no cell answers") from none
+        logger.warning("schedule.no_valid_host", reason=str(none), cells_down=down)
+        _bury_in_cell0(request, mapping, NoValidHost(f"{none} {NOT_ASKED}") if down else none)
+
+
+def _build_in(cell: Cell, host: select.HostState, asked: Wanted, request: BuildRequest,
+              mapping: InstanceMapping) -> bool:  # fmt: skip
+    """Name the cell, then claim, row and first step in one transaction there; False when the room is gone."""
+    _name(request, mapping, cell)
+    failpoints.reached("place.named")
+    with scatter.to_change(cell) as alias:
+        try:
+            with transaction.atomic(using=alias):
+                if not select.claim(asked, host.node):
+                    return False  # the next try names another cell
+                instance = _write_row(
+                    request, host=host.host, node=host.node.hypervisor_hostname,
+                    availability_zone=host.zone, task_state=TaskState.SPAWNING,
+                )  # fmt: skip
+                params = {**request.action, **asked.destination()}
+                create.record(instance, request.request_id, params)
+                _renew(request)
+        except IntegrityError:
+            pass  # an earlier try wrote the row: it is there, which is what we want
+    failpoints.reached("place.recorded")
+    logger.info("schedule.placed", host=host.host, cell=cell.name)
+    return True
+
+
+def _bury_in_cell0(request: BuildRequest, mapping: InstanceMapping, reason: NoValidHost) -> None:
+    """A server nobody can take is an ERROR with a fault, in cell0."""
+    cell0 = Cell.objects.get(pk=CELL0)
+    _name(request, mapping, cell0)
+    with scatter.to_change(cell0) as alias, transaction.atomic(using=alias):
+        if Instance.objects.filter(uuid=mapping.server_id).exists():
+            return
+        instance = _write_row(request, vm_state=VmState.ERROR, task_state=None, fault=fault_of(reason))
+        action = journal.open_action(
+            instance, name="create", key="Create", request_id=request.request_id,
+            user_id=instance.user_id, project_id=instance.project_id, params={},
+        )  # fmt: skip
+        journal.close_action(action, outcome=str(reason), failed=True)
+        _renew(request)
+
+
+def _write_row(request: BuildRequest, **columns: Any) -> Instance:
+    """The server's row, as it was asked for, where it was placed."""
+    asked = dict(request.instance)
+    asked["created_at"] = parse_datetime(asked["created_at"])
+    return Instance.objects.create(**{**asked, **columns}, updated_at=timezone.now())
+
+
+def _conclude(request: BuildRequest, mapping: InstanceMapping) -> bool:
+    """Remove the request; a delete that came meanwhile is carried out now."""
+    with transaction.atomic(using="default"):
+        mine = BuildRequest.objects.filter(pk=request.pk, lease_holder=request.lease_holder)
+        if mine.filter(delete_requested=False).delete()[0]:
+            return True
+        if not mine.exists():
+            return False
+    if mapping.cell is not None:
+        with scatter.to_change(mapping.cell):
+            instance = Instance.objects.filter(uuid=mapping.server_id).first()
+            if instance is not None:
+                caller = Caller(request.user_id, project_id=request.project_id)
+                Delete().submit(instance, Asked(caller, request.request_id))
+    forget(request.server_id)
+    return True
+
+
+def forget(server_id: str) -> None:
+    """Nothing of a request is left, unless its server is in a cell (then its mapping stays as history)."""
+    with transaction.atomic(using="default"):
+        BuildRequest.objects.filter(pk=server_id).delete()
+        if InstanceMapping.objects.filter(pk=server_id, cell__isnull=True).delete()[0]:
+            RequestSpec.objects.filter(pk=server_id).delete()

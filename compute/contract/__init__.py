@@ -1,0 +1,1 @@
+"""What may be asked of the Compute API: policies, microversions, validation of bodies."""

@@ -1,0 +1,133 @@
+"""Events of servers whose cell is down: kept on the global side, delivered when it is back, each once, in order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+
+from django.db import transaction
+
+from cells import circuit_breaker, scatter
+from cells.models import Cell, LateEvent
+from cloud import log, metrics
+from compute.external_events import deduplication, journal
+from compute.external_events.deduplication import Entry, Event
+
+logger = log.get(__name__)
+BATCH = 500  # of a cell, a transaction
+BATCHES = 10  # of a cell, a round
+FAILED = 500
+
+
+def waiting(servers: Collection[str]) -> set[str]:
+    """Those of whom something is kept: what comes now is kept behind it, though the cell may be back."""
+    found = LateEvent.objects.filter(server_id__in=servers).values_list("server_id", flat=True)
+    return set(found.distinct())
+
+
+def keep(events: Sequence[tuple[str, Event]]) -> None:
+    """Keep events, each with the id of its cell; a request that is repeated is kept once."""
+    cells, servers = {cell_id for cell_id, _ in events}, {event.server_id for _, event in events}
+    with transaction.atomic(using="default"):
+        # one at a time keeps something for a cell, so that a repeat sees what it repeats
+        list(Cell.objects.select_for_update(no_key=True).filter(pk__in=cells).order_by("pk").values_list("pk"))
+        since = min(event.received_at for _, event in events) - deduplication.WITHIN
+        lately = LateEvent.objects.filter(cell__in=cells, server_id__in=servers, received_at__gte=since)
+        lines: dict[str, list[Entry]] = defaultdict(list)
+        columns = lately.order_by("pk").values_list("server_id", "request_id", "name", "tag", "received_at")
+        for server_id, *said, received_at in columns:
+            lines[server_id].append(Entry((said[0], said[1], said[2]), received_at))
+        asked: dict[tuple[str, str], list[Event]] = defaultdict(list)
+        for cell_id, event in events:
+            asked[cell_id, event.server_id].append(event)
+        LateEvent.objects.bulk_create(
+            _row(cell_id, event)
+            for (cell_id, server_id), new in asked.items() for event in deduplication.unheard(new, lines[server_id])
+        )  # fmt: skip
+    for cell_id in cells:
+        count = sum(1 for one, _ in events if one == cell_id)
+        logger.info("event.kept_for_later", cell=cell_id, events=count)
+
+
+def deliver() -> int:
+    """Those of cells that are back; how many there were. Any number of schedulers may do this at once."""
+    done = 0
+    for cell in Cell.objects.filter(late_events__isnull=False).distinct():
+        for _ in range(BATCHES):
+            count = 0 if circuit_breaker.known_down(cell.id) else _deliver(cell)
+            done += count
+            if count < BATCH:
+                break
+    return done
+
+
+def _deliver(cell: Cell) -> int:
+    """One batch, the oldest first; how many of it are over."""
+    rows = list(cell.late_events.order_by("pk")[:BATCH])
+    if not rows:
+        return 0
+    codes = _record(cell, [_event(row) for row in rows])
+    over = LateEvent.objects.filter(pk__in=[row.pk for row in rows if row.server_id in codes])
+    with transaction.atomic(using="default"):
+        mine = list(over.select_for_update(of=("self",)).order_by("pk"))  # another scheduler may have been faster
+        LateEvent.objects.filter(pk__in=[row.pk for row in mine]).delete()
+    for row in mine:
+        _tell(row, codes[row.server_id])
+    return len(mine)
+
+
+def _record(cell: Cell, events: Sequence[Event]) -> dict[str, int]:
+    """The code of each server whose events need not be kept any more."""
+    servers = {event.server_id for event in events}
+    codes = scatter.one(cell, lambda _: journal.look(servers))
+    if isinstance(codes, scatter.Down):
+        return {}
+    living = [event for event in events if codes[event.server_id] == journal.ACCEPTED]
+
+    def ask(_: Cell) -> dict[str, int]:
+        try:
+            return journal.record(living)
+        except scatter.AWAY:
+            raise
+        except Exception:  # one event may be the death of all: each server by itself
+            logger.exception("event.batch_failed", cell=cell.id, events=len(living))
+            return _one_by_one(living)
+
+    written = scatter.gather([cell], ask, scatter.SECONDS_TO_CHANGE).answers.get(cell.id, {})
+    return {server_id: code for server_id, code in codes.items() if code != journal.ACCEPTED} | written
+
+
+def _one_by_one(events: Sequence[Event]) -> dict[str, int]:
+    """In the targeted cell. What cannot be written for one server is given up, and all others are written."""
+    codes: dict[str, int] = {}
+    for server_id in dict.fromkeys(event.server_id for event in events):
+        try:
+            codes |= journal.record([event for event in events if event.server_id == server_id])
+        except scatter.AWAY:
+            raise
+        except Exception:
+            logger.exception("event.given_up", server=server_id)
+            codes[server_id] = FAILED
+    return codes
+
+
+def _tell(row: LateEvent, code: int) -> None:
+    outcome = "delivered" if code == journal.ACCEPTED else "given up"
+    metrics.LATE_EVENTS.labels(row.name, outcome).inc()
+    logger.info(
+        "event.late", outcome=outcome, code=code, event_name=row.name, tag=row.tag, server=row.server_id,
+        request_id=row.request_id,
+    )  # fmt: skip
+
+
+def _row(cell_id: str, event: Event) -> LateEvent:
+    return LateEvent(
+        cell_id=cell_id, server_id=event.server_id, name=event.name, tag=event.tag, status=event.status,
+        request_id=event.request_id, user_id=event.user_id, project_id=event.project_id, received_at=event.received_at,
+    )  # fmt: skip
+
+
+def _event(row: LateEvent) -> Event:
+    return Event(
+        row.server_id, row.name, row.tag, row.status, row.request_id, row.user_id, row.project_id, row.received_at
+    )

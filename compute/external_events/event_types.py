@@ -1,0 +1,49 @@
+"""The table of events: since when each is known, what it must say, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from compute.contract.microversion import Version
+
+STATUSES = ("failed", "completed", "in-progress")
+HEAR = "HearEvent"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is known of one name. `tags`: the words it may say, and the action each is shown as; empty takes any."""
+
+    name: str
+    since: Version
+    about: str  # what the tag names, for people
+    action: str = HEAR  # the ServerAction that carries it out
+    needs_tag: bool = False
+    tags: Mapping[str, str] = field(default_factory=dict)
+    both_hosts: bool = False  # of a server that moves
+
+    def takes(self, tag: str) -> bool:
+        """Whether the tag says what it must."""
+        if not tag:
+            return not self.needs_tag
+        return not self.tags or tag in self.tags
+
+
+_ALL = (
+    Kind("network-changed", (2, 1), "port id", both_hosts=True),
+    Kind("network-vif-plugged", (2, 1), "port id", both_hosts=True),
+    Kind("network-vif-unplugged", (2, 1), "port id", both_hosts=True),
+    Kind("network-vif-deleted", (2, 1), "port id", both_hosts=True),
+    Kind("volume-extended", (2, 51), "volume id", "ExtendVolume", needs_tag=True),
+    Kind("power-update", (2, 76), "POWER_ON or POWER_OFF", "PowerUpdate", needs_tag=True,
+         tags={"POWER_ON": "start", "POWER_OFF": "stop"}),
+    Kind("accelerator-request-bound", (2, 82), "ARQ uuid", needs_tag=True),
+    Kind("volume-reimaged", (2, 93), "volume id"),
+)  # fmt: skip
+KINDS = {kind.name: kind for kind in _ALL}
+
+
+def known(version: Version) -> list[str]:
+    """The names a request of this microversion may use."""
+    return [kind.name for kind in _ALL if kind.since <= version]

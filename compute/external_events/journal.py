@@ -1,0 +1,137 @@
+"""Writing events into a cell's journal: all of a batch in one transaction, whose queries do not grow with it."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+from django.db import transaction
+from django.db.models import Q
+
+from cells.context import current_alias
+from compute.external_events import deduplication, event_types
+from compute.external_events.deduplication import Entry, Event
+from compute.models import Instance, InstanceAction, Step
+from compute.operations import journal, registry
+
+ACCEPTED, UNKNOWN, NO_HOST = 200, 404, 422
+TRIES, PAUSE = 3, 0.1  # of servers somebody else is just changing; seconds
+
+
+def look(servers: Collection[str]) -> dict[str, int]:
+    """The code each server of the targeted cell has now: a read, that says in no time whether the cell is there."""
+    living = Instance.objects.filter(uuid__in=servers, deleted=False)
+    hosts = dict(living.values_list("uuid", "host"))
+    return {server_id: _code(hosts.get(server_id)) for server_id in servers}
+
+
+def record(events: Sequence[Event]) -> dict[str, int]:
+    """Journal events of servers of the targeted cell; the code each server had then.
+
+    Their rows are locked meanwhile, so that a server that moves takes its events along. One that somebody else has
+    locked holds nobody up: it is tried again twice, and then it is not in the answer. What is on record already is
+    not written again.
+    """
+    codes: dict[str, int] = {}
+    left = list(events)
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(PAUSE)
+        with transaction.atomic(using=current_alias()):
+            hosts = _lock({event.server_id for event in left})
+            _write(_by_server(event for event in left if hosts.get(event.server_id)), hosts)
+        codes |= {server_id: _code(host) for server_id, host in hosts.items()}
+        left = [event for event in left if event.server_id not in codes]
+        if not left:
+            break
+    return codes
+
+
+def _lock(servers: Collection[str]) -> dict[str, str]:
+    """The hosts of those whose rows are ours until the transaction ends."""
+    living = Instance.objects.filter(uuid__in=servers, deleted=False)
+    return dict(living.select_for_update(skip_locked=True, of=("self",)).values_list("uuid", "host"))
+
+
+def _code(host: str | None) -> int:
+    if host is None:
+        return UNKNOWN
+    return ACCEPTED if host else NO_HOST
+
+
+def _by_server(events: Iterable[Event]) -> dict[str, list[Event]]:
+    found = defaultdict(list)
+    for event in events:
+        found[event.server_id].append(event)
+    return found
+
+
+def _write(events: Mapping[str, list[Event]], hosts: Mapping[str, str]) -> None:
+    """Under the locks of their servers: what is new of each, in its order."""
+    if not events:
+        return
+    lines, taken = _on_record(events)
+    new = {server_id: deduplication.unheard(said, lines[server_id]) for server_id, said in events.items()}
+    if not any(new.values()):
+        return
+    moving = _moving(new)
+    asked = []
+    for server_id, said in new.items():
+        for event in said:
+            asked.append(_action(event, hosts[server_id], moving[server_id], taken))
+    journal.open_many(asked)
+
+
+def _on_record(events: Mapping[str, list[Event]]) -> tuple[dict[str, list[Entry]], set[tuple[str, str]]]:
+    """What was lately recorded of servers, the oldest first; and which request ids are taken."""
+    each = [event for said in events.values() for event in said]
+    since = min(event.received_at for event in each) - deduplication.WITHIN
+    named = Q(request_id__in={event.request_id for event in each})
+    found = InstanceAction.objects.filter(named | Q(started_at__gte=since), server_id__in=list(events))
+    lines: dict[str, list[Entry]] = defaultdict(list)
+    taken = set()
+    rows = found.order_by("pk").values_list("server_id", "request_id", "started_at", "params")
+    for server_id, request_id, started_at, params in rows:
+        taken.add((server_id, request_id))
+        lines[server_id].append(deduplication.entry(params, started_at))
+    return lines, taken
+
+
+def _moving(servers: Iterable[str]) -> dict[str, set[str]]:
+    """Both hosts of servers that are on their way."""
+    going = InstanceAction.objects.filter(server_id__in=list(servers), finished_at__isnull=True)
+    hosts: dict[str, set[str]] = defaultdict(set)
+    for server_id, params in going.values_list("server_id", "params"):
+        if params.get("destination"):
+            hosts[server_id] |= {params.get("source", ""), params["destination"]} - {""}
+    return hosts
+
+
+def _action(event: Event, host: str, moving: set[str],
+            taken: set[tuple[str, str]]) -> tuple[InstanceAction, list[Step]]:  # fmt: skip
+    """Its row in the journal, and a step for each host that is to hear it."""
+    kind = event_types.KINDS[event.name]
+    carries = registry.named(kind.action)
+    params: dict[str, Any] = {"event": deduplication.params(event)}
+    if kind.tags:
+        params["said"] = event.tag
+    action = InstanceAction(
+        server_id=event.server_id, action=kind.tags.get(event.tag, carries.name), key=kind.action, params=params,
+        request_id=_request_id(event, taken) if carries.is_shown else event.request_id,
+        user_id=event.user_id, project_id=event.project_id,
+    )  # fmt: skip
+    first = carries.steps[0]
+    heard_on = [host, *sorted(moving - {host})] if kind.both_hosts else [host]
+    return action, [Step(name=first.name, event=first.event, host=one, lane=first.lane) for one in heard_on]
+
+
+def _request_id(event: Event, taken: set[tuple[str, str]]) -> str:
+    """An entry of a server's history is asked for by this, so a server has each once."""
+    mine = (event.server_id, event.request_id)
+    if mine in taken:
+        return f"req-{uuid4()}"
+    taken.add(mine)
+    return event.request_id

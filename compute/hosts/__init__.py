@@ -1,0 +1,1 @@
+"""Hosts as operators see them: services, drains, fenced hosts, shutdowns of whole hosts."""

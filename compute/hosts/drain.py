@@ -1,0 +1,222 @@
+"""Draining a service: what somebody wants of it, and what still needs it. All in the targeted cell.
+
+The process itself does the draining (`tasks/drain.py`). A wish is a row, and a message only so that the
+process reads it sooner than at its next beat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Case, Count, F, Q, QuerySet, Value, When
+from django.utils import timezone
+
+from cells.context import current_alias
+from compute.hosts import drain_moves, guest_shutdown
+from compute.hosts.drain_moves import Line
+from compute.models import HostNeed, Service, Step
+from compute.models.host import COMPUTE
+from compute.operations import dispatch
+
+QUEUED, RUNNING, WAITING = Step.State.QUEUED, Step.State.RUNNING, Step.State.WAITING
+MOST = 500  # operations read of one service
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Something begun that a service has to see through."""
+
+    action: str
+    step: str
+    state: str  # running | waiting | queued | elsewhere
+    server_id: str
+    request_id: str
+    host: str  # where its present step is
+    since: datetime  # its present step was begun, or asked for
+    deadline: datetime | None = None  # the step's own: it ends by then
+    details: str = ""
+    attempts: int = 0
+
+    @property
+    def waits_for(self) -> str:
+        """What ends it, in words."""
+        if self.state == "elsewhere":
+            return f"step {self.step} on {self.host or 'a conductor'}"
+        if self.state == "queued":
+            return f"its turn to {self.step}" + (f": {self.details}" if self.details else "")
+        return self.details or f"{self.step} to end"
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At the most, where the operation has a deadline; None where nobody can say."""
+        return None if self.deadline is None else max(0.0, (self.deadline - timezone.now()).total_seconds())
+
+    def facts(self) -> dict[str, Any]:
+        """For a line of log."""
+        return {
+            "action": self.action, "work": self.step, "server": self.server_id, "request_id": self.request_id,
+            "waits_for": self.waits_for,
+        }  # fmt: skip
+
+    @property
+    def blocker(self) -> str:
+        """Why it may hold a drain up for long; "" when nothing says so."""
+        if self.attempts > 1:
+            return f"try {self.attempts}"
+        if self.deadline is None and (timezone.now() - self.since) > timedelta(minutes=5):
+            return "runs for more than five minutes, and has no deadline"
+        return ""
+
+
+def ask(service: Service, *, by: str, reason: str = "", seconds: float | None = None,
+        then_exit: bool = False, moves: int = 0) -> None:  # fmt: skip
+    """Have a service drain: take no new work, end what is begun. Asked again, the last word counts; the reason
+    of a drain that goes on stays when none is given.
+
+    With `moves` its servers leave first, so many at a time: the host is "emptying", works on for those it has, and
+    drains when it has none. `seconds` is the time for all of it (None or 0: as long as it takes); with `then_exit`
+    it ends at the deadline whatever still runs, else it stays, drained, until `undo`.
+    """
+    now, host = timezone.now(), service.host
+    goes_on = Q(drain_wanted=True) | Q(drain_moves__gt=0, drain_asked_at__isnull=False)
+    why = Value(reason[:255]) if reason else Case(When(goes_on, then=F("drain_reason")), default=Value(""))
+    with transaction.atomic(using=current_alias()):
+        begins = not Service.objects.select_for_update().get(pk=service.pk).drain_state
+        empty = not moves or drain_moves.is_empty(host)
+        _want(
+            service, drain_wanted=empty, drain_then_exit=then_exit, drain_by=by[:255], drain_reason=why,
+            drain_asked_at=now, drain_deadline=now + timedelta(seconds=seconds) if seconds else None,
+            drain_moves=moves,
+        )  # fmt: skip
+        if service.binary == COMPUTE:
+            _list(host, begins=begins, emptying=not empty)
+
+
+def undo(service: Service, *, bring_back: int = 0) -> list[Line]:
+    """Have a service take work again. One that was told to end by a signal ends all the same.
+
+    Servers that are on their way go on; others stay. Guests whose turn to go off has not come stay on. With
+    `bring_back` those that left return, so many at a time.
+    The answer: who has another home meanwhile, and is left there.
+    """
+    left_alone = []
+    with transaction.atomic(using=current_alias()):
+        _want(
+            service, drain_wanted=False, drain_then_exit=False, drain_by="", drain_reason="", drain_asked_at=None,
+            drain_deadline=None, drain_moves=bring_back,
+        )  # fmt: skip
+        if service.binary == COMPUTE:
+            guest_shutdown.call_off(service.host, "the host takes work again")
+            drain_moves.call_off(service.host)
+            left_alone = drain_moves.call_back(service.host) if bring_back else []
+            dispatch.departures(service.host)
+    return left_alone
+
+
+def extend(service: Service, seconds: float) -> None:
+    """Give a drain more time, counted from now; 0: as long as it takes."""
+    deadline = timezone.now() + timedelta(seconds=seconds) if seconds else None
+    _want(service, drain_deadline=deadline)
+
+
+def state_of(service: Service) -> str:
+    """"" (takes work), emptying, draining or drained."""
+    return service.drain_state
+
+
+def operations(service: Service) -> list[Operation]:
+    """Everything that needs this service now, the oldest first. Two queries."""
+    found = [_of_step(step) for step in _steps(service).order_by("queued_at", "pk")[:MOST]]
+    if service.binary == COMPUTE:
+        found += elsewhere(service.host, {(one.request_id, one.server_id) for one in found})
+    return found
+
+
+def count(service: Service) -> int:
+    """How many operations need this service now, those that run there included."""
+    if service.binary != COMPUTE:
+        return _steps(service).count()
+    here = _steps(service).values_list("action_id", flat=True)
+    return len({*here, *_needs(service.host).values_list("action_id", flat=True)})
+
+
+def needs(host: str) -> int:
+    """How many begun operations want something more of a host, beside what runs there. Two queries.
+
+    In this order: a step that another host ends meanwhile opens the next one here, and the need stays.
+    """
+    begun = Step.objects.filter(host=host, state__in=(QUEUED, WAITING), lane=dispatch.OPS)
+    wanted = begun.values_list("action_id", flat=True)
+    return len({*wanted, *_needs(host).values_list("action_id", flat=True)})
+
+
+def held_by(host: str) -> list[Operation]:
+    """What needs a host, and nobody runs it there now: steps that wait for a guest, and steps elsewhere."""
+    steps = Step.objects.filter(host=host, state=WAITING).select_related("action")
+    steps = steps.defer("traceback", "action__params").order_by("deadline", "pk")[:MOST]
+    return [_of_step(step) for step in steps] + elsewhere(host)
+
+
+def waiting(host: str) -> int:
+    """Requests nobody has begun, which wait for a host until it takes work again."""
+    return Step.objects.filter(host=host, lane=dispatch.REQUESTS, state=QUEUED).count()
+
+
+def waiting_by_host() -> dict[str, int]:
+    """As `waiting`, for every host that has some. One query."""
+    rows = Step.objects.filter(lane=dispatch.REQUESTS, state=QUEUED).exclude(host="").order_by()
+    return dict(rows.values("host").annotate(n=Count("pk")).values_list("host", "n"))
+
+
+def _steps(service: Service) -> QuerySet[Step]:
+    """Begun here; of a host also what begun operations still want of it."""
+    if service.binary != COMPUTE:
+        here = Q(worker=f"{service.binary}@{service.host}", host="", state=RUNNING)
+    else:
+        here = Q(host=service.host) & (Q(state__in=(RUNNING, WAITING)) | Q(state=QUEUED, lane=dispatch.OPS))
+    return Step.objects.filter(here).select_related("action").defer("traceback", "action__params")
+
+
+def _needs(host: str) -> QuerySet[HostNeed]:
+    return HostNeed.objects.filter(host=host, action__finished_at__isnull=True)
+
+
+def elsewhere(host: str, shown: Collection[tuple[str, str]] = ()) -> list[Operation]:
+    """Operations of several hosts whose present step runs on another one."""
+    actions = [need.action_id for need in _needs(host)[:MOST]]
+    steps = Step.objects.filter(action__in=actions, state__in=(QUEUED, RUNNING, WAITING)).exclude(host=host)
+    steps = steps.select_related("action").defer("traceback", "action__params").order_by("queued_at", "pk")
+    return [_of_step(step, "elsewhere") for step in steps
+            if (step.action.request_id, step.server_id) not in shown]
+
+
+def _of_step(step: Step, state: str = "") -> Operation:
+    return Operation(
+        action=step.action.action, step=step.name, state=state or step.state, server_id=step.server_id,
+        request_id=step.action.request_id, host=step.host, since=step.started_at or step.queued_at,
+        deadline=step.deadline, details=step.details, attempts=step.attempts,
+    )  # fmt: skip
+
+
+def _list(host: str, *, begins: bool, emptying: bool) -> None:
+    """Who is to leave, as of the new wish."""
+    if begins:
+        drain_moves.begin_anew(host)
+    if emptying:
+        drain_moves.stay_away(host)
+        drain_moves.list_servers(host)
+        dispatch.departures(host)
+    else:
+        drain_moves.call_off(host)
+
+
+def _want(service: Service, **wish: object) -> None:
+    with transaction.atomic(using=current_alias()):
+        Service.objects.filter(pk=service.pk).update(**wish, updated_at=timezone.now())
+        if service.binary == COMPUTE:
+            dispatch.wishes(service.host)
+    service.refresh_from_db()

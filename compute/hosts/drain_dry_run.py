@@ -1,0 +1,77 @@
+"""What emptying a host would do: who would leave and how, who could not, and whether there is room. Changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cloud.words import counted
+from compute.errors import NoValidHost
+from compute.hosts.drain_migrations import COLD, LIVE, advice_for
+from compute.hosts.drain_moves import Line, State
+from compute.migration import moves
+from compute.models import Instance
+from compute.scheduler import select
+
+SIZES = {"vcpus": "cpu_ratio", "memory_mb": "ram_ratio", "disk_gb": "disk_ratio"}
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Of one host, as of now."""
+
+    live: int  # would move while they run
+    cold: int
+    busy: int  # in the middle of something: they would be waited for
+    blocked: tuple[Line, ...]
+    homeless: tuple[Line, ...]  # no host has room for them as it is
+    needs: dict[str, int]
+    free: dict[str, int]  # of all hosts that would take servers
+    hosts: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room: for all of them, and for each."""
+        return not self.homeless and all(self.needs[size] <= self.free[size] for size in SIZES)
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        blocked = f", {len(self.blocked)} blocked" if self.blocked else ""
+        busy = f", {self.busy} in the middle of something" if self.busy else ""
+        size = "{vcpus} CPUs, {memory_mb} MiB and {disk_gb} GiB"
+        others = counted(self.hosts, "other host")
+        room = f"{size.format(**self.needs)} needed, {size.format(**self.free)} free on {others}"
+        going = counted(self.live + self.cold, "server")
+        return (f"{going} would move away ({self.live} live, {self.cold} cold){busy}{blocked}. "
+                f"{'There is room' if self.fits else 'There is NOT room for all'}: {room}.")  # fmt: skip
+
+
+def of_host(host: str) -> Forecast:
+    """Reads the global side, too, as the wishes of users are there."""
+    servers = list(Instance.objects.filter(host=host, deleted=False).order_by("pk"))
+    idle = [server for server in servers if server.task_state is None]
+    advice = {server.uuid: advice_for(server) for server in idle}
+    going = [server for server in idle if server.vm_state in LIVE | COLD and not advice[server.uuid]]
+    stuck = [Line(uuid, State.BLOCKED, host, why=why) for uuid, why in advice.items() if why]
+    hosts = {one.host: one for node in {server.node for server in going} for one in moves.candidates(node)}
+    takers = [one for one in hosts.values() if one.host != host and one.up and one.enabled and not one.draining]
+    live = sum(server.vm_state in LIVE for server in going)
+    return Forecast(
+        live, len(going) - live, len(servers) - len(going) - len(stuck), tuple(stuck),
+        tuple(line for server in going if (line := _homeless(server))),
+        {size: sum(getattr(server, size) for server in going) for size in SIZES},
+        {size: int(sum(_free(one, size) for one in takers)) for size in SIZES}, len(takers),
+    )  # fmt: skip
+
+
+def _homeless(server: Instance) -> Line | None:
+    try:
+        moves.possible(server, moves.wanted(server))
+    except NoValidHost as none:
+        return Line(server.uuid, State.BLOCKED, server.host, why=f"no room: {none}")
+    return None
+
+
+def _free(one: select.HostState, size: str) -> float:
+    node = one.node
+    return float(getattr(node, size) * getattr(node, SIZES[size]) - getattr(node, f"{size}_used"))

@@ -1,0 +1,308 @@
+"""Emptying a host before it drains, and bringing its servers back. In the targeted cell.
+
+The list is in `compute/hosts/drain_moves.py`. Any conductor goes on with it, by the clock and whenever a move has ended; none
+remembers anything, so each may die at any moment. A server's turn and its move are recorded in one transaction, under
+the lock of the host's service record: never more at once than wanted, and no turn without a move.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+from django.db import transaction
+from django.db.models import F, Q
+from django.utils import timezone
+
+from cells import database_clock
+from cells.context import current_alias
+from cloud import log
+from cloud.caller import Caller
+from cloud.errors import ApiError
+from compute.contract import bare_metal
+from compute.errors import NoValidHost
+from compute.hosts import drain_moves
+from compute.hosts.drain_moves import COMING, IDLE, UNDER_WAY, State
+from compute.migration import cold, moves
+from compute.models import Departure, Instance, InstanceAction, Service
+from compute.models.host import COMPUTE
+from compute.operations import dispatch, journal, registry
+from compute.operations.action import Asked
+from compute.state import VmState
+
+logger = log.get(__name__)
+VERSION, ADMIN = (2, 96), frozenset({"admin"})  # of the requests we make
+PAUSE, LONGEST = 5.0, 300.0  # seconds until the next try: doubled each time
+LIVE, COLD = frozenset({VmState.ACTIVE, VmState.PAUSED}), frozenset({VmState.STOPPED})
+ADVICE: dict[str, str] = {
+    VmState.SUSPENDED: "it is suspended: resume it",
+    VmState.RESCUED: "it is being rescued: unrescue it",
+    VmState.RESIZED: "it was resized: confirm or revert that",
+    VmState.ERROR: "it is in ERROR: reset its state, rebuild or delete it",
+    VmState.SHELVED: "it is shelved: offload or unshelve it",
+    VmState.SOFT_DELETED: "it is soft-deleted: restore it, or delete it for good",
+}
+
+
+def go_round() -> None:
+    """Go on with every host that has something on its list."""
+    listed = Departure.objects.filter(state__in=(*UNDER_WAY, *COMING)).values_list("host", flat=True)
+    wanted = Service.objects.filter(binary=COMPUTE, drain_wanted=False, drain_moves__gt=0)
+    for host in sorted({*listed, *wanted.values_list("host", flat=True)}):
+        go_on(host)
+
+
+def go_on(host: str) -> None:
+    """See what has become of the moves, and begin as many as there is room for."""
+    for one in Departure.objects.filter(host=host, state__in=UNDER_WAY):
+        _follow(one)
+    service = _service(host)
+    if service is None:
+        return
+    if service.drain_state == "emptying":
+        drain_moves.list_servers(host)
+        if not _drain(host) and service.is_up:
+            _begin_all(host, IDLE, State.MOVING)
+    elif service.is_returning and not _is_back(host) and service.is_up and not service.drain_state:
+        _begin_all(host, (State.RETURN_WAITING,), State.RETURNING)
+
+
+# -- the next ones
+
+
+def _begin_all(host: str, waiting: tuple[State, ...], going: State) -> None:
+    """As many as may be under way."""
+    rows = list(Departure.objects.filter(_is_due(), host=host, state__in=waiting).order_by("tries", "pk"))
+    servers = {s.uuid: s for s in Instance.objects.filter(uuid__in=[row.server_id for row in rows], deleted=False)}
+    full = False
+    for one in rows:
+        server = servers.get(one.server_id)
+        if server is None or (going == State.RETURNING and server.host != one.moved_to):
+            _leave_alone(one, server)
+        elif not _stays(one, server) and not full:
+            full = _is_full(host) or (_has_room(one, server, going) and not _begin(one, going))
+
+
+def _leave_alone(one: Departure, server: Instance | None) -> None:
+    """It is gone, or others took it somewhere else: its home is there."""
+    logger.info("departure.left_alone", server=one.server_id, host=one.host, at=server.host if server else "deleted")
+    _mine(one).delete()
+
+
+def _stays(one: Departure, server: Instance) -> bool:
+    """Whether it cannot be moved as it is; then the list says why."""
+    advice = advice_for(server)
+    busy = f"it is {server.task_state or server.vm_state}"
+    if not advice and server.task_state is None and server.vm_state in LIVE | COLD:
+        return False
+    if one.state == State.RETURN_WAITING:
+        _write(one, why=advice)
+    else:
+        _write(one, state=State.BLOCKED if advice else State.WAITING, why=advice or busy)
+    return True
+
+
+def advice_for(server: Instance) -> str:
+    """Why an idle server cannot be moved as it is, and what to do about it."""
+    if bare_metal.is_asked(server.flavor):
+        return bare_metal.CANNOT_MOVE
+    return "" if server.task_state else ADVICE.get(server.vm_state, "")
+
+
+def _is_full(host: str) -> bool:
+    """Whether as many are under way as may be. Only a look: `_begin` asks again, under the lock."""
+    service = _service(host)
+    return service is None or Departure.objects.filter(host=host, state__in=UNDER_WAY).count() >= service.drain_moves
+
+
+def _has_room(one: Departure, server: Instance, going: State) -> bool:
+    """Whether some host would take it now: without, nothing happens to the server at all."""
+    try:
+        moves.possible(server, moves.wanted(server, _goal(one, going)))
+    except (ApiError, NoValidHost) as none:
+        _try_again(one, str(none))
+        return False
+    return True
+
+
+def _begin(one: Departure, going: State) -> bool:
+    """Its turn and its move, in one transaction; False when as many as may be are under way."""
+    with transaction.atomic(using=current_alias()):
+        service = Service.objects.select_for_update().get(binary=COMPUTE, host=one.host)
+        leaving, coming = service.drain_state == "emptying", service.is_returning and not service.drain_state
+        wanted = leaving if going == State.MOVING else coming
+        moving_now = Departure.objects.filter(host=one.host, state__in=UNDER_WAY).count()
+        if not wanted or moving_now >= service.drain_moves:
+            return False
+        server = Instance.objects.get(uuid=one.server_id)
+        if server.host != (one.host if going == State.MOVING else one.moved_to):  # somebody was quicker
+            return True
+        comes_up = server.resumes_with_host and server.vm_state in COLD  # read before its move takes that back
+        by, request_id = (service.drain_by or "stillwater")[:64], f"req-{uuid4()}"
+        caller = Caller(by, project_id=server.project_id, roles=ADMIN)
+        try:
+            _move(server, caller, request_id, _goal(one, going))
+        except ApiError as refused:
+            _try_again(one, str(refused))
+            return True
+        if not _mine(one).update(state=going, request_id=request_id, tries=F("tries") + 1, why="", not_before=None):
+            transaction.set_rollback(True, using=current_alias())
+            return True
+        _mark(request_id, one.host, **({cold.COMES_UP: True} if comes_up else {}))
+    logger.info("departure.begun", server=one.server_id, host=one.host, state=going.value, request_id=request_id)
+    return True
+
+
+def _move(server: Instance, caller: Caller, request_id: str, to: str) -> None:
+    """Live where it runs, cold where it does not. Raises ApiError."""
+    if server.vm_state in LIVE:
+        name, body = "MigrateLive", {"host": to or None, "block_migration": "auto"}
+    else:
+        name, body = "Migrate", {"host": to or None}
+    registry.named(name).submit(server, Asked(caller, request_id, body, VERSION))
+
+
+def _goal(one: Departure, going: State) -> str:
+    """The host it is to go to; "": any."""
+    return "" if going == State.MOVING else one.host
+
+
+def _mark(request_id: str, host: str, **also: Any) -> None:
+    """Its end wakes a conductor for this host."""
+    journal.change_params(InstanceAction.objects.get(request_id=request_id), empties=host, **also)
+
+
+# -- what became of the others
+
+
+def _follow(one: Departure) -> None:
+    """A move that is not over is left alone."""
+    # before the server: where that is says nothing of a move that ends between the two
+    action = InstanceAction.objects.filter(server_id=one.server_id, request_id=one.request_id).first()
+    server = Instance.objects.filter(uuid=one.server_id, deleted=False).first()
+    if server is None:
+        _mine(one).delete()
+        return
+    if action is None or action.finished_at is None:
+        return
+    coming = one.state == State.RETURNING
+    if (server.host == one.host) is not coming:
+        _failed(one, action)
+    elif server.vm_state == VmState.RESIZED and _is_ours(server):
+        _confirm(one, server, action)
+    elif coming:
+        logger.info("departure.returned", server=one.server_id, host=one.host)
+        _mine(one).delete()
+    else:
+        _gone(one, server)
+
+
+def _gone(one: Departure, server: Instance) -> None:
+    """It lives elsewhere. When its host takes work again already, and is to have them back, it returns."""
+    service = _service(one.host)
+    state = State.RETURN_WAITING if service is not None and service.is_returning else State.AWAY
+    logger.info("departure.gone", server=one.server_id, host=one.host, to=server.host)
+    _write(one, state=state, moved_to=server.host, tries=0, why="", not_before=None)
+
+
+def _failed(one: Departure, action: InstanceAction) -> None:
+    """It lives where it was: its move failed, or somebody took it back."""
+    _try_again(one, action.outcome if action.message else "")
+
+
+def _is_ours(server: Instance) -> bool:
+    """Whether it was we who moved it, and not a user who resized it since."""
+    move = cold.last(server)
+    return move is not None and "empties" in move.params
+
+
+def _confirm(one: Departure, server: Instance, action: InstanceAction) -> None:
+    """Nobody asked for a change that could please or not: the word is ours. A user's own word goes first.
+
+    The host it left has to take requests for that. One that drains at its deadline has the word when it is back.
+    """
+    if server.task_state is not None or not _mine(one).filter(_is_due()).exists():
+        return
+    left = _service(str(action.params["source"]))
+    if left is None or not left.takes_requests:
+        _write(one, why=f"it has moved, and is confirmed when host {action.params['source']} takes work")
+        return
+    request_id = f"req-{uuid4()}"
+    caller = Caller(action.user_id, project_id=action.project_id, roles=ADMIN)
+    with transaction.atomic(using=current_alias()):
+        later = database_clock.now(LONGEST)  # should that fail
+        if not _mine(one).update(request_id=request_id, not_before=later):
+            return
+        try:
+            registry.named("ConfirmResize").submit(server, Asked(caller, request_id, None, VERSION))
+        except ApiError:  # somebody else's word came first
+            transaction.set_rollback(True, using=current_alias())
+            return
+        _mark(request_id, one.host)
+
+
+def _try_again(one: Departure, why: str) -> None:
+    """Later, and later each time; where there is no room, too: there may be some then."""
+    pause = min(LONGEST, PAUSE * 2 ** min(one.tries, 10))
+    coming = one.state in COMING
+    state = State.RETURN_WAITING if coming else State.BLOCKED if why else State.WAITING
+    if coming and not _returns(one.host):
+        state = State.AWAY
+    said = f"no room: {why}" if why.startswith("No valid host") else why
+    logger.info("departure.put_off", server=one.server_id, host=one.host, why=said, seconds=pause)
+    tries = one.tries + (one.state not in UNDER_WAY)
+    _write(one, state=state, why=said[:255], tries=tries, not_before=database_clock.now(pause))
+
+
+# -- the end
+
+
+def _drain(host: str) -> bool:
+    """Nothing is left to move, or its time is over: then the host drains like any other."""
+    with transaction.atomic(using=current_alias()):
+        service = Service.objects.select_for_update().get(binary=COMPUTE, host=host)
+        if service.drain_state != "emptying":
+            return True
+        late = service.drain_deadline is not None and service.drain_deadline <= timezone.now()
+        if not late and not drain_moves.is_empty(host):
+            return False
+        Service.objects.filter(pk=service.pk).update(drain_wanted=True, updated_at=timezone.now())
+        dispatch.wishes(host)
+    logger.info("departures.over", host=host, late=late)
+    return True
+
+
+def _is_back(host: str) -> bool:
+    """Nobody is left who is to come back."""
+    if Departure.objects.filter(host=host, state__in=(*UNDER_WAY, *COMING)).exists():
+        return False
+    returning = Service.objects.filter(binary=COMPUTE, host=host, drain_wanted=False, drain_asked_at__isnull=True)
+    returning.update(drain_moves=0)
+    return True
+
+
+# -- small things
+
+
+def _returns(host: str) -> bool:
+    service = _service(host)
+    return service is not None and service.is_returning
+
+
+def _service(host: str) -> Service | None:
+    return Service.objects.filter(binary=COMPUTE, host=host).first()
+
+
+def _is_due() -> Q:
+    return database_clock.is_over("not_before", LONGEST)
+
+
+def _mine(one: Departure) -> Any:
+    """The row, if nobody changed what became of it since we read it."""
+    return Departure.objects.filter(pk=one.pk, state=one.state, request_id=one.request_id)
+
+
+def _write(one: Departure, **changes: Any) -> None:
+    """Only what differs, so that a round in which nothing happens writes nothing."""
+    if any(getattr(one, name) != value for name, value in changes.items()):
+        _mine(one).update(**changes, updated_at=timezone.now())

@@ -1,0 +1,222 @@
+"""The guests of a host that goes down, and comes back: who is to go off, how far it is, who runs again. In the cell.
+
+What is asked for is rows: an action for each server (`actions/host_shutdown.py`, `actions/host_start.py`). The host
+carries them out, whatever becomes of whoever asked. All of one shutdown have one request id.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from cells.context import current_alias
+from cloud import log
+from compute import state
+from compute.errors import StateConflict
+from compute.hosts import guest_batches
+from compute.models import ComputeNode, Instance, Service, Step, shutdown_preferences
+from compute.models.host import COMPUTE
+from compute.operations import dispatch, journal
+from compute.state import Move, TaskState, VmState
+from compute.virt.base import PowerState
+from compute.virt.shutdown_timer import Clock
+
+logger = log.get(__name__)
+DOWN, UP = "HostShutdown", "HostStart"  # keys in the journal
+AT_ONCE = 16  # guests that are shut down, or started, at the same time when nobody says how many
+ON = (PowerState.RUNNING, PowerState.PAUSED)
+COMES_UP = Move(frozenset({VmState.STOPPED}), TaskState.POWERING_ON, VmState.ACTIVE)
+# rescued, resized, in ERROR: on, and that still
+STAYS = Move(state.LIVING - {VmState.STOPPED, VmState.ACTIVE, VmState.PAUSED}, TaskState.POWERING_ON)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One server of a host that goes down."""
+
+    server_id: str
+    name: str
+    request_id: str
+    priority: int
+    state: str  # waiting | shutting down | off | failed | called off
+    words: str = ""  # what it waits for, how far it is, how it ended
+    seconds_left: float | None = None
+    signals: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more becomes of it."""
+        return self.state in ("off", "failed", "called off")
+
+
+# -- going down
+
+
+def are_on(host: str) -> QuerySet[Instance]:
+    """Servers of a host that are on as far as is recorded, or that something goes on with.
+
+    Machines are not: they stay on while the host that serves them is down.
+    """
+    machines = ComputeNode.objects.filter(host=host, is_whole=True).values("hypervisor_hostname")
+    here = Instance.objects.filter(host=host, deleted=False).exclude(node__in=machines)
+    on = Q(power_state__in=ON) | Q(vm_state__in=(VmState.ACTIVE, VmState.PAUSED)) | Q(task_state__isnull=False)
+    return here.filter(on).exclude(vm_state=VmState.SUSPENDED, task_state__isnull=True)
+
+
+def paused(host: str) -> list[Instance]:
+    """Those whose memory will be lost."""
+    return list(are_on(host).filter(vm_state=VmState.PAUSED).order_by("pk"))
+
+
+def ask(host: str, *, by: str, at_once: int = 0, seconds: float | None = None) -> str:
+    """Have every guest of a host shut down; the request id of it all, "" when none is on.
+
+    Asked again while it goes on, who has come meanwhile goes off, too. `seconds`: whoever is still on is forced off
+    then; None: each has its own grace.
+    """
+    until = time.time() + seconds if seconds is not None else None
+    with guest_batches.lock(host):
+        steps = guest_batches.open_steps(host, DOWN).exclude(action__params__has_key="called_off")
+        going = list(steps.select_related("action").order_by("pk"))
+        words: dict[str, Any] = {"at_once": at_once or AT_ONCE, "until": until}
+        if going:
+            said = {"at_once": at_once or None, "until": until}
+            words = {name: said[name] or going[0].action.params[name] for name in words}
+            _change(going, words)
+        request_id = going[0].action.request_id if going else f"req-{uuid4()}"
+        listed = {step.server_id for step in going}
+        new = [(shutdown_preferences.priority(one.metadata), one) for one in are_on(host).order_by("pk") if one.uuid not in listed]
+        for rank, instance in sorted(new, key=lambda ranked: ranked[0]):
+            _open(instance, DOWN, request_id, by, {"source": host, "rank": rank} | words)
+    return request_id if new or listed else ""
+
+
+def going_on(host: str) -> bool:
+    """Whether a host is being shut down, and nobody has taken that back."""
+    return guest_batches.open_steps(host, DOWN).exclude(action__params__has_key="called_off").exists()
+
+
+def has_open(host: str) -> bool:
+    """Whether any guest is still on its way off, taken back or not."""
+    return guest_batches.open_steps(host, DOWN).exists()
+
+
+def call_off(host: str, why: str) -> int:
+    """Whose turn has not come stays on; the others go off, and may come back at once. How many there were."""
+    with guest_batches.lock(host):
+        steps = list(guest_batches.open_steps(host, DOWN).select_related("action").order_by("pk"))
+        for step in steps:
+            idle = Step.objects.filter(pk=step.pk, state__in=(Step.State.QUEUED, Step.State.WAITING))
+            unbegun = not step.action.params.keys() & {"begun", "joined"}
+            if unbegun and idle.update(state=Step.State.CANCELLED, finished_at=timezone.now(), details=why):
+                journal.close_action(step.action, outcome=why, failed=True)
+            elif "called_off" not in step.action.params:
+                journal.change_params(step.action, called_off=True)
+    return len(steps)
+
+
+def read(host: str, request_id: str = "") -> tuple[Line, ...]:
+    """How far a host's guests are: of one shutdown, or of the one that goes on. No more than three queries."""
+    if not request_id:
+        going = guest_batches.open_steps(host, DOWN).order_by("-pk").values_list("action__request_id", flat=True)
+        request_id = going.first() or ""
+    if not request_id:
+        return ()
+    steps = Step.objects.filter(action__request_id=request_id, action__key=DOWN, host=host)
+    found = list(steps.select_related("action").defer("traceback").order_by("pk"))
+    named = Instance.objects.filter(uuid__in=[step.server_id for step in found])
+    names = dict(named.values_list("uuid", "display_name"))
+    lines = [_line(step, names.get(step.server_id, "")) for step in found]
+    return tuple(sorted(lines, key=lambda line: line.priority))
+
+
+def still_on(host: str) -> list[Instance]:
+    """Idle servers that are on, as far as is recorded: they have come since they were asked for."""
+    return list(are_on(host).filter(task_state__isnull=True).order_by("pk"))
+
+
+def _change(steps: Sequence[Step], words: dict[str, Any]) -> None:
+    """Another time, another number at once: who waits looks again."""
+    for step in steps:
+        if any(step.action.params[name] != word for name, word in words.items()):
+            journal.change_params(step.action, **words)
+            journal.go_on(step)
+
+
+def _line(step: Step, name: str) -> Line:
+    clock = Clock.load(step.clock)
+    left = clock.left(time.time()) if clock is not None and step.state in journal.OPEN else None
+    return Line(
+        step.server_id, name, step.action.request_id, step.action.params["rank"], _word(step, clock),
+        step.details, left, clock.signals if clock else 0,
+    )  # fmt: skip
+
+
+def _word(step: Step, clock: Clock | None) -> str:
+    ended = {Step.State.DONE: "off", Step.State.FAILED: "failed", Step.State.CANCELLED: "called off"}
+    begun = clock is not None or step.state == Step.State.RUNNING
+    return ended.get(Step.State(step.state)) or ("shutting down" if begun else "waiting")
+
+
+# -- coming back
+
+
+def bring_back(host: str) -> int:
+    """Start again who was running when the host went down, the last ones first; how many there were.
+
+    Without the setting they stay off for good.
+    """
+    flagged = Instance.objects.filter(host=host, deleted=False, resumes_with_host=True)
+    servers: Sequence[Instance] = sorted(flagged, key=lambda one: (-shutdown_preferences.priority(one.metadata), one.pk))
+    if not settings.RESUME_GUESTS:
+        stay_off = flagged.update(resumes_with_host=False)
+        if stay_off:
+            logger.info("host.guests_stay_off", host=host, servers=stay_off, why="STILLWATER_RESUME_GUESTS is not set")
+        return 0
+    request_id = f"req-{uuid4()}"
+    begun = sum(_bring_back(instance, request_id) for instance in servers)
+    if begun:
+        logger.info("host.guests_come_back", host=host, servers=begun, request_id=request_id)
+    return begun
+
+
+def _bring_back(instance: Instance, request_id: str) -> bool:
+    stays = instance.vm_state != VmState.STOPPED
+    rank = -shutdown_preferences.priority(instance.metadata)
+    try:
+        with transaction.atomic(using=current_alias()):
+            state.begin(instance, STAYS if stays else COMES_UP)
+            _open(instance, UP, request_id, "", {"rank": rank, "at_once": AT_ONCE, "stays": stays})
+    except StateConflict:  # somebody was quicker
+        Instance.objects.filter(pk=instance.pk).update(resumes_with_host=False)
+        return False
+    return True
+
+
+def takes_work(host: str) -> bool:
+    """Whether nobody wants a host to drain, or to be emptied."""
+    service = Service.objects.filter(binary=COMPUTE, host=host).first()
+    return service is not None and not service.drain_state
+
+
+STEPS: dict[str, tuple[str, str, str, str]] = {  # action, step, event, lane: as the actions declare them
+    DOWN: ("stop", "power_off", "compute_host_shutdown", dispatch.OPS),
+    UP: ("start", "power_on", "compute_host_startup", dispatch.REQUESTS),
+}
+
+
+def _open(instance: Instance, key: str, request_id: str, by: str, params: dict[str, Any]) -> None:
+    name, step, event, lane = STEPS[key]
+    action = journal.open_action(
+        instance, name=name, key=key, request_id=request_id, user_id=by[:64],
+        project_id=instance.project_id, params=params,
+    )  # fmt: skip
+    journal.open_step(action, name=step, event=event, host=instance.host, lane=lane)

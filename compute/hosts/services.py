@@ -1,0 +1,151 @@
+"""The services and hypervisors of all cells, read at once; cells that are down are named, not raised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from django.db.models import Count, Q
+
+from cells import scatter
+from cells.models import Cell, HostMapping
+from compute.hosts import drain, drain_moves
+from compute.hosts.drain_moves import Moves
+from compute.models import ComputeNode, Instance, Service
+from compute.models.host import COMPUTE
+from compute.placement import aggregates
+
+T = TypeVar("T")
+INTERNAL_ZONE = "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A service and the cell it works in."""
+
+    cell: Cell
+    service: Service
+    waiting: int = 0  # requests nobody has begun; counted only where something drains
+    moves: Moves = field(default_factory=Moves)  # of its servers; read only where they leave, or come back
+    zone: str = INTERNAL_ZONE  # only hosts are in one an operator chose
+
+
+@dataclass(frozen=True, slots=True)
+class Hypervisor:
+    """A compute node, the service that runs it, and what is on it (when that was asked for)."""
+
+    cell: Cell
+    node: ComputeNode
+    service: Service
+    running: int = 0
+    busy: int = 0
+    servers: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def uuid(self) -> str:
+        """What a marker names since 2.53."""
+        return self.node.uuid
+
+    @property
+    def number(self) -> int:
+        """What a marker names before 2.53."""
+        return number(self.node.uuid)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen(Generic[T]):
+    """What the cells that answered have, and the cells that did not."""
+
+    found: list[T]
+    down: list[Cell]
+
+
+def number(uuid: str) -> int:
+    """The integer id of a record before 2.53: 48 random bits, as row ids repeat from cell to cell."""
+    return UUID(uuid).int >> 80
+
+
+def services(host: str = "", binary: str = "") -> Seen[Placed]:
+    """Services of every cell, cell0 included; one query per cell, two where something drains.
+
+    Three more where servers leave or come back.
+    """
+
+    known = aggregates.by_host()
+
+    def read(cell: Cell) -> list[Placed]:
+        wanted = Service.objects.order_by("id")
+        if host:
+            wanted = wanted.filter(host=host)
+        if binary:
+            wanted = wanted.filter(binary=binary)
+        found = list(wanted)
+        waiting = drain.waiting_by_host() if any(one.drain_state for one in found) else {}
+        moves = drain_moves.read_all([one.host for one in found if one.drain_moves])
+        return [
+            Placed(
+                cell, one, waiting.get(one.host, 0), moves.get(one.host, Moves()), aggregates.zone_of(one, known)
+            ) if one.binary == COMPUTE else Placed(cell, one)
+            for one in found
+        ]  # fmt: skip
+
+    return _everywhere(read)
+
+
+def hypervisors(*, counts: bool = False, servers: bool = False) -> Seen[Hypervisor]:
+    """Hypervisors that have a service, in every cell; at most four queries per cell."""
+
+    def read(cell: Cell) -> list[Hypervisor]:
+        by_host = {service.host: service for service in Service.objects.filter(binary=COMPUTE)}
+        nodes = [node for node in ComputeNode.objects.order_by("id") if node.host in by_host]
+        counted = _counts() if counts else {}
+        hosted = _servers() if servers else {}
+        return [
+            Hypervisor(
+                cell, node, by_host[node.host],
+                running=sum(counted.get(key, (0, 0))[0] for key in _keys(node)),
+                busy=sum(counted.get(key, (0, 0))[1] for key in _keys(node)),
+                servers=[server for key in _keys(node) for server in hosted.get(key, [])],
+            )
+            for node in nodes
+        ]  # fmt: skip
+
+    return _everywhere(read)
+
+
+def hosts_of(cells: list[Cell]) -> list[str]:
+    """The compute hosts of cells that do not answer, from the global side."""
+    return list(HostMapping.objects.filter(cell__in=cells).order_by("host").values_list("host", flat=True))
+
+
+def _everywhere(read: Callable[[Cell], list[T]]) -> Seen[T]:
+    cells = list(Cell.objects.all())
+    gathered = scatter.gather(cells, read)
+    found = [one for cell in cells for one in gathered.answers.get(cell.id, [])]
+    return Seen(found, [cell for cell in cells if cell.id in gathered.down])
+
+
+def _keys(node: ComputeNode) -> tuple[tuple[str, str], tuple[str, str]]:
+    """A host may run several nodes; a server that names no node counts for each of its host's."""
+    return (node.host, node.hypervisor_hostname), (node.host, "")
+
+
+def _living() -> Any:
+    return Instance.objects.filter(deleted=False).exclude(host="")
+
+
+def _counts() -> dict[tuple[str, str], tuple[int, int]]:
+    rows = _living().values_list("host", "node").annotate(
+        running=Count("id"), busy=Count("id", filter=Q(task_state__isnull=False))
+    )
+    return {(host, node): (running, busy) for host, node, running, busy in rows.order_by()}
+
+
+def _servers() -> dict[tuple[str, str], list[dict[str, str]]]:
+    hosted: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for server in _living().only("id", "uuid", "host", "node").order_by("id"):
+        names = {"name": server.instance_name, "uuid": server.uuid}
+        hosted.setdefault((server.host, server.node), []).append(names)
+    return hosted

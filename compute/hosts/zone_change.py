@@ -1,0 +1,55 @@
+"""Whether hosts may change their availability zone: not while there are servers, and never into two at once.
+
+The change is made first, inside the caller's transaction and under a lock on each host, and then looked at; an
+exception takes it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from cells import scatter
+from cells.models import Cell, HostMapping
+from cloud.errors import ApiError
+from compute.errors import CellDown
+from compute.models import Allocation, Instance, Service
+from compute.models.host import COMPUTE
+from compute.placement import aggregates
+from compute.placement.aggregates import ZONE, ByHost
+
+
+@contextmanager
+def checked(hosts: Sequence[str], doing: str, refused: type[ApiError]) -> Iterator[None]:
+    """Around a change of aggregates, in a global transaction. Raises `refused` with Nova's words, or CellDown."""
+    list(HostMapping.objects.select_for_update(of=("self",)).filter(host__in=hosts).order_by("host"))
+    before = aggregates.by_host(*hosts) if hosts else {}
+    yield
+    after = aggregates.by_host(*hosts) if hosts else {}
+    changed = [host for host in hosts if _said(before, host) != _said(after, host)]
+    for host in changed:
+        zones = _said(after, host)
+        if len(zones) > 1:
+            raise refused(f"{doing} Reason: One or more hosts already in availability zone(s) {sorted(zones)}.")
+    for cell in Cell.objects.filter(hosts__host__in=changed).distinct():
+        mine = set(HostMapping.objects.filter(cell=cell, host__in=changed).values_list("host", flat=True))
+        busy = scatter.one(cell, lambda _, mine=mine: _busy(mine, before, after))  # type: ignore[misc]
+        if isinstance(busy, scatter.Down):
+            raise CellDown(cell.name)
+        if busy:
+            raise refused(f"{doing} Reason: One or more hosts contain instances in this zone.")
+
+
+def _said(known: ByHost, host: str) -> set[str]:
+    """The zones aggregates say a host is in."""
+    return {metadata[ZONE] for metadata in known.get(host, ()) if metadata.get(ZONE)}
+
+
+def _busy(hosts: set[str], before: ByHost, after: ByHost) -> bool:
+    """Whether one that really changes its zone has servers, or keeps room for some; in the targeted cell."""
+    moving = {
+        service.host for service in Service.objects.filter(binary=COMPUTE, host__in=hosts)
+        if aggregates.zone_of(service, before) != aggregates.zone_of(service, after)
+    }  # fmt: skip
+    here = Instance.objects.filter(host__in=moving, deleted=False)
+    return here.exists() or Allocation.objects.filter(node__host__in=moving).exists()

@@ -1,0 +1,121 @@
+"""manage.py online_data_migrations: data that older versions wrote is filled up, while the cloud runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.db.models import QuerySet
+
+from cells import scatter
+from cells.management import arguments
+from cells.management.tables import add_json, print_json, print_table
+from cells.models import BuildRequest, Cell, InstanceMapping
+from cloud.words import counted
+from compute.actions.bases import delete
+from compute.models import Instance
+
+BATCH = 50
+
+Living = Callable[[list[str]], "set[str] | scatter.Down"]
+
+
+@dataclass(slots=True)
+class Done:
+    """What one migration did. `left`: rows it may still do; `trouble`: cells that have to be left for later."""
+
+    needed: int = 0
+    completed: int = 0
+    left: int = 0
+    trouble: list[str] = field(default_factory=list)
+
+
+class Command(BaseCommand):
+    """Batch after batch, each a few conditional updates: run again it goes on, and nobody waits for it."""
+
+    help = (
+        "Fill up data that older versions wrote, in batches of 50. Exit codes: 0 nothing is left; 1 more is left "
+        "(--max-count was reached): run it again; 2 some could not be done, because a cell does not answer: run it "
+        "again when it does; 127 --max-count is not a positive number."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The option of nova-manage."""
+        add_json(parser)
+        arguments.add_max_count(parser, "rows changed")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """One migration after the other; what cannot be done keeps nothing else from it."""
+        room = arguments.max_count(self, options["max_count"])
+        results = {}
+        for name, migrate in MIGRATIONS.items():
+            results[name] = done = migrate(room)
+            room = None if room is None else room - done.completed
+        rows = [
+            {"migration": name, "needed": done.needed, "completed": done.completed, "left": done.left}
+            for name, done in results.items()
+        ]
+        if options["json"]:
+            print_json(self, rows)
+        else:
+            print_table(self, ("migration", "needed", "completed", "left"), rows)
+        trouble = [sentence for done in results.values() for sentence in done.trouble]
+        if trouble:
+            arguments.end(self, 2, "\n".join([*trouble, "Run this again when it answers."]))
+        if any(done.left for done in results.values()):
+            arguments.end(self, 1, "More is left; run this again.")
+
+
+def populate_queued_for_delete(room: int | None) -> Done:
+    """Whether each server was to be deleted, for mappings from before that was kept on the global side."""
+    unknown = InstanceMapping.objects.filter(queued_for_delete__isnull=True)
+    done = Done(needed=unknown.count())
+    if not done.needed:
+        return done
+    _fill(unknown.filter(cell__isnull=True), _wanted_somewhere, room, done)
+    for cell in Cell.objects.order_by("name"):
+        here = unknown.filter(cell=cell)
+        reason = _fill(here, partial(_living_of, cell), room, done)
+        if reason:
+            left = counted(here.count(), "server is", "servers are")
+            done.trouble.append(f"The cell {cell.name} does not answer ({reason}): {left} left.")
+        else:
+            done.left += here.count()
+    return done
+
+
+MIGRATIONS: dict[str, Callable[[int | None], Done]] = {"populate_queued_for_delete": populate_queued_for_delete}
+
+
+def _fill(rows: QuerySet[InstanceMapping], living_of: Living, room: int | None, done: Done) -> str:
+    """Batch by batch; why it had to stop, "" when it did not. A delete that comes meanwhile has set its flag itself."""
+    after = ""
+    while size := BATCH if room is None else min(BATCH, room - done.completed):
+        ids = list(rows.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:size])
+        if not ids:
+            return ""
+        living = living_of(ids)
+        if isinstance(living, scatter.Down):
+            return living.reason
+        after = ids[-1]
+        done.completed += rows.filter(pk__in=living).update(queued_for_delete=False)
+        done.completed += rows.filter(pk__in=set(ids) - living).update(queued_for_delete=True)
+    return ""
+
+
+def _living_of(cell: Cell, ids: list[str]) -> set[str] | scatter.Down:
+    return scatter.one(cell, lambda _: _living(ids))
+
+
+def _living(ids: list[str]) -> set[str]:
+    """Those of the targeted cell that nobody wanted deleted."""
+    return {one.uuid for one in Instance.objects.filter(uuid__in=ids) if not delete.is_ended(one)}
+
+
+def _wanted_somewhere(ids: list[str]) -> set[str]:
+    """Those without a cell that are still on their way into one."""
+    waiting = BuildRequest.objects.filter(pk__in=ids, delete_requested=False)
+    return set(waiting.values_list("pk", flat=True))

@@ -1,0 +1,1 @@
+"""Moving a server between hosts."""

@@ -1,0 +1,83 @@
+"""Asking a host something while an API request waits: a row, an answer in the row, a deadline."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from cells import database_clock, scatter
+from cells.context import current_alias
+from cells.models import Cell
+from compute.errors import CellDown, HostUnreachable, ServerNotReady
+from compute.models import HostCall, Instance, Service
+from compute.models.host import COMPUTE
+from compute.operations import dispatch
+
+DEADLINE, KEPT = 8.0, 600.0  # seconds
+
+
+def send(instance: Instance, method: str, params: dict[str, Any]) -> HostCall:
+    """Ask the server's host; `wait` for its answer. Raises ServerNotReady, HostUnreachable (the host is down)."""
+    if not instance.host:
+        raise ServerNotReady(instance.uuid)
+    service = Service.objects.filter(binary=COMPUTE, host=instance.host).first()
+    if service is None or not service.is_up:
+        raise HostUnreachable(f"The host of instance {instance.uuid} does not answer now. Try again later.")
+    with transaction.atomic(using=current_alias()):
+        call = HostCall.objects.create(
+            host=instance.host, server_id=instance.uuid, method=method, params=params,
+            expires_at=database_clock.now(DEADLINE),
+        )  # fmt: skip
+        dispatch.call(call)
+    return call
+
+
+def wait(call: HostCall) -> Any:
+    """The host's answer. Raises HostUnreachable (silent, or it could not), CellDown.
+
+    Not inside `scatter.to_change`, which takes a long wait for a cell that hangs. Each look has the deadline of every
+    other question to the cell, and is the only thing that can find the cell down.
+    """
+    cell = Cell.objects.get(pk=str(call._state.db).removeprefix("cell:"))
+    end, pause = time.monotonic() + DEADLINE, 0.01
+    while time.monotonic() < end:
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.2)
+        answered = scatter.one(cell, lambda _: _take(call))
+        if isinstance(answered, HostCall):
+            if answered.error:
+                raise HostUnreachable(answered.error)
+            return answered.answer
+        if answered is not None and answered.reason != scatter.BUSY:
+            raise CellDown(cell.name)
+    raise HostUnreachable(f"The host of instance {call.server_id} did not answer within {DEADLINE:.0f} s.")
+
+
+def _take(call: HostCall) -> HostCall | None:
+    answered = HostCall.objects.filter(pk=call.pk, answered_at__isnull=False).first()
+    if answered is not None:
+        HostCall.objects.filter(pk=call.pk).delete()
+    return answered
+
+
+def claim(call_id: str) -> HostCall | None:
+    """Host side: take the call, once; None when somebody has it or nobody waits any more."""
+    over = database_clock.is_over("expires_at", DEADLINE)
+    free = HostCall.objects.exclude(over).filter(pk=call_id, claimed_at__isnull=True)
+    won = free.update(claimed_at=database_clock.now())
+    return HostCall.objects.get(pk=call_id) if won else None
+
+
+def answer(call: HostCall, value: Any = None, error: str = "") -> None:
+    """Host side: put the answer where the API waits for it."""
+    HostCall.objects.filter(pk=call.pk).update(answer=value, error=error[:255], answered_at=timezone.now())
+
+
+def sweep() -> int:
+    """Delete the calls nobody can wait for any more; how many there were."""
+    old = Q(expires_at__lt=database_clock.now(-KEPT)) | Q(expires_at__gt=database_clock.now(KEPT))
+    return HostCall.objects.filter(old).delete()[0]

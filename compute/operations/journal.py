@@ -1,0 +1,299 @@
+"""The journal's own rules: how a step is opened, claimed and closed. Each is one conditional UPDATE.
+
+Every claim has a token of its own, new each time. Whatever a claimed step writes, it writes while the row still has
+its token (`fenced`, `close_step`, `requeue`, `park`): a worker that was paused, or whose step was led out meanwhile,
+writes nothing. docs/journal.md, "The fence".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+from django.db import transaction
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, When
+from django.db.models.functions import Coalesce, Greatest
+from django.utils import timezone
+
+from cells import database_clock
+from cells.context import current_alias
+from compute.models import HostNeed, Instance, InstanceAction, Service, Step
+from compute.operations import dispatch
+from compute.virt.shutdown_timer import Clock
+
+QUEUED, RUNNING, WAITING = Step.State.QUEUED, Step.State.RUNNING, Step.State.WAITING
+OPEN = (QUEUED, RUNNING, WAITING)
+LATEST = datetime.max.replace(tzinfo=UTC)
+MARGIN = timedelta(seconds=30)  # after its deadline a waiting step goes on, whoever was to wake it
+LONGEST_PAUSE = 600.0  # seconds before another try; one that is further ahead was set by a clock that was wrong
+FOR_THE_TASK = "waits for the server's task to end"
+FREE: dict[str, Any] = {"incarnation": "", "token": ""}  # columns of a step that no process holds any more
+
+
+class StepLost(Exception):
+    """The claim of a step is over: its step was led out, or ended, by another process. Nothing may be written."""
+
+
+def open_action(instance: Instance, *, name: str, key: str, request_id: str, user_id: str,
+                project_id: str, params: dict[str, Any]) -> InstanceAction:  # fmt: skip
+    """Record what is asked, in the caller's transaction."""
+    now = timezone.now()
+    return InstanceAction.objects.create(
+        server_id=instance.uuid, action=name, key=key, request_id=request_id, user_id=user_id,
+        project_id=project_id, params=params, started_at=now, updated_at=now,
+    )  # fmt: skip
+
+
+def open_step(action: InstanceAction, *, name: str, event: str, host: str, lane: str) -> Step:
+    """Add a step to an action; its message leaves when the caller's transaction commits."""
+    now = timezone.now()
+    step = Step.objects.create(
+        action=action, server_id=action.server_id, name=name, event=event, host=host, lane=lane,
+        queued_at=now, sent_at=now, sends=1,
+    )  # fmt: skip
+    dispatch.step(step)
+    return step
+
+
+def open_many(asked: Sequence[tuple[InstanceAction, Sequence[Step]]]) -> None:
+    """Record actions with the first steps of each, in a constant number of queries. In the caller's transaction.
+
+    The caller says what they are; when they are, and that they are sent, is said here. A step that has ended ends its
+    action: then what happened is all there is to record.
+    """
+    now = timezone.now()
+    for action, first in asked:
+        action.started_at = action.updated_at = now
+        if any(step.state not in OPEN for step in first):
+            action.finished_at = now
+    InstanceAction.objects.bulk_create([action for action, _ in asked])
+    steps = []
+    for action, first in asked:
+        for step in first:
+            step.action, step.server_id, step.queued_at = action, action.server_id, now
+            if step.state == QUEUED:
+                step.sent_at, step.sends = now, 1
+            else:
+                step.started_at = step.finished_at = now
+            steps.append(step)
+    Step.objects.bulk_create(steps)
+    dispatch.steps([step for step in steps if step.state == QUEUED])
+
+
+def is_due() -> Q:
+    """Whether the pause of a queued step is over, by the clock of the database."""
+    return database_clock.is_over("not_before", LONGEST_PAUSE)
+
+
+def claim(
+    step_id: int, worker: str, incarnation: str, host: str | None = None, why_not: Callable[[Step], str] | None = None
+) -> Step | None:
+    """Take a queued step for this process, or None: done, running elsewhere, not due, or not its turn.
+
+    Steps of one server run one at a time: while another one runs this one stays queued, and is sent
+    again when that one ends. With `host` ("" for a conductor) a step that is for another one is left
+    alone: a message in the wrong queue does no harm. A worker whose service record names a younger
+    incarnation was superseded, and claims nothing. The step that is returned has a token that no other
+    claim has. `why_not` says why this process has no room for the step now (then that is its details, and it
+    stays queued), or "".
+    """
+    with transaction.atomic(using=current_alias()):
+        mine = Q() if host is None else Q(host=host)
+        step = Step.objects.select_related("action").filter(mine, pk=step_id, state=QUEUED).first()
+        if step is None:
+            return None
+        # The server's row is the lock under which "is another one running?" is asked.
+        list(Instance.objects.select_for_update().filter(uuid=step.server_id).values_list("pk"))
+        if Step.objects.filter(server_id=step.server_id, state=RUNNING).exists():
+            return None
+        if why_not is not None and (why := why_not(step)):
+            Step.objects.filter(is_due(), pk=step_id, state=QUEUED).update(details=why)
+            return None
+        now = timezone.now()
+        begun = Case(When(clock__isnull=False, then=Coalesce("started_at", now)), default=now)  # its wait is part of it
+        rightful = ~Exists(successors(worker, incarnation))
+        won = Step.objects.filter(is_due(), rightful, pk=step_id, state=QUEUED).update(
+            state=RUNNING, worker=worker, incarnation=incarnation, token=str(uuid4()), attempts=F("attempts") + 1,
+            started_at=begun,
+        )  # fmt: skip
+        if not won:
+            return None
+        step.refresh_from_db()
+        step.details = ""  # why there is another try is on record until it ends, and is not how it ends
+        return step
+
+
+def take(step: Step) -> bool:
+    """Claim an open step for an operator, also from a worker that holds it; False when it is not as it was read.
+
+    In a transaction. From now on the process that had it writes nothing more.
+    """
+    token = str(uuid4())
+    list(Instance.objects.select_for_update().filter(uuid=step.server_id).values_list("pk"))  # first, as `claim` does
+    as_read = Step.objects.filter(pk=step.pk, state=step.state, token=step.token)
+    if not as_read.update(state=RUNNING, token=token):
+        return False
+    step.state, step.token = RUNNING, token
+    return True
+
+
+def successors(worker: str, incarnation: str) -> QuerySet[Service]:
+    """The service record of a worker, if a younger process of the same name has put its incarnation there."""
+    binary, _, host = worker.partition("@")
+    return Service.objects.filter(binary=binary, host=host).exclude(incarnation__in=("", incarnation))
+
+
+@contextmanager
+def fenced(step: Step) -> Iterator[None]:
+    """A transaction of the targeted cell that begins by locking the step this process has claimed.
+
+    Raises StepLost, and nothing is written, when the claim is over. Until the transaction ends no other process can
+    lead the step out. May be nested. What changes the global database in a step does so inside this block: the
+    claim is then held while it commits.
+    """
+    with transaction.atomic(using=current_alias()):
+        # SQLite's transactions are IMMEDIATE, so there the read is enough; PostgreSQL locks the row.
+        if not list(_mine(step).select_for_update().values_list("pk")):
+            raise StepLost(f"step {step.pk} ({step.name}) of server {step.server_id} is not ours any more")
+        yield
+
+
+def is_ours(step: Step) -> bool:
+    """Whether the claim still holds, as the database says now. One query."""
+    return _mine(step).exists()
+
+
+def close_step(step: Step, state: Step.State, *, traceback: str = "") -> bool:
+    """End a step this process runs; False when it is not this process's any more (then write nothing)."""
+    now = timezone.now()
+    how = {"details": step.details, "traceback": traceback, "clock": step.clock}
+    won = _mine(step).update(state=state, finished_at=now, **how)
+    if won:
+        InstanceAction.objects.filter(pk=step.action_id).update(updated_at=now)
+    return bool(won)
+
+
+def say(step: Step, details: str) -> None:
+    """How far a step is that runs here, for whoever looks."""
+    step.details = details
+    _mine(step).update(details=details)
+
+
+def requeue(step: Step, seconds: float, why: str, **changes: Any) -> bool:
+    """Put a step back to be tried again after a while; False when it is not this process's any more."""
+    due = database_clock.now(seconds)
+    return bool(_mine(step).update(state=QUEUED, not_before=due, sent_at=None, details=why, **FREE, **changes))
+
+
+def park(
+    step: Step, why: str, clock: Clock | None = None, seconds: float | None = None, lane: str = dispatch.OPS
+) -> bool:
+    """A begun step waits, and nobody runs it meanwhile; False when it is not this process's any more.
+
+    From now on it is what an operation begun still needs, so it goes on also where nothing new begins; after
+    `seconds` whatever it waits for. `lane` REQUESTS: a host that drains need not stay for it.
+    """
+    due = None if seconds is None else timezone.now() + timedelta(seconds=seconds)
+    changes: dict[str, Any] = {"not_before": None if seconds is None else database_clock.now(seconds)}
+    if clock is not None:
+        deadline = datetime.fromtimestamp(clock.deadline, UTC)
+        changes = {"clock": clock.facts, "deadline": deadline, "not_before": min(due or LATEST, deadline + MARGIN)}
+    return bool(_mine(step).update(state=WAITING, lane=lane, details=why, **FREE, **changes))
+
+
+def note_clock(host: str, server_id: str, clock: Clock) -> int:
+    """Copy a guest's clock to the steps that wait for it; one that has ended lets them go on. How many there were."""
+    waiting = Step.objects.filter(server_id=server_id, host=host, state=WAITING, clock__isnull=False)
+    if clock.runs:
+        return waiting.update(clock=clock.facts, details=clock.words())
+    with transaction.atomic(using=current_alias()):
+        steps = list(waiting.order_by("pk"))
+        for step in steps:
+            go_on(step, clock=clock.facts, details=clock.words(), deadline=None)  # of the wait, which is over
+    return len(steps)
+
+
+def go_on(step: Step, **changes: Any) -> bool:
+    """Have a waiting step run again, as the try it was; False when it does not wait any more. In a transaction."""
+    waiting = Step.objects.filter(pk=step.pk, state=WAITING)
+    changes |= {"state": QUEUED, "not_before": None, "attempts": Greatest(F("attempts") - 1, 0)}
+    changes |= {"sent_at": timezone.now(), "sends": 1}
+    if not waiting.update(**changes):
+        return False
+    step.refresh_from_db()
+    dispatch.step(step)
+    return True
+
+
+def close_action(action: InstanceAction, *, outcome: str = "", failed: bool = False) -> None:
+    """End an action once; later ends change nothing."""
+    now = timezone.now()
+    InstanceAction.objects.filter(pk=action.pk, finished_at__isnull=True).update(
+        finished_at=now, updated_at=now, message="Error" if failed else None, outcome=outcome[:2000]
+    )
+    HostNeed.objects.filter(action=action).delete()
+    _wake_for_a_free_server(action.server_id)
+    if "empties" in action.params:  # see compute.hosts.drain_migrations: there may be room for the next one
+        dispatch.departures(action.params["empties"])
+
+
+def _wake_for_a_free_server(server_id: str) -> None:
+    """What waited for the server's task to end goes on, also on a host that drains."""
+    free = Instance.objects.filter(uuid=OuterRef("server_id"), task_state__isnull=True)
+    waiting = Step.objects.filter(Exists(free), server_id=server_id, state=WAITING, details=FOR_THE_TASK)
+    for step in waiting.order_by("pk"):
+        go_on(step, lane=dispatch.OPS)
+
+
+def remember_fault(action: InstanceAction, fault: dict[str, Any]) -> None:
+    """Why an action is being undone: its first fault. Those of its undos are in their steps.
+
+    The row decides which fault was first, never `action`: that may be from a transaction that was rolled back.
+    """
+    InstanceAction.objects.filter(pk=action.pk, fault__isnull=True).update(fault=fault)
+
+
+def change_params(action: InstanceAction, **changes: Any) -> None:
+    """Write some params and leave the others, which another process may be writing, as they are."""
+    with transaction.atomic(using=current_alias()):
+        row = InstanceAction.objects.select_for_update().get(pk=action.pk)
+        row.params |= changes
+        row.save(update_fields=["params"])
+    action.params = row.params
+
+
+def set_needs(action: InstanceAction, hosts: set[str]) -> None:
+    """The hosts this action has not finished with, from now on. In the caller's transaction."""
+    HostNeed.objects.filter(action=action).exclude(host__in=hosts).delete()
+    HostNeed.objects.bulk_create([HostNeed(action=action, host=host) for host in hosts], ignore_conflicts=True)
+
+
+def cancel(step: Step, why: str) -> bool:
+    """Cancel a step nobody has begun; False when somebody has."""
+    queued = Step.objects.filter(pk=step.pk, state=QUEUED)
+    return bool(queued.update(state=Step.State.CANCELLED, finished_at=timezone.now(), details=why))
+
+
+def wake_next(server_id: str) -> None:
+    """Send again what waited for its turn on this server."""
+    for step in Step.objects.filter(server_id=server_id, state=QUEUED).order_by("queued_at", "pk"):
+        dispatch.step(step)
+
+
+def fix_deadline(step: Step, seconds: float) -> datetime:
+    """The step's deadline, set at its first try and kept over restarts."""
+    if step.deadline is None:
+        wanted = timezone.now() + timedelta(seconds=seconds)
+        _mine(step).filter(deadline__isnull=True).update(deadline=wanted)
+        step.refresh_from_db(fields=["deadline"])
+    if step.deadline is None:
+        raise StepLost(f"step {step.pk} ({step.name}) of server {step.server_id} is not ours any more")
+    return step.deadline
+
+
+def _mine(step: Step) -> QuerySet[Step]:
+    """The step's row, while the claim that `step` was read with holds it."""
+    return Step.objects.filter(pk=step.pk, state=RUNNING, token=step.token)

@@ -1,0 +1,143 @@
+"""What a restarted process does with the steps its last life left behind: one rule per step.
+
+Also the relay, which makes the broker expendable: whatever stays queued is sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import InterfaceError, OperationalError, close_old_connections, transaction
+from django.db.models import F, Q, QuerySet
+
+from cells import database_clock
+from cells.context import current_alias
+from cloud import failpoints, log, metrics
+from compute.models import Service, Step
+from compute.models.host import CONDUCTOR
+from compute.operations import dispatch, host_request, journal, registry, runner
+from compute.operations.action import MAX_TRIES, OnRestart
+
+logger = log.get(__name__)
+BATCH = 500
+PAUSE = 60.0  # seconds between tries of a step that must not be given up, and may be what kills the worker
+
+
+def recover(worker: str, incarnation: str, in_progress: Callable[[], Collection[int]], lane: str = "") -> int:
+    """Lead out every step that is recorded as running in this worker but is not; how many were led out.
+
+    At start that is everything the last incarnation left. Later it catches a step whose record could not be
+    written because the database was away. `in_progress` says which steps this process runs; it is asked after the
+    rows were read, so a step that is claimed meanwhile is not taken for a stray. A process that drains gives `lane`
+    OPS: what was begun is ended, though nothing new begins. A worker that was superseded by a younger process of its
+    name leads nothing out: the rows may be that one's.
+    """
+    failpoints.reached("recovery.begun")
+    if journal.successors(worker, incarnation).exists():
+        logger.warning("recovery.superseded", worker=worker, incarnation=incarnation)
+        return 0
+    left = list(Step.objects.select_related("action").filter(state=Step.State.RUNNING, worker=worker)[:BATCH])
+    running_here = set(in_progress())
+    return _lead_out_all([s for s in left if s.incarnation != incarnation or s.pk not in running_here], lane)
+
+
+def recover_dead_conductors(me: str) -> int:
+    """Take over the steps of conductors that said goodbye, or whose heartbeat ended; how many there were."""
+    conductors = Service.objects.filter(binary=CONDUCTOR)
+    conductors.set_right()
+    gone = conductors.filter(ended_at__isnull=False)
+    living = [*_names(conductors.alive()), me]
+    # One that is new may have claimed a step before its first heartbeat.
+    lately = database_clock.is_recent("started_at", settings.SERVICE_DOWN_TIME)
+    long_ago = ~lately | Q(worker__in=_names(gone))
+    stuck = Step.objects.select_related("action").filter(long_ago, state=Step.State.RUNNING, host="")
+    return _lead_out_all(list(stuck.exclude(worker__in=living)[:BATCH]))
+
+
+def _names(conductors: QuerySet[Service]) -> list[str]:
+    return [f"{CONDUCTOR}@{host}" for host in conductors.values_list("host", flat=True)]
+
+
+def relay() -> int:
+    """Send again what stays queued in this cell, ever less often; how many messages went out.
+
+    The round ends where the broker does not take a message. What was not sent stays as due as it was.
+    """
+    now = database_clock.read(current_alias())
+    for step in Step.objects.filter(_has_waited(now), state=Step.State.WAITING)[:BATCH]:
+        with transaction.atomic(using=current_alias()):
+            journal.go_on(step)
+    host_request.sweep()
+    # Those of a host that is away a long time are many, and not due again: they must not hide the others.
+    late = Step.objects.filter(journal.is_due(), dispatch.is_due_again(now), state=Step.State.QUEUED)
+    sent = [step.pk for step in dispatch.send(late.order_by("queued_at", "pk")[:BATCH])]
+    if sent:
+        late.filter(pk__in=sent).update(sent_at=now, sends=F("sends") + 1)
+        metrics.RESENT.inc(len(sent))
+        logger.info("relay.sent_again", steps=len(sent))
+    return len(sent)
+
+
+def _lead_out_all(strays: Collection[Step], lane: str = "") -> int:
+    """Each by itself: one row that cannot be led out is logged, counted, marked, and keeps no other one waiting.
+
+    How many were led out; the others are tried again in the next round. Raises what the database raised when no row
+    could be led out because it is away.
+    """
+    led_out, away, again = 0, None, []
+    for step in strays:
+        try:
+            again += [step] if _lead_out(step, lane) else []
+        except (OperationalError, InterfaceError) as error:  # away; or this row is locked by a process that hangs
+            close_old_connections()
+            away = error
+        except Exception as error:
+            _mark_failed(step, error)
+        else:
+            led_out += 1
+    dispatch.send(again)
+    if away is not None and not led_out:
+        raise away
+    return led_out
+
+
+def _mark_failed(step: Step, error: Exception) -> None:
+    """An operator sees it with the step (`manage.py operations --stuck`), in the log and in the metrics."""
+    logger.error(
+        "recovery.failed", step=step.name, server=step.server_id, action=step.action.key, exc_info=error,
+    )  # fmt: skip
+    metrics.RECOVERY_FAILED.labels("step").inc()
+    same_claim = Step.objects.filter(pk=step.pk, state=step.state, token=step.token)
+    same_claim.update(details=f"recovery failed, and is tried again: {error!r}"[:2000])
+
+
+def _has_waited(now: datetime) -> Q:
+    """A step whose wait is over, and is not known to be. One that waits for no guest looks for itself more often."""
+    ahead = Q(clock__isnull=True, not_before__gt=now + timedelta(seconds=journal.LONGEST_PAUSE))
+    return Q(not_before__lte=now) | ahead
+
+
+def _lead_out(step: Step, lane: str = "") -> bool:
+    """One rule per step: run it again (True: it is queued, and to be sent), undo, or end its action with a fault."""
+    action = registry.every().get(step.action.key)
+    spec = action.find(step.name) if action is not None else None
+    if action is None or spec is None:  # written by a newer version than this one
+        logger.warning("recovery.unknown_step", step=step.name, action=step.action.key)
+        return False
+    rule = spec.on_restart
+    logger.info(
+        "recovery.step", step=step.name, server=step.server_id, rule=rule.value,
+        request_id=step.action.request_id, attempts=step.attempts,
+    )  # fmt: skip
+    metrics.RECOVERED.labels(step.action.action, step.name, rule.value).inc()
+    worn_out = step.attempts >= MAX_TRIES  # it may be what kills the worker
+    if rule is not OnRestart.RERUN or (worn_out and not action.insists_on(step.name)):
+        runner.fail_step(action, step, f"the service that ran step '{step.name}' was restarted")
+        return False
+    mine = Step.objects.filter(pk=step.pk, state=Step.State.RUNNING, token=step.token)
+    step.lane = lane or step.lane
+    due = database_clock.now(PAUSE) if worn_out else None
+    details = f"run again after restart {step.attempts}" if worn_out else "run again after a restart"
+    return bool(mine.update(state=Step.State.QUEUED, lane=step.lane, details=details, not_before=due, **journal.FREE))

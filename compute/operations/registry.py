@@ -1,0 +1,84 @@
+"""The server actions there are. A file in `compute/actions` is found by itself; there is no list to keep."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+
+from compute.models import Instance, Step
+from compute.operations import dispatch, journal
+from compute.operations.action import On, ServerAction, fault_of, make_good
+
+ACTIONS = "compute.actions"  # a package above this one: named, not imported
+
+
+@cache
+def every() -> dict[str, ServerAction]:
+    """All actions by class name (what the journal calls `key`). Raises on two of one API key."""
+    found: dict[str, ServerAction] = {}
+    for module in pkgutil.iter_modules(importlib.import_module(ACTIONS).__path__):
+        loaded = importlib.import_module(f"{ACTIONS}.{module.name}")
+        for thing in vars(loaded).values():
+            if isinstance(thing, type) and issubclass(thing, ServerAction) and thing.__module__ == loaded.__name__:
+                found[thing.__name__] = thing()
+    keys = [(a.key, a.since) for a in found.values() if a.key]
+    if len(keys) != len(set(keys)):
+        raise ValueError("two server actions share an API key")
+    return found
+
+
+def named(name: str) -> ServerAction:
+    """The action a journal row belongs to. Raises KeyError."""
+    return every()[name]
+
+
+def hidden() -> list[str]:
+    """Names of the actions that are no part of a server's history."""
+    return [name for name, action in every().items() if not action.is_shown]
+
+
+def long_steps() -> tuple[set[str], set[str]]:
+    """Keys of actions that have a long step, and names of those steps."""
+    found = [(key, spec.name) for key, action in every().items() for spec in action.steps if spec.long]
+    return {key for key, _ in found}, {name for _, name in found}
+
+
+def keyed(key: str, microversion: tuple[int, int]) -> ServerAction | None:
+    """The action behind a key of `POST /servers/{id}/action`, at a microversion."""
+    for action in every().values():
+        if key and action.key == key and action.since <= microversion <= action.until:
+            return action
+    return None
+
+
+def cancel_open(instance: Instance, why: str) -> None:
+    """Cancel every step of a server nobody has begun; what their actions made already is made good.
+
+    In the transaction that takes the server from them. Steps behind a point of no return stay.
+    """
+    queued = Step.objects.select_related("action").filter(server_id=instance.uuid, state=Step.State.QUEUED)
+    for step in queued:
+        action = every().get(step.action.key)
+        if action is not None and action.must_run(step.name):
+            continue
+        if not journal.cancel(step, why):
+            continue
+        if action is not None and action.clean_up is None:
+            journal.remember_fault(step.action, fault_of(InterruptedError(why)))
+        if action is None or not make_good(action, step.action, instance):
+            journal.close_action(step.action, outcome=why, failed=True)
+
+
+def follow(instance: Instance, left: str) -> None:
+    """What waits at the host a server has left goes where the server is, in the transaction that records it."""
+    waiting = Step.objects.select_related("action").filter(
+        server_id=instance.uuid, host=left, state=Step.State.QUEUED
+    )
+    for step in waiting:
+        action = every().get(step.action.key)
+        spec = action.find(step.name) if action is not None else None
+        if spec is not None and spec.on is On.HOST:
+            step.host = instance.host
+            Step.objects.filter(pk=step.pk, state=Step.State.QUEUED).update(host=instance.host)
+            dispatch.step(step)

@@ -1,0 +1,211 @@
+"""What an operator may do about an open step that does not go on: have its next try now, or give it up.
+
+In the targeted cell. Both go the way the engine itself goes: a retry is a message, giving up is the failure path of the
+step's action, with its undos and its fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from cells.context import current_alias
+from cloud import log
+from compute import state
+from compute.models import Instance, Service, Step
+from compute.models.host import COMPUTE, CONDUCTOR
+from compute.operations import dispatch, journal, registry, runner
+from compute.operations.action import ServerAction
+
+logger = log.get(__name__)
+STUCK_AFTER = 300.0  # seconds a step is open, when nobody says how many
+RECOVERY_FAILED = "recovery failed"  # its details begin so (compute/operations/recovery.py)
+HIDDEN = ("traceback", "action__params")
+
+
+class Refused(Exception):
+    """Nothing was changed; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStep:
+    """A step that has not ended, and whether the process that is to run it is there."""
+
+    step: Step
+    service: str  # of its host, or of the cell's conductors: up | down | draining | drained | unknown
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has a next try that is not due."""
+        return self.step.not_before is not None and self.step.not_before > timezone.now()
+
+
+def read(limit: int, after: Q | None = None, *, server_id: str = "", stuck_for: float | None = None) -> list[OpenStep]:
+    """Open steps, the oldest first, without what may be secret. Two queries.
+
+    `after`: only those of it. `stuck_for`: only those open for more than so many seconds that have no deadline before
+    them, and those whose recovery failed.
+    """
+    found = Step.objects.filter(after or Q(), state__in=journal.OPEN).select_related("action").defer(*HIDDEN)
+    if server_id:
+        found = found.filter(server_id=server_id)
+    if stuck_for is not None:
+        now = timezone.now()
+        old = Q(queued_at__lt=now - timedelta(seconds=stuck_for)) & ~Q(deadline__gt=now)
+        found = found.filter(old | Q(details__startswith=RECOVERY_FAILED))
+    steps = list(found.order_by("queued_at", "pk")[:limit])
+    return with_services(steps)
+
+
+def with_services(steps: Sequence[Step]) -> list[OpenStep]:
+    """Each with the state of the service that is to run it. One query."""
+    hosts = {step.host for step in steps if step.host}
+    mine = Q(binary=COMPUTE, host__in=hosts) | Q(binary=CONDUCTOR)
+    services = list(Service.objects.filter(mine)) if steps else []
+    known = {one.host: _word(one) for one in services if one.binary == COMPUTE}
+    conductors = {_word(one) for one in services if one.binary == CONDUCTOR}
+    any_conductor = next((word for word in ("up", "draining", "drained", "down") if word in conductors), "unknown")
+    return [OpenStep(step, known.get(step.host, "unknown") if step.host else any_conductor) for step in steps]
+
+
+def find(pk: int) -> Step:
+    """An open step. Raises Refused."""
+    step = Step.objects.select_related("action").filter(pk=pk).first()
+    if step is None:
+        raise Refused("There is no such step.")
+    if step.state not in journal.OPEN:
+        ended = f" {step.finished_at:%F %T}" if step.finished_at else ""
+        raise Refused(f"Step {step.name} of server {step.server_id} has ended{ended}: {step.state}.")
+    return step
+
+
+def retry(step: Step) -> None:
+    """Its next try is now: whatever it waits for is looked at again. May run twice. Raises Refused."""
+    if step.state == Step.State.RUNNING:
+        raise Refused(f"Step {step.name} of server {step.server_id} runs on {step.worker}: there is nothing to try.")
+    with transaction.atomic(using=current_alias()):
+        if step.state == Step.State.WAITING:
+            changed = journal.go_on(step)
+        else:
+            queued = Step.objects.filter(pk=step.pk, state=Step.State.QUEUED)
+            changed = bool(queued.update(not_before=None, sent_at=timezone.now(), sends=1))
+            if changed:
+                dispatch.step(step)
+    if not changed:
+        raise Refused(f"Step {step.name} of server {step.server_id} goes on already.")
+    logger.info("step.retried", step=step.name, server=step.server_id, host=step.host)
+
+
+def give_up(step: Step, *, by: str, reason: str) -> str:
+    """End it as failed, as if its tries were over; what became of its action, in words. Raises Refused."""
+    action = _may_be_given_up(step)
+    with transaction.atomic(using=current_alias()):
+        found = _end(action, step, f"given up by {by}: {reason}")
+    logger.warning("step.given_up", step=step.name, server=step.server_id, host=step.host, by=by, reason=reason)
+    return found
+
+
+def outcome_of_giving_up(step: Step) -> str:
+    """What `give_up` would do: it is done, read, and rolled back. Raises Refused."""
+    action = _may_be_given_up(step)
+    with transaction.atomic(using=current_alias()):
+        found = _end(action, step, "given up")
+        transaction.set_rollback(True, using=current_alias())
+    return found
+
+
+def warning(step: Step) -> str:
+    """What nobody can take back once the step is given up."""
+    action = registry.every().get(step.action.key)
+    if action is None or not action.insists_on(step.name):
+        return ""
+    where = f"host {step.host}" if step.host else "the cell's database"
+    return (
+        f"Only this step can bring things in order on {where}: without it the record and what is there may differ for "
+        "good, and what is left there is yours to remove."
+    )
+
+
+def is_abandoned(step: Step) -> bool:
+    """Whether the process that claimed a running step is not there to end it, or could not be led out."""
+    if step.details.startswith(RECOVERY_FAILED):
+        return True
+    binary, _, host = step.worker.partition("@")
+    service = Service.objects.filter(binary=binary, host=host).first()
+    return service is None or not service.beats or service.incarnation != step.incarnation
+
+
+def _may_be_given_up(step: Step) -> ServerAction:
+    """The step's action. Raises Refused."""
+    action = registry.every().get(step.action.key)
+    if action is None or action.find(step.name) is None:
+        raise Refused(
+            f"Step {step.name} of {step.action.action} was written by a newer version than this one, which does not "
+            "know how to undo it. Use that version's command."
+        )
+    if step.state == Step.State.RUNNING and not is_abandoned(step):
+        raise Refused(
+            f"Step {step.name} of server {step.server_id} runs on {step.worker}, which is up: wait for it, or end that "
+            "process first (manage.py host stop --force)."
+        )
+    return action
+
+
+def _end(action: ServerAction, step: Step, why: str) -> str:
+    """In the caller's transaction. Raises Refused."""
+    if not Instance.objects.filter(uuid=step.server_id).exists():
+        return _end_without_server(step, why)
+    if not runner.give_up(action, step, why):
+        raise Refused(f"Step {step.name} of server {step.server_id} has gone on meanwhile. Look again.")
+    return _became(step)
+
+
+def _end_without_server(step: Step, why: str) -> str:
+    """A restored database may lack the server's row: then there is nothing to undo, and nobody to tell."""
+    if not journal.take(step):
+        raise Refused(f"Step {step.name} of server {step.server_id} has gone on meanwhile. Look again.")
+    step.details = why
+    journal.close_step(step, Step.State.FAILED)
+    journal.close_action(step.action, outcome=why, failed=True)
+    return f"{step.action.action} ends with an error. Its server {step.server_id} has no row in this cell."
+
+
+def _became(step: Step) -> str:
+    """What the rows say now."""
+    step.action.refresh_from_db()
+    server = Instance.objects.get(uuid=step.server_id)
+    opened = step.action.steps.filter(state=Step.State.QUEUED, pk__gt=step.pk).order_by("pk").first()
+    if opened is not None:
+        where = f"host {opened.host}" if opened.host else "a conductor"
+        good = registry.named(step.action.key).makes_good(opened.name)
+        what = "which takes back what was done" if good else "which goes on with it"
+        return f"Step {step.name} fails; next is step {opened.name} on {where}, {what}."
+    shown, task = state.status(server.vm_state, server.task_state), server.task_state or "no task"
+    at = f" on record at host {server.host}" if server.host else ""
+    return f"Step {step.name} fails, and {step.action.action} ends with an error. The server is {shown} ({task}){at}."
+
+
+def _word(service: Service) -> str:
+    return (service.drain_state or "up") if service.is_up else "down"
+
+
+def facts(one: OpenStep) -> dict[str, Any]:
+    """For scripts."""
+    step, now = one.step, timezone.now()
+    return {
+        "server": step.server_id, "operation": step.action.action, "name": step.name, "host": step.host or None,
+        "service": one.service, "state": step.state, "since": step.queued_at, "age": _seconds(now, step.queued_at),
+        "tries": step.attempts, "next_try": step.not_before if one.waits else None, "deadline": step.deadline,
+        "worker": step.worker or None, "details": step.details or None, "lane": step.lane,
+        "request_id": step.action.request_id, "user_id": step.action.user_id, "project_id": step.action.project_id,
+    }  # fmt: skip
+
+
+def _seconds(now: datetime, then: datetime) -> float:
+    return round(max(0.0, (now - then).total_seconds()), 1)

@@ -1,0 +1,41 @@
+"""Asking for a server action, whoever asks: an API client, or an operator in a browser. All are refused alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cloud.caller import Caller
+from cloud.errors import BadRequest
+from compute.contract import policy, validation
+from compute.contract.microversion import Version
+from compute.errors import ServerLocked, ServerNotReady
+from compute.models import Instance
+from compute.operations import registry
+from compute.operations.action import Answer, Asked, ServerAction
+
+
+def parse(body: Any, version: Version) -> tuple[ServerAction, Any]:
+    """The action that the single key of a body names, and the key's value. Raises BadRequest."""
+    if not isinstance(body, dict) or len(body) != 1:
+        raise BadRequest("Malformed request body")
+    key, value = next(iter(body.items()))
+    action = registry.keyed(key, version)
+    if action is None:
+        raise BadRequest(f"There is no such action: {key}")
+    validation.check({key: value}, {"properties": {key: action.schema(version)}})
+    return action, value
+
+
+def submit(action: ServerAction, instance: Instance, asked: Asked) -> Answer:
+    """Record it, and answer. Raises Forbidden, ServerLocked, ServerNotReady, Conflict and what the action refuses."""
+    policy.check(asked.caller, action.policy, instance.project_id)
+    if is_locked(action, instance, asked.caller):
+        raise ServerLocked(instance.uuid)
+    if action.needs_host and not instance.host:
+        raise ServerNotReady(instance.uuid)
+    return action.submit(instance, asked)
+
+
+def is_locked(action: ServerAction, instance: Instance, caller: Caller) -> bool:
+    """Whether a lock keeps the caller from it. None holds an admin."""
+    return bool(action.minds_lock and instance.locked_by and not caller.is_admin)

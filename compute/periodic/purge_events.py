@@ -1,0 +1,43 @@
+"""Events that were heard and changed nothing are no history: their rows are removed after a while, as they come."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from cells.context import current_alias
+from compute.external_events import event_types
+from compute.models import InstanceAction
+
+KEPT = timedelta(hours=1)  # longer than any client repeats a request
+UNHEARD = timedelta(days=1)  # a host that was away so long need not hear of a port any more
+BATCH = 1000  # a transaction
+EVERY = 15.0  # seconds between two rounds
+SECONDS = 3.0  # of a round, after which no batch begins: the same thread sends messages again
+
+
+def forget() -> int:
+    """In the targeted cell; how many there were. Any number of conductors may do this at once."""
+    now, end = timezone.now(), time.monotonic() + SECONDS
+    events = InstanceAction.objects.filter(key=event_types.HEAR)
+    # Each in the order of an index of its own: `heard_events`, `open_actions`.
+    heard = events.filter(finished_at__lt=now - KEPT).order_by("finished_at")
+    unheard = events.filter(finished_at__isnull=True, started_at__lt=now - UNHEARD).order_by("started_at")
+    return _remove(heard, end) + _remove(unheard, end)
+
+
+def _remove(events: QuerySet[InstanceAction], end: float) -> int:
+    """Batch after batch, until nothing is left or the round is over."""
+    removed = 0
+    while True:
+        with transaction.atomic(using=current_alias()):
+            rows = events.select_for_update(skip_locked=True, of=("self",)).values_list("pk", flat=True)[:BATCH]
+            batch = list(rows)
+            InstanceAction.objects.filter(pk__in=batch).delete()
+        removed += len(batch)
+        if len(batch) < BATCH or time.monotonic() >= end:
+            return removed

@@ -1,0 +1,44 @@
+"""Soft-deleted servers that nobody restored: after a while they are deleted for good."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from django.conf import settings
+from django.db.models import QuerySet
+
+from cells import database_clock
+from cells.models import InstanceMapping
+from cloud import log
+from cloud.caller import Caller
+from compute.actions.delete import Delete
+from compute.models import Instance
+from compute.operations.action import Asked
+from compute.state import VmState
+
+logger = log.get(__name__)
+BATCH = 500  # a round
+
+
+def reclaim() -> int:
+    """Delete the servers of the targeted cell that are soft-deleted for longer than the interval; how many.
+
+    Any number of conductors may do this at once, and the user may restore at the same moment: the state decides
+    who was first. When is on record, so restarts change nothing.
+    """
+    if settings.RECLAIM_INSTANCE_INTERVAL <= 0:
+        return 0
+    reclaimed = 0
+    for instance in _overdue():
+        asked = Asked(Caller("", project_id=instance.project_id), f"req-{uuid4()}")
+        if Delete().reclaim(instance, asked):
+            InstanceMapping.objects.filter(pk=instance.uuid).update(queued_for_delete=True)
+            logger.info("reclaim.deleted", server=instance.uuid, request_id=asked.request_id)
+            reclaimed += 1
+    return reclaimed
+
+
+def _overdue() -> QuerySet[Instance]:
+    kept = Instance.objects.filter(vm_state=VmState.SOFT_DELETED, task_state__isnull=True, deleted=False)
+    long_ago = database_clock.now(-settings.RECLAIM_INSTANCE_INTERVAL)
+    return kept.filter(soft_deleted_at__lt=long_ago).order_by("soft_deleted_at")[:BATCH]

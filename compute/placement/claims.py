@@ -1,0 +1,85 @@
+"""Resources of a host, claimed and released by one conditional UPDATE each."""
+
+from __future__ import annotations
+
+from django.db import transaction
+from django.db.models import Case, F, Value, When
+
+from cells.context import current_alias
+from compute.models import Allocation, ComputeNode
+from compute.placement import inventory, server_groups
+from compute.placement.server_groups import Group
+
+
+def claim(
+    server_id: str, node: ComputeNode, vcpus: int, memory_mb: int, disk_gb: int, group: Group | None = None
+) -> bool:
+    """Take room on a node for a server; False when there is none left, or its group does not let it be there.
+
+    A whole node is taken whole, by one server, whatever the server's size is.
+
+    In the caller's transaction. Claimed already is success, so it may be asked twice. What an older move of the server
+    claimed here for another size, a resize that an evacuation ended, is replaced.
+    """
+    size = (vcpus, memory_mb, disk_gb)
+    here = Allocation.objects.filter(server_id=server_id, node=node)
+    held = here.values_list("vcpus", "memory_mb", "disk_gb").first()
+    if held is not None and (node.is_whole or held == size):
+        return True
+    if held is None and group is None:
+        return _take(server_id, node, *size)
+    alias = current_alias()
+    with transaction.atomic(using=alias):
+        if held is not None:
+            release(server_id, node.hypervisor_hostname)
+        taken = _take(server_id, node, *size) and (group is None or server_groups.admits(group, server_id, node))
+        transaction.set_rollback(not taken, using=alias)
+    return taken
+
+
+def _take(server_id: str, node: ComputeNode, vcpus: int, memory_mb: int, disk_gb: int) -> bool:
+    """The UPDATE also locks the node's row until the transaction ends."""
+    fits = ComputeNode.objects.filter(pk=node.pk, is_whole=node.is_whole, out_of_use="")
+    if node.is_whole:
+        # never 0, also of a machine whose size nobody knows: it is what keeps the next one out
+        vcpus, memory_mb, disk_gb = max(1, node.vcpus), node.memory_mb, node.disk_gb
+        fits = fits.filter(vcpus_used=0)
+    else:
+        fits = fits.filter(
+            vcpus_used__lte=F("vcpus") * F("cpu_ratio") - vcpus,
+            memory_mb_used__lte=F("memory_mb") * F("ram_ratio") - memory_mb,
+            disk_gb_used__lte=F("disk_gb") * F("disk_ratio") - disk_gb,
+        )
+    taken = fits.update(
+        vcpus_used=F("vcpus_used") + vcpus,
+        memory_mb_used=F("memory_mb_used") + memory_mb,
+        disk_gb_used=F("disk_gb_used") + disk_gb,
+    )
+    if not taken:
+        return False
+    Allocation.objects.create(
+        server_id=server_id, node=node, vcpus=vcpus, memory_mb=memory_mb, disk_gb=disk_gb
+    )
+    return True
+
+
+def release(server_id: str, node_name: str | None = None) -> None:
+    """Give back what a server holds (on one node, or everywhere). Nothing held is success.
+
+    A whole node takes the next server once its host has looked at it again: it may have to be cleaned first.
+    """
+    held = Allocation.objects.filter(server_id=server_id)
+    if node_name is not None:
+        held = held.filter(node__hypervisor_hostname=node_name)
+    with transaction.atomic(using=current_alias()):
+        for allocation in held:
+            # Whoever deletes the row gives the room back, so nobody gives it back twice.
+            if Allocation.objects.filter(pk=allocation.pk).delete()[0]:
+                ComputeNode.objects.filter(pk=allocation.node_id).update(
+                    vcpus_used=F("vcpus_used") - allocation.vcpus,
+                    memory_mb_used=F("memory_mb_used") - allocation.memory_mb,
+                    disk_gb_used=F("disk_gb_used") - allocation.disk_gb,
+                    out_of_use=Case(
+                        When(is_whole=True, out_of_use="", then=Value(inventory.LEFT)), default=F("out_of_use")
+                    ),
+                )

@@ -1,0 +1,79 @@
+"""Guests that are no server of this host, and servers whose guest is gone: it is said once, and one kind is turned off.
+
+Nova warns when its count and the hypervisor's differ; this says who. What Nova calls running deleted instances, and
+second guests of servers that live elsewhere, are turned off: the verb of a worker that had lost its claim came late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from django.db.models import Case, Exists, OuterRef, Q, When
+
+from cloud import log, metrics
+from compute.models import Instance, InstanceAction, Service, Step
+from compute.models.host import COMPUTE
+from compute.operations import journal
+from compute.state import VmState
+from compute.virt.base import Driver, PowerState, VirtError
+
+logger = log.get(__name__)
+SHOWN = 20  # ids in one line
+ALIVE = frozenset({PowerState.RUNNING, PowerState.PAUSED})
+_said: dict[tuple[str, str], frozenset[str]] = {}  # by host and kind: as of the last look
+
+
+def compare(
+    host: str, driver: Driver, servers: Collection[str], idle: Collection[str], guests: Mapping[str, PowerState]
+) -> None:
+    """`servers`: of this host, on record; `idle`: those of them nothing goes on with. A query if any guest is unknown.
+
+    A guest whose server is elsewhere in the cell is known: it leaves, or waits to be forgotten; else it is turned off.
+    """
+    unknown = frozenset(guests).difference(servers)
+    if unknown:
+        known = list(_known(host, unknown))
+        unknown -= {uuid for uuid, is_deleted, _ in known if not is_deleted}
+        left = [uuid for uuid, _, is_left_over in known if is_left_over and guests[uuid] in ALIVE]
+        if not driver.guests_live_elsewhere:  # Ironic lists also the servers of other hosts
+            _turn_off(driver, left)
+    missing = frozenset(idle).difference(guests)
+    metrics.GUESTS_STRANGE.set(len(unknown))
+    metrics.GUESTS_MISSING.set(len(missing))
+    if _is_new(host, "strange", unknown) | _is_new(host, "missing", missing):
+        logger.warning(
+            "power.count_differs", servers=len(servers), guests=len(guests), strange=sorted(unknown)[:SHOWN],
+            missing=sorted(missing)[:SHOWN],
+        )  # fmt: skip
+
+
+def _known(host: str, guests: Collection[str]) -> Collection[tuple[str, bool, bool]]:
+    """Of those that are on record: id, whether deleted, and whether no guest of it should be on this host any more.
+
+    That is sure when nothing goes on with the server, and it is deleted, shelved away, or lives on a host that is up.
+    A host that is not up may be this one, under the name it had before.
+    """
+    up = Service.objects.alive().filter(binary=COMPUTE, forced_down=False).exclude(host=host)
+    gone = Q(deleted=True) | Q(vm_state=VmState.SHELVED_OFFLOADED) | Exists(up.filter(host=OuterRef("host")))
+    goes_on = Exists(InstanceAction.objects.filter(server_id=OuterRef("uuid"), finished_at__isnull=True))
+    open_steps = Exists(Step.objects.filter(server_id=OuterRef("uuid"), state__in=journal.OPEN))
+    is_left_over = Case(When(gone & ~goes_on & ~open_steps, then=True), default=False)
+    rows = Instance.objects.filter(uuid__in=guests).exclude(host=host, deleted=False)
+    return list(rows.annotate(is_left_over=is_left_over).values_list("uuid", "deleted", "is_left_over"))
+
+
+def _turn_off(driver: Driver, guests: Collection[str]) -> None:
+    """Its disk stays, for people to look at."""
+    for uuid in guests:
+        try:
+            driver.power_off(uuid)
+        except VirtError as error:
+            logger.warning("power.left_over_stays_on", server=uuid, error=repr(error))  # the next sync tries again
+        else:
+            logger.error("power.left_over_turned_off", server=uuid)
+
+
+def _is_new(host: str, kind: str, found: frozenset[str]) -> bool:
+    """Whether there are any that were not there at the last look."""
+    before, _said[host, kind] = _said.get((host, kind), frozenset()), found
+    return bool(found - before)

@@ -1,0 +1,199 @@
+"""Record and hypervisor disagree about idle servers: each one's truth says what is done, for all in few statements."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from django.conf import settings
+from django.db import transaction
+
+from cells.context import current_alias
+from cloud import log, metrics
+from compute import state
+from compute.hosts import guest_shutdown
+from compute.models import Instance, InstanceAction, Service, Step
+from compute.models.host import COMPUTE
+from compute.operations import journal
+from compute.operations.step import OPS, REQUESTS
+from compute.power import flap_guard, sync_policy
+from compute.power.sync_policy import OFF, Back, Does, Truth, Verdict
+from compute.state import Move, TaskState, VmState
+from compute.virt.base import Driver, PowerState, VirtError
+
+logger = log.get(__name__)
+RUNS = {VmState.ACTIVE, VmState.RESCUED}  # on record as running; one in rescue, in rescue
+EVENT = "compute_power_sync"
+# A server stays what it is on record while its guest is put back.
+BACK_MOVES = {
+    Back.ON: Move(state.LIVING, TaskState.POWERING_ON),
+    Back.OFF: Move(state.LIVING, TaskState.POWERING_OFF),
+    Back.PAUSED: Move(state.LIVING, TaskState.PAUSING),
+    Back.SUSPENDED: Move(state.LIVING, TaskState.SUSPENDING),
+}
+BACK_NAMES = {Back.ON: "start", Back.OFF: "stop", Back.PAUSED: "pause", Back.SUSPENDED: "suspend"}
+FOLLOW_NAMES = {VmState.STOPPED: "stop", VmState.ACTIVE: "start", VmState.PAUSED: "pause"}
+
+
+@dataclass(slots=True)
+class Difference:
+    """What is seen of one server, and what becomes of it; `verdict` None: the power state alone is recorded."""
+
+    instance: Instance
+    power_state: PowerState
+    why: str
+    verdict: Verdict | None = None
+    truth: str = ""  # and who said so
+    went_with_host: bool = False
+    left_alone: bool = False  # it flaps
+
+    @property
+    def is_news(self) -> bool:
+        """Whether the power state itself is not on record."""
+        return bool(self.power_state != self.instance.power_state)
+
+    @property
+    def back(self) -> Back | None:
+        """How its guest is to be again."""
+        return self.verdict.back if self.verdict else None
+
+    @property
+    def acts(self) -> bool:
+        """Whether more is to be done than to say so."""
+        return self.verdict is not None and self.verdict.does is not Does.WARN
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What is written of it when it is not put back."""
+        vm_state = self.verdict.vm_state if self.verdict else None
+        columns: dict[str, Any] = {"power_state": self.power_state}
+        columns |= {"vm_state": vm_state} if vm_state else {}
+        return columns | ({"resumes_with_host": True} if self.went_with_host else {})
+
+    @property
+    def became(self) -> str:
+        """For logs and the metric."""
+        words = {Does.FOLLOW: "followed", Does.PUT_BACK: "put back", Does.WARN: "warned"}
+        return "left alone" if self.left_alone else words[self.verdict.does] if self.verdict else "recorded"
+
+
+def settle(host: str, driver: Driver, seen: Sequence[Difference], *, found_by: str, booted: bool) -> int:
+    """Do about each what its truth says, unless somebody was quicker; how many differed.
+
+    With `booted` who runs on record and is off went down with the host, and nobody is put back.
+    """
+    if not seen:
+        return 0
+    _judge(seen, booted=booted)
+    backs = [one for one in seen if one.back]
+    stays = _are_left(host, backs, booted=booted)
+    flaps = flap_guard.look([one.instance.uuid for one in backs if one.instance.uuid not in stays])
+    for one in backs:
+        if one.instance.uuid in stays:
+            one.verdict = None
+        elif flaps.hold(one.instance.uuid):
+            one.verdict, one.left_alone = None, True
+    found = [one for one in seen if one.is_news or one.acts or flaps.begins(one.instance.uuid)]
+    for one in found:
+        if one.went_with_host:
+            one.why = _how(one.instance, driver)
+    if found:
+        _write(found, flaps, found_by)
+    return len(found)
+
+
+def _judge(seen: Sequence[Difference], *, booted: bool) -> None:
+    """Whose word counts for each, and what it is. One query."""
+    rows = Instance.objects.filter(pk__in=[one.instance.pk for one in seen]).only("metadata", "image", "flavor")
+    speaks = {row.pk: row for row in rows}
+    for one in seen:
+        truth, who = Truth(settings.POWER_TRUTH), "its host"
+        one.went_with_host = booted and one.instance.vm_state in RUNS and one.power_state in OFF
+        if one.went_with_host:  # whether it comes back is the host's word, too: STILLWATER_RESUME_GUESTS
+            truth = Truth.HYPERVISOR
+        elif one.instance.pk in speaks:
+            truth, who = sync_policy.of(speaks[one.instance.pk], truth)
+        one.verdict, one.truth = sync_policy.verdict(truth, one.instance.vm_state, one.power_state), f"{truth} ({who})"
+
+
+def _are_left(host: str, backs: Sequence[Difference], *, booted: bool) -> set[str]:
+    """Who of them is not put back: those for whom something waits for its turn, e.g. a power-update, which goes first.
+
+    All of a host that has just booted, that drains, whose guests are being shut down, or that somebody says is off.
+    """
+    everybody = {one.instance.uuid for one in backs}
+    if not backs or booted:
+        return everybody
+    service = Service.objects.filter(binary=COMPUTE, host=host).first()
+    if service is None or not service.takes_requests or service.forced_down or guest_shutdown.has_open(host):
+        return everybody
+    waiting = Step.objects.filter(server_id__in=everybody, state__in=journal.OPEN)
+    return set(waiting.values_list("server_id", flat=True))
+
+
+def _how(instance: Instance, driver: Driver) -> str:
+    """How it went down with its host, as its own clock says."""
+    try:
+        clock = driver.clock(instance.uuid)
+    except VirtError:
+        clock = None
+    return f"it went down with its host; {clock.words()}" if clock and clock.ended else "it went down with its host"
+
+
+def _write(found: Sequence[Difference], flaps: flap_guard.Flaps, found_by: str) -> None:
+    """One transaction. Who has a task by now, or had one since the look, is left to it."""
+    observed = [(one.instance, one.columns) for one in found if not one.back]
+    put_back = [(one.instance, BACK_MOVES[one.back], one.power_state) for one in found if one.back]
+    restless = [one.instance.uuid for one in found if one.left_alone and one.is_news]
+    with transaction.atomic(using=current_alias()):
+        won = {instance.pk for instance in (*state.observe_all(observed), *state.begin_all(put_back))}
+        mine = [one for one in found if one.instance.pk in won]
+        journal.open_many([entry for one in mine for entry in _on_record(one, flaps)])
+        flaps.go_on(restless)
+    _say(mine, flaps, found_by)
+
+
+def _on_record(one: Difference, flaps: flap_guard.Flaps) -> Iterator[tuple[InstanceAction, list[Step]]]:
+    """A change nobody asked for is in the server's history like one that was."""
+    seen = f"the guest is {one.power_state.name.lower()}: {one.why}"
+    if one.back:
+        params = {"to": one.back, "why": f"{seen}; power truth {one.truth}"}
+        action = _action(one, BACK_NAMES[one.back], flap_guard.BACK, params=params)
+        yield action, [Step(name="put_back", event=EVENT, host=one.instance.host, lane=REQUESTS)]
+    elif one.verdict and one.verdict.vm_state:
+        yield _over(_action(one, FOLLOW_NAMES[one.verdict.vm_state], "", outcome=seen), one, "observe")
+    elif flaps.begins(one.instance.uuid):
+        words = f"power sync: {flaps.words}; {seen}"
+        action = _action(one, "power_sync", flap_guard.KEY, outcome=words, message="Error")
+        yield _over(action, one, "leave_alone")
+
+
+def _action(one: Difference, name: str, key: str, **more: Any) -> InstanceAction:
+    return InstanceAction(
+        server_id=one.instance.uuid, action=name, key=key, request_id=f"req-{uuid4()}", user_id="",
+        project_id=one.instance.project_id, **more,
+    )  # fmt: skip
+
+
+def _over(action: InstanceAction, one: Difference, name: str) -> tuple[InstanceAction, list[Step]]:
+    ended = Step.State.FAILED if action.message else Step.State.DONE
+    words = {"state": ended, "details": action.outcome}
+    return action, [Step(name=name, event=EVENT, host=one.instance.host, lane=OPS, **words)]
+
+
+def _say(mine: Sequence[Difference], flaps: flap_guard.Flaps, found_by: str) -> None:
+    for one in mine:
+        server, fields = one.instance.uuid, {"power_state": one.power_state.name, "why": one.why, "truth": one.truth}
+        if flaps.begins(server):
+            metrics.POWER_FLAPS.inc()
+            logger.error("power.flaps", server=server, said=flaps.words, **fields)
+        elif one.verdict and one.verdict.does is Does.WARN:
+            logger.warning("power.unexpected", server=server, vm_state=one.instance.vm_state, **fields)
+        else:
+            event = "power.put_back" if one.back else "power.recorded"
+            logger.info(event, server=server, **fields)
+    for became, number in Counter(one.became for one in mine).items():
+        metrics.POWER_DIFFERENCES.labels(found_by, became).inc(number)

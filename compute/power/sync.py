@@ -1,0 +1,84 @@
+"""The power state on record is the true one: the periodic sync and the hypervisor's own events.
+
+Who is right is in `truths.py`, what is done about a difference in `settling.py`.
+"""
+
+from __future__ import annotations
+
+from django.db.models import Exists, OuterRef, QuerySet
+
+from cloud import log, metrics
+from compute.hosts import guest_batches, guest_shutdown
+from compute.models import Instance
+from compute.power import orphan_guests, reconcile
+from compute.power.reconcile import Difference
+from compute.power.sync_policy import DECIDED
+from compute.virt.base import Driver, GuestEvent, PowerState, VirtError
+
+logger = log.get(__name__)
+RUNS = reconcile.RUNS
+FOUND = "found by the power sync"
+COLUMNS = (
+    "uuid", "project_id", "host", "vm_state", "task_state", "power_state", "generation", "launched_at", "deleted",
+)  # fmt: skip
+
+
+def noticed(host: str, driver: Driver, event: GuestEvent, *, booted: bool = False) -> None:
+    """One event of the hypervisor. A server with a task is left to its task.
+
+    An event may be late, so it only says where to look: what counts is the state now. `booted`: see `sync`.
+    """
+    instance = _servers(host).filter(uuid=event.uuid).first()
+    if instance is None or not _is_idle(instance):
+        return
+    try:
+        power_state = driver.power_state(event.uuid)
+    except VirtError as error:
+        logger.warning("power.event_not_recorded", server=event.uuid, error=repr(error))  # the sync will
+        return
+    if _may_differ(instance, power_state):
+        difference = Difference(instance, power_state, event.detail)
+        reconcile.settle(host, driver, [difference], found_by="event", booted=booted)
+
+
+def sync(host: str, driver: Driver, *, booted: bool = False) -> int:
+    """Compare every server of the host with the hypervisor: how many differed. Raises VirtError.
+
+    One call, and a query; some more, always as many, when any differs. The rows are read first: whatever changed a
+    server after that is newer than what is seen here.
+    `booted`: the machine has, or its guests were stopped with it. Who is on record as running and is off went down
+    with it, and is to be back with it (see `host_guests.py`).
+    """
+    rows = list(_servers(host))
+    try:
+        actual = driver.guests()
+    except VirtError:
+        metrics.POWER_SYNCS.labels("failed").inc()
+        raise
+    idle = [instance for instance in rows if _is_idle(instance)]
+    seen = [Difference(one, actual.get(one.uuid, PowerState.NOSTATE), FOUND) for one in idle]
+    found = [difference for difference in seen if _may_differ(difference.instance, difference.power_state)]
+    differing = reconcile.settle(host, driver, found, found_by="sync", booted=booted)
+    orphan_guests.compare(host, driver, {one.uuid for one in rows}, {one.uuid for one in idle}, actual)
+    metrics.POWER_SYNCS.labels("done").inc()
+    return differing
+
+
+def _servers(host: str) -> QuerySet[Instance]:
+    """All of a host; `goes_down`: it is being shut down with its host, and that is to tell how it went."""
+    down = guest_batches.open_steps(host, guest_shutdown.DOWN).filter(server_id=OuterRef("uuid"))
+    here = Instance.objects.filter(host=host, deleted=False).only(*COLUMNS)
+    return here.annotate(goes_down=Exists(down))
+
+
+def _is_idle(instance: Instance) -> bool:
+    """It was built, and nothing goes on with it."""
+    goes_down = bool(getattr(instance, "goes_down"))  # noqa: B009  mypy does not know the annotation
+    return instance.launched_at is not None and instance.task_state is None and not goes_down
+
+
+def _may_differ(instance: Instance, power_state: PowerState) -> bool:
+    """The power state alone does not tell: a task may have recorded it, and left vm_state to us."""
+    if power_state == PowerState.NOSTATE:
+        return False
+    return power_state != instance.power_state or (instance.vm_state, power_state) in DECIDED

@@ -1,0 +1,1 @@
+"""Servers as API clients see them: find, list, create, refer to."""

@@ -1,0 +1,99 @@
+"""Deletes that are asked for while the server's cell is down: accepted, kept on the global side, carried out later.
+
+From the moment it is accepted the server is in no list of UNKNOWN servers, and no quota counts it.
+"""
+
+from __future__ import annotations
+
+from django.db import transaction
+from django.utils import timezone
+
+from cells import circuit_breaker, scatter
+from cells.models import Cell, InstanceMapping, LateDelete
+from cloud import log
+from cloud.caller import Caller
+from compute.actions.bases import delete
+from compute.errors import CellDown, Conflict, ServerLocked, ServerNotFound
+from compute.models import Instance
+from compute.operations import registry
+from compute.operations.action import Asked
+from compute.servers import lookup, mappings
+
+logger = log.get(__name__)
+BATCH = 500  # of a cell, a round
+
+
+def now_or_later(mapping: InstanceMapping, asked: Asked) -> bool:
+    """Delete a server, whatever its state; False when its cell is down: it is kept for later.
+
+    One that its cell has lost (it was restored from a backup) is forgotten.
+
+    Raises ServerNotFound, ServerNotReady, ServerLocked, Conflict.
+    """
+    try:
+        with lookup.server(mapping.server_id, asked.caller) as instance:
+            if instance.locked_by and not asked.caller.is_admin:
+                raise ServerLocked(mapping.server_id)
+            with delete.uncounted(mapping.server_id):
+                registry.named(delete.key_for(instance)).submit(instance, asked)
+    except CellDown:
+        accept(mapping, asked)
+        return False
+    except ServerNotFound:
+        if not mappings.forget(mapping):
+            raise
+    return True
+
+
+def accept(mapping: InstanceMapping, asked: Asked) -> None:
+    """Keep it; asked for again it is the same delete, with what was said last. A lock is looked at when it is done."""
+    caller = asked.caller
+    said = {
+        "cell_id": mapping.cell_id, "project_id": caller.project_id, "user_id": caller.user_id,
+        "is_admin": caller.is_admin, "request_id": asked.request_id, "words": asked.body or {},
+        "asked_at": timezone.now(),
+    }  # fmt: skip
+    with transaction.atomic(using="default"):
+        LateDelete.objects.update_or_create(server_id=mapping.server_id, defaults=said)
+        InstanceMapping.objects.filter(pk=mapping.pk).update(queued_for_delete=True)
+    logger.info("delete.kept_for_later", server=mapping.server_id, cell=mapping.cell_id)
+
+
+def carry_out() -> int:
+    """Those of cells that are back; how many there were. Any number of schedulers may do this at once."""
+    done = 0
+    for cell in Cell.objects.filter(late_deletes__isnull=False).distinct():
+        if circuit_breaker.known_down(cell.id):
+            continue
+        for kept in cell.late_deletes.order_by("asked_at")[:BATCH]:
+            answer = scatter.one(cell, lambda _, one=kept: _delete(one))  # type: ignore[misc]
+            if isinstance(answer, scatter.Down):
+                break
+            done += _forget(kept, answer)
+    return done
+
+
+def _delete(kept: LateDelete) -> str:
+    """In the targeted cell; why it is not to be, "" when it is. Deleted already is success."""
+    instance = Instance.objects.filter(uuid=kept.server_id, deleted=False).first()
+    if instance is None:
+        return ""
+    if instance.locked_by and not kept.is_admin:
+        return "it is locked"
+    caller = Caller(kept.user_id, project_id=kept.project_id, roles=frozenset({"admin"} if kept.is_admin else ()))
+    try:
+        registry.named(delete.key_for(instance)).submit(instance, Asked(caller, kept.request_id, kept.words))
+    except Conflict as refused:
+        return str(refused)
+    return ""
+
+
+def _forget(kept: LateDelete, refused: str) -> bool:
+    """It is done, or not to be: then the server is counted again."""
+    with transaction.atomic(using="default"):
+        if not LateDelete.objects.filter(pk=kept.pk, request_id=kept.request_id).delete()[0]:
+            return False  # another scheduler was faster, or it was asked for anew
+        if refused:
+            InstanceMapping.objects.filter(pk=kept.pk).update(queued_for_delete=False)
+    logger.info("delete.carried_out", server=kept.server_id, refused=refused, request_id=kept.request_id)
+    return not refused

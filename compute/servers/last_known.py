@@ -1,0 +1,78 @@
+"""What servers were when their cell was last heard of, kept on the global side by each cell's conductor.
+
+A read model: nothing is decided by it. It is shown beside UNKNOWN, with its age, to whoever asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Max, Q
+from django.utils import timezone
+
+from cells.models import Cell, LastKnown
+from cloud.caller import Caller
+from compute import state
+from compute.contract import policy
+from compute.models import Instance
+
+BATCH = 500
+OVERLAP = timedelta(seconds=15)  # a row's time is of before its commit, by another machine's clock
+COPIED = ("name", "vm_state", "task_state", "power_state", "host", "flavor", "addresses", "changed_at", "cell")
+RULE = "os_compute_api:os-extended-server-attributes"
+
+
+def sweep(cell_id: str) -> int:
+    """Copy what has changed in the targeted cell since the last time; how many servers. Any number may do this.
+
+    A DatabaseError when either side is away: the next round catches up.
+    """
+    begun = timezone.now()
+    latest = LastKnown.objects.filter(cell_id=cell_id).aggregate(latest=Max("changed_at"))["latest"]
+    copied = _copy(cell_id, latest - OVERLAP if latest else None)
+    Cell.objects.filter(pk=cell_id).update(swept_at=begun)
+    return copied
+
+
+def of(server_ids: Iterable[str], caller: Caller) -> dict[str, dict[str, Any]]:
+    """`{"last_known": {...}}` by server, for servers of cells that are down. One query."""
+    rows = LastKnown.objects.select_related("cell").filter(pk__in=list(server_ids))
+    sees_host = policy.allows(caller, RULE)
+    return {row.pk: {"last_known": shown(row, sees_host=sees_host)} for row in rows}
+
+
+def shown(row: LastKnown, *, sees_host: bool) -> dict[str, Any]:
+    """As the API shows it; `age` in seconds, since when nothing is known."""
+    seen_at = row.cell.swept_at or row.changed_at
+    server = {
+        "name": row.name, "status": state.status(row.vm_state, row.task_state or None), "vm_state": row.vm_state,
+        "power_state": row.power_state, "flavor": row.flavor, "addresses": row.addresses,
+        "seen_at": seen_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "age": max(0, round((timezone.now() - seen_at).total_seconds())),
+    }  # fmt: skip
+    return server | ({"host": row.host} if sees_host else {})
+
+
+def _copy(cell_id: str, since: datetime | None) -> int:
+    rows = Instance.objects.order_by("updated_at", "pk")
+    rows = rows.filter(updated_at__gte=since) if since else rows.filter(deleted=False)
+    after, copied = Q(), 0
+    while batch := list(rows.filter(after)[:BATCH]):
+        living = [_row(cell_id, one) for one in batch if not one.deleted]
+        LastKnown.objects.bulk_create(living, update_conflicts=True, unique_fields=["server_id"], update_fields=COPIED)
+        gone = [one.uuid for one in batch if one.deleted]
+        if gone:
+            LastKnown.objects.filter(pk__in=gone, cell_id=cell_id).delete()
+        last, copied = batch[-1], copied + len(batch)
+        after = Q(updated_at__gt=last.updated_at) | Q(updated_at=last.updated_at, pk__gt=last.pk)
+    return copied
+
+
+def _row(cell_id: str, one: Instance) -> LastKnown:
+    return LastKnown(
+        server_id=one.uuid, cell_id=cell_id, name=one.display_name, vm_state=one.vm_state,
+        task_state=one.task_state or "", power_state=one.power_state, host=one.host,
+        flavor=one.flavor.get("original_name", ""), addresses=one.addresses, changed_at=one.updated_at,
+    )  # fmt: skip

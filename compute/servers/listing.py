@@ -1,0 +1,323 @@
+"""Lists of servers over all cells: each cell gives a bit more than its share of a page, the merge decides.
+
+A cell whose rows are all on the page is asked for twice as many after them, until it has none left or the page is
+full without it. So a page of servers that are spread evenly is one query per cell (two with the hosts' services),
+and one of servers of one cell is a few; whatever the number of servers. Servers no cell has yet are merged in like
+those of one more cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, cast
+
+from django.conf import settings
+from django.db import connections
+from django.db.models import (
+    CharField,
+    DateTimeField,
+    Expression,
+    F,
+    Field,
+    Func,
+    OrderBy,
+    Q,
+    QuerySet,
+    TextField,
+    Value,
+)
+from django.db.models.functions import Cast
+from django.db.models.lookups import GreaterThan, LessThan
+
+from cells import scatter
+from cells.context import current_alias
+from cells.models import BuildRequest, Cell, InstanceMapping
+from cloud.errors import BadRequest
+from compute.errors import CellDown, PartialList
+from compute.models import Instance, Service
+from compute.models.host import COMPUTE
+from compute.servers import create, pending
+from compute.servers import rows as servers_rows
+from compute.servers.rows import Statement
+
+SortKey = tuple[str, bool]  # column, descending
+KeyRow = tuple[Any, ...]  # the sort columns' values, uuid last
+_Place = tuple[KeyRow, str, int]  # and whose it is, and the how manieth of them
+# Of one page, by kind of database, the row they come after, and how many: most cells are asked the same.
+_Statements = dict[tuple[str, KeyRow | None, int], Statement]
+NO_CELL = ""
+MORE, MARGIN = 0.25, 8  # than an even share of a page: servers are not spread that evenly
+_OF_A_SERVICE = ("host", "disabled", "forced_down", "last_seen_up", "ended_at")
+
+
+@dataclass(slots=True)
+class Query:
+    """Which servers, in which order, how many, after which, and how one is shown."""
+
+    where: Q
+    sort: list[SortKey]
+    limit: int
+    show: Callable[[Any], Any]  # a ServerRow; a NameRow where names are enough
+    names_only: bool = False
+    services: dict[str, Service] | None = None  # filled, by host, before `show` is called; None: nobody asks
+    marker: str = ""
+    marker_project: str = ""  # whose server the marker has to be; "" = anybody's
+
+    @property
+    def columns(self) -> list[str]:
+        """What it sorts by; uuid is the last."""
+        return [column for column, _ in self.sort]
+
+
+@dataclass(slots=True)
+class Listed:
+    """What was found. `down` are the cells that did not answer."""
+
+    servers: list[Any] = field(default_factory=list)  # as they are shown
+    last: str = ""  # id of the last of them
+    down: list[Cell] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one cell has given so far, in order."""
+
+    keys: list[KeyRow] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)
+    shown: list[Any] = field(default_factory=list)  # those of the first rows, as far as there was time
+    services: list[Service] = field(default_factory=list)
+    ended: bool = False  # there is no more
+
+    def add(self, other: _Part) -> None:
+        """What follows."""
+        if len(self.shown) == len(self.rows):
+            self.shown += other.shown
+        self.keys += other.keys
+        self.rows += other.rows
+        self.ended = other.ended
+
+    def show(self, query: Query) -> None:
+        """All of it, before it is known how much is on the page."""
+        self.learn(query)
+        self.shown = [query.show(row) for row in self.rows]
+
+    def learn(self, query: Query) -> None:
+        """What is to be known before anything of it is shown."""
+        if query.services is not None:
+            query.services.update({service.host: service for service in self.services})
+
+
+def servers(query: Query) -> Listed:
+    """A page of servers, merged over the cells that answer. Raises BadRequest for an unknown marker, CellDown."""
+    cells = list(Cell.objects.all())
+    if query.limit == 0:
+        return Listed()
+    where = query.where & _after(query, cells)
+    waiting = _waiting(query, where)  # before the cells: a server that is just placed is not missed
+    parts = {cell.id: _Part() for cell in cells} | {NO_CELL: waiting}
+    share = MARGIN + int(query.limit / max(1, len(cells)) * (1 + MORE))
+    page: dict[str, _Place] = {}
+    made: _Statements = {}
+    asked, down = cells, set[str]()
+    while asked:
+        count = min(share, query.limit)
+        read = lambda cell: _read(query, where, parts[cell.id].keys, count, made)  # noqa: B023, E731  it is called now
+        found = scatter.gather(asked, read, meanwhile=partial(_show, query))
+        for cell_id, part in found.answers.items():
+            part.learn(query)
+            parts[cell_id].add(part)
+        for cell_id in found.down:  # what it gave before is not shown beside its UNKNOWN servers
+            down.add(cell_id)
+            del parts[cell_id]
+        page = _merge(parts, query)
+        asked = [cell for cell in cells if cell.id in parts and _may_have_more(parts[cell.id], page, query.limit)]
+        share *= 2
+    shown = [_shown(query, parts[cell_id], index) for _, cell_id, index in page.values()]
+    return Listed(shown, next(reversed(page), ""), [cell for cell in cells if cell.id in down])
+
+
+def _show(query: Query, parts: Iterable[_Part]) -> None:
+    for part in parts:
+        part.show(query)
+
+
+def _shown(query: Query, part: _Part, index: int) -> Any:
+    if index < len(part.shown):
+        return part.shown[index]
+    row = part.rows[index]
+    return query.show(servers_rows.of(create.unplaced(row)) if isinstance(row, BuildRequest) else row)
+
+
+def skip(down: Iterable[Cell], project_id: str = "") -> None:
+    """Before cells that are down are left out of a list of a project ("": of all).
+
+    Raises PartialList when the operator wants no such lists, and something of the project may be there.
+    """
+    if settings.LIST_RECORDS_BY_SKIPPING_DOWN_CELLS:
+        return
+    owner = {"servers__project_id": project_id} if project_id else {"servers__isnull": False}
+    names = set(Cell.objects.filter(pk__in=[cell.pk for cell in down], **owner).values_list("name", flat=True))
+    if names:
+        raise PartialList(names)
+
+
+def _waiting(query: Query, where: Q) -> _Part:
+    """The servers no cell has yet."""
+    if not pending.any_there():
+        return _Part(ended=True)
+    requests = list(_page(pending.servers(), query, where)[: query.limit])
+    keys = [tuple(getattr(request, column) for column in query.columns) for request in requests]
+    return _Part(_with_times_as_text(keys, query), requests, ended=True)
+
+
+class ByCodepoint(Func):
+    """Text in the order Python has for it, whatever the collation of the database."""
+
+    template = "%(expressions)s"
+    output_field = TextField()
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """SQLite compares so anyway."""
+        return super().as_sql(compiler, connection, template='(%(expressions)s) COLLATE "C"', **context)
+
+
+def _comparable(column: str) -> Expression | F:
+    is_text = isinstance(Instance._meta.get_field(column), CharField | TextField)
+    # a uuid is hexadecimal: every collation agrees, and the bare column can use its index
+    return ByCodepoint(F(column)) if is_text and column != "uuid" else F(column)
+
+
+def _page(rows: QuerySet[Any], query: Query, where: Q) -> QuerySet[Any]:
+    order = [_ordered(column, descending=descending) for column, descending in query.sort]
+    return rows.filter(where).order_by(*order)
+
+
+def _ordered(column: str, *, descending: bool) -> OrderBy:
+    """Nulls are lowest. Saying so for a column without nulls would keep PostgreSQL from its index."""
+    nullable = Instance._meta.get_field(column).null or None
+    if descending:
+        return OrderBy(_comparable(column), descending=True, nulls_last=nullable)
+    return OrderBy(_comparable(column), nulls_first=nullable)
+
+
+def _keys(page: QuerySet[Any], query: Query) -> list[KeyRow]:
+    return list(page.values_list(*query.columns))
+
+
+def _read(query: Query, where: Q, before: Sequence[KeyRow], count: int, made: _Statements) -> _Part:
+    """So many of the targeted cell, after those it gave before."""
+    alias, last = current_alias(), before[-1] if before else None
+    same = (connections[alias].vendor, last, count)
+    if same not in made:
+        made[same] = _statement(query, where, last, count)
+    found, rows = made[same].read(alias)
+    hosts: Iterable[str] = {row.host for row in rows if row.host} if query.services is not None else ()
+    services = Service.objects.filter(binary=COMPUTE, host__in=hosts).only(*_OF_A_SERVICE)
+    known = list(services) if hosts else []
+    return _Part(_with_times_as_text(found, query), rows, services=known, ended=len(rows) < count)
+
+
+def _statement(query: Query, where: Q, last: KeyRow | None, count: int) -> Statement:
+    if last is not None:
+        where &= _beyond(query.sort, _with_moments(last, query))
+    page = _page(Instance.objects.all(), query, where)[:count]
+    # times as text: a datetime of each would cost more than the query
+    keys = {f"key_{column}": Cast(F(column), TextField()) if _is_time(column) else F(column)
+            for column in query.columns}  # fmt: skip
+    return servers_rows.statement(page, keys, names_only=query.names_only)
+
+
+def _is_time(column: str) -> bool:
+    return isinstance(Instance._meta.get_field(column), DateTimeField)
+
+
+def _with_times_as_text(rows: list[KeyRow], query: Query) -> list[KeyRow]:
+    for index, (column, _) in enumerate(query.sort):
+        if _is_time(column):
+            text = servers_rows.moment_text
+            rows = [(*row[:index], row[index] and text(row[index]), *row[index + 1 :]) for row in rows]
+    return rows
+
+
+def _with_moments(row: KeyRow, query: Query) -> KeyRow:
+    """The opposite."""
+    return tuple(
+        datetime.fromisoformat(value).replace(tzinfo=UTC) if value is not None and _is_time(column) else value
+        for column, value in zip(query.columns, row, strict=True)
+    )
+
+
+def _merge(parts: Mapping[str, _Part], query: Query) -> dict[str, _Place]:
+    """By uuid, the first `limit` of all in order. A server that is in two places for a moment counts once."""
+    everything = [(key, cell_id, index) for cell_id, part in parts.items() for index, key in enumerate(part.keys)]
+    for index in reversed(range(len(query.sort))):
+        column, descending = query.sort[index]
+        nullable = Instance._meta.get_field(column).null
+        everything.sort(key=_nulls_low(index) if nullable else _value(index), reverse=descending)
+    page: dict[str, _Place] = {}
+    for place in everything:
+        if len(page) == query.limit:
+            break
+        page.setdefault(place[0][-1], place)
+    return page
+
+
+def _may_have_more(part: _Part, page: Mapping[str, _Place], limit: int) -> bool:
+    """Whether what it has not given yet may come before the end of the page."""
+    return not part.ended and (len(page) < limit or part.keys[-1][-1] in page)
+
+
+def _value(index: int) -> Callable[[_Place], Any]:
+    return lambda item: item[0][index]
+
+
+def _nulls_low(index: int) -> Callable[[_Place], tuple[bool, Any]]:
+    return lambda item: (item[0][index] is not None, item[0][index])
+
+
+def _after(query: Query, cells: list[Cell]) -> Q:
+    """What comes after the marker in this order."""
+    if not query.marker:
+        return Q()
+    mapping = InstanceMapping.objects.filter(pk=query.marker).first()
+    values = None
+    if mapping is not None and query.marker_project in ("", mapping.project_id):
+        values = _marked(query, next((c for c in cells if c.id == mapping.cell_id), None))
+    if values is None:
+        raise BadRequest(f"marker [{query.marker}] not found")
+    return _beyond(query.sort, values)
+
+
+def _marked(query: Query, cell: Cell | None) -> KeyRow | None:
+    """The marker's own sort values, from its cell or from where it waits for one. Raises CellDown."""
+    found: list[KeyRow] = []
+    if cell is not None:
+        answer = scatter.one(cell, lambda _: _keys(Instance.objects.filter(uuid=query.marker), query))
+        if isinstance(answer, scatter.Down):
+            raise CellDown(cell.name)
+        found = answer
+    found = found or _keys(pending.servers().filter(pk=query.marker), query)
+    return found[0] if found else None
+
+
+def _beyond(sort: list[SortKey], values: KeyRow) -> Q:
+    """Rows strictly after `values`: later in the first key, or equal there and later in the second, …"""
+    found, equal = Q(pk__in=[]), Q()
+    for (column, descending), value in zip(sort, values, strict=True):
+        found |= equal & _later(column, value, descending=descending)
+        equal &= Q(**{f"{column}__isnull": True}) if value is None else Q(**{column: value})
+    return found
+
+
+def _later(column: str, value: Any, *, descending: bool) -> Q:
+    if value is None:  # nulls are lowest
+        return Q(pk__in=[]) if descending else Q(**{f"{column}__isnull": False})
+    own = cast("Field[Any, Any]", Instance._meta.get_field(column))
+    told = Value(value, output_field=own)
+    if not descending:
+        return Q(GreaterThan(_comparable(column), told))
+    lower = Q(LessThan(_comparable(column), told))
+    return lower | Q(**{f"{column}__isnull": True}) if own.null else lower

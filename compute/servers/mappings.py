@@ -1,0 +1,183 @@
+"""Servers that only one of two databases knows, or knows otherwise, as after one of them was restored from a backup.
+
+A mapping whose cell answers and has no such server is not counted any more; a server without a mapping has it back;
+one that is counted with another size than it has, for its resize is lost, is counted with its own.
+All are looked at in batches and only put right after they were wrong for `PATIENCE`: a restore may be going on.
+Neither can be a server that is being created: its mapping is there before its row, and its build request until
+the row is committed (`scheduler/place.py`). So mappings are read first, then build requests, then the cell.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, QuerySet
+
+from cells import scatter
+from cells.models import BuildRequest, Cell, InstanceMapping, LastKnown, RequestSpec
+from cloud import log
+from compute.actions.bases import delete
+from compute.models import Instance
+from compute.placement import server_groups
+from compute.state import VmState
+
+logger = log.get(__name__)
+BATCH = 500
+PATIENCE = 600.0  # seconds
+_lost_since: dict[str, dict[str, float]] = defaultdict(dict)  # by cell: mappings without a row
+_unmapped_since: dict[str, dict[str, float]] = defaultdict(dict)  # by cell: rows without a mapping
+_missized_since: dict[str, dict[str, float]] = defaultdict(dict)  # by cell: rows that are counted with another size
+_after_mapping: dict[str, str] = {}  # by cell: where the last batch ended
+_after_row: dict[str, int] = {}
+
+
+def repair() -> int:
+    """Look at some servers of every cell, and at those that were wrong before; how many were put right.
+
+    Any number of schedulers may do this at once. A cell that is down is left alone, and its servers' time begins anew.
+    """
+    return sum(_count_as_they_are(cell) + _map_again(cell) for cell in Cell.objects.all())
+
+
+def forget(mapping: InstanceMapping) -> bool:
+    """A user deletes a server whose cell has just answered that it has none; False when it is deleted already.
+
+    Nothing of it is left on the global side, unless its cell has it as a deleted one. Raises nothing for a down cell.
+    """
+    counted = _counted().filter(pk=mapping.pk)
+    if mapping.cell is None or not counted.exists():
+        return False
+    known = scatter.one(mapping.cell, lambda _: Instance.objects.filter(uuid=mapping.pk).exists())
+    if isinstance(known, scatter.Down):
+        return False
+    with transaction.atomic(using="default"):
+        gone = counted.update(queued_for_delete=True) if known else counted.delete()[0]
+        if gone and not known:
+            for model in (RequestSpec, LastKnown):
+                model.objects.filter(pk=mapping.pk).delete()
+    logger.warning("server.lost_and_deleted", server=mapping.pk, cell=mapping.cell.name)
+    return bool(gone)
+
+
+def map_rows(cell: Cell, rows: Collection[Instance]) -> None:
+    """Mapping and request spec together: quotas are counted from the two. Mapped already is success."""
+    with transaction.atomic(using="default"):
+        InstanceMapping.objects.bulk_create([
+            InstanceMapping(
+                server_id=row.uuid, cell=cell, project_id=row.project_id, user_id=row.user_id,
+                queued_for_delete=delete.is_ended(row), created_at=row.created_at,
+            ) for row in rows
+        ], ignore_conflicts=True)  # fmt: skip
+        RequestSpec.objects.bulk_create([
+            RequestSpec(
+                server_id=row.uuid, project_id=row.project_id, user_id=row.user_id, image_id=row.image_id,
+                availability_zone=row.pinned_availability_zone, **_size(row),
+            ) for row in rows
+        ], ignore_conflicts=True)  # fmt: skip
+
+
+def _count_as_they_are(cell: Cell) -> int:
+    ids = _some_counted(cell)
+    living = scatter.one(cell, lambda _: {row.uuid: row for row in _living().filter(uuid__in=ids).defer("image")})
+    if isinstance(living, scatter.Down):
+        _lost_since.pop(cell.pk, None)
+        _missized_since.pop(cell.pk, None)
+        return 0
+    return _uncount_lost(cell, ids, living) + _correct_sizes(cell, ids, living)
+
+
+def _uncount_lost(cell: Cell, ids: set[str], living: Mapping[str, Instance]) -> int:
+    due = _due(_lost_since[cell.pk], looked_at=ids, wrong=ids - living.keys())
+    done = 0
+    for server_id in due:
+        if _counted().filter(pk=server_id, cell=cell).update(queued_for_delete=True):
+            logger.warning("server.lost", server=server_id, cell=cell.name)
+            done += 1
+    return done
+
+
+def _correct_sizes(cell: Cell, ids: set[str], living: Mapping[str, Instance]) -> int:
+    """One that is being resized is counted with the larger size: only those at rest are looked at."""
+    counted = {
+        pk: (vcpus, memory_mb)
+        for pk, vcpus, memory_mb in RequestSpec.objects.filter(pk__in=living).values_list("pk", "vcpus", "memory_mb")
+    }
+    at_rest = {pk for pk, row in living.items() if row.task_state is None and row.vm_state != VmState.RESIZED}
+    wrong = {pk for pk in at_rest & counted.keys() if counted[pk] != (living[pk].vcpus, living[pk].memory_mb)}
+    done = 0
+    for server_id in _due(_missized_since[cell.pk], looked_at=ids, wrong=wrong):
+        row, (vcpus, memory_mb) = living[server_id], counted[server_id]
+        as_seen = RequestSpec.objects.filter(pk=server_id, vcpus=vcpus, memory_mb=memory_mb)
+        if as_seen.update(**_size(row)):
+            logger.warning("quota.size_corrected", server=server_id, cell=cell.name, flavor=row.flavor_id)
+            done += 1
+    return done
+
+
+def _size(row: Instance) -> dict[str, Any]:
+    flavor = {"id": row.flavor_id, **row.flavor}
+    return {"vcpus": row.vcpus, "memory_mb": row.memory_mb, "disk_gb": row.disk_gb, "flavor": flavor}
+
+
+def _some_counted(cell: Cell) -> set[str]:
+    counted = _counted().filter(cell=cell)
+    following = counted.filter(pk__gt=_after_mapping.get(cell.pk, "")).order_by("pk")
+    page = list(following.values_list("pk", flat=True)[:BATCH])
+    _after_mapping[cell.pk] = page[-1] if len(page) == BATCH else ""
+    wrong = [*_lost_since[cell.pk], *_missized_since[cell.pk]][:BATCH]
+    again = counted.filter(pk__in=wrong).values_list("pk", flat=True)
+    ids = {*page, *again}
+    # a second look, after the mappings: a request that is gone by now left its row behind
+    return ids.difference(BuildRequest.objects.filter(pk__in=ids).values_list("pk", flat=True))
+
+
+def _counted() -> QuerySet[InstanceMapping]:
+    building = BuildRequest.objects.filter(pk=OuterRef("pk"))
+    return InstanceMapping.objects.filter(server_groups.LIVING).exclude(Exists(building))
+
+
+def _living() -> QuerySet[Instance]:
+    return Instance.objects.filter(deleted=False)
+
+
+def _map_again(cell: Cell) -> int:
+    after, again = _after_row.get(cell.pk, 0), list(_unmapped_since[cell.pk])[:BATCH]
+
+    def read(_: Cell) -> tuple[list[tuple[int, str, bool]], list[str]]:
+        page = Instance.objects.filter(pk__gt=after).order_by("pk").values_list("pk", "uuid", "deleted")[:BATCH]
+        return list(page), list(_living().filter(uuid__in=again).values_list("uuid", flat=True))
+
+    answer = scatter.one(cell, read)
+    if isinstance(answer, scatter.Down):
+        _unmapped_since.pop(cell.pk, None)
+        return 0
+    page, seen = answer
+    _after_row[cell.pk] = page[-1][0] if len(page) == BATCH else 0
+    ids = {*seen, *(uuid for _, uuid, deleted in page if not deleted)}
+    mapped = set(InstanceMapping.objects.filter(pk__in=ids).values_list("pk", flat=True))
+    due = _due(_unmapped_since[cell.pk], looked_at=ids | set(again), wrong=ids - mapped)
+    rows = scatter.one(cell, lambda _: list(_living().filter(uuid__in=due))) if due else []
+    if isinstance(rows, scatter.Down):
+        return 0
+    map_rows(cell, rows)
+    for row in rows:
+        logger.warning("server.mapped_again", server=row.uuid, cell=cell.name)
+    return len(rows)
+
+
+def _due(since: dict[str, float], *, looked_at: Iterable[str], wrong: Collection[str]) -> list[str]:
+    """Those that are wrong for long enough; each has its time anew when it was found in order."""
+    now = time.monotonic()
+    for server_id in looked_at:
+        if server_id in wrong:
+            since.setdefault(server_id, now)
+        else:
+            since.pop(server_id, None)
+    due = [server_id for server_id in wrong if now - since[server_id] >= PATIENCE]
+    for server_id in due:
+        del since[server_id]
+    return due

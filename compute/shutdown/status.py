@@ -1,0 +1,67 @@
+"""Guests on their way off, and how it went: what their clocks say, for whoever looks. In the targeted cell.
+
+A clock is copied to the steps that wait for it, so looking needs neither the host nor its hypervisor.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from compute.models import Step
+from compute.operations import journal
+from compute.shutdown import grace
+from compute.virt.shutdown_timer import Clock
+
+UNSEEN = {  # the copy still runs, the step does not: nobody was there to see the guest go
+    Step.State.DONE: "guest was off after a restart",
+    Step.State.FAILED: "given up",
+    Step.State.CANCELLED: "given up",
+}
+
+
+def going_on(server_id: str, database: str | None = None) -> list[Step]:
+    """Open steps that wait for the server's guest or go on now that it is off, the oldest first. One query."""
+    steps = Step.objects.using(database).filter(server_id=server_id, state__in=journal.OPEN, clock__isnull=False)
+    return list(steps.select_related("action").defer("traceback", "action__params").order_by("pk"))
+
+
+def shown(step: Step) -> dict[str, Any] | None:
+    """A step's clock as the API shows it; None when it never had one."""
+    clock = Clock.load(step.clock)
+    if clock is None:
+        return None
+    return {
+        "begun": zulu(clock.begun),
+        "deadline": zulu(clock.deadline),
+        "seconds_left": round(clock.left(time.time()), 1) if step.state in journal.OPEN else 0.0,
+        "signals": clock.signals,
+        "by": clock.by,
+        "outcome": outcome(step, clock),
+    }
+
+
+def outcome(step: Step, clock: Clock) -> str:
+    """How it ended; "" while it goes on."""
+    if clock.runs:
+        return UNSEEN.get(Step.State(step.state), "")
+    return grace.as_reboot(clock.words()) if step.action.action == "reboot" else clock.words()
+
+
+def share(step: Step) -> int | None:
+    """Percent of the grace that has passed; None when the clock has ended."""
+    clock = Clock.load(step.clock)
+    if clock is None or not clock.runs:
+        return None
+    return percent(clock.begun, clock.deadline, time.time())
+
+
+def percent(begun: float, deadline: float, now: float) -> int:
+    """How much of a time has passed."""
+    return round(100 * min(1.0, max(0.0, (now - begun) / (deadline - begun)))) if deadline > begun else 100
+
+
+def zulu(moment: float) -> str:
+    """As Nova writes times."""
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

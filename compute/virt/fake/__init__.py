@@ -1,0 +1,1 @@
+"""The fake driver: guests in a state file, for development, tests and simulation."""

@@ -1,0 +1,83 @@
+"""One call of a verb of the fake driver: put on record, then delayed, failed or deadly, as ordered."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from compute.virt.base import Guest, HypervisorUnavailable
+from compute.virt.fake.faults import ALWAYS, Order, Orders, from_properties
+from compute.virt.fake.state import State
+
+KEPT = 10_000
+HALF_WAY = frozenset({"reboot_hard", "hand_over", "rescue"})  # verbs that say themselves where their middle is
+OWN_TIME = frozenset({"hand_over"})  # verbs that keep the time ordered themselves
+
+
+class Calls:
+    """Every call, and what becomes of it before its verb does any work. `away`: why none gets through."""
+
+    def __init__(self, state: State, orders: Orders) -> None:
+        self.made: deque[tuple[str, str]] = deque(maxlen=KEPT)
+        self.away = ""
+        self._state, self._orders = state, orders
+        self._closing = threading.Event()
+
+    def end(self) -> None:
+        """Nobody waits for a delay any more."""
+        self._closing.set()
+
+    @contextmanager
+    def __call__(self, verb: str, uuid: str, guest: Guest | None = None) -> Iterator[Callable[[], None]]:
+        """What is yielded kills the process if that is ordered, for a verb with a middle."""
+        self.made.append((verb, uuid))
+        if self.away:
+            raise HypervisorUnavailable(self.away)
+        order = self._orders.take(verb, uuid)
+        wish = from_properties(self._properties(uuid, guest)).verbs.get(verb, Order())
+        failure = order.error if order.fail else None
+        if wish.fail and failure is None:
+            count = self._state.count_failure(uuid, verb)
+            failure = wish.error if wish.fail == ALWAYS or count <= wish.fail else None
+        delay = 0.0 if verb in OWN_TIME else max(order.delay, wish.delay)
+        if delay and self._closing.wait(delay):
+            raise HypervisorUnavailable("the driver was closed meanwhile")
+        if failure is not None:
+            raise failure(f"{verb} failed to order")
+        die_if_ordered = partial(self._die, self._is_to_die(verb, uuid, order.die, wish.die))
+        if verb not in HALF_WAY:
+            die_if_ordered()
+        yield die_if_ordered
+
+    def seconds(self, verb: str, uuid: str, guest: Guest) -> float:
+        """The time ordered for a verb that keeps it itself."""
+        wish = from_properties(self._properties(uuid, guest)).verbs.get(verb, Order())
+        return max(self._orders.seconds(verb, uuid), wish.delay)
+
+    def pause(self, seconds: float) -> None:
+        """Take some of it. Raises HypervisorUnavailable when the driver is closed meanwhile."""
+        if self._closing.wait(seconds):
+            raise HypervisorUnavailable("the driver was closed meanwhile")
+
+    def _is_to_die(self, verb: str, uuid: str, any_guest: int, this_guest: int) -> bool:
+        """As often as ordered, counted in the state, so that the next life goes on.
+
+        Counted before the verb begins: what it does in a transaction is undone by its death.
+        """
+        wishes = (("", any_guest), (uuid, this_guest))
+        due = [times and self._state.count_failure(whose, f"{verb}.die") <= times for whose, times in wishes]
+        return any(due)
+
+    @staticmethod
+    def _die(due: bool) -> None:
+        if due:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _properties(self, uuid: str, guest: Guest | None) -> dict[str, str]:
+        record = None if guest or not uuid else self._state.find(uuid)
+        return dict(guest.image.properties if guest else record.properties if record else {})

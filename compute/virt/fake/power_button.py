@@ -1,0 +1,68 @@
+"""Machines with a power button, which somebody presses behind the cloud's back; and who hears of it."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+
+from compute.virt.base import Driver, Guest, GuestEvent, GuestLocked, PowerState
+from compute.virt.fake.call_log import Calls
+from compute.virt.fake.effects import Effect
+from compute.virt.fake.faults import Orders, from_properties
+from compute.virt.fake.shutdown import ALIVE
+from compute.virt.fake.state import State
+
+VERB = "power_update_event"
+
+
+class Button(Driver):
+    """What is said of a machine's power state, and what is done to it by hand."""
+
+    orders: Orders
+    _state: State
+    _call: Calls
+
+    def power_update_event(self, uuid: str, said: PowerState) -> PowerState:
+        """What the machine does now. Only of guests that were ordered to accept it."""
+        with self._call(VERB, uuid):
+            record = self._state.find(uuid)
+            wish = from_properties(record.properties).verbs.get(VERB) if record else None
+            if self.orders.accepts(VERB, uuid) or (wish and wish.accept):
+                return record.power if record else PowerState.NOSTATE
+            return super().power_update_event(uuid, said)
+
+    def is_locked(self, uuid: str) -> bool:
+        return self.orders.locks(uuid)
+
+    def put_back(self, guest: Guest, *, on: bool) -> None:
+        if self.is_locked(guest.uuid):
+            raise GuestLocked(f"another controller holds the lock of the machine of {guest.uuid}")
+        super().put_back(guest, on=on)
+
+    def switch(self, uuid: str, *, on: bool) -> bool:
+        """Somebody presses the power button until the machine is on, or off; False when it was so already.
+
+        For tests and demonstrations, also of another process with the same file. Raises GuestNotFound.
+        """
+        self._is_down(uuid)  # its own end, if that came first, is on record too
+        with self._state.alone():
+            record = self._state.get(uuid)
+            if (record.power in ALIVE) == on:
+                return False
+            record.power = PowerState.RUNNING if on else PowerState.SHUTDOWN
+            record.off_at, record.presses = None, 0
+            if on:
+                record.boots, record.booted_at = record.boots + 1, time.time()
+                self._state.keep_clock(uuid, None)
+            self._state.save(record)
+            self._state.happened(uuid, Effect.SWITCHED_ON if on else Effect.SWITCHED_OFF)
+        self._heard(GuestEvent(uuid, record.power, "switched by hand"))
+        return True
+
+    @abstractmethod
+    def _is_down(self, uuid: str) -> None:
+        """The driver's own."""
+
+    @abstractmethod
+    def _heard(self, event: GuestEvent) -> None:
+        """The driver's own."""

@@ -1,0 +1,52 @@
+"""Fake guests that boot another image for a while: its id is kept with the guest."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from compute.virt.base import Guest, Image, ImageSource, PowerState
+from compute.virt.fake.call_log import Calls
+from compute.virt.fake.effects import Effect
+from compute.virt.fake.images import Images
+from compute.virt.fake.state import State
+
+
+class Rescue:
+    """The verbs of rescue."""
+
+    _state: State
+    _call: Calls
+    _images: Images
+
+    def rescue(self, guest: Guest, image: Image, fetch: ImageSource) -> None:
+        """In the two parts a real one has: off with the image kept, then on."""
+        with self._call("rescue", guest.uuid, guest) as die_if_ordered:
+            old = self._state.get(guest.uuid)
+            if old.rescue and old.power is PowerState.RUNNING:
+                return
+            self._images.virtual_size(image, fetch)
+            self._is_down(guest.uuid)
+            with self._state.alone():
+                record = self._state.get(guest.uuid)
+                record.power, record.rescue = PowerState.SHUTDOWN, image.id
+                record.off_at, record.presses = None, 0
+                self._state.save(record)
+            die_if_ordered()
+            self._boot(guest, Effect.RESCUED)
+
+    def unrescue(self, guest: Guest) -> None:
+        with self._call("unrescue", guest.uuid, guest), self._state.alone():
+            record = self._state.find(guest.uuid)
+            if record is not None and record.rescue:
+                record.power, record.rescue = PowerState.SHUTDOWN, ""
+                record.off_at, record.presses = None, 0
+                self._state.save(record)
+                self._state.happened(guest.uuid, Effect.UNRESCUED)
+
+    @abstractmethod
+    def _is_down(self, uuid: str) -> None:
+        """The driver's own."""
+
+    @abstractmethod
+    def _boot(self, guest: Guest, effect: Effect, mark: str = "", virtual_size: int = 0) -> None:
+        """The driver's own."""

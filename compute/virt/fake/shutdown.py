@@ -1,0 +1,106 @@
+"""Fake guests that are shut down: their clocks, and how they take it."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+
+from compute.virt.base import Farewell, PowerState
+from compute.virt.events import Bells, wait_for
+from compute.virt.fake.call_log import Calls
+from compute.virt.fake.clock import Clock as FakeClock
+from compute.virt.fake.clock import Lookout
+from compute.virt.fake.effects import Effect
+from compute.virt.fake.faults import Orders, from_properties
+from compute.virt.fake.faults import Shutdown as ShutdownOrder
+from compute.virt.fake.state import Record, State
+from compute.virt.shutdown import Shutdown
+from compute.virt.shutdown_timer import Clock
+
+AGENT_SECONDS = 1.0  # until one that hangs is given up
+ALIVE = frozenset({PowerState.RUNNING, PowerState.PAUSED})
+
+
+class Ending(Shutdown):
+    """The verbs of a shutdown."""
+
+    orders: Orders
+    _state: State
+    _call: Calls
+    _bells: Bells
+    _clock: FakeClock
+    _lookout: Lookout
+
+    def farewells(self) -> dict[str, Farewell]:
+        with self._call("farewells", ""):
+            powers = self._state.powers()
+            return {uuid: known for uuid, known in self._state.farewells().items() if powers.get(uuid) in ALIVE}
+
+    def cut_power(self, uuid: str) -> None:
+        with self._call("power_off", uuid):
+            if self._power(uuid) in ALIVE | {PowerState.SUSPENDED}:
+                self._change(uuid, PowerState.SHUTDOWN, "destroyed", Effect.OFF_BY_FORCE)
+
+    def clock(self, uuid: str) -> Clock | None:
+        with self._call("clock", uuid):
+            return self._state.clock(uuid)
+
+    def keep_clock(self, uuid: str, clock: Clock) -> None:
+        with self._call("keep_clock", uuid), self._state.alone():
+            self._state.get(uuid)
+            self._state.keep_clock(uuid, clock)
+
+    def clocks(self) -> dict[str, Clock]:
+        with self._call("clocks", ""):
+            return {uuid: clock for uuid, clock in self._state.clocks().items() if clock.runs}
+
+    def how_ended(self, uuid: str) -> str:
+        with self._call("how_ended", uuid):
+            self._is_down(uuid)  # its own end, if that came first, is on record too
+            return self._state.how_ended(uuid)
+
+    def on_change(self, look: Callable[[str], None]) -> None:
+        self._bells.tell(look)
+        self._lookout.start()
+
+    def signal_shutdown(self, uuid: str) -> str:
+        with self._call("signal_shutdown", uuid):
+            self._is_down(uuid)
+            record = self._in(uuid, PowerState.RUNNING)
+            way = from_properties(record.properties).shutdown.over(self.orders.shutdown_of(uuid))
+            answers = way.agent and time.time() >= record.booted_at + way.deaf
+            if answers and way.agent == "hangs":
+                self._call.pause(AGENT_SECONDS)
+            with self._state.alone():
+                self._hear(self._in(uuid, PowerState.RUNNING), way)
+        self._clock.wind()
+        return "agent" if answers and way.agent == "yes" else "acpi"
+
+    def _hear(self, record: Record, way: ShutdownOrder) -> None:
+        now = time.time()
+        record.presses += 1
+        lost = way.ignore or record.presses <= way.skip or now < record.booted_at + way.deaf
+        if not lost and record.off_at is None:
+            record.off_at, record.ends = now + way.delay, way.ends
+        self._state.save(record)
+
+    def wait_until_off(self, uuid: str, seconds: float) -> bool:
+        with self._call("wait_until_off", uuid), self._bells.listening(uuid) as bell:
+            return wait_for(bell, lambda: self._power(uuid) not in ALIVE, seconds, self._state.look_again)
+
+    @abstractmethod
+    def _is_down(self, uuid: str) -> None:
+        """The driver's own."""
+
+    @abstractmethod
+    def _power(self, uuid: str) -> PowerState:
+        """The driver's own."""
+
+    @abstractmethod
+    def _in(self, uuid: str, *powers: PowerState) -> Record:
+        """The driver's own."""
+
+    @abstractmethod
+    def _change(self, uuid: str, power: PowerState, detail: str, effect: Effect) -> None:
+        """The driver's own."""

@@ -1,0 +1,285 @@
+"""What the fake hypervisor remembers: in memory, or in a file that outlives a killed worker."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from compute.virt.base import Farewell, GuestNotFound, PowerState
+from compute.virt.fake.effects import ENDS, KEPT, Effect, Happened
+from compute.virt.shutdown_timer import Clock
+
+CONSOLE_CHARACTERS = 64 << 10
+SHARED_SECONDS = 0.2
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS guests (
+    uuid TEXT PRIMARY KEY, name TEXT NOT NULL, power INTEGER NOT NULL,
+    virtual_size INTEGER NOT NULL, mark TEXT NOT NULL DEFAULT '',
+    off_at REAL, presses INTEGER NOT NULL DEFAULT 0, boots INTEGER NOT NULL DEFAULT 0,
+    properties TEXT NOT NULL DEFAULT '{}', console TEXT NOT NULL DEFAULT '',
+    rescue TEXT NOT NULL DEFAULT '', clock TEXT NOT NULL DEFAULT '', farewell TEXT NOT NULL DEFAULT '',
+    booted_at REAL NOT NULL DEFAULT 0, ends TEXT NOT NULL DEFAULT '', node TEXT NOT NULL DEFAULT '');
+CREATE INDEX IF NOT EXISTS guests_going_down ON guests (off_at) WHERE off_at IS NOT NULL;
+CREATE TABLE IF NOT EXISTS images (id TEXT PRIMARY KEY, virtual_size INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS failures (
+    uuid TEXT, verb TEXT, count INTEGER NOT NULL, PRIMARY KEY (uuid, verb));
+CREATE TABLE IF NOT EXISTS departed (uuid TEXT PRIMARY KEY, packed TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS effects (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, uuid TEXT NOT NULL,
+    verb TEXT NOT NULL, mark TEXT NOT NULL);
+"""
+# of guests; a file of an older version has none
+LATER_COLUMNS = dict.fromkeys(("mark", "rescue", "clock", "farewell", "ends", "node"), "TEXT NOT NULL DEFAULT ''") | {
+    "booted_at": "REAL NOT NULL DEFAULT 0"
+}
+COLUMNS = (
+    "uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue, farewell, booted_at, ends, node"
+)
+# what becomes of a guest at its `off_at`, by its `ends`
+OUTCOMES = {
+    "": (PowerState.SHUTDOWN, Effect.OFF_BY_GUEST),
+    "crash": (PowerState.CRASHED, Effect.CRASHED),
+    "reboot": (PowerState.RUNNING, Effect.REBOOTED_BY_GUEST),
+}
+
+
+@dataclass(slots=True)
+class Record:
+    """One guest; `off_at` is when a guest that was asked to shut down will be off, or what else it `ends` in.
+
+    `mark` names the last reboot that was begun, `rescue` the image it boots instead of its own disk.
+    """
+
+    uuid: str
+    name: str
+    power: PowerState
+    virtual_size: int
+    off_at: float | None = None
+    presses: int = 0
+    boots: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+    mark: str = ""
+    rescue: str = ""
+    farewell: Farewell = field(default_factory=lambda: Farewell(""))
+    booted_at: float = 0.0
+    ends: str = ""  # one of OUTCOMES
+    node: str = ""  # of the host's, where it is
+
+
+class State:
+    """Guests, images, used-up failures and effects in one SQLite database, read afresh each time.
+
+    Safe for many threads and for a second process; `alone()` makes several steps one.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._lock = threading.RLock()
+        self.file = file
+        # Another process rings no bell here, so whoever waits looks into a shared file by himself.
+        self.look_again = SHARED_SECONDS if file is not None else None
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        self._database = sqlite3.connect(
+            str(file or ":memory:"), timeout=30, isolation_level=None, check_same_thread=False
+        )
+        # A killed process loses nothing without fsync; only a power cut would.
+        self._database.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF; {SCHEMA}")
+        self._grow()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else writes meanwhile, in this process or another."""
+        with self._lock:
+            if self._database.in_transaction:
+                yield
+                return
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+            self._database.execute("COMMIT")
+
+    def find(self, uuid: str) -> Record | None:
+        rows = self.run(f"SELECT {COLUMNS} FROM guests WHERE uuid = ?", uuid)  # noqa: S608
+        return _record(rows[0]) if rows else None
+
+    def get(self, uuid: str) -> Record:
+        record = self.find(uuid)
+        if record is None:
+            raise GuestNotFound(f"no guest {uuid} on this host")
+        return record
+
+    def save(self, record: Record) -> None:
+        self.run(
+            f"INSERT INTO guests ({COLUMNS})"  # noqa: S608 - our own column names
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO UPDATE SET name=excluded.name,"
+            " power=excluded.power, virtual_size=excluded.virtual_size, off_at=excluded.off_at,"
+            " presses=excluded.presses, boots=excluded.boots, properties=excluded.properties,"
+            " mark=excluded.mark, rescue=excluded.rescue, farewell=excluded.farewell,"
+            " booted_at=excluded.booted_at, ends=excluded.ends, node=excluded.node",
+            record.uuid,
+            record.name,
+            int(record.power),
+            record.virtual_size,
+            record.off_at,
+            record.presses,
+            record.boots,
+            json.dumps(dict(record.properties)),
+            record.mark,
+            record.rescue,
+            json.dumps(asdict(record.farewell)),
+            record.booted_at,
+            record.ends,
+            record.node,
+        )
+
+    def forget(self, uuid: str) -> None:
+        """The guest is no more; what was done to it stays on record."""
+        with self.alone():
+            if self.run("DELETE FROM guests WHERE uuid = ? RETURNING uuid", uuid):
+                self.happened(uuid, Effect.DESTROYED)
+            self.run("DELETE FROM failures WHERE uuid = ?", uuid)
+
+    def happened(self, uuid: str, effect: Effect, mark: str = "", at: float = 0.0) -> None:
+        """Put a change on record, in the transaction that makes it."""
+        row = self.run(
+            "INSERT INTO effects (at, uuid, verb, mark) VALUES (?, ?, ?, ?) RETURNING id",
+            at or time.time(), uuid, effect.value, mark,
+        )  # fmt: skip
+        if row[0][0] % 1000 == 0:
+            self.run("DELETE FROM effects WHERE id <= ?", row[0][0] - KEPT)
+
+    def effects(self, uuid: str = "") -> list[Happened]:
+        """What was done to a guest (to all of them), oldest first."""
+        rows = self.run("SELECT at, uuid, verb, mark FROM effects WHERE ? IN ('', uuid) ORDER BY id", uuid)
+        return [Happened(at, of, Effect(verb), mark) for at, of, verb, mark in rows]
+
+    def powers(self) -> dict[str, PowerState]:
+        """Every guest's power state, those whose time to go down has come among them."""
+        rows = self.run("SELECT uuid, power, off_at, ends FROM guests")
+        now = time.time()
+        return {
+            uuid: OUTCOMES[ends][0] if off_at is not None and off_at <= now else PowerState(power)
+            for uuid, power, off_at, ends in rows
+        }
+
+    def placed(self) -> dict[str, str]:
+        """The node of every guest."""
+        return dict(self.run("SELECT uuid, node FROM guests"))
+
+    def farewells(self) -> dict[str, Farewell]:
+        """Of every guest there is a record of."""
+        return {uuid: _farewell(text) for uuid, text in self.run("SELECT uuid, farewell FROM guests")}
+
+    def version(self) -> int:
+        """Another one when another process has written."""
+        return int(self.run("PRAGMA data_version")[0][0])
+
+    def next_down(self) -> float | None:
+        """When the next guest powers itself off, None if none will."""
+        return self.run("SELECT min(off_at) FROM guests WHERE off_at IS NOT NULL")[0][0]
+
+    def due(self) -> list[str]:
+        """Guests whose time to go down has come."""
+        rows = self.run("SELECT uuid FROM guests WHERE off_at <= ?", time.time())
+        return [uuid for (uuid,) in rows]
+
+    def mark_down(self, uuid: str) -> PowerState | None:
+        """The guest's time to go down has come: what it does now, for the one caller who may say so."""
+        with self.alone():
+            due = self.run("SELECT off_at, ends FROM guests WHERE uuid = ? AND off_at <= ?", uuid, time.time())
+            if not due:
+                return None
+            off_at, ends = due[0]
+            power, effect = OUTCOMES[ends]
+            self.run(
+                "UPDATE guests SET power = ?, off_at = NULL, presses = 0, boots = boots + ?, booted_at = ?"
+                " WHERE uuid = ?", int(power), power is PowerState.RUNNING, off_at, uuid,
+            )  # fmt: skip
+            self.happened(uuid, effect, at=off_at)
+            return power
+
+    def how_ended(self, uuid: str) -> str:
+        """What the last change made of a guest that is off; "" when it was none of those that end it."""
+        if self.find(uuid) is None:
+            return "gone"
+        rows = self.run("SELECT verb FROM effects WHERE uuid = ? ORDER BY id DESC LIMIT 1", uuid)
+        return ENDS.get(Effect(rows[0][0]), "") if rows else ""
+
+    def clock(self, uuid: str) -> Clock | None:
+        """The clock of the guest's last shutdown since it booted."""
+        rows = self.run("SELECT clock FROM guests WHERE uuid = ?", uuid)
+        return Clock.load(rows[0][0]) if rows else None
+
+    def keep_clock(self, uuid: str, clock: Clock | None) -> None:
+        self.run("UPDATE guests SET clock = ? WHERE uuid = ?", clock.text if clock else "", uuid)
+
+    def clocks(self) -> dict[str, Clock]:
+        """Of every guest that has one."""
+        rows = self.run("SELECT uuid, clock FROM guests WHERE clock != ''")
+        return {uuid: clock for uuid, text in rows if (clock := Clock.load(text)) is not None}
+
+    def write_console(self, uuid: str, text: str) -> None:
+        self.run(
+            "UPDATE guests SET console = substr(console || ?, ?) WHERE uuid = ?",
+            text, -CONSOLE_CHARACTERS, uuid,
+        )  # fmt: skip
+
+    def console(self, uuid: str) -> str:
+        rows = self.run("SELECT console FROM guests WHERE uuid = ?", uuid)
+        if not rows:
+            raise GuestNotFound(f"no guest {uuid} on this host")
+        return rows[0][0]
+
+    def image_size(self, image_id: str) -> int | None:
+        """The virtual size of an image this host has, None if it must be fetched."""
+        rows = self.run("SELECT virtual_size FROM images WHERE id = ?", image_id)
+        return rows[0][0] if rows else None
+
+    def keep_image(self, image_id: str, virtual_size: int) -> None:
+        self.run("INSERT OR REPLACE INTO images VALUES (?, ?)", image_id, virtual_size)
+
+    def count_failure(self, uuid: str, verb: str) -> int:
+        """How often this guest's verb ("" = any guest's) has failed to order, this time included."""
+        rows = self.run(
+            "INSERT INTO failures VALUES (?, ?, 1)"
+            " ON CONFLICT (uuid, verb) DO UPDATE SET count = count + 1 RETURNING count",
+            uuid, verb,
+        )  # fmt: skip
+        return rows[0][0]
+
+    def close(self) -> None:
+        with self._lock:
+            self._database.close()
+
+    def _grow(self) -> None:
+        known = {row[1] for row in self.run("PRAGMA table_info(guests)")}
+        for name, kind in LATER_COLUMNS.items():
+            if name not in known:
+                self.run(f"ALTER TABLE guests ADD COLUMN {name} {kind}")
+
+    def run(self, statement: str, *values: object) -> list[tuple]:
+        """One SQL statement; its rows."""
+        with self._lock:
+            return self._database.execute(statement, values).fetchall()
+
+
+def _record(row: tuple) -> Record:
+    record = Record(*row)
+    record.power, record.properties = PowerState(record.power), json.loads(str(record.properties))
+    record.farewell = _farewell(str(record.farewell))
+    if record.off_at is not None and record.off_at <= time.time():  # it went down, maybe while nobody looked
+        record.power, record.off_at, record.presses = OUTCOMES[record.ends][0], None, 0
+    return record
+
+
+def _farewell(text: str) -> Farewell:
+    return Farewell(**json.loads(text)) if text else Farewell("")

@@ -1,0 +1,172 @@
+"""Machines that are shut down: asked by Ironic's soft power off, with a deadline that is ours.
+
+Ironic locks a node while it waits for it, and waits longer than it is told. So it is asked for little at a time, and
+no more when the deadline is near, for a hard power off is refused as long as the soft one lasts.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from compute.virt.base import (
+    Farewell,
+    GuestInvalidState,
+    GuestNotFound,
+    HypervisorUnavailable,
+    PowerState,
+    VirtError,
+)
+from compute.virt.events import Bells, wait_for
+from compute.virt.ironic.api import PATIENCE, Busy, Ironic
+from compute.virt.ironic.node import Node
+from compute.virt.ironic.state_files import Notes
+from compute.virt.shutdown import Shutdown
+from compute.virt.shutdown_timer import Clock
+from compute.virt.wakeable_thread import Rounds
+
+LOOK_SECONDS = 1.0  # between looks at servers that are being shut down; one request for all of them
+SIGNAL_PATIENCE = 1.5  # seconds a signal may take
+POWER_SECONDS = 120.0  # until a machine that was told to go on or off has done so
+LAST_SIGNAL = 15.0  # seconds before the deadline from which on Ironic is asked for nothing that locks the node
+ASK_SECONDS = 10  # of whoever signals without a clock
+
+
+class Ending(Shutdown):
+    """The verbs of a shutdown."""
+
+    _ironic: Ironic
+    _notes: Notes
+    _bells: Bells
+    _lookout: Lookout
+
+    def farewells(self) -> dict[str, Farewell]:
+        """None: the machines stay on when the one that this worker runs on goes down."""
+        return {}
+
+    def cut_power(self, uuid: str) -> None:
+        node = self._ironic.node_of(uuid)
+        if node is not None:
+            self._switch(node, on=False)
+            self._bells.ring(uuid)
+
+    def clock(self, uuid: str) -> Clock | None:
+        clock = self._notes.clock(uuid)
+        if clock is None or clock.runs or clock.how == "left":
+            return clock
+        node = self._ironic.node_of(uuid)
+        return None if node is None or node.power_state is PowerState.RUNNING else clock
+
+    def keep_clock(self, uuid: str, clock: Clock) -> None:
+        if self._ironic.node_of(uuid) is None:
+            self._notes.forget(uuid)
+            raise GuestNotFound(f"no node has server {uuid}")
+        self._notes.keep_clock(uuid, clock)
+        self._lookout.wake()
+
+    def clocks(self) -> dict[str, Clock]:
+        return self._notes.clocks()
+
+    def how_ended(self, uuid: str) -> str:
+        """Ironic does not know; who forced it off has said so before. Raises VirtError while it may be on."""
+        node = self._ironic.node_of(uuid)
+        if node is None:
+            return "gone"
+        node.must_not_be_maintained()
+        if node.power_state is PowerState.NOSTATE:
+            raise HypervisorUnavailable(f"Ironic does not know whether node {node.id} is on")
+        return ""
+
+    def on_change(self, look: Callable[[str], None]) -> None:
+        self._bells.tell(look)
+        self._lookout.start()
+
+    def signal_shutdown(self, uuid: str) -> str:
+        node = self._here(uuid)
+        node.must_not_be_maintained()
+        if node.power_state is not PowerState.RUNNING:
+            raise GuestInvalidState(f"server {uuid} is {node.power_state.name}, not running")
+        clock = self._notes.clock(uuid)
+        seconds = ASK_SECONDS
+        if clock is not None and clock.runs:
+            seconds = max(1, int(min(clock.interval, clock.left(clock.now())) / 2))
+        self._ironic.power(node.id, "soft power off", seconds, patience=SIGNAL_PATIENCE)
+        return "acpi"
+
+    def wait_until_off(self, uuid: str, seconds: float) -> bool:
+        def is_off() -> bool:
+            node = self._ironic.node_of(uuid)
+            return node is None or node.power_state is PowerState.SHUTDOWN
+
+        def is_off_or_away() -> bool:
+            with suppress(HypervisorUnavailable):  # no answer: it is asked again
+                return is_off()
+            return False
+
+        with self._bells.listening(uuid) as bell:
+            return wait_for(bell, is_off_or_away, seconds, LOOK_SECONDS) or is_off()
+
+    def _signal(self, uuid: str, clock: Clock, now: float) -> Clock:
+        """A node that Ironic still waits for was signalled; near the deadline the lock would be in the way."""
+        if clock.signals and clock.left(now) < LAST_SIGNAL:
+            return self._noted(uuid, replace(clock, signalled=now))
+        try:
+            return super()._signal(uuid, clock, now)
+        except Busy:
+            return self._noted(uuid, replace(clock, signalled=now))
+
+    def _switch(self, node: Node, *, on: bool, patience: float = PATIENCE) -> None:
+        """On, or off, when this returns; so already is success. Raises InMaintenance, Busy, OperationTimedOut.
+
+        `patience`: for how many seconds a node may be locked.
+
+        Ironic is told whatever it has on record, for that may be a minute old; it looks itself before it acts.
+        """
+        node.must_not_be_maintained()
+        self._ironic.power(node.id, "power on" if on else "power off", patience=patience)
+        node = self._settled(node.id, time.monotonic() + POWER_SECONDS)
+        node.must_not_be_maintained()
+        if node.power_state is not (PowerState.RUNNING if on else PowerState.SHUTDOWN):
+            raise VirtError(f"node {node.id} did not go {'on' if on else 'off'}: {node.error or node.power}")
+
+    def _settled(self, node: str, until: float) -> Node:
+        """As soon as Ironic lets go of it."""
+        return self._ironic.until(lambda: self._ironic.node(node), lambda one: not one.is_busy, until)
+
+    @abstractmethod
+    def _here(self, uuid: str) -> Node:
+        """The driver's own."""
+
+
+class Lookout:
+    """Sees which of those that are being shut down went off. Ironic tells nobody, so it is asked, but only then."""
+
+    def __init__(self, ironic: Ironic, notes: Notes, bells: Bells) -> None:
+        self._ironic, self._notes, self._bells = ironic, notes, bells
+        self._rounds = Rounds("ironic-lookout", self._look)
+
+    def start(self) -> None:
+        """From when somebody wants to know it."""
+        self._rounds.start()
+
+    def wake(self) -> None:
+        """A clock was kept."""
+        self._rounds.wake()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._rounds.close()
+
+    def _look(self) -> float | None:
+        running = self._notes.clocks()
+        with suppress(VirtError):  # the keeper looks for itself, if less often
+            for server in self._off(running) if running else ():
+                self._bells.ring(server)
+        return LOOK_SECONDS if running else None
+
+    def _off(self, running: dict[str, Clock]) -> list[str]:
+        states = {node.server: node.power_state for node in self._ironic.servers()}
+        return [server for server in running if states.get(server) in (None, PowerState.SHUTDOWN)]

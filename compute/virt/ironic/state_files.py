@@ -1,0 +1,64 @@
+"""What a host writes down of its servers on bare metal: one small file each, whole or not at all.
+
+Not at the node: Ironic refuses every change of a node while it waits for a soft power off, which is just when a clock
+runs. The files outlive the worker, as guests' files do elsewhere.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+from compute.virt.shutdown_timer import Clock
+
+
+class Notes:
+    """The clock of a server's last shutdown, and the mark of its last reboot."""
+
+    def __init__(self, directory: Path) -> None:
+        self._clocks, self._marks = directory / "clocks", directory / "reboots"
+        for folder in (self._clocks, self._marks):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def clock(self, server: str) -> Clock | None:
+        """None if there is none."""
+        return Clock.load(_read(self._clocks / server))
+
+    def keep_clock(self, server: str, clock: Clock) -> None:
+        """Instead of any other."""
+        _write(self._clocks / server, clock.text)
+
+    def clocks(self) -> dict[str, Clock]:
+        """Those that run."""
+        known = {entry.name: self.clock(entry.name) for entry in self._clocks.iterdir() if entry.name[0] != "."}
+        return {server: clock for server, clock in known.items() if clock is not None and clock.runs}
+
+    def boots(self, server: str) -> None:
+        """An old clock must not pull the plug of a new start."""
+        (self._clocks / server).unlink(missing_ok=True)
+
+    def mark(self, server: str) -> str:
+        """Of its last reboot."""
+        return _read(self._marks / server)
+
+    def keep_mark(self, server: str, mark: str) -> None:
+        """Instead of any other."""
+        _write(self._marks / server, mark)
+
+    def forget(self, server: str) -> None:
+        """It is gone."""
+        for folder in (self._clocks, self._marks):
+            (folder / server).unlink(missing_ok=True)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def _write(file: Path, text: str) -> None:
+    new = file.with_name(f".{file.name}.{uuid4().hex}")
+    new.write_text(text)
+    new.replace(file)

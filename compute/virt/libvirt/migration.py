@@ -1,0 +1,186 @@
+"""Guests that go from one libvirt host to another.
+
+What hosts know of a guest on its way, each in its own state directory and never where they share storage:
+`arriving/<uuid>` at the destination, from `expect` until `settle`; `departed/<uuid>` at the source, from the
+beginning of `hand_over` until `forget` or `take_back`. A guest of `arriving` is no guest of this host yet.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compute.virt.base import Guest, GuestNotFound, PowerState, VirtError, Watch
+from compute.virt.libvirt import cold_migration, volumes
+from compute.virt.libvirt.destination import Destination, has_come, opened, said_before, uuid_of
+from compute.virt.libvirt.errors import translated
+from compute.virt.libvirt.files import GuestFiles, Notes, files_of
+from compute.virt.libvirt.guest import OFF, LibvirtGuest
+from compute.virt.libvirt.host import Host
+from compute.virt.libvirt.live_migration import Live, call_off, go_on
+
+
+@dataclass(frozen=True, slots=True)
+class Road:
+    """How other hosts reach this one for a migration, and how fast one may go from here."""
+
+    uri: str = ""  # of this host's libvirt, as seen from others; "" = the own one
+    address: str = ""  # where memory and disks are sent to; "" = as libvirt is set up
+    bandwidth: int = 0  # MiB/s; 0 = no limit
+
+
+class Moving:
+    """The verbs from host to host."""
+
+    _host: Host
+    _guests: Path
+    _id: str
+    _disk_cache: str
+    _road: Road
+    _arriving: Notes
+    _departed: Notes
+
+    def expect(self, guest: Guest) -> Mapping[str, str]:
+        """On shared storage the directory is there already, and another host's; else it is made."""
+        uuid, files = guest.uuid, files_of(self._guests, guest.uuid)
+        self.unexpect(uuid)
+        self.forget(uuid)
+        owner = files.owner()
+        with suppress(GuestNotFound):
+            found = self._host.guest(uuid)
+            if owner in ("", self._id) and files.directory.exists():
+                raise VirtError(f"guest {uuid} is on this host already")
+            found.remove()  # it went on elsewhere while this host was away
+        with translated():
+            self._arriving.write(uuid, {"name": guest.name})
+            if owner in ("", self._id):
+                files.remove(self._id)
+                files.own(self._id)
+        return {
+            "uri": self._road.uri or self._host.uri, "host_uuid": uuid_of(self._host.connection),
+            "address": self._road.address, "directory": str(files.directory), "owner": files.owner(),
+            "storage": "own" if files.owner() == self._id else "shared", "disk_cache": self._disk_cache,
+        }  # fmt: skip
+
+    def unexpect(self, uuid: str) -> None:
+        files = files_of(self._guests, uuid)
+        if not self._arriving.read(uuid):
+            return
+        with suppress(GuestNotFound):
+            self._host.guest(uuid).remove()
+        volumes.let_go(self._host.connection, files.directory)
+        files.remove(self._id)
+        self._arriving.remove(uuid)
+
+    def reach(self, uuid: str, to: Mapping[str, str]) -> None:
+        with opened(to, uuid_of(self._host.connection)) as there:
+            volumes.must_be_known(there.connection)
+
+    def hand_over(self, guest: Guest, to: Mapping[str, str], watch: Watch) -> str:
+        """Killed at any moment and asked again, it finds out where the guest is, and goes on from there."""
+        uuid, files = guest.uuid, files_of(self._guests, guest.uuid)
+        note = self._departed.read(uuid) or self._note_of(uuid, to)
+        if "went" in note:
+            return str(note["went"])
+        with opened(to, uuid_of(self._host.connection)) as there:
+            try:
+                went = self._move(uuid, files, PowerState[note["was"]], there, watch)
+            except VirtError as error:
+                if not error.retryable and not isinstance(error, GuestNotFound):
+                    cold_migration.take_back(files, self._id)
+                    self._departed.remove(uuid)  # it is here, and does what it did
+                raise
+            if not there.shares_disks_with(self._id):
+                there.tell_console(uuid, files.console_tail())
+        with suppress(GuestNotFound):
+            self._host.guest(uuid).remove()
+        self._departed.write(uuid, note | {"went": went})
+        return went
+
+    def settle(self, guest: Guest) -> None:
+        uuid, files = guest.uuid, files_of(self._guests, guest.uuid)
+        if not self._arriving.read(uuid):
+            self._host.guest(uuid)  # or GuestNotFound
+            return
+        found = self._host.guest(uuid)
+        if not has_come(found):
+            raise GuestNotFound(f"guest {uuid} has not come to this host")
+        said, mark = said_before(found), found.reboot_mark()
+        with translated():
+            files.own(self._id)
+            if said is not None:
+                files.remember_console(said)
+        volumes.let_go(self._host.connection, files.directory)
+        cold_migration.settle(files, guest)
+        self._define(guest, mark)
+        self._arriving.remove(uuid)
+
+    def take_back(self, guest: Guest) -> None:
+        """One that ran is taken off the other host first, unless it plainly runs here: never is it to run twice."""
+        uuid, note = guest.uuid, self._departed.read(guest.uuid)
+        if not note:
+            self._guest(uuid)  # or GuestNotFound
+            return
+        state, was = call_off(self._host, uuid), PowerState[note["was"]]
+        if was not in OFF and state not in OFF | {PowerState.RUNNING}:
+            with opened(note["to"], uuid_of(self._host.connection)) as there:
+                there.remove(uuid)
+        cold_migration.take_back(files_of(self._guests, uuid), self._id)
+        if state is PowerState.NOSTATE:
+            found = self._define(guest, note["mark"])
+            if was not in OFF:
+                found.start()
+        else:
+            go_on(self._host.guest(uuid), running=was is PowerState.RUNNING)
+        self._departed.remove(uuid)
+
+    def forget(self, uuid: str) -> None:
+        files = files_of(self._guests, uuid)
+        if "went" in self._departed.read(uuid):
+            cold_migration.forget(files, self._id)
+            files.remove(self._id)
+        self._departed.remove(uuid)
+
+    def _forget_moves(self, uuid: str) -> None:
+        """It is neither on its way here nor gone from here."""
+        files = files_of(self._guests, uuid)
+        if self._arriving.read(uuid):
+            volumes.let_go(self._host.connection, files.directory)
+        if self._departed.read(uuid):
+            cold_migration.forget(files, self._id)
+        self._arriving.remove(uuid)
+        self._departed.remove(uuid)
+
+    @abstractmethod
+    def _guest(self, uuid: str) -> LibvirtGuest:
+        """The driver's own."""
+
+    @abstractmethod
+    def _define(self, guest: Guest, mark: str | None = None) -> LibvirtGuest:
+        """The driver's own."""
+
+    def _note_of(self, uuid: str, to: Mapping[str, str]) -> dict[str, Any]:
+        """What is needed to go on with it, or to take it back, whatever dies from now on."""
+        found = self._guest(uuid)
+        note = {"was": found.power_state().name, "mark": found.reboot_mark(), "to": dict(to)}
+        self._departed.write(uuid, note)
+        return note
+
+    def _move(self, uuid: str, files: GuestFiles, was: PowerState, there: Destination, watch: Watch) -> str:
+        shared = there.shares_disks_with(self._id)
+        if was not in OFF:
+            live = Live(self._host, uuid, files, there, shared=shared, was_running=was is PowerState.RUNNING)
+            live.bandwidth = self._road.bandwidth
+            return live.migrate(watch)
+        if not there.has(uuid):
+            definition = there.xml_of(self._host.guest(uuid).definition())
+            if shared:
+                cold_migration.leave_copy(files, self._id, watch)
+            else:
+                cold_migration.send(files, there, watch, self._road.bandwidth)
+            there.define(definition)
+        return "the guest's disk was copied"

@@ -1,0 +1,98 @@
+"""Guests that are shut down: their clocks, kept in libvirt's own definitions of them, and their last moments."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import libvirt
+
+from compute.virt.base import Farewell, GuestInvalidState, GuestNotFound, HypervisorUnavailable, PowerState
+from compute.virt.events import Bells, wait_for
+from compute.virt.libvirt import agent
+from compute.virt.libvirt.errors import translated
+from compute.virt.libvirt.files import Notes
+from compute.virt.libvirt.guest import OFF, LibvirtGuest
+from compute.virt.libvirt.host import Host
+from compute.virt.shutdown import Shutdown
+from compute.virt.shutdown_timer import Clock
+
+
+class Ending(Shutdown):
+    """The verbs of a shutdown."""
+
+    _host: Host
+    _guests: Path
+    _arriving: Notes
+    _bells: Bells
+
+    def farewells(self) -> dict[str, Farewell]:
+        known = {}
+        with translated():
+            ours = {entry.name for entry in self._guests.iterdir()} - self._arriving.all()
+            on = self._host.connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+        for domain in on:
+            if domain.UUIDString() in ours:
+                with suppress(GuestNotFound):  # it is being destroyed
+                    known[domain.UUIDString()] = LibvirtGuest(domain).farewell()
+        return known
+
+    def cut_power(self, uuid: str) -> None:
+        with suppress(GuestNotFound):
+            guest = self._guest(uuid)
+            guest.stop()
+            guest.forget_saved_memory()
+
+    def clock(self, uuid: str) -> Clock | None:
+        with suppress(GuestNotFound):
+            return self._guest(uuid).clock()
+        return None
+
+    def keep_clock(self, uuid: str, clock: Clock) -> None:
+        self._guest(uuid).keep_clock(clock)
+
+    def clocks(self) -> dict[str, Clock]:
+        running = {}
+        for uuid in self.guests():
+            clock = self.clock(uuid)
+            if clock is not None and clock.runs:
+                running[uuid] = clock
+        return running
+
+    def how_ended(self, uuid: str) -> str:
+        try:
+            return self._guest(uuid).how_ended()
+        except GuestNotFound:
+            return "gone"
+
+    def on_change(self, look: Callable[[str], None]) -> None:
+        self._bells.tell(look)
+
+    def signal_shutdown(self, uuid: str) -> str:
+        guest = self._guest(uuid)
+        state = guest.power_state()
+        if state is not PowerState.RUNNING:
+            raise GuestInvalidState(f"guest {uuid} is {state.name}, not running")
+        if guest.has_agent() and agent.shuts_down(self._host.another, uuid):
+            return "agent"
+        guest.press_power_button()
+        return "acpi"
+
+    def wait_until_off(self, uuid: str, seconds: float) -> bool:
+        def is_off() -> bool:
+            return self.power_state(uuid) in OFF | {PowerState.NOSTATE}
+
+        def is_off_or_away() -> bool:
+            # An absent daemon is no answer: keep waiting, it is asked again when it is back.
+            with suppress(HypervisorUnavailable):
+                return is_off()
+            return False
+
+        with self._bells.listening(uuid) as bell:
+            return wait_for(bell, is_off_or_away, seconds) or is_off()
+
+    @abstractmethod
+    def _guest(self, uuid: str) -> LibvirtGuest:
+        """The driver's own."""

@@ -1,0 +1,41 @@
+"""Stopping background processes, and where the programs of the virtual environment are."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from cloud.processes import Daemon, gone
+from deploy.local.output import Failed
+from deploy.local.state import ROOT
+
+KILL_SECONDS = 5
+
+
+def stop(daemons: Sequence[Daemon], seconds: float) -> list[str]:
+    """SIGTERM them all, wait for them together; returns the names of those that had to be killed."""
+    running = {daemon: pid for daemon in daemons if (pid := daemon.pid())}
+    for daemon in running:
+        daemon.send(signal.SIGTERM)
+    late = [] if gone(list(running.values()), seconds) else [d for d in running if d.pid()]
+    for sig in (signal.SIGQUIT, signal.SIGKILL):  # SIGQUIT is "now" to our workers, and as safe as SIGKILL
+        for daemon in late:
+            daemon.send(sig)
+        if gone([running[daemon] for daemon in late], KILL_SECONDS):
+            break
+    for daemon in daemons:
+        daemon.forget_if_dead()
+    return [daemon.name for daemon in late]
+
+
+def python() -> str:
+    """The interpreter of the virtual environment."""
+    return tool("python")
+
+
+def tool(name: str) -> str:
+    """A program of the virtual environment."""
+    found = ROOT / ".venv/bin" / name
+    if not found.exists():
+        raise Failed(f"{found} is missing", advice="Run `deploy/bootstrap.sh`, or `make up`, which does.")
+    return str(found)

@@ -1,0 +1,142 @@
+"""Shutting a host's guests down with nobody to ask: its worker is dead, or its cell's database is away.
+
+By the hypervisor itself, on the host's own machine, with its own settings. Guests that are being shut down already
+get what is left of their time, and the host's next start brings back those that are on record as running.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import TimeoutError as NotYet
+from contextlib import suppress
+from dataclasses import replace
+
+from django.conf import settings
+
+from compute.hosts.guest_shutdown import AT_ONCE, Line
+from compute.virt.base import Driver, Farewell, VirtError
+from compute.virt.shutdown_timer import Clock
+from tasks import boot_marker, worker, worker_process
+from tasks.management import guest_table
+from tasks.management.options import Asked, Refused
+from tasks.management.output import End
+from tasks.management.snapshot import Look, Place
+from tasks.management.wait import DONE, INTERRUPTED, SILENT, UNFINISHED
+
+SOON = 1.0  # seconds
+Running = dict[str, Line]
+
+
+def is_ours(place: Place) -> bool:
+    """Whether these are the settings of that very host."""
+    return bool(settings.ROLE == "host" and place.name == settings.HOST)
+
+
+def is_dead(one: Look) -> bool:
+    """Whether nobody carries out what the host is asked for: by its process where that is known, else its heartbeat."""
+    if one.place.node is not None:
+        return one.place.pid is None and worker_process.stranger(one.place.node) is None
+    return one.service is None or not one.service.beats
+
+
+def shut_down(asked: Asked, one: Look, why: str) -> End:
+    """All guests that are on, the lowest priority first, so many at once. `why` nobody was asked."""
+    name = one.place.name
+    if not is_ours(one.place):
+        file = one.place.node.env_file if one.place.node else f"the env file of {name}"
+        return End(name, SILENT, f"{name}: {why}, and its guests were not shut down. On its machine, with its own "
+                   f"settings: STILLWATER_ENV_FILE={file} manage.py host shutdown-guests {name}")  # fmt: skip
+    asked.screen.say(f"{name}: {why}; its guests are shut down by the hypervisor itself.")
+    boot_marker.announce(settings.HOST_STATE)
+    try:
+        driver = worker.open_driver()
+        try:
+            return _shut_down(asked, one, driver)
+        finally:
+            driver.close()
+    except VirtError as error:
+        return End(name, SILENT, f"{name}: the hypervisor does not answer ({error}). Run this again when it does.")
+    except KeyboardInterrupt:
+        raise Refused("Interrupted. Nobody signals the guests any more; each keeps its deadline, and goes on with it "
+                      "when this is run again, or the host is started.", INTERRUPTED) from None  # fmt: skip
+
+
+def _shut_down(asked: Asked, one: Look, driver: Driver) -> End:
+    began = time.time()
+    until = began + asked.seconds if asked.seconds is not None else None
+    farewells = driver.farewells()
+    lines = {uuid: _line(uuid, wish) for uuid, wish in farewells.items()}
+    for rank in sorted({wish.priority for wish in farewells.values()}):
+        group = {uuid: wish for uuid, wish in farewells.items() if wish.priority == rank}
+        for _ in _group(driver, group, lines, until, asked):
+            asked.screen.show([replace(one, guests=_sorted(lines))])
+    one = replace(one, guests=_sorted(lines))
+    asked.screen.show([one])
+    if not lines:
+        return End(one.place.name, DONE, f"{one.place.name}: no guest is on.")
+    code = DONE if all(line.state == "off" for line in one.guests) else UNFINISHED
+    sentence = guest_table.ended(one.place.name, one.guests, time.time() - began)
+    return End(one.place.name, code, sentence, one)
+
+
+def _group(
+    driver: Driver, group: dict[str, Farewell], lines: Running, until: float | None, asked: Asked
+) -> Iterator[None]:
+    """Those of one priority; a turn for every look."""
+    pool = ThreadPoolExecutor(asked.parallel or AT_ONCE, "farewell")
+    try:
+        futures = {pool.submit(_power_off, driver, wish, uuid, until): uuid for uuid, wish in group.items()}
+        while futures:
+            with suppress(NotYet):
+                for future in as_completed(list(futures), timeout=asked.interval):
+                    uuid = futures.pop(future)
+                    lines[uuid] = _over(lines[uuid], future)
+            for uuid in futures.values():
+                lines[uuid] = _now(lines[uuid], driver)
+            yield
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _power_off(driver: Driver, wish: Farewell, uuid: str, until: float | None) -> Clock | None:
+    """With its own grace, and no longer than until the time of all is over."""
+    seconds = float(settings.SHUTDOWN_TIMEOUT if wish.seconds is None else wish.seconds)
+    if until is not None:
+        seconds = min(seconds, max(0.0, until - time.time()))
+    clock = driver.begin_shutdown(uuid, seconds, settings.SHUTDOWN_RETRY_INTERVAL)
+    while clock is not None and clock.runs:
+        due = clock.due if until is None else min(clock.due, until)
+        driver.wait_until_off(uuid, max(0.1, due - time.time()))
+        late = until is not None and time.time() >= until and clock.deadline > until + SOON  # somebody else's clock
+        clock = driver.begin_shutdown(uuid, 0, clock.interval) if late else driver.turn(uuid)
+    return clock
+
+
+def _line(uuid: str, wish: Farewell) -> Line:
+    return Line(uuid, wish.name, "", wish.priority, "waiting")
+
+
+def _over(line: Line, future: Future[Clock | None]) -> Line:
+    try:
+        clock = future.result()
+    except VirtError as error:
+        return replace(line, state="failed", words=str(error), seconds_left=None)
+    words = clock.words() if clock is not None else "was off already"
+    return replace(line, state="off", words=words, seconds_left=None, signals=clock.signals if clock else 0)
+
+
+def _now(line: Line, driver: Driver) -> Line:
+    """As its clock says; a hypervisor that does not answer is asked again soon."""
+    clock = None
+    with suppress(VirtError):
+        clock = driver.clock(line.server_id)
+    if clock is None or not clock.runs:
+        return line
+    left = clock.left(time.time())
+    return replace(line, state=guest_table.SHUTS_DOWN, words=clock.words(), seconds_left=left, signals=clock.signals)
+
+
+def _sorted(lines: Running) -> tuple[Line, ...]:
+    return tuple(sorted(lines.values(), key=lambda line: line.priority))

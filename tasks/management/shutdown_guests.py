@@ -1,0 +1,195 @@
+"""`host shutdown-guests`, and the same as a part of `host drain` and `host stop`.
+
+What is asked for is in the journal, and the host carries it out whoever follows. Where nobody carries it out, the
+guests of this very machine are shut down by its hypervisor (`alone.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cells import scatter
+from cells.management.arguments import who
+from cells.models import Cell
+from cloud.words import counted
+from compute.hosts import guest_shutdown
+from compute.models.host import COMPUTE
+from tasks.management import guest_table, local_shutdown
+from tasks.management.options import Asked, Refused, worst
+from tasks.management.output import End
+from tasks.management.snapshot import Look, Place, look
+from tasks.management.wait import CANCELLED, DONE, SILENT, UNFINISHED, USAGE, Goal, follow
+
+ASK_SECONDS = 15.0  # a broker that is away takes its time before the row is enough
+ROUNDS = 3  # for those that come, or are started, meanwhile, where a host takes work
+
+
+def shutdown_guests(asked: Asked) -> int:
+    """Ask, then follow until every guest is off, or somebody took it back."""
+    looks = look(compute(asked.places()))
+    if not asked.force:
+        _must_be_closed(looks)
+    ends: dict[str, End] = {}
+    for _ in range(ROUNDS):
+        rest = [one for one in looks if one.place.name not in ends or ends[one.place.name].code == DONE]
+        again = _round(asked, rest, first=not ends)
+        if not again:
+            break
+        ends |= again
+        if asked.no_wait or not asked.force:
+            break
+    found = [ends[one.place.name] for one in looks]
+    asked.screen.end([end.look or one for end, one in zip(found, looks, strict=True)], found)
+    return worst([end.code for end in found])
+
+
+def _round(asked: Asked, looks: Sequence[Look], *, first: bool) -> dict[str, End]:
+    """What became of those that had something to do."""
+    ends, places = {}, []
+    for one in looks:
+        place = ask(asked, one)
+        if isinstance(place, Place):
+            places.append(place)
+        elif first or place.code != DONE:
+            ends[one.place.name] = place
+    if asked.no_wait:
+        return ends | {place.name: _asked(place) for place in places}
+    if places:
+        seen, found = follow(places, off(), asked.screen, asked.interval, asked.patience)
+        for one, end in zip(seen, found, strict=True):
+            ends[end.host] = replace(carried_out(asked, one, end), look=one)
+    return ends
+
+
+def ask(asked: Asked, one: Look) -> Place | End:
+    """Ask a host; the place to look at, or how it has ended already."""
+    if one.down or local_shutdown.is_dead(one):
+        return nobody_there(asked, one)
+    tell_paused(asked, one.place)
+    request_id, away = written(one.place, asked, asked.seconds)
+    if away:
+        return local_shutdown.shut_down(asked, one, f"its cell does not answer ({away})")
+    if not request_id:
+        return End(one.place.name, DONE, f"{one.place.name}: no guest is on.")
+    return replace(one.place, shutdown=request_id)
+
+
+def written(place: Place, asked: Asked, seconds: float | None) -> tuple[str, str]:
+    """The request id of the shutdown, or why its cell does not answer."""
+
+    def write(_: Cell) -> str:
+        return guest_shutdown.ask(place.name, by=who(), at_once=asked.parallel, seconds=seconds)
+
+    gathered = scatter.gather([place.cell], write, timeout=ASK_SECONDS)
+    away = gathered.down.get(place.cell.id)
+    return ("", away.reason) if away else (gathered.answers[place.cell.id], "")
+
+
+def tell_paused(asked: Asked, place: Place) -> None:
+    """Before it happens."""
+
+    def read(_: Cell) -> list[tuple[str, str]]:
+        return [(one.display_name, one.uuid) for one in guest_shutdown.paused(place.name)]
+
+    for name, uuid in scatter.gather([place.cell], read, timeout=ASK_SECONDS).answers.get(place.cell.id, ()):
+        asked.screen.say(f"{place.name}: {name} ({uuid}) is paused and will be forced off: its memory is lost.")
+
+
+def forecast(one: Look) -> str:
+    """Who would go off, and who would lose something; changes nothing."""
+
+    def read(_: Cell) -> tuple[int, list[str]]:
+        name = one.place.name
+        return guest_shutdown.are_on(name).count(), [server.display_name for server in guest_shutdown.paused(name)]
+
+    found = scatter.gather([one.place.cell], read, timeout=ASK_SECONDS).answers.get(one.place.cell.id)
+    if found is None:
+        return f"{one.place.name}: its cell does not answer."
+    lost = "".join(f"\n  ! {name} is paused: its memory would be lost" for name in found[1])
+    return f"{one.place.name}: {counted(found[0], 'guest')} would go off.{lost}"
+
+
+def off() -> Goal:
+    """Every guest is off, or stays on for a reason."""
+    began = time.monotonic()
+
+    def goal(one: Look) -> tuple[int, str] | None:
+        lines, name = one.guests, one.place.name
+        if one.down or not lines:
+            return None
+        if all(line.is_over for line in lines):
+            states = {line.state for line in lines}
+            code = UNFINISHED if "failed" in states else CANCELLED if "called off" in states else DONE
+            return code, guest_table.ended(name, lines, time.monotonic() - began)
+        if one.place.node is not None and local_shutdown.is_dead(one):
+            return SILENT, f"{name} ended with guests on."
+        return None
+
+    return goal
+
+
+def nobody_there(asked: Asked, one: Look) -> End:
+    """Nobody to ask: done here, if it can be."""
+    why = f"its cell does not answer ({one.down})" if one.down else "its worker does not run"
+    return local_shutdown.shut_down(asked, one, why)
+
+
+def carried_out(asked: Asked, one: Look, end: End) -> End:
+    """What the host did not do is done here, if it can be."""
+    if end.code == SILENT:
+        return nobody_there(asked, one) if one.down else local_shutdown.shut_down(asked, one, "it does not go on with it")
+    if any(not line.is_over for line in one.guests) and local_shutdown.is_dead(one):
+        return local_shutdown.shut_down(asked, one, "its worker has ended, with guests on")
+    if any(line.state == "failed" for line in one.guests):
+        return replace(end, code=max(end.code, UNFINISHED))
+    return _late(asked, one, end) if end.code == DONE else end
+
+
+def _late(asked: Asked, one: Look, end: End) -> End:
+    """Who came by a move that was under way when they were asked for goes off, too."""
+
+    def read(_: Cell) -> bool:
+        return bool(guest_shutdown.still_on(one.place.name))
+
+    if not scatter.gather([one.place.cell], read, timeout=ASK_SECONDS).answers.get(one.place.cell.id):
+        return end
+    found: End | Place = ask(asked, one)
+    if isinstance(found, Place):
+        [one], [found] = follow([found], off(), asked.screen, asked.interval, asked.patience)
+    return End(end.host, found.code, f"{end.sentence}\n{found.sentence}", found.look or one)
+
+
+def ask_and_tell(asked: Asked, looks: Sequence[Look]) -> tuple[list[Place], dict[str, End]]:
+    """Before their processes are told to end: where to look from now on, and who has nobody to ask."""
+    places, alone_ended = [], {}
+    for one in looks:
+        found = ask(replace(asked, seconds=None), one)
+        places.append(found if isinstance(found, Place) else one.place)
+        if isinstance(found, End):
+            alone_ended[one.place.name] = found
+    return places, alone_ended
+
+
+def compute(places: Sequence[Place]) -> Sequence[Place]:
+    """The same. Raises Refused when one of them can have no guests."""
+    others = [place.name for place in places if place.binary != COMPUTE]
+    if others:
+        raise Refused(f"{', '.join(others)}: only compute hosts have guests.")
+    return places
+
+
+def _must_be_closed(looks: Sequence[Look]) -> None:
+    """A host that takes work gets new servers, and its users start old ones, while others go off."""
+    working = [one for one in looks if one.service is not None and not local_shutdown.is_dead(one)]
+    open_ones = [one.place.name for one in working if one.service and one.service.takes_requests]
+    if open_ones:
+        names = " ".join(open_ones)
+        raise Refused(f"{', '.join(open_ones)}: takes work, so servers would come and be started meanwhile. Close it "
+                      f"first: manage.py host drain {names} --shutdown-guests; or: --force", USAGE)  # fmt: skip
+
+
+def _asked(place: Place) -> End:
+    return End(place.name, DONE, f"{place.name} is asked to shut its guests down. Follow it: "
+               f"manage.py host shutdown-guests {place.name}")  # fmt: skip

@@ -1,0 +1,280 @@
+"""Where the service of a name keeps its record, and what is to be seen of it now."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db import DatabaseError
+from django.utils import timezone
+
+from cells import scatter
+from cells.models import CELL0, Cell, HostMapping
+from compute.hosts import drain, drain_moves, guest_shutdown
+from compute.hosts.drain import Operation
+from compute.hosts.drain_moves import Moves
+from compute.hosts.guest_shutdown import Line
+from compute.models import Service
+from compute.models.host import COMPUTE
+from tasks import worker_process
+from tasks.worker import BINARIES
+from tasks.worker_process import Node
+
+SHOWN = 500  # names in one question
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A service: its name, what it is, and the cell its record is in."""
+
+    name: str
+    binary: str
+    cell: Cell
+    node: Node | None = None  # its process, where that is on this machine
+    shutdown: str = ""  # the request id of its guests' shutdown, where somebody follows that
+
+    @property
+    def pid(self) -> int | None:
+        """The number of its process, if that runs on this machine."""
+        return self.node.daemon.pid() if self.node else None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at a service. `service` is None when its cell does not answer, or it never beat."""
+
+    place: Place
+    service: Service | None = None
+    operations: Sequence[Operation] = ()
+    waiting: int = 0
+    moves: Moves = field(default_factory=Moves)  # of its servers, away and back
+    guests: tuple[Line, ...] = ()  # that go off with it
+    down: str = ""  # why its cell does not answer
+    at: datetime = field(default_factory=timezone.now)
+
+    @property
+    def state(self) -> str:
+        """One word: unknown, never seen, stopped, down, asked, emptying, draining, drained, up."""
+        if self.down:
+            return "unknown"
+        if self.service is None:
+            return "never seen"
+        if self.service.ended_at is not None:
+            return "stopped"
+        if not self.service.is_up:
+            return "down"
+        if self.service.drain_wanted and self.service.draining_since is None:
+            return "asked"
+        return self.service.drain_state or "up"
+
+    @property
+    def beat_age(self) -> float | None:
+        """Seconds since its last heartbeat."""
+        seen = self.service and self.service.last_seen_up
+        return (self.at - seen).total_seconds() if seen else None
+
+    @property
+    def blockers(self) -> list[Operation]:
+        """Operations that may hold a drain up for long."""
+        return [one for one in self.operations if one.blocker]
+
+
+def find(names: Sequence[str], folder: Path, run: Path, logs: Path) -> tuple[list[Place], list[str], list[str]]:
+    """Places of the names in their order, names nobody knows, and cells that could not be asked.
+
+    A process on this machine is known by its env file, which also works where there is no global database.
+    """
+    found: dict[str, Place] = {}
+    for name in names:
+        process = local(name, folder, run, logs)
+        if process is not None:
+            found[name] = _by_env_file(process)
+    if settings.ROLE == "host" and settings.HOST in names:  # also where a unit's env file has another name
+        process = local(settings.HOST, folder, run, logs)
+        found[settings.HOST] = _ourselves(process)
+    rest = [name for name in names if name not in found]
+    silent: list[str] = []
+    if rest and settings.ROLE != "host":
+        mapped = HostMapping.objects.select_related("cell").filter(host__in=rest)
+        found |= {row.host: Place(row.host, COMPUTE, row.cell) for row in mapped}
+        rest = [name for name in rest if name not in found]
+    if rest and settings.ROLE != "host":
+        services, silent = _by_service(rest)
+        found |= services
+    wanted = list(dict.fromkeys(names))
+    return [found[name] for name in wanted if name in found], [n for n in wanted if n not in found], silent
+
+
+def local(name: str, folder: Path, run: Path, logs: Path) -> Node | None:
+    """The worker of this name on this machine; None when it has no env file here, or one of something else."""
+    if not worker_process.NAME.fullmatch(name):
+        return None
+    process = Node(name, folder / f"{name}.env", run, logs)
+    try:
+        told = worker_process.read(process.env_file)
+    except OSError:  # somebody else's file
+        return None
+    named = told.get("STILLWATER_HOST") or socket.gethostname()
+    return process if process.role and named == name else None
+
+
+def look(places: Sequence[Place], *, closely: bool = True) -> list[Look]:
+    """Look at them all, each cell once and all cells at the same time. `closely`: with their operations."""
+    by_cell: dict[str, list[Place]] = {}
+    for place in places:
+        by_cell.setdefault(place.cell.id, []).append(place)
+
+    def ask(cell: Cell) -> dict[str, Look]:
+        return {place.name: _look_at(place, closely=closely) for place in by_cell[cell.id]}
+
+    gathered = scatter.gather([group[0].cell for group in by_cell.values()], ask)
+    looks = {name: one for answer in gathered.values() for name, one in answer.items()}
+    return [looks.get(p.name) or Look(p, down=gathered.down[p.cell.id].reason) for p in places]
+
+
+def _look_at(place: Place, *, closely: bool) -> Look:
+    service = Service.objects.filter(binary=place.binary, host=place.name).first()
+    if service is None or not closely:
+        return Look(place, service)
+    if place.binary != COMPUTE:
+        return Look(place, service, drain.operations(service))
+    operations, waiting = drain.operations(service), drain.waiting(place.name)
+    guests = guest_shutdown.read(place.name, place.shutdown)
+    return Look(place, service, operations, waiting, drain_moves.read(place.name), guests)
+
+
+def _by_env_file(process: Node) -> Place:
+    told = worker_process.read(process.env_file)
+    if process.role == "scheduler":  # its record is in cell0, which the global database knows
+        cell = _cell0()
+    else:
+        cell = Cell(
+            id=told.get("STILLWATER_CELL_UUID", ""), name=told.get("STILLWATER_CELL_NAME", "") or "its cell",
+            database_url=told.get("STILLWATER_CELL_DATABASE_URL", ""),
+            broker_url=told.get("STILLWATER_CELL_BROKER_URL", ""),
+        )  # fmt: skip
+    return Place(process.name, BINARIES[process.role], cell, process)
+
+
+def _ourselves(process: Node | None) -> Place:
+    """The host whose settings these are."""
+    cell = Cell(
+        id=settings.CELL_UUID, name=settings.CELL_NAME or "its cell", database_url=settings.CELL_DATABASE_URL,
+        broker_url=settings.CELL_BROKER_URL,
+    )  # fmt: skip
+    return Place(settings.HOST, COMPUTE, cell, process)
+
+
+def _cell0() -> Cell:
+    """Its row; or one without a database when the global one is away: a process is stopped all the same."""
+    unknown = Cell(id=CELL0, name="cell0")
+    try:
+        return (Cell.objects.filter(pk=CELL0).first() if settings.ROLE != "host" else None) or unknown
+    except DatabaseError:
+        return unknown
+
+
+def _by_service(names: Sequence[str]) -> tuple[dict[str, Place], list[str]]:
+    """Conductors and schedulers have no mapping: every cell is asked. And the cells that did not answer."""
+    cells = list(Cell.objects.order_by("name"))
+
+    def ask(_: Cell) -> list[tuple[str, str]]:
+        found = Service.objects.filter(host__in=names).order_by("binary").values_list("host", "binary")
+        return list(found[:SHOWN])
+
+    gathered = scatter.gather(cells, ask)
+    places: dict[str, Place] = {}
+    for cell in cells:
+        for name, binary in gathered.answers.get(cell.id, ()):
+            if name not in places or binary == COMPUTE:
+                places[name] = Place(name, binary, cell)
+    return places, [cell.name for cell in cells if cell.id in gathered.down]
+
+
+def facts(one: Look) -> dict[str, Any]:
+    """A look as JSON has it."""
+    service = one.service
+    return {
+        "host": one.place.name, "binary": one.place.binary, "cell": one.place.cell.name, "state": one.state,
+        "why": one.down or None, "pid": one.place.pid,
+        "heartbeat_age": rounded(one.beat_age),
+        "version": service.version if service else None,
+        "incarnation": (service.incarnation or None) if service else None,
+        "disabled": service.disabled if service else None,
+        "disabled_reason": service.disabled_reason if service else None,
+        "drain": _drain(service) if service else None,
+        "draining_since": service.draining_since if service else None,
+        "drained_at": service.drained_at if service else None,
+        "ended_at": service.ended_at if service else None,
+        "in_progress": in_progress(one),
+        "waiting": one.waiting,
+        "operations": operations([one]),
+        "moves": moves(one),
+        "guests": guests(one),
+    }  # fmt: skip
+
+
+def rounded(seconds: float | None) -> float | None:
+    """To a tenth, for people and scripts."""
+    return None if seconds is None else round(seconds, 1)
+
+
+def in_progress(one: Look) -> int | None:
+    """Operations that need it; of one that stopped those it left unfinished."""
+    if one.service is None:
+        return None
+    return one.service.in_progress if one.state == "stopped" else len(one.operations)
+
+
+def operations(looks: Iterable[Look]) -> list[dict[str, Any]]:
+    """What is in progress, a row each."""
+    return [
+        {
+            "host": one.place.name, "server": op.server_id, "operation": op.action, "step": op.step,
+            "state": op.state, "since": op.since, "age": round(max(0.0, (one.at - op.since).total_seconds()), 1),
+            "ends_within": rounded(op.seconds_left),
+            "waits_for": op.waits_for, "blocker": op.blocker or None, "request_id": op.request_id,
+        }
+        for one in looks for op in one.operations
+    ]  # fmt: skip
+
+
+def moves(one: Look) -> dict[str, Any] | None:
+    """Its servers on their way, away or back; None where none are to move."""
+    found = one.moves
+    if not found.lines:
+        return None
+    return {
+        "parallel": one.service.drain_moves if one.service else 0, "total": len(found.lines), "away": len(found.away),
+        "moving": len(found.under_way), "blocked": len(found.blocked), "coming": len(found.coming),
+        "servers": [
+            {"server": line.server_id, "state": line.state, "at": line.at, "to": line.to or None,
+             "per_cent": line.percent, "why": line.why or None, "tries": line.tries, "next_try": line.next_try}
+            for line in found.lines
+        ],
+    }  # fmt: skip
+
+
+def guests(one: Look) -> list[dict[str, Any]] | None:
+    """Those that go off with it; None where none does."""
+    rows = [
+        {"server": line.server_id, "name": line.name, "priority": line.priority, "state": line.state,
+         "seconds_left": rounded(line.seconds_left), "signals": line.signals, "words": line.words or None}
+        for line in one.guests
+    ]  # fmt: skip
+    return rows or None
+
+
+def _drain(service: Service) -> dict[str, Any] | None:
+    if not service.drain_by and not service.drain_wanted:
+        return None
+    return {
+        "wanted": service.drain_wanted, "by": service.drain_by, "reason": service.drain_reason or None,
+        "asked_at": service.drain_asked_at, "deadline": service.drain_deadline,
+        "then_exit": service.drain_then_exit,
+    }  # fmt: skip

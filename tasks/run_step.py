@@ -1,0 +1,57 @@
+"""Running one step of the journal: what hosts and conductors have in common."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.conf import settings
+
+from cells.context import target_cell
+from cloud import failpoints, log
+from compute.models import Step
+from compute.operations import dispatch, journal, registry, runner
+from tasks import heartbeat, worker
+from tasks.tracker import tracker
+
+logger = log.get(__name__)
+UNTIL_CLOSED = 0.2  # seconds our own consumer may still be open: we would only hear ourselves
+
+
+def run(step_id: int) -> None:
+    """Claim the step and run it; nothing when it is done, not due, or not its turn. Safe to call twice."""
+    me = worker.current()
+    log.clear()
+    if refused := tracker.refused():
+        give_back(refused, me, dispatch.RUN_STEP, {"step_id": step_id})
+        return
+    failpoints.reached("step.received")
+    heartbeat.register(me)
+    with target_cell(me.alias):
+        step = journal.claim(step_id, me.name, me.incarnation, host=me.host if me.driver else "", why_not=_no_slot)
+        if step is None:
+            return
+        work = tracker.here()
+        if work is not None:
+            work.action, work.name = step.action.action, step.name
+            work.server_id, work.request_id = step.server_id, step.action.request_id
+        runner.run_step(registry.named(step.action.key), step, me.driver)
+
+
+def _no_slot(step: Step) -> str:
+    """Why a long operation of the ops lane has to wait; "" when it has a slot, until this task ends."""
+    action = registry.every().get(step.action.key)
+    spec = action.find(step.name) if action is not None else None
+    if spec is None or not spec.long or step.lane != dispatch.OPS or tracker.take_long_slot():
+        return ""
+    return f"waits for one of the {settings.LONG_SLOTS} slots for long operations of {step.host}"
+
+
+def give_back(refused: str, me: worker.Worker, name: str, kwargs: dict[str, Any]) -> None:
+    """A process that drains sends its message again, to whoever else listens, or to its own next life.
+
+    With full slots there is no need: the row is looked for when one becomes free.
+    """
+    if refused == "draining":
+        time.sleep(UNTIL_CLOSED)
+        dispatch.publish(me.broker_url, me.queue, name, kwargs)

@@ -1,0 +1,130 @@
+"""The guests that are being shut down on this host: their keeper, and the scribe who writes down what it sees.
+
+The keeper needs the hypervisor only. What it sees goes to the steps that wait for it as soon as the cell's database
+answers.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from django.db import DatabaseError, close_old_connections, connections
+
+from cells.context import target_cell
+from cloud import log
+from compute.models import Step
+from compute.operations import journal
+from compute.shutdown import grace
+from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_watcher import Keeper
+from tasks import worker
+from tasks.guest_ends import Ends
+
+logger = log.get(__name__)
+AGAIN = 1.0  # seconds until an absent database is asked again
+
+
+class Scribe:
+    """One thread. Of each guest only the newest word is written, and those that are over go first."""
+
+    def __init__(self, me: worker.Worker) -> None:
+        self._me = me
+        self._changed = threading.Condition()
+        self._going_on: dict[str, Clock] = {}
+        self._over: dict[str, Clock] = {}
+        self._ends = Ends()
+        self._closing = False
+        self._is_away = False
+        threading.Thread(target=self._run, name="grace-scribe", daemon=True).start()
+
+    def hear(self, server_id: str, clock: Clock) -> None:
+        """To be written down soon. Does not block."""
+        with self._changed:
+            self._going_on.pop(server_id, None)
+            (self._going_on if clock.runs else self._over)[server_id] = clock
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """What is not written yet is known to the guests themselves."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while (word := self._next()) is not None:
+            if not self._write(*word):
+                self._put_back(*word)
+        connections.close_all()  # this thread's own
+
+    def _next(self) -> tuple[str, Clock] | None:
+        """The oldest word; None when there will be no more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._over or self._going_on or self._closing)
+            if self._closing:
+                return None
+            words = self._over or self._going_on
+            server_id = next(iter(words))
+            return server_id, words.pop(server_id)
+
+    def _write(self, server_id: str, clock: Clock) -> bool:
+        """False when it is to be tried again."""
+        try:
+            close_old_connections()
+            with target_cell(self._me.alias):
+                waited = journal.note_clock(self._me.host, server_id, clock)
+            self._ends.count(server_id, clock, waited)
+        except DatabaseError as error:
+            if not self._is_away:
+                logger.warning("grace.database_away", error=repr(error))
+            self._is_away = True
+            return False
+        except Exception:  # of one guest; whoever waits for it looks for himself after its deadline
+            logger.exception("grace.not_written", server=server_id)
+            return True
+        self._is_away = False
+        return True
+
+    def _put_back(self, server_id: str, clock: Clock) -> None:
+        """Behind the others, unless there is a newer word; and rest."""
+        with self._changed:
+            words = self._going_on if clock.runs else self._over
+            if server_id not in words and not (clock.runs and server_id in self._over):
+                words[server_id] = clock
+            self._changed.wait_for(lambda: self._closing, AGAIN)
+
+
+_posts: list[tuple[Keeper, Scribe]] = []
+
+
+def start(me: worker.Worker) -> None:
+    """From now on steps wait without a thread. Clocks of a past life go on, with or without the database."""
+    if me.driver is None:
+        return
+    scribe = Scribe(me)
+    keeper = Keeper(me.driver, scribe.hear)
+    _posts.append((keeper, scribe))
+    grace.attend(keeper)
+    keeper.start()
+
+
+def look_after_waiting(me: worker.Worker) -> int:
+    """Steps of a past life that wait for a guest: each is told where its guest is by now. How many there are."""
+    waiting = Step.objects.filter(host=me.host, state=Step.State.WAITING)
+    servers = set(waiting.values_list("server_id", flat=True))
+    for server_id in servers:
+        grace.mind(server_id)
+    return len(servers)
+
+
+def kept() -> int:
+    """Guests whose clocks run here, as far as is known without asking anybody."""
+    return sum(len(keeper.minded()) for keeper, _ in _posts)
+
+
+def stop() -> None:
+    """Before the driver is closed."""
+    grace.attend(None)
+    while _posts:
+        keeper, scribe = _posts.pop()
+        keeper.close()
+        scribe.close()

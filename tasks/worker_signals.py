@@ -1,0 +1,166 @@
+"""Birth and end of a worker process, tied to Celery's signals (public API only)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from celery import signals
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error, close_old_connections
+
+from cells.context import target_cell
+from cloud import env, log, metrics, systemd
+from compute import build
+from compute.hosts import drain_handback, fenced
+from compute.operations import dispatch, recovery
+from compute.power import sync
+from compute.virt.base import GuestEvent, VirtError
+from tasks import drain, heartbeat, inventory, periodic, queues, restart_guests, shutdown_recorder, worker
+from tasks.tracker import Kind, tracker
+
+logger = log.get(__name__)
+_consumer: Any = None  # of Celery's worker, once it is ready
+
+
+def attach() -> None:
+    """Connect to Celery; called by each role's task module as it is imported."""
+    signals.worker_init.connect(_born, weak=False)
+    signals.worker_ready.connect(_ready, weak=False)
+    signals.worker_shutting_down.connect(_shutting_down, weak=False)
+    signals.worker_shutdown.connect(_ended, weak=False)
+
+
+def _born(**_: Any) -> None:
+    try:
+        me = worker.become()
+    except ImproperlyConfigured as wrong:  # Celery would log it and go on as nobody
+        env.stop(str(wrong))
+    logger.info("worker.born", worker=me.name, incarnation=me.incarnation, version=worker.version())
+    with suppress(Error):  # away: then nothing can be claimed either
+        heartbeat.register(me)
+        tracker.refuse(refusing=heartbeat.read_wish(me).wanted)  # who is drained begins nothing, not even at first
+
+
+def _ready(sender: Any, **_: Any) -> None:
+    global _consumer
+    me, _consumer = worker.current(), sender
+    shutdown_recorder.start(me)
+    periodic.start(me)
+    listening = drain.start(me, queues.Consuming(sender))
+    if tracker.refuses:
+        listening.obey(heartbeat.Wish(wanted=True))  # the first beat says more
+    threading.Thread(target=_first_things, args=(me, listening), name="first-things", daemon=True).start()
+    metrics.serve(settings.METRICS_PORT, settings.METRICS_BIND)
+    systemd.warn_if_impatient(settings.GRACEFUL_SHUTDOWN_TIMEOUT)
+    systemd.watch(listening.is_alive)
+    systemd.ready("takes work")
+
+
+def _shutting_down(sig: str, how: str, **_: Any) -> None:
+    """Sent when a drain that ends the process begins, and by Celery itself if that happens while it starts."""
+    periodic.pause()
+    logger.info("worker.shutting_down", signal=sig, how=how)
+
+
+def _ended(sender: Any, **_: Any) -> None:
+    """Celery has stopped consuming, and every thread of its pool has ended."""
+    heartbeat.stop()
+    me = worker.current()
+    shutdown_recorder.stop()
+    if me.driver is not None:
+        me.driver.close()
+    logger.info("worker.ended", worker=me.name)
+    if drain.is_leaving():
+        # Taking Python apart would take another second, in which nothing happens that anybody needs.
+        _exit(sender)
+
+
+def _superseded() -> None:
+    """A younger process of this name has taken over: let go of the hypervisor first, then end at once.
+
+    What runs here is in the journal, and the younger one leads it out. Exit code 0: a supervisor that starts us again
+    would end that one.
+    """
+    me = worker.current()
+    logger.critical(
+        "worker.superseded", worker=me.name, incarnation=me.incarnation, in_progress=len(tracker.running()),
+        what_to_do="Two processes have one name (STILLWATER_HOST). This one ends; see that it is not started again.",
+    )  # fmt: skip
+    tracker.refuse(refusing=True)
+    periodic.pause()
+    try:
+        if me.driver is not None:
+            me.driver.close()
+        shutdown_recorder.stop()
+    finally:
+        _exit(getattr(_consumer, "controller", None))
+
+
+def _exit(controller: Any) -> None:
+    if controller is not None and controller.pidlock:
+        controller.pidlock.release()
+    logging.shutdown()
+    os._exit(0)
+
+
+def _first_things(me: worker.Worker, listening: drain.Drain) -> None:
+    """What a new life does first, again and again until its database and hypervisor let it."""
+    pause = 0.5
+    while True:
+        try:
+            close_old_connections()
+            _look_after_the_past(me, listening)
+            return
+        except (Error, VirtError) as error:
+            logger.warning("worker.first_things_wait", error=repr(error), again_in=pause)
+        except Exception as error:  # a bug: this thread is also what sends again and watches the hypervisor
+            logger.exception("worker.first_things_failed", error=repr(error), again_in=pause)
+        time.sleep(pause)
+        pause = min(pause * 2, float(settings.CELL_RETRY_INTERVAL))
+
+
+def _look_after_the_past(me: worker.Worker, listening: drain.Drain) -> None:
+    if me.role == "scheduler":
+        heartbeat.start(listening.status, listening.obey, _superseded)
+        left = build.free_leases_of(me.host)
+        build.relay()
+        logger.info("worker.ready", worker=me.name, left_behind=left)
+        return
+    with target_cell(me.alias):
+        inventory.report(me)
+        if me.driver is not None:
+            fenced.turn_off(me.host, me.driver)
+        wanted = heartbeat.read_wish(me).wanted
+        # not before the inventory: a host that is up can be picked
+        heartbeat.start(listening.status, listening.obey, _superseded)
+        lane = dispatch.OPS if wanted else ""
+        left = recovery.recover(me.name, me.incarnation, tracker.steps, lane)
+        if me.driver is not None:
+            drain_handback.send_again(me.host)
+            shutdown_recorder.look_after_waiting(me)
+            restart_guests.after_start(me)
+            if settings.HANDLE_LIFECYCLE_EVENTS:
+                me.driver.watch(_noticed)
+        else:
+            recovery.relay()
+    logger.info("worker.ready", worker=me.name, left_behind=left)
+
+
+def _noticed(event: GuestEvent) -> None:
+    """The hypervisor noticed something by itself; from a thread of the driver's."""
+    me = worker.current()
+    log.clear()
+    if me.driver is None:
+        return
+    try:
+        close_old_connections()  # this thread lives long, and its database may have been away
+        with tracker.doing(Kind.EVENT, "power event"), target_cell(me.alias):
+            sync.noticed(me.host, me.driver, event, booted=restart_guests.with_host(me.driver))
+    except Error as error:
+        logger.warning("power.event_not_recorded", server=event.uuid, error=repr(error))  # the sync will
