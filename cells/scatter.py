@@ -274,10 +274,18 @@ def _look(cell_ids: Collection[str]) -> dict[str, str]:
     return {cell_id: down.reason for cell_id, down in result.down.items()}
 
 
+_asked_for: list[str] = []
+
+
+def ask_for(*tables: str) -> None:
+    """Tables that every request needs in a cell's database. An app says so when it is ready."""
+    _asked_for.extend(tables)
+
+
 def touch(cell: Cell) -> None:
     """What every request asks of a cell: a database that is there with its tables locked is no use."""
     with connections[cell.alias].cursor() as cursor:
-        for table in ("compute_instance", "compute_service"):
+        for table in _asked_for:
             cursor.execute(f"SELECT 1 FROM {table} LIMIT 1")  # noqa: S608  our own names
 
 

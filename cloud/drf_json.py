@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import IO, Any
 
 import orjson
+from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.parsers import BaseParser
 from rest_framework.renderers import BaseRenderer
+from rest_framework.request import Request
 
 from cloud.errors import BadRequest
 
@@ -63,3 +65,19 @@ def _too_deep(value: Any) -> bool:
         if not level:
             return False
     return True
+
+
+class AlwaysJson(BaseContentNegotiation):
+    """Takes the first parser that knows the content type, and answers JSON whatever is accepted."""
+
+    def select_parser(self, request: Request, parsers: Iterable[Any]) -> Any:
+        """The parser of the body's content type, or None: 415."""
+        media_type = (request.content_type or "").split(";")[0].strip().lower()
+        return next((parser for parser in parsers if parser.media_type == media_type), None)
+
+    def select_renderer(
+        self, request: Request, renderers: Iterable[Any], format_suffix: str | None = None
+    ) -> Any:
+        """The only one there is."""
+        only = next(iter(renderers))
+        return only, only.media_type

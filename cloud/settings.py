@@ -97,7 +97,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["cloud.drf_json.OrjsonRenderer"],
     "DEFAULT_PARSER_CLASSES": ["cloud.drf_json.OrjsonParser"],
-    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "cloud.negotiation.AlwaysJson",
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "cloud.drf_json.AlwaysJson",
     "EXCEPTION_HANDLER": "cloud.faults.compute_handler",
     "UNAUTHENTICATED_USER": None,
 }

@@ -170,7 +170,7 @@ def kinds_of_work() -> str:
 
 def server_actions() -> str:
     """Keys of POST /servers/{id}/action."""
-    from compute.contract import policy
+    from compute.contract import policy  # noqa: PLC0415
     from compute.operations import registry  # noqa: PLC0415
 
     rows = (
@@ -250,7 +250,7 @@ def _table(columns: tuple[str, ...], rows: Any) -> str:
 
 def external_events() -> str:
     """What may be said of a server."""
-    from compute.contract import microversion
+    from compute.contract import microversion  # noqa: PLC0415
     from compute.external_events import event_types  # noqa: PLC0415
     from compute.operations import registry  # noqa: PLC0415
 

@@ -7,18 +7,18 @@ answers.
 from __future__ import annotations
 
 import threading
+import time
 
 from django.db import DatabaseError, close_old_connections, connections
 
 from cells.context import target_cell
-from cloud import log
+from cloud import log, metrics
 from compute.models import Step
 from compute.operations import journal
 from compute.shutdown import grace
 from compute.virt.shutdown_timer import Clock
 from compute.virt.shutdown_watcher import Keeper
 from tasks import worker
-from tasks.guest_ends import Ends
 
 logger = log.get(__name__)
 AGAIN = 1.0  # seconds until an absent database is asked again
@@ -128,3 +128,31 @@ def stop() -> None:
         keeper, scribe = _posts.pop()
         keeper.close()
         scribe.close()
+
+
+logger = log.get(__name__)
+MOST = 1000  # ends remembered
+
+
+class Ends:
+    """Of one process. What ended before it lived it counts only if a step still waits to hear of it."""
+
+    def __init__(self) -> None:
+        self._born = time.time()
+        self._counted: dict[tuple[str, float], None] = {}
+
+    def count(self, server_id: str, clock: Clock, waited: int) -> bool:
+        """Whether it is news."""
+        key = (server_id, clock.begun)
+        if clock.runs or key in self._counted or not (waited or clock.ended >= self._born):
+            return False
+        self._counted[key] = None
+        if len(self._counted) > MOST:
+            del self._counted[next(iter(self._counted))]
+        seconds = clock.ended - clock.begun
+        if clock.how == "forced":
+            metrics.GUESTS_FORCED_OFF.labels(clock.cause).inc()
+        if clock.deadline > clock.begun:  # the others had no grace
+            metrics.GUEST_SHUTDOWN_SECONDS.labels(clock.how).observe(seconds)
+        logger.info("grace.ended", server=server_id, how=clock.how, seconds=round(seconds, 1), signals=clock.signals)
+        return True

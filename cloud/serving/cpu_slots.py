@@ -1,7 +1,7 @@
 """As many requests at once as there are cores, of all processes of the API: first come, first served.
 
-Each process works on one request at a time (`cloud.serving.fair_queue`). More of them than cores would share the cores by the
-millisecond, each process as much as any other: then those end far later than the others whose process has more to do.
+Each process works on one request at a time (`cloud.serving.fair_queue`). More of them than cores would share the cores
+by the millisecond, each process as much as any other: then those end far later whose process has more to do.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compute.actions.bases import delete
 from compute.models import Instance
 from compute.operations import registry
 from compute.operations.action import Answer, Asked, ServerAction
+from compute.servers import deletion
 from compute.shutdown import options
 
 
@@ -20,6 +20,6 @@ class ForceDelete(ServerAction):
 
     def submit(self, instance: Instance, asked: Asked) -> Answer:
         """The delete itself carries it out."""
-        with delete.uncounted(instance.uuid):
+        with deletion.uncounted(instance.uuid):
             registry.named("Delete").submit(instance, replace(asked, body=options.AT_ONCE))
         return Answer(202)

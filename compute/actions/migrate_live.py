@@ -14,8 +14,8 @@ from compute.contract import bare_metal, policy, validation
 from compute.contract.microversion import Version
 from compute.errors import NoValidHost, StateConflict
 from compute.migration import moves
-from compute.models import Instance, InstanceAction, Step
-from compute.operations import journal, registry, runner
+from compute.models import Instance
+from compute.operations import registry
 from compute.operations.action import OPS, Asked, On, OnDrain, Run, ServerAction, StepSpec, fault_of
 from compute.placement import claims
 from compute.state import Move, TaskState, VmState
@@ -188,16 +188,6 @@ class MigrateLive(ServerAction):
             state.abandon(run.instance, MOVE, fault, power_state)
 
     # -- while it goes on
-
-    def abort(self, row: InstanceAction) -> None:
-        """End it early. What nobody has begun ends here; what runs reads the flag, draining or not."""
-        journal.change_params(row, abort=True)
-        for step in row.steps.select_related("action").filter(state=Step.State.QUEUED):
-            runner.call_off(self, step, "the migration was aborted")
-
-    def force(self, row: InstanceAction) -> None:
-        """Have the guest leave now, whatever it costs it."""
-        journal.change_params(row, force=True)
 
 
 def _must_be_wanted(run: Run) -> None:

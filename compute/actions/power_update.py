@@ -11,7 +11,7 @@ from compute.models import Instance, InstanceAction, Service, Step
 from compute.models.host import COMPUTE
 from compute.operations import journal
 from compute.operations.action import OPS, REQUESTS, Run, ServerAction, StepSpec
-from compute.shutdown import grace
+from compute.operations.step import StepWaiting
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import NotSupported, PowerState, VirtError
 
@@ -101,7 +101,7 @@ class PowerUpdate(ServerAction):
 
 
 def _take(run: Run) -> bool:
-    """Idle -> powering on or off; False, with a note, when there is nothing to do. Raises Waits.
+    """Idle -> powering on or off; False, with a note, when there is nothing to do. Raises StepWaiting.
 
     Under the lock of the row: whoever ends a task from then on wakes the one that waits for it.
     """
@@ -165,14 +165,14 @@ def _gone(instance: Instance) -> str:
     return f"the server lives on {instance.host}" if instance.host else "the server is on no host any more"
 
 
-def _wait(run: Run) -> grace.Waits:
+def _wait(run: Run) -> StepWaiting:
     """Park it. Older ones that wait hear that they are superseded."""
     older = Step.objects.filter(server_id=run.instance.uuid, state=Step.State.WAITING, name=run.step.name)
     for step in older.filter(action__key=run.action.key, action__lt=run.action.pk):
         journal.go_on(step)
     lane = REQUESTS if _is_for_later(run) else OPS
     journal.park(run.step, journal.FOR_THE_TASK, seconds=AGAIN, lane=lane)
-    return grace.Waits(journal.FOR_THE_TASK, parked=True)
+    return StepWaiting(journal.FOR_THE_TASK, parked=True)
 
 
 def _is_for_later(run: Run) -> bool:

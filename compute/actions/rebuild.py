@@ -9,7 +9,7 @@ from django.utils import timezone
 from cells.models import RequestSpec
 from cloud.errors import BadRequest, Conflict
 from cloud.images import tickets
-from compute import metadata_words, state
+from compute import state
 from compute.actions.bases import rebuild
 from compute.contract import validation
 from compute.contract.microversion import Version
@@ -27,7 +27,7 @@ ALWAYS: dict[str, Any] = {
     "name": NAME,
     "imageRef": validation.UUID,
     "adminPass": TEXT,
-    "metadata": metadata_words.METADATA,
+    "metadata": references.METADATA,
     "preserve_ephemeral": validation.BOOLEAN,
     "OS-DCF:diskConfig": {"type": "string", "enum": ["AUTO", "MANUAL"]},
     "accessIPv4": validation.IPV4,

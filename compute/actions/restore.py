@@ -8,11 +8,11 @@ from django.db import transaction
 
 from cells.models import InstanceMapping
 from compute import state
-from compute.actions.bases import delete
 from compute.migration import cold
 from compute.models import Instance, InstanceAction
 from compute.operations.action import OPS, Asked, On, Run, ServerAction, StepSpec
 from compute.placement import quota
+from compute.servers import deletion
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 
@@ -64,5 +64,5 @@ class Restore(ServerAction):
         """It stays soft-deleted, or was deleted meanwhile. One that an operator took out of it counts."""
         with run.fenced():
             run.instance.refresh_from_db()
-            if delete.is_ended(run.instance):
+            if deletion.is_ended(run.instance):
                 InstanceMapping.objects.filter(pk=run.instance.uuid).update(queued_for_delete=True)

@@ -13,6 +13,7 @@ from compute.models import Service, Step
 from compute.models.host import COMPUTE
 from compute.operations import journal
 from compute.operations.action import OPS, REQUESTS, On, Run, ServerAction, StepSpec
+from compute.operations.step import StepWaiting
 from compute.power import sync
 from compute.shutdown import grace
 from compute.state import Move, TaskState, VmState
@@ -77,7 +78,7 @@ class HostShutdown(ServerAction):
             super().abandon(run, error, power_state)
 
     def _begin(self, run: Run) -> None:
-        """Take its turn and the server, so that nobody starts it meanwhile. Raises Waits."""
+        """Take its turn and the server, so that nobody starts it meanwhile. Raises StepWaiting."""
         clock = run.hypervisor.clock(run.instance.uuid)
         with run.fenced(), guest_batches.lock(run.step.host):
             waits = None
@@ -95,12 +96,12 @@ class HostShutdown(ServerAction):
             raise waits
 
     def _shut_down(self, run: Run) -> None:
-        """With its own grace, and until the time of them all is over. Raises Waits."""
+        """With its own grace, and until the time of them all is over. Raises StepWaiting."""
         until = run.params.get("until")
         left = None if until is None else max(0.0, until - time.time())
         try:
             run.note(grace.shut_down(run, at_most=left))
-        except grace.Waits as waits:
+        except StepWaiting as waits:
             waits.seconds = left
             raise
 

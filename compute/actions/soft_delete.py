@@ -10,6 +10,7 @@ from compute.actions.bases import delete
 from compute.migration import cold
 from compute.models import Instance
 from compute.operations.action import Run, StepSpec
+from compute.servers import deletion
 from compute.shutdown import grace
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
@@ -19,7 +20,7 @@ class SoftDelete(delete.Ending):
     """Anything living -> soft-deleted: off, and kept. Preempts what runs; asked for again the time begins anew."""
 
     move = Move(
-        state.LIVING, TaskState.SOFT_DELETING, VmState.SOFT_DELETED, over=frozenset(TaskState) - delete.GOING,
+        state.LIVING, TaskState.SOFT_DELETING, VmState.SOFT_DELETED, over=frozenset(TaskState) - deletion.GOING,
     )  # fmt: skip
     steps = (StepSpec("power_off", "compute_soft_delete_instance", no_return=True), delete.FORGET_SOURCE)
 

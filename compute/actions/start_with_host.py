@@ -38,7 +38,7 @@ class HostStart(ServerAction):
         super().abandon(run, error, power_state)
 
     def _begin(self, run: Run) -> None:
-        """Take its turn. Raises Waits."""
+        """Take its turn. Raises StepWaiting."""
         with run.fenced(), guest_batches.lock(run.step.host):
             come = guest_batches.has_come(run.step, run.action)
             if come:

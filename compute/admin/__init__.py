@@ -7,4 +7,4 @@ from compute.admin import aggregates, catalog, cells, hosts, servers
 for _model, _one, _many in ((HostMapping, "host", "hosts"), (InstanceMapping, "server", "servers")):
     _model._meta.verbose_name, _model._meta.verbose_name_plural = _one, _many
 
-__all__ = ["aggregates", "cells", "hosts", "offers", "servers"]
+__all__ = ["aggregates", "catalog", "cells", "hosts", "servers"]

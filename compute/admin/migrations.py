@@ -166,7 +166,8 @@ def _buttons(request: HttpRequest, row: InstanceAction, server: Instance | None,
         for key in WORDS:
             action = registry.keyed(key, microversion.MAXIMUM)
             if action is not None:
-                verbs.append((key, key.removesuffix("Resize").capitalize(), allowed_actions.why_not(action, server, who)))
+                why_not = allowed_actions.why_not(action, server, who)
+                verbs.append((key, key.removesuffix("Resize").capitalize(), why_not))
     context = {"verbs": verbs, "row": row, "csrf": get_token(request), "path": request.get_full_path()}
     return render_to_string("admin/stillwater/migration_buttons.html", context) if verbs else ""
 

@@ -32,7 +32,8 @@ def carry_out(request: HttpRequest, mapping: InstanceMapping) -> str:
         return str(refused)
     except scatter.DATABASE_AWAY as away:
         return f"Cell {mapping.cell} went away ({type(away).__name__}). Look again before you ask again."
-    action_forms.trace(request, mapping, f"gave up step {step.name}: {reason}" if giving_up else f"retried step {step.name}")
+    done = f"gave up step {step.name}: {reason}" if giving_up else f"retried step {step.name}"
+    action_forms.trace(request, mapping, done)
     return said
 
 

@@ -10,7 +10,6 @@ from cloud.caller import Caller
 from cloud.errors import BadRequest, Forbidden
 from cloud.images import tickets
 from cloud.images.models import Image
-from compute import metadata_words
 from compute.api import fields
 from compute.contract import policy, validation
 from compute.contract.microversion import Version
@@ -36,7 +35,7 @@ _ALWAYS: dict[str, Any] = {
     "imageRef": {"type": "string", "maxLength": 255},
     "networks": {"oneOf": [_LIST, {"type": "string", "enum": ["none", "auto"]}]},
     "adminPass": _TEXT,
-    "metadata": metadata_words.METADATA,
+    "metadata": references.METADATA,
     **options.OWN_OR_NOT,
     "OS-DCF:diskConfig": {"type": "string", "enum": ["AUTO", "MANUAL"]},
     "accessIPv4": validation.IPV4,

@@ -12,13 +12,12 @@ from rest_framework.response import Response
 
 from cells.context import current_alias
 from cloud.errors import BadRequest, Conflict, NotFound
-from compute import metadata_words
 from compute.api.base import ComputeView, link
 from compute.contract import validation
 from compute.errors import ServerLocked
 from compute.models import Instance
 from compute.placement import quota
-from compute.servers import lookup
+from compute.servers import lookup, references
 from compute.shutdown import options
 from compute.state import VmState
 
@@ -52,7 +51,7 @@ class MetadataView(ComputeView):
         return self._write(server_id, "update_all", merge=False)
 
     def _write(self, server_id: str, rule: str, *, merge: bool) -> Response:
-        new = validation.check(self.body(), _object("metadata", metadata_words.METADATA))["metadata"]
+        new = validation.check(self.body(), _object("metadata", references.METADATA))["metadata"]
         with lookup.server(server_id, self.caller) as instance:
             self.check(f"os_compute_api:server-metadata:{rule}", instance.project_id)
             return Response({"metadata": replace(self, instance, new, merge=merge)})
@@ -68,7 +67,7 @@ class MetadataItemView(ComputeView):
 
     def put(self, request: Request, server_id: str, key: str) -> Response:
         """PUT …/metadata/{key}."""
-        one = {**metadata_words.METADATA, "minProperties": 1, "maxProperties": 1}
+        one = {**references.METADATA, "minProperties": 1, "maxProperties": 1}
         new = validation.check(self.body(), _object("meta", one))
         if key not in new["meta"]:
             raise BadRequest("Request body and URI mismatch")

@@ -1,8 +1,8 @@
 """Emptying a host before it drains, and bringing its servers back. In the targeted cell.
 
-The list is in `compute/hosts/drain_moves.py`. Any conductor goes on with it, by the clock and whenever a move has ended; none
-remembers anything, so each may die at any moment. A server's turn and its move are recorded in one transaction, under
-the lock of the host's service record: never more at once than wanted, and no turn without a move.
+The list is in `compute/hosts/drain_moves.py`. Any conductor goes on with it, by the clock and whenever a move has
+ended; none remembers anything, so each may die at any moment. A server's turn and its move are recorded in one
+transaction, under the lock of the host's service record: never more at once than wanted, and no turn without a move.
 """
 
 from __future__ import annotations

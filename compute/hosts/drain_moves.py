@@ -1,6 +1,7 @@
 """Servers that leave a host so that it can drain, and come back to it: what is on record of them. In the targeted cell.
 
-`compute/hosts/drain_migrations.py` moves them. Here is who is to go, who has gone, and what an operator's word does to the list.
+`compute/hosts/drain_migrations.py` moves them. Here is who is to go, who has gone, and what an operator's word does to
+the list.
 """
 
 from __future__ import annotations

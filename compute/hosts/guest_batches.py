@@ -15,7 +15,7 @@ from cells.context import current_alias
 from compute.models import InstanceAction, Service, Step
 from compute.models.host import COMPUTE
 from compute.operations import journal
-from compute.shutdown import grace
+from compute.operations.step import StepWaiting
 
 WAITS = "waits for its turn"
 AGAIN = 30.0  # seconds until a step looks by itself whether it is its turn
@@ -42,10 +42,10 @@ def has_come(step: Step, action: InstanceAction) -> bool:
     return others.filter(action__params__begun=True).count() < action.params["at_once"]
 
 
-def wait(step: Step, why: str, seconds: float) -> grace.Waits:
+def wait(step: Step, why: str, seconds: float) -> StepWaiting:
     """Park it under the lock that said so: whoever ends from now on wakes it."""
     journal.park(step, why, seconds=seconds)
-    return grace.Waits(why, parked=True)
+    return StepWaiting(why, parked=True)
 
 
 def wake(host: str, key: str) -> None:

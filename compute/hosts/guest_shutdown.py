@@ -93,7 +93,8 @@ def ask(host: str, *, by: str, at_once: int = 0, seconds: float | None = None) -
             _change(going, words)
         request_id = going[0].action.request_id if going else f"req-{uuid4()}"
         listed = {step.server_id for step in going}
-        new = [(shutdown_preferences.priority(one.metadata), one) for one in are_on(host).order_by("pk") if one.uuid not in listed]
+        others = [one for one in are_on(host).order_by("pk") if one.uuid not in listed]
+        new = [(shutdown_preferences.priority(one.metadata), one) for one in others]
         for rank, instance in sorted(new, key=lambda ranked: ranked[0]):
             _open(instance, DOWN, request_id, by, {"source": host, "rank": rank} | words)
     return request_id if new or listed else ""
@@ -175,7 +176,8 @@ def bring_back(host: str) -> int:
     Without the setting they stay off for good.
     """
     flagged = Instance.objects.filter(host=host, deleted=False, resumes_with_host=True)
-    servers: Sequence[Instance] = sorted(flagged, key=lambda one: (-shutdown_preferences.priority(one.metadata), one.pk))
+    priority = shutdown_preferences.priority
+    servers: Sequence[Instance] = sorted(flagged, key=lambda one: (-priority(one.metadata), one.pk))
     if not settings.RESUME_GUESTS:
         stay_off = flagged.update(resumes_with_host=False)
         if stay_off:

@@ -143,7 +143,8 @@ def begun_at(
     """The params a cold move begins with; `new` are columns of the server, as they will be, with its new `flavor`."""
     old = columns(instance)
     return {
-        **migration_moves.begun_at(instance, flavor), "host": host, "was": instance.vm_state, "old": old, "new": new or old,
+        **migration_moves.begun_at(instance, flavor),
+        "host": host, "was": instance.vm_state, "old": old, "new": new or old,
     }  # fmt: skip
 
 

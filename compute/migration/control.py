@@ -5,11 +5,10 @@ from __future__ import annotations
 from django.db.models import Q
 
 from cloud.errors import BadRequest, Conflict, NotFound
-from compute.actions.migrate_live import MigrateLive
 from compute.migration import history
 from compute.migration.history import LIVE
-from compute.models import Instance, InstanceAction
-from compute.operations import journal
+from compute.models import Instance, InstanceAction, Step
+from compute.operations import journal, registry, runner
 from compute.operations.action import Asked
 from compute.state import TaskState
 
@@ -28,14 +27,16 @@ def abort(instance: Instance, migration_id: str, asked: Asked, *, queued: bool =
     may = history.MAY_ABORT_QUEUED if queued else history.MAY_ABORT
     row = _under_way(instance, migration_id, may, "abort live migration")
     _record(instance, "live_migration_cancel", row, asked)
-    MigrateLive().abort(row)
+    journal.change_params(row, abort=True)  # what runs reads the flag, draining or not
+    for step in row.steps.select_related("action").filter(state=Step.State.QUEUED):
+        runner.call_off(registry.named(row.key), step, "the migration was aborted")
 
 
 def force(instance: Instance, migration_id: str, asked: Asked) -> None:
     """Have it end now, whatever it costs the guest. Raises Conflict, NotFound, BadRequest."""
     row = _under_way(instance, migration_id, history.MAY_FORCE, "force complete")
     _record(instance, "live_migration_force_complete", row, asked)
-    MigrateLive().force(row)
+    journal.change_params(row, force=True)
 
 
 def _under_way(instance: Instance, migration_id: str, may: frozenset[str], what: str) -> InstanceAction:

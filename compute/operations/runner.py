@@ -34,7 +34,7 @@ from compute.operations.action import (
     make_good,
     open_step,
 )
-from compute.shutdown import grace
+from compute.operations.step import SHUTDOWN_TIMEOUT, StepWaiting
 from compute.virt.base import Driver, HypervisorUnavailable, PowerState, VirtError
 from compute.virt.shutdown_timer import Clock
 
@@ -58,8 +58,8 @@ def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
         failpoints.reached("undo.worked" if good else "step.worked", step.name, step.server_id)
         power_state = _look(run)
         _persistently(run, partial(_done, action, run, power_state))
-    except grace.Waits as waits:
-        _persistently(run, partial(_park, step, waits, step.action.params.get(grace.ASKED)))
+    except StepWaiting as waits:
+        _persistently(run, partial(_park, step, waits, step.action.params.get(SHUTDOWN_TIMEOUT)))
     except journal.StepLost as lost:
         _say_lost(lost)
     except DATABASE_AWAY:
@@ -127,7 +127,7 @@ def _say_lost(why: object) -> None:
     logger.warning("step.not_ours_any_more", why=str(why))
 
 
-def _park(step: Step, waits: grace.Waits, known: Any) -> None:
+def _park(step: Step, waits: StepWaiting, known: Any) -> None:
     """It waits. What it waits for may be over by now, so it is looked at once more.
 
     `known`: how long the guest was to have when this try began; a request in a hurry may have changed that.
@@ -137,12 +137,11 @@ def _park(step: Step, waits: grace.Waits, known: Any) -> None:
             _say_lost("it was to wait")
             return
         asked = InstanceAction.objects.values_list("params", flat=True).get(pk=step.action_id)
-        if asked.get(grace.ASKED) != known:
+        if asked.get(SHUTDOWN_TIMEOUT) != known:
             journal.go_on(step)  # somebody has become hurried meanwhile
         journal.wake_next(step.server_id)  # a delete that is in a hurry, or that joins
     logger.info("step.waits", why=waits.why)
-    if waits.clock is not None:
-        grace.mind(step.server_id)
+    waits.then()
 
 
 def _done(action: ServerAction, run: Run, power_state: PowerState | None) -> None:

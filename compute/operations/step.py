@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from compute.operations import dispatch
+from compute.virt.shutdown_timer import Clock
 
 REQUESTS, OPS = dispatch.REQUESTS, dispatch.OPS
+SHUTDOWN_TIMEOUT = "shutdown_timeout"  # of a request, seconds: in the params of its action, 0 is HARD
+
+
+class StepWaiting(Exception):
+    """A step has to wait, and needs no thread for it. `clock`: the guest's; None: it is woken by something else.
+
+    `seconds`: then it goes on all the same. `parked`: its row says so already (`hosts/guest_batches.py`). `then` is
+    called when its row says so.
+    """
+
+    def __init__(
+        self, why: str, clock: Clock | None = None, *, seconds: float | None = None, parked: bool = False,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        super().__init__(why)
+        self.why, self.clock, self.seconds, self.parked, self.then = why, clock, seconds, parked, then
 
 
 class On(StrEnum):

@@ -12,12 +12,11 @@ from cells import circuit_breaker, scatter
 from cells.models import Cell, InstanceMapping, LateDelete
 from cloud import log
 from cloud.caller import Caller
-from compute.actions.bases import delete
 from compute.errors import CellDown, Conflict, ServerLocked, ServerNotFound
 from compute.models import Instance
 from compute.operations import registry
 from compute.operations.action import Asked
-from compute.servers import lookup, mappings
+from compute.servers import deletion, lookup, mappings
 
 logger = log.get(__name__)
 BATCH = 500  # of a cell, a round
@@ -34,8 +33,8 @@ def now_or_later(mapping: InstanceMapping, asked: Asked) -> bool:
         with lookup.server(mapping.server_id, asked.caller) as instance:
             if instance.locked_by and not asked.caller.is_admin:
                 raise ServerLocked(mapping.server_id)
-            with delete.uncounted(mapping.server_id):
-                registry.named(delete.key_for(instance)).submit(instance, asked)
+            with deletion.uncounted(mapping.server_id):
+                registry.named(deletion.key_for(instance)).submit(instance, asked)
     except CellDown:
         accept(mapping, asked)
         return False
@@ -82,7 +81,7 @@ def _delete(kept: LateDelete) -> str:
         return "it is locked"
     caller = Caller(kept.user_id, project_id=kept.project_id, roles=frozenset({"admin"} if kept.is_admin else ()))
     try:
-        registry.named(delete.key_for(instance)).submit(instance, Asked(caller, kept.request_id, kept.words))
+        registry.named(deletion.key_for(instance)).submit(instance, Asked(caller, kept.request_id, kept.words))
     except Conflict as refused:
         return str(refused)
     return ""

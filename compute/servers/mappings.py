@@ -20,9 +20,9 @@ from django.db.models import Exists, OuterRef, QuerySet
 from cells import scatter
 from cells.models import BuildRequest, Cell, InstanceMapping, LastKnown, RequestSpec
 from cloud import log
-from compute.actions.bases import delete
 from compute.models import Instance
 from compute.placement import server_groups
+from compute.servers import deletion
 from compute.state import VmState
 
 logger = log.get(__name__)
@@ -69,7 +69,7 @@ def map_rows(cell: Cell, rows: Collection[Instance]) -> None:
         InstanceMapping.objects.bulk_create([
             InstanceMapping(
                 server_id=row.uuid, cell=cell, project_id=row.project_id, user_id=row.user_id,
-                queued_for_delete=delete.is_ended(row), created_at=row.created_at,
+                queued_for_delete=deletion.is_ended(row), created_at=row.created_at,
             ) for row in rows
         ], ignore_conflicts=True)  # fmt: skip
         RequestSpec.objects.bulk_create([

@@ -12,6 +12,8 @@ from cloud.images import service
 from cloud.images.models import Image
 from compute.contract import validation
 from compute.models import KeyPair
+from compute.power import sync_policy
+from compute.shutdown import options
 
 
 def image(image_id: str, caller: Caller, *, missing: str = "Can not find requested image") -> Image:
@@ -67,3 +69,6 @@ def key(name: str, caller: Caller) -> dict[str, str]:
     if found is None:
         raise BadRequest("Invalid key_name provided.")
     return {"key_name": found.name, "key_data": found.public_key}
+
+
+METADATA = {**validation.METADATA, "properties": {**options.OWN, **sync_policy.METADATA}}

@@ -7,11 +7,13 @@ copied to the steps that wait for it. So it goes on without a database, and with
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 
 from compute.models import Step, shutdown_preferences
+from compute.operations.step import SHUTDOWN_TIMEOUT, StepWaiting
 from compute.virt.base import HypervisorUnavailable, VirtError
 from compute.virt.shutdown_timer import Clock
 from compute.virt.shutdown_watcher import Keeper
@@ -21,20 +23,7 @@ if TYPE_CHECKING:
     from compute.operations.action import Run
 
 OWN, OF_IMAGE, LONGEST = shutdown_preferences.OWN, shutdown_preferences.OF_IMAGE, shutdown_preferences.LONGEST
-ASKED = "shutdown_timeout"  # of a request: in the params of its action, 0 is HARD
-
-
-class Waits(Exception):
-    """A step has to wait, and needs no thread for it. `clock`: the guest's; None: it is woken by something else.
-
-    `seconds`: then it goes on all the same. `parked`: its row says so already (see `turns.py`).
-    """
-
-    def __init__(
-        self, why: str, clock: Clock | None = None, *, seconds: float | None = None, parked: bool = False
-    ) -> None:
-        super().__init__(why)
-        self.why, self.clock, self.seconds, self.parked = why, clock, seconds, parked
+ASKED = SHUTDOWN_TIMEOUT
 
 
 class _Post:
@@ -69,7 +58,7 @@ def own(instance: Instance) -> int | None:
 
 
 def shut_down(run: Run, at_most: float | None = None) -> str:
-    """Off when this returns; what happened, in words. Raises Waits: run again when the guest is off.
+    """Off when this returns; what happened, in words. Raises StepWaiting: run again when the guest is off.
 
     Run again after a restart, the guest gets what is left of its time and no more. `at_most`: whatever its grace;
     0 ends also a clock that somebody else started.
@@ -90,7 +79,7 @@ def shut_down(run: Run, at_most: float | None = None) -> str:
     if clock is not None and clock.runs:
         if _Post.keeper is not None:
             _Post.keeper.keep(uuid, clock)
-            raise Waits(clock.words(), clock)
+            raise StepWaiting(clock.words(), clock, then=partial(mind, uuid))
         clock = driver.power_off(uuid, clock.left(clock.now()), clock.interval)
     if clock is not None and (known is None or known.runs) and _Post.keeper is not None:
         _Post.keeper.over(uuid, clock)  # news: others may wait for it, too

@@ -139,7 +139,9 @@ def nobody_there(asked: Asked, one: Look) -> End:
 def carried_out(asked: Asked, one: Look, end: End) -> End:
     """What the host did not do is done here, if it can be."""
     if end.code == SILENT:
-        return nobody_there(asked, one) if one.down else local_shutdown.shut_down(asked, one, "it does not go on with it")
+        if one.down:
+            return nobody_there(asked, one)
+        return local_shutdown.shut_down(asked, one, "it does not go on with it")
     if any(not line.is_over for line in one.guests) and local_shutdown.is_dead(one):
         return local_shutdown.shut_down(asked, one, "its worker has ended, with guests on")
     if any(line.state == "failed" for line in one.guests):

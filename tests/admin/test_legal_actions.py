@@ -134,7 +134,8 @@ def test_a_lock_and_a_role_are_said(admin, api, reader, cloud):
         assert allowed_actions.why_not(stop, row, admin.caller) == ""
         needs = "it needs the role of member in the project, or admin"
         assert allowed_actions.why_not(stop, row, reader.caller) == needs
-        assert allowed_actions.why_not(registry.keyed("evacuate", (2, 96)), row, api.caller) == "it needs the role of admin"
+        evacuate = registry.keyed("evacuate", (2, 96))
+        assert allowed_actions.why_not(evacuate, row, api.caller) == "it needs the role of admin"
 
 
 def test_a_button_asks_as_the_api_does(admin, cloud, browser):

@@ -14,6 +14,7 @@ from compute.models import Instance, Service, Step
 from compute.operations import action as operations_action
 from compute.operations import journal, recovery, registry
 from compute.operations.action import Run
+from compute.operations.step import StepWaiting
 from compute.scheduler import host_state
 from compute.shutdown import grace
 from compute.virt.base import HypervisorUnavailable
@@ -47,7 +48,7 @@ def before_it_begins(waiting: Waiting) -> None:
 
 def after_the_clock_was_kept(waiting: Waiting) -> None:
     step = waiting.host.begin(waiting.queued().pk)
-    with waiting.host.with_keeper(), pytest.raises(grace.Waits):
+    with waiting.host.with_keeper(), pytest.raises(StepWaiting):
         work(waiting, step)
     assert waiting.clock.runs
     assert waiting.host.restart() == 1

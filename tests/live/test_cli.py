@@ -28,7 +28,8 @@ class Typist:
     """Types `stillwater`, from a folder that has nothing to do with it."""
 
     def __init__(self, cloud: Cloud) -> None:
-        self.environment = first_server.client_environment(cloud.state) | {"OS_CLOUD": "stillwater-admin", "TERM": "xterm"}
+        more = {"OS_CLOUD": "stillwater-admin", "TERM": "xterm"}
+        self.environment = first_server.client_environment(cloud.state) | more
         self.folder = cloud.directory
 
     def begin(self, *words: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:

@@ -119,7 +119,8 @@ def start(place: Cloud, *hosts: str) -> None:
     """As `manage.py host start` does, which waits for the database."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("DJANGO_SETTINGS_MODULE", raising=False)  # pytest-django's are not the product's
-        worker_process.start([workers.process(place.state, workers.Node(host, "host")) for host in hosts], place.state.directory)
+        found = [workers.process(place.state, workers.Node(host, "host")) for host in hosts]
+        worker_process.start(found, place.state.directory)
 
 
 def until(moment: float) -> None:

@@ -56,8 +56,8 @@ MUTANTS = (
         "if not list(_mine(step)", "if False and not list(_mine(step)",
     ),
     Mutant(
-        "no look at the claim before an effect", "compute.operations.action:Run._must_be_ours", "asked_at = time.monotonic()",
-        "return",
+        "no look at the claim before an effect", "compute.operations.action:Run._must_be_ours",
+        "asked_at = time.monotonic()", "return",
     ),
     Mutant("recovery takes a step whoever has it", "compute.operations.recovery:_lead_out", ", token=step.token", ""),
     Mutant(
@@ -104,8 +104,8 @@ MUTANTS = (
     Mutant("states are set, not compared", "compute.state:_swap", "filter(expect, pk", "filter(pk"),
     Mutant("nothing is sent again", "compute.operations.recovery:relay", "dispatch.send(", "list("),
     Mutant(
-        "a resize is not counted back", "compute.migration.cold:ColdMove.give_back", "count(run, without=run.action.pk)",
-        "pass",
+        "a resize is not counted back", "compute.migration.cold:ColdMove.give_back",
+        "count(run, without=run.action.pk)", "pass",
     ),
     Mutant(
         "a reboot does not ask whether it was done", "compute.actions.reboot:Reboot.reboot",

@@ -58,7 +58,8 @@ GLOBALS: tuple[tuple[Any, str, Callable[[], Any]], ...] = (
     (mappings, "_lost_since", lambda: defaultdict(dict)), (mappings, "_unmapped_since", lambda: defaultdict(dict)),
     (mappings, "_missized_since", lambda: defaultdict(dict)),
     (mappings, "_after_mapping", dict), (mappings, "_after_row", dict),
-    (stale_delete_flags, "_seen", dict), (stale_delete_flags, "_after", dict), (abandoned_snapshots, "_after", str), (stale_group_members, "_after", int),
+    (stale_delete_flags, "_seen", dict), (stale_delete_flags, "_after", dict),
+    (abandoned_snapshots, "_after", str), (stale_group_members, "_after", int),
     (orphan_guests, "_said", dict),
     (restart_guests, "_due", primitives.Event),
     (periodic, "_paused", primitives.Event), (periodic, "_back", primitives.Event),
@@ -287,5 +288,7 @@ def put_on() -> None:
     worker_signals.os = primitives.os  # type: ignore[attr-defined]
     worker_signals.logging = SimpleNamespace(shutdown=lambda: None)  # type: ignore[assignment]
     drain.signals = SimpleNamespace(  # type: ignore[assignment]
-        worker_shutting_down=SimpleNamespace(send=lambda sender, sig, how, exitcode: worker_signals._shutting_down(sig, how))
+        worker_shutting_down=SimpleNamespace(
+            send=lambda sender, sig, how, exitcode: worker_signals._shutting_down(sig, how)
+        )
     )

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from compute.virt.shutdown_timer import HURRY, Clock
-from tasks.guest_ends import Ends
+from tasks.shutdown_recorder import Ends
 from tests.unit.test_metrics import any_free, metrics, scraped
 
 FORCED, SECONDS = "stillwater_guests_forced_off_total why={}", "stillwater_guest_shutdown_seconds_count how={}"
@@ -69,7 +69,7 @@ def test_an_end_of_a_past_life_counts_where_somebody_waits_to_hear_of_it():
 
 
 def test_only_so_many_are_remembered(monkeypatch):
-    monkeypatch.setattr("tasks.guest_ends.MOST", 3)
+    monkeypatch.setattr("tasks.shutdown_recorder.MOST", 3)
     ends = Ends()
     for number in range(10):
         assert ends.count(str(number), begun().end(time.time()), 0)

@@ -1,81 +1,27 @@
 """What every end of a server has in common, at once or after a while in which it can be restored.
 
-A deleted server is not counted by the quota from the moment the delete is asked for: the flag of its mapping.
+What it means for the quota is in `compute/servers/deletion.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, ClassVar
 
-from django.conf import settings
-from django.db import transaction
-
-from cells.context import current_alias
 from cells.models import InstanceMapping
 from compute import state
 from compute.errors import StateConflict
 from compute.migration import cold, moves
-from compute.models import Instance, InstanceAction, Step
+from compute.models import Instance, InstanceAction
 from compute.operations import journal, registry
 from compute.operations.action import OPS, Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
 from compute.placement import claims
-from compute.shutdown import grace, options
-from compute.state import Move, TaskState, VmState
+from compute.servers import deletion
+from compute.shutdown import grace
+from compute.state import Move, VmState
 from compute.virt.base import HypervisorUnavailable, PowerState, VirtError
 
-KEYS = ("Delete", "SoftDelete")
-GOING = frozenset({TaskState.DELETING, TaskState.SOFT_DELETING})
 FORGET_SOURCE = StepSpec("forget_source", "compute_forget_source", On.SOURCE, OPS)  # of one that was resized
-
-
-def key_for(instance: Instance) -> str:
-    """Which action a DELETE asks for: only what has run, and is on a host, is kept for a while."""
-    keeps = settings.RECLAIM_INSTANCE_INTERVAL > 0 and instance.launched_at is not None and instance.host
-    return "SoftDelete" if keeps else "Delete"
-
-
-@contextmanager
-def uncounted(server_id: str) -> Iterator[None]:
-    """The quota does not count the server any more.
-
-    Said first: whoever dies before the delete is recorded leaves a flag on a server that lives, and the scheduler
-    takes that back. Said again afterwards: it may have done so just now.
-    """
-    mapped = InstanceMapping.objects.filter(pk=server_id)
-    mapped.update(queued_for_delete=True)
-    yield
-    mapped.update(queued_for_delete=True)
-
-
-def is_ended(instance: Instance) -> bool:
-    """Whether it is gone, soft-deleted, or about to be: then the quota does not count it."""
-    return instance.deleted or instance.vm_state == VmState.SOFT_DELETED or instance.task_state in GOING
-
-
-def farewell(instance: Instance, words: Any) -> dict[str, Any]:
-    """How long the guest of a server that is deleted has, for the params: none, as with Nova, unless somebody says so.
-
-    The request's word counts more than the server's own; SOFT is a word, too.
-    """
-    if options.are_in(words):
-        return options.asked(words)
-    return {} if grace.own(instance) is not None else {grace.ASKED: 0}
-
-
-def hurry(instance: Instance, words: Any) -> None:
-    """HARD ends the wait of the delete that goes on; any other word finds it going on, and changes nothing.
-
-    The step is held while the action is changed: one that is about to wait looks again after it (`running._park`).
-    """
-    if options.asked(words).get(grace.ASKED) != 0:
-        return
-    with transaction.atomic(using=current_alias()):
-        going = Step.objects.select_for_update(of=("self",)).select_related("action")
-        for step in going.filter(server_id=instance.uuid, action__key__in=KEYS, state__in=journal.OPEN):
-            journal.change_params(step.action, **{grace.ASKED: 0})
-            journal.go_on(step)
 
 
 class Ending(ServerAction):
@@ -91,13 +37,13 @@ class Ending(ServerAction):
         """Deleting a server that is being deleted is success, and nothing more happens."""
         goes_on = instance.task_state is not None and instance.task_state not in self.move.over
         if instance.deleted or goes_on:
-            hurry(instance, asked.body)
+            deletion.hurry(instance, asked.body)
             return Answer(204)
         return super().submit(instance, asked)
 
     def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
         """How long the guest has."""
-        return farewell(instance, asked.body)
+        return deletion.farewell(instance, asked.body)
 
     def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
         """What is queued for the server is cancelled; what runs ends first, then this runs."""
@@ -105,7 +51,7 @@ class Ending(ServerAction):
             super().begin(instance, asked, params)
         except StateConflict:
             params["late"] = True  # another delete was faster
-            hurry(instance, asked.body)
+            deletion.hurry(instance, asked.body)
             return
         registry.cancel_open(instance, "the server was deleted")
         params |= self.known_of(instance)
@@ -167,7 +113,7 @@ class Ending(ServerAction):
     def count_again(self, run: Run) -> None:
         """On a conductor, which may touch the global side. A newer delete of the same server wins."""
         instance = run.instance
-        newer = InstanceAction.objects.filter(server_id=instance.uuid, key__in=KEYS, pk__gt=run.action.pk)
+        newer = InstanceAction.objects.filter(server_id=instance.uuid, key__in=deletion.KEYS, pk__gt=run.action.pk)
         stays = self.move.failed or instance.vm_state
         with run.fenced():
             if not instance.deleted and stays != VmState.SOFT_DELETED and not newer.exists():

@@ -15,8 +15,8 @@ from cells.management import arguments
 from cells.management.tables import add_json, print_json, print_table
 from cells.models import BuildRequest, Cell, InstanceMapping
 from cloud.words import counted
-from compute.actions.bases import delete
 from compute.models import Instance
+from compute.servers import deletion
 
 BATCH = 50
 
@@ -112,7 +112,7 @@ def _living_of(cell: Cell, ids: list[str]) -> set[str] | scatter.Down:
 
 def _living(ids: list[str]) -> set[str]:
     """Those of the targeted cell that nobody wanted deleted."""
-    return {one.uuid for one in Instance.objects.filter(uuid__in=ids) if not delete.is_ended(one)}
+    return {one.uuid for one in Instance.objects.filter(uuid__in=ids) if not deletion.is_ended(one)}
 
 
 def _wanted_somewhere(ids: list[str]) -> set[str]:
