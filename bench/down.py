@@ -49,7 +49,7 @@ class Size:
 
 
 @dataclass(slots=True)
-class Road:
+class ProxiedCell:
     """A cell that is reached through a proxy, and one of its servers."""
 
     proxy: Proxy
@@ -65,7 +65,7 @@ class Site:
     asks: dict[str, Ask]
     size: Size
 
-    def mix(self, road: Road) -> list[tuple[str, Ask]]:
+    def mix(self, road: ProxiedCell) -> list[tuple[str, Ask]]:
         """All kinds in turn; every sixth is a server of the cell that is going to be harmed."""
         kinds = self.asks | {"show there": _ask("GET", f"/servers/{road.server_id}", self.token)}
         return list(islice(cycle(kinds.items()), self.size.requests))
@@ -92,7 +92,7 @@ def run(state: Path, server: Server, size: Size) -> dict[str, Any]:
         shutil.rmtree(state, ignore_errors=True)
 
 
-def _all(site: Site, roads: list[Road], clients: int) -> dict[str, Any]:
+def _all(site: Site, roads: list[ProxiedCell], clients: int) -> dict[str, Any]:
     """Each harm twice, and all up before, between and after: the machine's speed drifts, by a third within a minute."""
     found = {}
     for harm, road in zip(HARMS, roads, strict=True):
@@ -122,9 +122,9 @@ def _back(site: Site, harm: str) -> float:
     return round(time.monotonic() - begun, 2)
 
 
-def _cells(server: Server, size: Size) -> list[Road]:
+def _cells(server: Server, size: Size) -> list[ProxiedCell]:
     """Databases, tables, servers; the roads to the first cells."""
-    roads: list[Road] = []
+    roads: list[ProxiedCell] = []
     unlimited = ("instances", "cores", "ram")
     Quota.objects.bulk_create(Quota(project_id=PROJECT, resource=name, limit=-1) for name in unlimited)
     Flavor.objects.create(flavor_id="1", name="m1.tiny", vcpus=1, memory_mb=64, disk_gb=1, extra_specs={})
@@ -135,7 +135,7 @@ def _cells(server: Server, size: Size) -> list[Road]:
         server.create(f"bench_{name}")
         url = f"{server.url}/bench_{name}"
         if 1 <= index <= len(HARMS):
-            roads.append(Road(Proxy(server.port), ""))
+            roads.append(ProxiedCell(Proxy(server.port), ""))
             url = url.replace(f":{server.port}/", f":{roads[-1].proxy.port}/")
         cell = Cell.objects.create(id=cell_id, name=name, database_url=url)
         with target_cell(cell) as alias:

@@ -24,7 +24,7 @@ from bench import rows, world
 from bench.place import PROJECT
 from bench.proxy import Proxy
 from cells.context import target_cell
-from cells.models import CELL0, Cell, InstanceMapping, LateEvent
+from cells.models import CELL0, Cell, DeferredEvent, InstanceMapping
 from compute.models import Instance
 from deploy.local.ports import any_free
 from deploy.local.postgres import Server
@@ -54,7 +54,7 @@ def run(state: Path, server: Server) -> dict[str, Any]:
                 first = _send(url, token, by_cell, {})
                 later = [_send(url, token, by_cell, {}) for _ in range(TIMES)]
                 measured[harm] = _figures(later) | {"first_ms": round(first * 1000, 1)}
-                LateEvent.objects.all().delete()  # what a scheduler would deliver
+                DeferredEvent.objects.all().delete()  # what a scheduler would deliver
                 proxy.order("up")
                 _until_back(url, token, next(iter(by_cell.values())))
             codes: dict[str, int] = {}

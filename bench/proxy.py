@@ -15,7 +15,7 @@ from deploy.local.ports import any_free
 SLOW_SECONDS = 5.0
 
 
-class Road:
+class TcpProxy:
     """One front port, one back port, and what becomes of what goes through."""
 
     def __init__(self, front: int, back: int) -> None:
@@ -87,7 +87,7 @@ class Proxy:
 
 
 async def _main(front: int, back: int) -> None:
-    road, loop = Road(front, back), asyncio.get_running_loop()
+    road, loop = TcpProxy(front, back), asyncio.get_running_loop()
     while mode := (await loop.run_in_executor(None, sys.stdin.readline)).strip():
         await road.obey(mode)
         print(mode, flush=True)

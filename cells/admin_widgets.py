@@ -40,7 +40,7 @@ def down_for(cell_id: str) -> str:
     return seconds(time.time() - outage.since) if outage else "a moment"
 
 
-def named_down(cells: dict[str, Cell], down: dict[str, scatter.Down]) -> list[tuple[str, str, str]]:
+def named_down(cells: dict[str, Cell], down: dict[str, scatter.CellFailure]) -> list[tuple[str, str, str]]:
     """(name, reason, for how long) of each cell that did not answer."""
     return [(cells[pk].name, why.reason, down_for(pk)) for pk, why in down.items()]
 

@@ -21,7 +21,7 @@ _lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
+class BrokerUnavailable:
     """A broker that did not answer, and why."""
 
     reason: str
@@ -37,11 +37,11 @@ def ask(broker_url: str, kind: str, question: Callable[[], T]) -> Future[T]:
         return last
 
 
-def collect(future: Future[T], end: float) -> T | Away:
+def collect(future: Future[T], end: float) -> T | BrokerUnavailable:
     """What it said by `end` (monotonic). Nothing is raised."""
     try:
         return future.result(timeout=max(0.0, end - time.monotonic()))
     except FutureTimeout:
-        return Away(LATE)
+        return BrokerUnavailable(LATE)
     except Exception as error:  # every transport raises its own kinds, and all mean: not reached
-        return Away(type(error).__name__)
+        return BrokerUnavailable(type(error).__name__)

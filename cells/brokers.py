@@ -52,7 +52,7 @@ class Acknowledgements(redis.QoS):
 redis.Channel.QoS = Acknowledgements
 
 
-class Away(ConnectionError):
+class BrokerUnavailable(ConnectionError):
     """The broker takes no messages: it refused the connection, went, or was silent, now or a moment ago."""
 
 
@@ -105,22 +105,22 @@ def connection(broker_url: str) -> Connection:
 def producer(broker_url: str) -> Iterator[Any]:
     """A pooled producer, on a connection that is alive. Raises Away, at once while the breaker is open, and Refused."""
     if reason := broker_circuit_breaker.known_down(broker_url):
-        raise Away(reason)
+        raise BrokerUnavailable(reason)
     try:
         with _pooled(broker_url) as found:
             if reason := broker_circuit_breaker.known_down(broker_url):  # while this one waited for a connection
-                raise Away(reason)
+                raise BrokerUnavailable(reason)
             yield found
-    except Away:
+    except BrokerUnavailable:
         raise
     except LimitExceeded as error:  # other threads have all connections, and open the breaker if need be
-        raise Away("all connections are in use") from error
+        raise BrokerUnavailable("all connections are in use") from error
     except Exception as error:  # every transport raises its own kinds
         if isinstance(error, ChannelError) or isinstance(error.__cause__, ChannelError):
             raise Refused(str(error)) from error
         reason = type(error).__name__
         broker_circuit_breaker.seen_down(broker_url, reason, lambda: _probe(broker_url))
-        raise Away(reason) from error
+        raise BrokerUnavailable(reason) from error
 
 
 @contextmanager

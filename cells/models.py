@@ -42,7 +42,7 @@ class Cell(GlobalModel):
     database_url = models.CharField(max_length=1024, unique=True)
     broker_url = models.CharField(max_length=1024, blank=True, default="")
     disabled = models.BooleanField(default=False)  # hosts get no new servers
-    swept_at = models.DateTimeField(null=True)  # until then `LastKnown` says what its servers were
+    swept_at = models.DateTimeField(null=True)  # until then `ServerSnapshot` says what its servers were
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -95,7 +95,7 @@ class InstanceMapping(GlobalModel):
         return self.server_id
 
 
-class LateDelete(GlobalModel):
+class DeferredDelete(GlobalModel):
     """A delete that was accepted while the server's cell was down. It is carried out when the cell is back."""
 
     server_id = models.CharField(max_length=36, primary_key=True)
@@ -111,7 +111,7 @@ class LateDelete(GlobalModel):
         return self.server_id
 
 
-class LateEvent(GlobalModel):
+class DeferredEvent(GlobalModel):
     """An external event that was accepted while its server's cell was down. It is delivered when the cell is back."""
 
     server_id = models.CharField(max_length=36)
@@ -148,7 +148,7 @@ class CellOutage(GlobalModel):
         return f"{self.cell_id} as seen by {self.seen_by}"
 
 
-class LastKnown(GlobalModel):
+class ServerSnapshot(GlobalModel):
     """What a server was when its cell was last heard of. Shown beside UNKNOWN, never as what it is.
 
     It was so until its cell's `swept_at`; `changed_at` is when it became so.

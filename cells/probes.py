@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeResult:
     """Seconds, or why there is none. Neither: there is nothing to ask."""
 
     seconds: float | None = None
@@ -33,21 +33,21 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Cellular(Generic[T]):
+class CellProbe(Generic[T]):
     """What one cell said; `outage` is the breaker's, when it is open. `read` is None of a cell that is down."""
 
-    database: Answer
-    broker: Answer
+    database: ProbeResult
+    broker: ProbeResult
     read: T | None = None
     outage: circuit_breaker.Outage | None = None
 
 
-def ask(cells: Iterable[Cell]) -> dict[str, Cellular[None]]:
+def ask(cells: Iterable[Cell]) -> dict[str, CellProbe[None]]:
     """By cell id. Nothing is raised: what does not answer says why."""
     return ask_and_read(cells, lambda _: None)
 
 
-def ask_and_read(cells: Iterable[Cell], read: Callable[[Cell], T]) -> dict[str, Cellular[T]]:
+def ask_and_read(cells: Iterable[Cell], read: Callable[[Cell], T]) -> dict[str, CellProbe[T]]:
     """As `ask`, with what `read` finds in the targeted cell; the time it takes is not counted."""
     asked = list(cells)
     end = time.monotonic() + settings.CELL_TIMEOUT
@@ -73,15 +73,16 @@ def _seconds(broker_url: str) -> float:
     return time.monotonic() - began
 
 
-def _cellular(cell: Cell, gathered: scatter.Gathered[tuple[float, T]], broker: Answer) -> Cellular[T]:
+def _cellular(cell: Cell, gathered: scatter.CellAnswers[tuple[float, T]], broker: ProbeResult) -> CellProbe[T]:
     if cell.id in gathered.down:
-        return Cellular(Answer(trouble=gathered.down[cell.id].reason), broker, outage=circuit_breaker.outage(cell.id))
+        database = ProbeResult(trouble=gathered.down[cell.id].reason)
+        return CellProbe(database, broker, outage=circuit_breaker.outage(cell.id))
     seconds, read = gathered.answers[cell.id]
-    return Cellular(Answer(seconds), broker, read)
+    return CellProbe(ProbeResult(seconds), broker, read)
 
 
-def _broker(future: Future[float] | None, end: float) -> Answer:
+def _broker(future: Future[float] | None, end: float) -> ProbeResult:
     if future is None:
-        return Answer()
+        return ProbeResult()
     said = broker_probes.collect(future, end)
-    return Answer(trouble=said.reason) if isinstance(said, broker_probes.Away) else Answer(said)
+    return ProbeResult(trouble=said.reason) if isinstance(said, broker_probes.BrokerUnavailable) else ProbeResult(said)

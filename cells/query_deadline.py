@@ -14,7 +14,7 @@ from typing import Any
 from django.db import connections
 
 
-class Line:
+class QueryConnection:
     """The connection a question goes over, while it does."""
 
     def __init__(self) -> None:
@@ -50,12 +50,12 @@ class Line:
 
 
 @contextmanager
-def cut_after(alias: str, seconds: float, line: Line | None = None) -> Iterator[None]:
+def cut_after(alias: str, seconds: float, line: QueryConnection | None = None) -> Iterator[None]:
     """This thread's questions to a database end by then, with an OperationalError where they do not by themselves.
 
     `line` says afterwards whether they were ended.
     """
-    line = line or Line()
+    line = line or QueryConnection()
     line.open(alias)
     _watch(line, time.monotonic() + seconds)
     try:
@@ -66,12 +66,12 @@ def cut_after(alias: str, seconds: float, line: Line | None = None) -> Iterator[
 
 
 _changed = threading.Condition()
-_watched: dict[Line, float] = {}
+_watched: dict[QueryConnection, float] = {}
 _thread: threading.Thread | None = None
 _wakes_at = 0.0  # when the thread looks again by itself, on the monotonic clock; 0: it is awake
 
 
-def _watch(line: Line, end: float) -> None:
+def _watch(line: QueryConnection, end: float) -> None:
     """Most questions are answered long before their end: one that ends after the next look need not wake the thread."""
     global _thread  # one thread for all lines of the process; not one that a fork left behind
     with _changed:
@@ -83,7 +83,7 @@ def _watch(line: Line, end: float) -> None:
             _changed.notify()
 
 
-def _forget(line: Line) -> None:
+def _forget(line: QueryConnection) -> None:
     with _changed:
         _watched.pop(line, None)
 

@@ -25,7 +25,7 @@ from cells import circuit_breaker, failure_reasons
 from cells.context import register, target_cell
 from cells.database_urls import BadDatabaseUrl
 from cells.models import Cell
-from cells.query_deadline import Line, cut_after
+from cells.query_deadline import QueryConnection, cut_after
 from cloud.serving import fair_queue
 
 T = TypeVar("T")
@@ -42,18 +42,18 @@ _pools_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Down:
+class CellFailure:
     """A cell that did not answer, and why."""
 
     reason: str
 
 
 @dataclass(slots=True)
-class Gathered(Generic[T]):
+class CellAnswers(Generic[T]):
     """What each asked cell said."""
 
     answers: dict[str, T]  # by cell id
-    down: dict[str, Down]
+    down: dict[str, CellFailure]
 
     def values(self) -> list[T]:
         """The answers of the cells that answered."""
@@ -61,10 +61,10 @@ class Gathered(Generic[T]):
 
 
 @dataclass(slots=True)
-class _Question(Generic[T]):
+class _CellQuery(Generic[T]):
     cell_id: str
     future: Future[T]
-    line: Line
+    line: QueryConnection
     given_up: Future[None]
     is_look: bool  # by which a cell that is held to be down is found back
 
@@ -79,18 +79,18 @@ def gather(
     ask: Callable[[Cell], T],
     timeout: float | None = None,
     meanwhile: Callable[[list[T]], None] | None = None,
-) -> Gathered[T]:
+) -> CellAnswers[T]:
     """Run `ask(cell)` with each cell targeted, all at once; errors of a database are DOWN.
 
     Other exceptions are bugs and are raised. `timeout` in seconds (default CELL_TIMEOUT) is for all. When some let us
     wait, `meanwhile` is called with the answers that are there: what can be done with them is done by the deadline.
     """
-    result: Gathered[T] = Gathered({}, {})
+    result: CellAnswers[T] = CellAnswers({}, {})
     asked = []
     for cell in cells:
         reason = circuit_breaker.known_down(cell.id)
         if reason:
-            result.down[cell.id] = Down(reason)
+            result.down[cell.id] = CellFailure(reason)
         else:
             asked.append(cell)
     _ask_all(asked, ask, time.monotonic() + (timeout or settings.CELL_TIMEOUT), result, meanwhile)
@@ -103,7 +103,7 @@ def gather(
     return result
 
 
-def one(cell: Cell, ask: Callable[[Cell], T]) -> T | Down:
+def one(cell: Cell, ask: Callable[[Cell], T]) -> T | CellFailure:
     """As `gather` for a single cell."""
     gathered = gather([cell], ask)
     return gathered.answers[cell.id] if cell.id in gathered.answers else gathered.down[cell.id]
@@ -116,7 +116,7 @@ def to_change(cell: Cell) -> Iterator[str]:
     What hangs is cut off. A cell that fails is remembered as down, and what its database said is raised
     (DATABASE_AWAY): a commit may have been done all the same.
     """
-    line = Line()
+    line = QueryConnection()
     try:
         with target_cell(cell) as alias, cut_after(alias, SECONDS_TO_CHANGE, line):
             yield alias
@@ -142,16 +142,16 @@ def _ask_all(
     cells: Iterable[Cell],
     ask: Callable[[Cell], T],
     end: float,
-    result: Gathered[T],
+    result: CellAnswers[T],
     meanwhile: Callable[[list[T]], None] | None = None,
     *,
     is_look: bool = False,
 ) -> None:
-    waiting: list[_Question[T]] = []
+    waiting: list[_CellQuery[T]] = []
     for cell in cells:
-        line = Line()
+        line = QueryConnection()
         future = _pool(cell.id).submit(_ask_one, cell, ask, line, anew=is_look)
-        waiting.append(_Question(cell.id, future, line, _next_given_up(cell.id), is_look))
+        waiting.append(_CellQuery(cell.id, future, line, _next_given_up(cell.id), is_look))
     is_soon = _have_all_said([question.future for question in waiting], end)
     with nullcontext() if is_soon else _others_turn():
         if not is_soon and meanwhile is not None:
@@ -174,7 +174,7 @@ def _have_all_said(futures: Collection[Future[Any]], end: float) -> bool:
     return said == len(futures)
 
 
-def _while_some_are_late(questions: Iterable[_Question[T]], end: float, meanwhile: Callable[[list[T]], None]) -> None:
+def _while_some_are_late(questions: Iterable[_CellQuery[T]], end: float, meanwhile: Callable[[list[T]], None]) -> None:
     late = list(questions)
     while True:
         there = [one.future for one in late if one.future.done()]
@@ -186,7 +186,7 @@ def _while_some_are_late(questions: Iterable[_Question[T]], end: float, meanwhil
         _wait_for_one(late, end)
 
 
-def _collect(question: _Question[T], end: float, result: Gathered[T]) -> None:
+def _collect(question: _CellQuery[T], end: float, result: CellAnswers[T]) -> None:
     """Whoever asked first gives up first, and all others with him: theirs would be the same answer, only later."""
     cell_id = question.cell_id
     _wait_for_one([question], end)
@@ -195,14 +195,14 @@ def _collect(question: _Question[T], end: float, result: Gathered[T]) -> None:
     except FutureTimeout:
         is_busy = question.future.cancel() and not question.given_up.done()
         question.line.cut()
-        result.down[cell_id] = Down(BUSY if is_busy else LATE)
+        result.down[cell_id] = CellFailure(BUSY if is_busy else LATE)
         if not is_busy:
             _give_up(cell_id)
     except AWAY as exc:
-        result.down[cell_id] = Down(failure_reasons.of(exc))
+        result.down[cell_id] = CellFailure(failure_reasons.of(exc))
 
 
-def _wait_for_one(questions: list[_Question[T]], end: float) -> None:
+def _wait_for_one(questions: list[_CellQuery[T]], end: float) -> None:
     """Until the first of them is answered, or given up."""
     told: list[Future[Any]] = [future for one in questions for future in (one.future, one.given_up)]
     while not any(future.done() for future in told) and (left := end - time.monotonic()) > 0:
@@ -223,7 +223,7 @@ def _give_up(cell_id: str) -> None:
         told.set_result(None)
 
 
-def _ask_one(cell: Cell, ask: Callable[[Cell], T], line: Line, *, anew: bool) -> T:
+def _ask_one(cell: Cell, ask: Callable[[Cell], T], line: QueryConnection, *, anew: bool) -> T:
     """`anew`: over a new connection. An old one may work on where none is let in any more."""
     alias = register(cell)
     if anew:
@@ -265,7 +265,7 @@ def _pool(cell_id: str) -> ThreadPoolExecutor:
 
 def _look(cell_ids: Collection[str]) -> dict[str, str]:
     """What is still wrong with cells that are down. One that is forgotten meanwhile is nobody's trouble."""
-    result: Gathered[None] = Gathered({}, {})
+    result: CellAnswers[None] = CellAnswers({}, {})
     try:
         cells = list(Cell.objects.filter(pk__in=cell_ids))
     finally:

@@ -16,7 +16,7 @@ from cloud.caller import Caller
 _MOST = 1000
 
 
-class WireView(APIView):
+class JsonView(APIView):
     """A view that has refused what no column can hold before its method runs."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:

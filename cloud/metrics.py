@@ -19,7 +19,7 @@ disable_created_metrics()  # a second line for each number, which nobody asks fo
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredMetric:
     """What is known of a metric before it has a value."""
 
     name: str
@@ -33,11 +33,11 @@ class Declared:
         return GaugeMetricFamily(self.name, self.says, labels=self.labels)
 
 
-DECLARED: list[Declared] = []
+DECLARED: list[DeclaredMetric] = []
 
 
-def _declared(name: str, kind: str, where: str, says: str, labels: tuple[str, ...]) -> Declared:
-    DECLARED.append(Declared(f"stillwater_{name}", kind, where, says, labels))
+def _declared(name: str, kind: str, where: str, says: str, labels: tuple[str, ...]) -> DeclaredMetric:
+    DECLARED.append(DeclaredMetric(f"stillwater_{name}", kind, where, says, labels))
     return DECLARED[-1]
 
 
@@ -56,7 +56,7 @@ def _worker_gauge(name: str, says: str, *labels: str) -> Gauge:
     return Gauge(one.name, says, labels)
 
 
-def _gauge(name: str, says: str, *labels: str) -> Declared:
+def _gauge(name: str, says: str, *labels: str) -> DeclaredMetric:
     return _declared(name, "gauge", "API", says, labels)
 
 

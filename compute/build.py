@@ -28,10 +28,10 @@ from compute.actions.delete import Delete
 from compute.errors import NoValidHost
 from compute.models import Instance
 from compute.operations import dispatch, journal
-from compute.operations.action import Asked, fault_of
+from compute.operations.action import ActionRequest, fault_of
 from compute.placement import aggregates, server_groups
 from compute.scheduler import requirements, select
-from compute.scheduler.requirements import Wanted
+from compute.scheduler.requirements import Requirements
 from compute.state import TaskState, VmState
 
 logger = log.get(__name__)
@@ -44,7 +44,7 @@ class LeaseLost(RuntimeError):
     """Another scheduler holds the request now; this one wrote nothing."""
 
 
-class Waits(RuntimeError):
+class WaitingForCell(RuntimeError):
     """Cells that the request needs do not answer. It stays as it is until one of them is back."""
 
 
@@ -59,7 +59,7 @@ def place(server_id: str) -> bool:
         return _carry(request)
     except LeaseLost:
         logger.warning("schedule.lease_lost")
-    except (Waits, *scatter.DATABASE_AWAY) as why:
+    except (WaitingForCell, *scatter.DATABASE_AWAY) as why:
         logger.warning("schedule.waits", reason=str(why) or type(why).__name__)
         _let_go(request)
     return False
@@ -152,8 +152,8 @@ def _name(request: BuildRequest, mapping: InstanceMapping, cell: Cell | None) ->
 def _arrived_or_free(request: BuildRequest, mapping: InstanceMapping, cell: Cell) -> None:
     """Look in the cell an earlier try named. There: fine. Surely not there: the name is taken back. Raises Waits."""
     found = scatter.one(cell, lambda _: _is_there(request))
-    if isinstance(found, scatter.Down):
-        raise Waits(f"it may be in {cell.name}, which is down: {found.reason}")
+    if isinstance(found, scatter.CellFailure):
+        raise WaitingForCell(f"it may be in {cell.name}, which is down: {found.reason}")
     if not found:
         _name(request, mapping, None)
 
@@ -180,7 +180,7 @@ def _find_a_place(request: BuildRequest, mapping: InstanceMapping, spec: Request
     cells = {cell.id: cell for cell in Cell.objects.filter(disabled=False).exclude(pk=CELL0)}
     answering: set[str] = set()
 
-    def look() -> tuple[Wanted, list[select.HostState]]:
+    def look() -> tuple[Requirements, list[select.HostState]]:
         asked, known = requirements.of_request(request, spec), aggregates.by_host()
         gathered = scatter.gather(cells.values(), lambda cell: select.read_hosts(cell.id, asked, known))
         answering.clear()
@@ -195,12 +195,12 @@ def _find_a_place(request: BuildRequest, mapping: InstanceMapping, spec: Request
     except NoValidHost as none:
         down = sorted(cells.keys() - answering)
         if down and not answering:
-            raise Waits("no cell answers") from none
+            raise WaitingForCell("no cell answers") from none
         logger.warning("schedule.no_valid_host", reason=str(none), cells_down=down)
         _bury_in_cell0(request, mapping, NoValidHost(f"{none} {NOT_ASKED}") if down else none)
 
 
-def _build_in(cell: Cell, host: select.HostState, asked: Wanted, request: BuildRequest,
+def _build_in(cell: Cell, host: select.HostState, asked: Requirements, request: BuildRequest,
               mapping: InstanceMapping) -> bool:  # fmt: skip
     """Name the cell, then claim, row and first step in one transaction there; False when the room is gone."""
     _name(request, mapping, cell)
@@ -260,7 +260,7 @@ def _conclude(request: BuildRequest, mapping: InstanceMapping) -> bool:
             instance = Instance.objects.filter(uuid=mapping.server_id).first()
             if instance is not None:
                 caller = Caller(request.user_id, project_id=request.project_id)
-                Delete().submit(instance, Asked(caller, request.request_id))
+                Delete().submit(instance, ActionRequest(caller, request.request_id))
     forget(request.server_id)
     return True
 

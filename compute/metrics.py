@@ -16,7 +16,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from cells import broker_probes, brokers, outages, probes, scatter
-from cells.models import BuildRequest, Cell, HostMapping, InstanceMapping, LateDelete, LateEvent
+from cells.models import BuildRequest, Cell, DeferredDelete, DeferredEvent, HostMapping, InstanceMapping
 from cloud import log, metrics
 from compute.hosts import drain_moves
 from compute.models import Instance, Service, Step
@@ -25,12 +25,12 @@ from compute.operations import dispatch, journal
 
 logger = log.get(__name__)
 GLOBAL = "global"
-Lines = list[tuple[metrics.Declared, tuple[str, ...], float]]
+Lines = list[tuple[metrics.DeclaredMetric, tuple[str, ...], float]]
 
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class CellSample:
     """What one cell's database says, and how long it took to answer."""
 
     seconds: float
@@ -41,7 +41,7 @@ class Read:
     shutdowns: list[tuple[str, int, datetime]]  # host, guests whose clock runs, the first deadline
 
 
-class Fleet(Collector):
+class CloudCollector(Collector):
     """The whole cloud, as Prometheus asks for it. Never raises because something is away."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -88,7 +88,7 @@ def _global() -> tuple[list[Cell], dict[str, set[str]], list[tuple[str, str, str
     return list(Cell.objects.order_by("name")), mapped, unplaced
 
 
-def _read(cell: Cell) -> Read:
+def _read(cell: Cell) -> CellSample:
     seconds = probes.timed(cell)
     open_steps = Step.objects.filter(state__in=journal.OPEN)
     grouped = open_steps.values_list("action__action", "lane", "state").annotate(
@@ -98,7 +98,7 @@ def _read(cell: Cell) -> Read:
     services = list(Service.objects.order_by("id"))
     guests = open_steps.filter(state=Step.State.WAITING, clock__isnull=False, deadline__isnull=False)
     clocks = guests.values_list("host").annotate(count=Count("server_id", distinct=True), first=Min("deadline"))
-    return Read(
+    return CellSample(
         seconds, list(grouped.order_by()), services, list(living.order_by()), drain_moves.counts(),
         list(clocks.order_by()),
     )  # fmt: skip
@@ -116,7 +116,7 @@ def _down(cells: list[Cell], down: Collection[str]) -> Lines:
             (metrics.CELL_BREAKERS_OPEN, (name,), count), (metrics.CELL_DOWN_SECONDS, (name,), _seconds(since, now)),
             (metrics.SERVERS_UNKNOWN, (name,), unknown.get(cell_id, 0)),
         ]  # fmt: skip
-    for kind, model, asked in (("delete", LateDelete, "asked_at"), ("event", LateEvent, "received_at")):
+    for kind, model, asked in (("delete", DeferredDelete, "asked_at"), ("event", DeferredEvent, "received_at")):
         waiting = model.objects.filter(cell__in=cells).order_by().values_list("cell")
         for cell_id, count, since in waiting.annotate(count=Count("pk"), since=Min(asked)):
             labels = (names[cell_id], kind)
@@ -180,8 +180,8 @@ def _depths(brokers_of: dict[str, tuple[str, list[str]]]) -> Lines:
     }  # fmt: skip
     for cell, future in asked.items():
         said = broker_probes.collect(future, end)
-        lines.append((metrics.CELL_UP, (cell, "broker"), not isinstance(said, broker_probes.Away)))
-        if isinstance(said, broker_probes.Away):
+        lines.append((metrics.CELL_UP, (cell, "broker"), not isinstance(said, broker_probes.BrokerUnavailable)))
+        if isinstance(said, broker_probes.BrokerUnavailable):
             logger.debug("metrics.broker_away", cell=cell, reason=said.reason)
             continue
         seconds, depths = said

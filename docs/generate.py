@@ -93,12 +93,12 @@ def statuses() -> str:
 
 def follows() -> str:
     """What is done when the hypervisor says otherwise, by whose word counts."""
-    from compute.power.sync_policy import Truth, verdict  # noqa: PLC0415
+    from compute.power.sync_policy import PowerAuthority, verdict  # noqa: PLC0415
     from compute.state import VmState  # noqa: PLC0415
     from compute.virt.base import PowerState  # noqa: PLC0415
 
     def cells(vm_state: VmState, seen: PowerState) -> tuple[str, ...]:
-        found = (verdict(truth, vm_state, seen) for truth in Truth)
+        found = (verdict(truth, vm_state, seen) for truth in PowerAuthority)
         return tuple(one.words if one else "-" for one in found)
 
     rows = []
@@ -111,7 +111,7 @@ def follows() -> str:
                 alike.setdefault(cells(vm_state, seen), []).append(seen.name.lower())
         rows += [(vm_state, ", ".join(names), *words) for words, names in alike.items()
                  if set(words) != {"-"} or len(alike) == 1]  # fmt: skip
-    return _table(("vm_state on record", "the hypervisor says", *(f"`{truth}`" for truth in Truth)), rows)
+    return _table(("vm_state on record", "the hypervisor says", *(f"`{truth}`" for truth in PowerAuthority)), rows)
 
 
 def steps() -> str:

@@ -29,8 +29,8 @@ from cells.context import target_cell
 from cloud import log, metrics, systemd
 from compute.hosts import drain, drain_handback
 from tasks import deregister, heartbeat, periodic, restart_guests, shutdown_recorder, worker
-from tasks.heartbeat import Status, Wish
-from tasks.queues import Consuming
+from tasks.heartbeat import DrainRequest, WorkerStatus
+from tasks.queues import ConsumerHandle
 from tasks.tracker import Kind, Work, tracker
 
 logger = log.get(__name__)
@@ -54,11 +54,11 @@ class Signal:
 class Drain(threading.Thread):
     """The thread. Everybody else only puts something into its inbox, which is safe in a signal handler."""
 
-    def __init__(self, me: worker.Worker, consuming: Consuming) -> None:
+    def __init__(self, me: worker.Worker, consuming: ConsumerHandle) -> None:
         super().__init__(name="drain", daemon=True)
         self._me, self._consuming = me, consuming
-        self._inbox: queue.SimpleQueue[Signal | Wish | Work] = queue.SimpleQueue()
-        self._wish = Wish(wanted=False)
+        self._inbox: queue.SimpleQueue[Signal | DrainRequest | Work] = queue.SimpleQueue()
+        self._wish = DrainRequest(wanted=False)
         self._signalled = ""  # the first signal, as a word
         self._signal_deadline: datetime | None = None
         self._signals = 0
@@ -70,7 +70,7 @@ class Drain(threading.Thread):
         self._waits_left = 0  # unfinished, as of then
         self._silent_since = 0.0  # the journal does not answer
 
-    def obey(self, order: Signal | Wish | Work) -> None:
+    def obey(self, order: Signal | DrainRequest | Work) -> None:
         """Tell it something. Never blocks."""
         self._inbox.put(order)
 
@@ -80,9 +80,9 @@ class Drain(threading.Thread):
             signal.signal(number, lambda caught, _frame: self.obey(Signal(caught)))
         tracker.tell(self.obey)
 
-    def status(self) -> Status:
+    def status(self) -> WorkerStatus:
         """For the heartbeat."""
-        return Status(self._since, self._drained_at, self._left, self._deadline(), self._signalled)
+        return WorkerStatus(self._since, self._drained_at, self._left, self._deadline(), self._signalled)
 
     def run(self) -> None:
         """Until the process ends."""
@@ -98,7 +98,7 @@ class Drain(threading.Thread):
 
     # -- what it is told
 
-    def _next(self) -> Signal | Wish | Work | None:
+    def _next(self) -> Signal | DrainRequest | Work | None:
         patience = None if self._since is None or self._is_over() else LOOK_EVERY
         try:
             return self._inbox.get(timeout=patience)
@@ -109,10 +109,10 @@ class Drain(threading.Thread):
         """Drained, and to stay: nothing to look at until somebody says something."""
         return self._drained_at is not None and not self._exits()
 
-    def _take(self, order: Signal | Wish | Work | None) -> None:
+    def _take(self, order: Signal | DrainRequest | Work | None) -> None:
         if isinstance(order, Signal):
             self._on_signal(order.number)
-        elif isinstance(order, Wish):
+        elif isinstance(order, DrainRequest):
             self._on_wish(order)
         elif isinstance(order, Work) and self._since is not None:
             logger.info("drain.work_ended", **order.facts(), left=len(tracker.running()))
@@ -132,7 +132,7 @@ class Drain(threading.Thread):
             systemd.stopping("draining")  # a signal is final, what is asked for in a row is not
             self._drain()
 
-    def _on_wish(self, wish: Wish) -> None:
+    def _on_wish(self, wish: DrainRequest) -> None:
         before, self._wish = self._wish, wish
         if self._signalled:
             ours = wish.asked_at == self._since and not wish.wanted
@@ -256,7 +256,7 @@ class Drain(threading.Thread):
         for operation in self._in_cell(self._held_by) or ():
             logger.info("drain.waits_for", **operation.facts(), seconds_left=operation.seconds_left)
 
-    def _held_by(self) -> list[drain.Operation]:
+    def _held_by(self) -> list[drain.OpenOperation]:
         return drain.held_by(self._me.host) if self._me.driver is not None else []
 
     def _hand_back(self) -> None:
@@ -274,7 +274,7 @@ class Drain(threading.Thread):
             logger.warning("drain.unfinished", **work.facts(), why=why)
         steps = [work.step_id for work in works if work.step_id is not None]
 
-        def record() -> list[drain.Operation]:
+        def record() -> list[drain.OpenOperation]:
             drain_handback.mark_unfinished(steps, why)
             return [one for one in self._held_by() if one.state == "waiting"]
 
@@ -317,7 +317,7 @@ def is_leaving() -> bool:
     return _leaving.is_set()
 
 
-def start(me: worker.Worker, consuming: Consuming) -> Drain:
+def start(me: worker.Worker, consuming: ConsumerHandle) -> Drain:
     """Begin to listen. In the main thread, once the worker is ready."""
     listening = Drain(me, consuming)
     listening.install()

@@ -38,7 +38,7 @@ class Superseded(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DrainRequest:
     """What the service record says an operator wants; `wanted` False: nothing any more."""
 
     wanted: bool
@@ -50,7 +50,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class WorkerStatus:
     """What the process says of its drain. `signal` is the one that ends it, if one does."""
 
     since: datetime | None = None
@@ -61,7 +61,7 @@ class Status:
 
 
 def start(
-    status: Callable[[], Status], tell: Callable[[Wish], None], superseded: Callable[[], None]
+    status: Callable[[], WorkerStatus], tell: Callable[[DrainRequest], None], superseded: Callable[[], None]
 ) -> None:
     """Beat now, then every REPORT_INTERVAL seconds. Started already is success.
 
@@ -105,7 +105,7 @@ def register(me: worker.Worker) -> None:
         me.is_registered = True
 
 
-def beat(me: worker.Worker, status: Status) -> Wish:
+def beat(me: worker.Worker, status: WorkerStatus) -> DrainRequest:
     """Say once that we live and how we are. What an operator wants of us. Raises Superseded."""
     register(me)
     with target_cell(me.alias) as alias, cut_after(alias, SECONDS):
@@ -125,14 +125,14 @@ def beat(me: worker.Worker, status: Status) -> Wish:
         return beat(me, status) if row is None else _wish(row)  # superseded just now, or deleted: the next beat knows
 
 
-def read_wish(me: worker.Worker) -> Wish:
+def read_wish(me: worker.Worker) -> DrainRequest:
     """What the row says before the first beat: a drained host that starts again stays drained."""
     with target_cell(me.alias):
         row = Service.objects.filter(binary=me.binary, host=me.host).first()
-        return _wish(row) if row is not None else Wish(wanted=False)
+        return _wish(row) if row is not None else DrainRequest(wanted=False)
 
 
-def _facts(status: Status) -> dict[str, Any]:
+def _facts(status: WorkerStatus) -> dict[str, Any]:
     zone = settings.AVAILABILITY_ZONE if settings.ROLE == "host" else "internal"
     return {
         "last_seen_up": database_clock.now(), "version": worker.version(), "availability_zone": zone,
@@ -140,7 +140,7 @@ def _facts(status: Status) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show_signal(mine: QuerySet[Service], status: Status) -> None:
+def _show_signal(mine: QuerySet[Service], status: WorkerStatus) -> None:
     """A signal is nobody's wish, and yet people want to know, and may give it more time. Written once.
 
     Not over the wish of somebody who has its servers moved: that goes on in its next life.
@@ -151,15 +151,15 @@ def _show_signal(mine: QuerySet[Service], status: Status) -> None:
     )  # fmt: skip
 
 
-def _wish(row: Service) -> Wish:
-    return Wish(
+def _wish(row: Service) -> DrainRequest:
+    return DrainRequest(
         row.drain_wanted, row.drain_by, row.drain_reason, row.drain_deadline, row.drain_then_exit,
         row.drain_asked_at,
     )  # fmt: skip
 
 
 def _beat_for_ever(
-    status: Callable[[], Status], tell: Callable[[Wish], None], superseded: Callable[[], None]
+    status: Callable[[], WorkerStatus], tell: Callable[[DrainRequest], None], superseded: Callable[[], None]
 ) -> None:
     me, failing = worker.current(), False
     while not _stop.is_set():

@@ -31,10 +31,10 @@ def threads() -> int:
 
 def open_lanes(app: Celery) -> None:
     """Give a host's worker its ops lane. Called once, before the worker starts."""
-    app.steps["consumer"].add(OpsLane)
+    app.steps["consumer"].add(OpsQueueConsumer)
 
 
-class OpsLane(bootsteps.ConsumerStep):
+class OpsQueueConsumer(bootsteps.ConsumerStep):
     """Consumes the host's ops queue beside the requests queue, which is Celery's own consumer."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -55,7 +55,7 @@ class OpsLane(bootsteps.ConsumerStep):
             super()._close(c, cancel_consumers)  # type: ignore[misc]  # not in the stubs
 
 
-class Consuming:
+class ConsumerHandle:
     """Celery's consumer of this worker, for threads that want something of it. It works without a broker, too."""
 
     def __init__(self, consumer: Any) -> None:

@@ -16,28 +16,28 @@ from cloud import log, metrics
 from compute.models import Step
 from compute.operations import journal
 from compute.shutdown import grace
-from compute.virt.shutdown_timer import Clock
-from compute.virt.shutdown_watcher import Keeper
+from compute.virt.shutdown_timer import ShutdownTimer
+from compute.virt.shutdown_watcher import ShutdownWatcher
 from tasks import worker
 
 logger = log.get(__name__)
 AGAIN = 1.0  # seconds until an absent database is asked again
 
 
-class Scribe:
+class ShutdownRecorder:
     """One thread. Of each guest only the newest word is written, and those that are over go first."""
 
     def __init__(self, me: worker.Worker) -> None:
         self._me = me
         self._changed = threading.Condition()
-        self._going_on: dict[str, Clock] = {}
-        self._over: dict[str, Clock] = {}
-        self._ends = Ends()
+        self._going_on: dict[str, ShutdownTimer] = {}
+        self._over: dict[str, ShutdownTimer] = {}
+        self._ends = ShutdownCounter()
         self._closing = False
         self._is_away = False
         threading.Thread(target=self._run, name="grace-scribe", daemon=True).start()
 
-    def hear(self, server_id: str, clock: Clock) -> None:
+    def hear(self, server_id: str, clock: ShutdownTimer) -> None:
         """To be written down soon. Does not block."""
         with self._changed:
             self._going_on.pop(server_id, None)
@@ -56,7 +56,7 @@ class Scribe:
                 self._put_back(*word)
         connections.close_all()  # this thread's own
 
-    def _next(self) -> tuple[str, Clock] | None:
+    def _next(self) -> tuple[str, ShutdownTimer] | None:
         """The oldest word; None when there will be no more."""
         with self._changed:
             self._changed.wait_for(lambda: self._over or self._going_on or self._closing)
@@ -66,7 +66,7 @@ class Scribe:
             server_id = next(iter(words))
             return server_id, words.pop(server_id)
 
-    def _write(self, server_id: str, clock: Clock) -> bool:
+    def _write(self, server_id: str, clock: ShutdownTimer) -> bool:
         """False when it is to be tried again."""
         try:
             close_old_connections()
@@ -84,7 +84,7 @@ class Scribe:
         self._is_away = False
         return True
 
-    def _put_back(self, server_id: str, clock: Clock) -> None:
+    def _put_back(self, server_id: str, clock: ShutdownTimer) -> None:
         """Behind the others, unless there is a newer word; and rest."""
         with self._changed:
             words = self._going_on if clock.runs else self._over
@@ -93,15 +93,15 @@ class Scribe:
             self._changed.wait_for(lambda: self._closing, AGAIN)
 
 
-_posts: list[tuple[Keeper, Scribe]] = []
+_posts: list[tuple[ShutdownWatcher, ShutdownRecorder]] = []
 
 
 def start(me: worker.Worker) -> None:
     """From now on steps wait without a thread. Clocks of a past life go on, with or without the database."""
     if me.driver is None:
         return
-    scribe = Scribe(me)
-    keeper = Keeper(me.driver, scribe.hear)
+    scribe = ShutdownRecorder(me)
+    keeper = ShutdownWatcher(me.driver, scribe.hear)
     _posts.append((keeper, scribe))
     grace.attend(keeper)
     keeper.start()
@@ -134,14 +134,14 @@ logger = log.get(__name__)
 MOST = 1000  # ends remembered
 
 
-class Ends:
+class ShutdownCounter:
     """Of one process. What ended before it lived it counts only if a step still waits to hear of it."""
 
     def __init__(self) -> None:
         self._born = time.time()
         self._counted: dict[tuple[str, float], None] = {}
 
-    def count(self, server_id: str, clock: Clock, waited: int) -> bool:
+    def count(self, server_id: str, clock: ShutdownTimer, waited: int) -> bool:
         """Whether it is news."""
         key = (server_id, clock.begun)
         if clock.runs or key in self._counted or not (waited or clock.ended >= self._born):

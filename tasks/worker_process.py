@@ -40,7 +40,7 @@ class BadEnvFile(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class WorkerNode:
     """One worker; `name` is the host of its service record, and in the names of its files."""
 
     name: str
@@ -91,7 +91,7 @@ class Node:
         ]  # fmt: skip
 
 
-def start(nodes: Iterable[Node], state: Path) -> list[Node]:
+def start(nodes: Iterable[WorkerNode], state: Path) -> list[WorkerNode]:
     """Start those that do not run, all at once; returns them. Raises NotStarted."""
     stopped = [node for node in nodes if node.daemon.forget_if_dead()]
     launches = [(node, _launch(node, state)) for node in stopped]
@@ -107,7 +107,7 @@ def start(nodes: Iterable[Node], state: Path) -> list[Node]:
     return stopped
 
 
-def wait_until_up(nodes: Sequence[Node], up: Callable[[], Collection[str]], seconds: float) -> None:
+def wait_until_up(nodes: Sequence[WorkerNode], up: Callable[[], Collection[str]], seconds: float) -> None:
     """Wait until `up()` names them all. A worker that ended says so at once. Raises NotStarted."""
     started, waiting = time.monotonic(), {node.name for node in nodes}
     while waiting:
@@ -124,7 +124,7 @@ def wait_until_up(nodes: Sequence[Node], up: Callable[[], Collection[str]], seco
             time.sleep(0.5)
 
 
-def stranger(node: Node) -> int | None:
+def stranger(node: WorkerNode) -> int | None:
     """The same worker, started by somebody else (a unit of systemd): its pid. It has no pidfile of ours."""
     cell = read(node.env_file).get("STILLWATER_CELL_UUID")
     marks = {f"STILLWATER_ENV_FILE={node.env_file}"} | ({f"STILLWATER_CELL_UUID={cell}"} if cell else set())
@@ -138,12 +138,12 @@ def stranger(node: Node) -> int | None:
     return None
 
 
-def end(node: Node) -> None:
+def end(node: WorkerNode) -> None:
     """SIGTERM: take no new work, end what is begun, exit. Again is the same; not running is success."""
     node.daemon.send(signal.SIGTERM)
 
 
-def end_now(node: Node) -> None:
+def end_now(node: WorkerNode) -> None:
     """SIGQUIT, which is "now" to our workers, then SIGKILL, which is as safe and says less in the log."""
     for sig in (signal.SIGQUIT, signal.SIGKILL):
         pid = node.daemon.pid()
@@ -178,7 +178,7 @@ def read(file: Path) -> dict[str, str]:
     return found
 
 
-def _launch(node: Node, state: Path) -> subprocess.Popen[bytes]:
+def _launch(node: WorkerNode, state: Path) -> subprocess.Popen[bytes]:
     for folder in (node.run, node.logs):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with node.start_log.open("wb") as out:

@@ -52,9 +52,9 @@ def _ready(sender: Any, **_: Any) -> None:
     me, _consumer = worker.current(), sender
     shutdown_recorder.start(me)
     periodic.start(me)
-    listening = drain.start(me, queues.Consuming(sender))
+    listening = drain.start(me, queues.ConsumerHandle(sender))
     if tracker.refuses:
-        listening.obey(heartbeat.Wish(wanted=True))  # the first beat says more
+        listening.obey(heartbeat.DrainRequest(wanted=True))  # the first beat says more
     threading.Thread(target=_first_things, args=(me, listening), name="first-things", daemon=True).start()
     metrics.serve(settings.METRICS_PORT, settings.METRICS_BIND)
     systemd.warn_if_impatient(settings.GRACEFUL_SHUTDOWN_TIMEOUT)

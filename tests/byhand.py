@@ -27,8 +27,8 @@ from compute.operations import journal, recovery, registry, runner
 from compute.placement import inventory
 from compute.shutdown import grace
 from compute.virt.fake.driver import FakeDriver
-from compute.virt.shutdown_timer import Clock
-from compute.virt.shutdown_watcher import Keeper
+from compute.virt.shutdown_timer import ShutdownTimer
+from compute.virt.shutdown_watcher import ShutdownWatcher
 
 DISK = b"\xeb\xfe".ljust(512, b"\0")  # a boot sector that does nothing
 
@@ -83,9 +83,9 @@ class Host:
             return recovery.recover(self.worker, self.incarnation, list)
 
     @contextmanager
-    def with_keeper(self) -> Iterator[Keeper]:
+    def with_keeper(self) -> Iterator[ShutdownWatcher]:
         """As in a host's process: steps wait for guests without a thread. Leaving the block kills only the keeper."""
-        keeper = Keeper(self.driver, self._hear)
+        keeper = ShutdownWatcher(self.driver, self._hear)
         keeper.start()
         grace.attend(keeper)
         try:
@@ -101,7 +101,7 @@ class Host:
         with target_cell(self.cell):
             return list(Step.objects.filter(host=self.name, state=Step.State.WAITING).order_by("pk"))
 
-    def _hear(self, server_id: str, clock: Clock) -> None:
+    def _hear(self, server_id: str, clock: ShutdownTimer) -> None:
         """What the scribe of a host does with what its keeper sees."""
         try:
             with target_cell(self.cell):

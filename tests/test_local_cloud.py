@@ -20,20 +20,20 @@ from deploy.local.output import Failed, wait_for
 from deploy.local.ports import next_free
 from deploy.local.processes import stop
 from deploy.local.seed import databases
-from deploy.local.state import ROOT, State
+from deploy.local.state import ROOT, StackState
 from deploy.local.status import status
-from deploy.local.up import Wishes, decide
+from deploy.local.up import UpOptions, decide
 
 
 def test_a_cloud_of_an_older_version_keeps_its_two_hosts(tmp_path: Path):
     (tmp_path / "cloud.json").write_text(json.dumps({"driver": "fake", "slot": 3}))
-    assert State(tmp_path).hosts == {"host1": "cell1", "host2": "cell2"}
+    assert StackState(tmp_path).hosts == {"host1": "cell1", "host2": "cell2"}
 
 
 def test_hosts_go_round_the_cells_and_each_has_a_worker(tmp_path: Path):
-    state = State(tmp_path / "new")
-    decide(state, Wishes(driver="fake", port=1, redis_port=30000, hosts_per_cell=2))
-    assert State(state.directory).hosts == {
+    state = StackState(tmp_path / "new")
+    decide(state, UpOptions(driver="fake", port=1, redis_port=30000, hosts_per_cell=2))
+    assert StackState(state.directory).hosts == {
         "host1": "cell1", "host2": "cell2", "host3": "cell1", "host4": "cell2",
     }  # fmt: skip
     names = [node.name for node in workers.nodes(state) if node.role == "host"]
@@ -41,11 +41,11 @@ def test_hosts_go_round_the_cells_and_each_has_a_worker(tmp_path: Path):
 
 
 def test_the_number_of_hosts_of_a_cloud_stays(tmp_path: Path):
-    state = State(tmp_path / "new")
-    decide(state, Wishes(driver="fake", port=1, redis_port=30000, hosts_per_cell=2))
+    state = StackState(tmp_path / "new")
+    decide(state, UpOptions(driver="fake", port=1, redis_port=30000, hosts_per_cell=2))
     with pytest.raises(Failed, match="2 host"):
-        decide(state, Wishes(hosts_per_cell=3))
-    decide(state, Wishes())
+        decide(state, UpOptions(hosts_per_cell=3))
+    decide(state, UpOptions())
     assert len(state.hosts) == 4
 
 
@@ -61,10 +61,10 @@ time.sleep(60)
 
 
 @pytest.fixture
-def cloud_with_redis(tmp_path: Path) -> Iterator[State]:
+def cloud_with_redis(tmp_path: Path) -> Iterator[StackState]:
     """A state folder whose brokers run, and nothing else."""
-    state = State(tmp_path / "c")
-    decide(state, Wishes(driver="fake", port=1, redis_port=next_free(31000)))
+    state = StackState(tmp_path / "c")
+    decide(state, UpOptions(driver="fake", port=1, redis_port=next_free(31000)))
     redis.start(state)
     yield state
     stop([redis.daemon(state, domain) for domain in state.redis_domains], 5)
@@ -119,12 +119,12 @@ def test_status_into_head_says_no_more_than_head_reads(tmp_path: Path):
 
 
 @pytest.fixture
-def seeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[State]:
+def seeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StackState]:
     """A cloud of which only the databases are there; cell1 has a host."""
     for name in ("DJANGO_SETTINGS_MODULE", *(name for name in os.environ if name.startswith("STILLWATER_"))):
         monkeypatch.delenv(name, raising=False)
-    state = State(tmp_path / "new")
-    decide(state, Wishes(driver="fake", port=1, redis_port=30000))
+    state = StackState(tmp_path / "new")
+    decide(state, UpOptions(driver="fake", port=1, redis_port=30000))
     databases(state, envfiles.write(state))
     with contextlib.closing(sqlite3.connect(state.path("global.sqlite3"))) as database, database:
         row = ("host1", state.choices.cells["cell1"], "2026-01-01")
@@ -133,7 +133,7 @@ def seeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[State]:
     manage_commands._clerks.pop(state.directory).end()
 
 
-def test_up_and_status_name_the_database_that_is_away(seeded: State, capsys: pytest.CaptureFixture[str]):
+def test_up_and_status_name_the_database_that_is_away(seeded: StackState, capsys: pytest.CaptureFixture[str]):
     """`up` made an empty one and said that everything ran already, `status` said "all up" with exit code 0."""
     file, elsewhere = seeded.path("cell1.sqlite3"), seeded.path("elsewhere")
     file.rename(elsewhere)
@@ -150,7 +150,7 @@ def test_up_and_status_name_the_database_that_is_away(seeded: State, capsys: pyt
 
 
 def test_every_worker_has_the_cell_of_its_record(tmp_path: Path):
-    state = State(tmp_path)
+    state = StackState(tmp_path)
     found = {node.name: workers.cell_of(state, node) for node in workers.nodes(state)}
     conductors = {"conductor-cell1": "cell1", "conductor-cell2": "cell2"}
     assert found == {"scheduler": "cell0", "host1": "cell1", "host2": "cell2"} | conductors

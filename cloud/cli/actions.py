@@ -12,7 +12,7 @@ HARD, SOFT = "HARD", "SOFT"
 
 
 @dataclass(frozen=True, slots=True)
-class Verb:
+class CliAction:
     """`key` names it in POST /servers/{id}/action; "" is a request of its own."""
 
     name: str
@@ -35,25 +35,25 @@ CONFIRM = "When it is well there: stillwater server resize --confirm {server}, e
 VERBS = {
     verb.name: verb
     for verb in (
-        Verb("start", "os-start", "Power servers on.", "started"),
-        Verb("stop", "os-stop", "Power servers off; their guests get their grace.", "stopped"),
-        Verb("reboot", "reboot", "Restart servers; soft falls back to hard when the guest does not obey.", "rebooted"),
-        Verb("delete", "", "Delete servers.", "deleted"),
-        Verb("rescue", "rescue", "Boot another disk, to repair the server's own.", "in rescue",
+        CliAction("start", "os-start", "Power servers on.", "started"),
+        CliAction("stop", "os-stop", "Power servers off; their guests get their grace.", "stopped"),
+        CliAction("reboot", "reboot", "Restart servers; soft becomes hard when the guest does not obey.", "rebooted"),
+        CliAction("delete", "", "Delete servers.", "deleted"),
+        CliAction("rescue", "rescue", "Boot another disk, to repair the server's own.", "in rescue",
              "Back to its own disk: stillwater server unrescue {server}"),
-        Verb("unrescue", "unrescue", "End a rescue.", "back on its own disk"),
-        Verb("shelve", "shelve", "Keep servers as images and free their hosts.", "shelved",
+        CliAction("unrescue", "unrescue", "End a rescue.", "back on its own disk"),
+        CliAction("shelve", "shelve", "Keep servers as images and free their hosts.", "shelved",
              "Back: stillwater server unshelve {server}"),
-        Verb("unshelve", "unshelve", "Bring shelved servers back.", "unshelved"),
-        Verb("resize", "resize", "Give servers another flavor; confirm or revert it.", "resized", CONFIRM),
-        Verb("migrate", "migrate", "Take servers to another host with their power off meanwhile.", "migrated", CONFIRM),
-        Verb("confirm", "confirmResize", "", "confirmed"),
-        Verb("revert", "revertResize", "", "reverted"),
+        CliAction("unshelve", "unshelve", "Bring shelved servers back.", "unshelved"),
+        CliAction("resize", "resize", "Give servers another flavor; confirm or revert it.", "resized", CONFIRM),
+        CliAction("migrate", "migrate", "Take servers to another host, powered off meanwhile.", "migrated", CONFIRM),
+        CliAction("confirm", "confirmResize", "", "confirmed"),
+        CliAction("revert", "revertResize", "", "reverted"),
     )
 }  # fmt: skip
 
 
-def of(words: Namespace) -> Verb:
+def of(words: Namespace) -> CliAction:
     """The verb of a command line; --confirm and --revert are verbs of their own."""
     for name in ("confirm", "revert"):
         if getattr(words, name, False):
@@ -61,7 +61,7 @@ def of(words: Namespace) -> Verb:
     return VERBS[words.verb]
 
 
-def request(verb: Verb, words: Namespace, server_id: str, named: dict[str, str]) -> Request:
+def request(verb: CliAction, words: Namespace, server_id: str, named: dict[str, str]) -> Request:
     """`named`: ids of the flavor and the image that the command line names."""
     grace = _grace(words) if verb.name in GRACE else {}
     path = f"/servers/{server_id}"
@@ -78,7 +78,7 @@ def _grace(words: Namespace) -> dict[str, Any]:
     return {"shutdown_type": SOFT} if words.soft_shutdown else {}
 
 
-def _own(verb: Verb, words: Namespace, named: dict[str, str]) -> dict[str, Any]:
+def _own(verb: CliAction, words: Namespace, named: dict[str, str]) -> dict[str, Any]:
     """What only this verb's body has."""
     if verb.name == "reboot":
         return {"type": HARD if words.hard else SOFT}

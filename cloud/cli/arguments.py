@@ -61,7 +61,7 @@ def parse(argv: Sequence[str] | None = None) -> Namespace:
     return words
 
 
-def _acting(by_verb: Any, verb: actions.Verb) -> ArgumentParser:
+def _acting(by_verb: Any, verb: actions.CliAction) -> ArgumentParser:
     parser = _add(by_verb, verb.name, verb.help, parents=[_waiting("until it is over"), _shown()])
     parser.add_argument("servers", nargs="+", metavar="SERVER", help="name or id")
     parser.add_argument("--all-projects", action="store_true", help="look for names in all projects (admins)")

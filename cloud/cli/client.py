@@ -17,7 +17,7 @@ from openstack.config import OpenStackConfig
 from openstack.connection import Connection
 
 from cloud.cli import VERSION
-from cloud.cli.errors import Away, Problem, Usage
+from cloud.cli.errors import CliError, ServiceUnavailable, UsageError
 
 NEWEST = (2, 96)  # the newest microversion this was written for
 REQUEST_SECONDS = 30.0
@@ -33,7 +33,7 @@ _ADVICE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownServer:
     """A server that was found."""
 
     id: str
@@ -41,14 +41,14 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What the API said to a request it did not refuse."""
 
     request_id: str
     body: dict[str, Any] = field(default_factory=dict)
 
 
-class Remote:
+class Client:
     """One cloud, as one user sees it. Raises Problem; Away where the same request may work later."""
 
     def __init__(self, cloud: str | None) -> None:
@@ -63,7 +63,7 @@ class Remote:
         newest = min(NEWEST, (data and data.max_microversion) or (2, 1))
         self._version = f"{newest[0]}.{newest[1]}"
 
-    def ask(self, method: str, path: str, body: Any = None, seconds: float = REQUEST_SECONDS) -> Answer:
+    def ask(self, method: str, path: str, body: Any = None, seconds: float = REQUEST_SECONDS) -> Response:
         """One request. `seconds`: the longest silence that is waited through."""
         more = {} if body is None else {"json": body}
         with _explained():
@@ -71,24 +71,24 @@ class Remote:
         request_id = answer.headers.get("X-Openstack-Request-Id", "")
         if answer.status_code >= 400:
             raise _refusal(answer, request_id)
-        return Answer(request_id, answer.json() if answer.content else {})
+        return Response(request_id, answer.json() if answer.content else {})
 
-    def server(self, word: str, *, all_projects: bool = False) -> Known:
+    def server(self, word: str, *, all_projects: bool = False) -> KnownServer:
         """Who is meant by a name or an id."""
         shown = self.show(word) if _is_id(word) else None
         if shown is not None:
-            return Known(word, shown.get("name", ""))
+            return KnownServer(word, shown.get("name", ""))
         query = {"name": f"^{re.escape(word)}$"} | _scope(all_projects=all_projects)
         found = self.ask("GET", f"/servers?{urlencode(query)}").body["servers"]
         if len(found) > 1:
             ids = ", ".join(server["id"] for server in found)
-            raise Problem(f"{len(found)} servers are called {word!r}", f"Say an id: {ids}")
+            raise CliError(f"{len(found)} servers are called {word!r}", f"Say an id: {ids}")
         if not found:
-            raise Problem(
+            raise CliError(
                 f"there is no server {word!r}",
                 "See which there are: stillwater server list. One that is UNKNOWN there has an id and no name.",
             )
-        return Known(found[0]["id"], word)
+        return KnownServer(found[0]["id"], word)
 
     def show(self, server_id: str, seconds: float = REQUEST_SECONDS) -> dict[str, Any] | None:
         """The server, or None when there is none."""
@@ -117,7 +117,7 @@ class Remote:
         with _explained():
             found = self._compute.find_flavor(word)
         if found is None:
-            raise Problem(f"there is no flavor {word!r}", "See which there are: openstack flavor list")
+            raise CliError(f"there is no flavor {word!r}", "See which there are: openstack flavor list")
         return str(found.id)
 
     def image(self, word: str) -> str:
@@ -125,19 +125,19 @@ class Remote:
         with _explained():
             found = self._connection.image.find_image(word)
         if found is None:
-            raise Problem(f"there is no image {word!r}", "See which there are: openstack image list")
+            raise CliError(f"there is no image {word!r}", "See which there are: openstack image list")
         return str(found.id)
 
     def _found(self, path: str, key: str, seconds: float) -> dict[str, Any] | None:
         try:
             return dict(self.ask("GET", path, seconds=seconds).body[key])
-        except Refused as refused:
+        except RequestRefused as refused:
             if refused.status == 404:
                 return None
             raise
 
 
-class Refused(Problem):
+class RequestRefused(CliError):
     """The API said no."""
 
     def __init__(self, status: int, request_id: str, sentence: str, advice: str) -> None:
@@ -145,7 +145,7 @@ class Refused(Problem):
         self.status, self.request_id = status, request_id
 
 
-def _refusal(answer: Any, request_id: str) -> Problem:
+def _refusal(answer: Any, request_id: str) -> CliError:
     try:
         message = str(next(iter(answer.json().values()))["message"])
     except (ValueError, LookupError, TypeError, AttributeError, StopIteration):
@@ -153,11 +153,11 @@ def _refusal(answer: Any, request_id: str) -> Problem:
     sentence = f"{message.strip()} ({answer.status_code})"
     if answer.status_code in AWAY:
         after = answer.headers.get("Retry-After", "")
-        return Away(sentence, f"Try again {f'in {after} s' if after.isdecimal() else 'in a moment'}.")
+        return ServiceUnavailable(sentence, f"Try again {f'in {after} s' if after.isdecimal() else 'in a moment'}.")
     advice = _ADVICE.get(answer.status_code, "")
     if answer.status_code >= 500:
         advice = f"Report it to the operator of this cloud, with the request id {request_id}"
-    return Refused(answer.status_code, request_id, sentence, advice)
+    return RequestRefused(answer.status_code, request_id, sentence, advice)
 
 
 @contextmanager
@@ -166,16 +166,17 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except (sdk.ConfigException, login.MissingRequiredOptions, login.MissingAuthPlugin, login.NoMatchingPlugin) as exc:
-        raise Usage(f"no cloud to log in to: {_line(exc)}", WHICH) from exc
+        raise UsageError(f"no cloud to log in to: {_line(exc)}", WHICH) from exc
     except login.Unauthorized as exc:
-        raise Problem(f"the login was refused: {_line(exc)}", _ADVICE[401]) from exc
+        raise CliError(f"the login was refused: {_line(exc)}", _ADVICE[401]) from exc
     except login.ConnectionError as exc:
         advice = "Is the cloud up (`make status`), and auth_url in clouds.yaml right?"
-        raise Away(_line(exc).partition(": HTTP")[0], advice) from exc  # what follows is urllib3's inner life
+        # what follows ": HTTP" is urllib3's inner life
+        raise ServiceUnavailable(_line(exc).partition(": HTTP")[0], advice) from exc
     except (login.ServiceUnavailable, login.BadGateway, login.GatewayTimeout) as exc:
-        raise Away(_line(exc), "Try again in a moment.") from exc
+        raise ServiceUnavailable(_line(exc), "Try again in a moment.") from exc
     except (login.ClientException, sdk.SDKException) as exc:
-        raise Problem(_line(exc), "Look at the cloud's lines in clouds.yaml, or at the OS_ variables.") from exc
+        raise CliError(_line(exc), "Look at the cloud's lines in clouds.yaml, or at the OS_ variables.") from exc
 
 
 def _line(exc: Exception) -> str:

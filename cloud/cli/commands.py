@@ -8,16 +8,16 @@ from typing import Any
 
 from cloud.cli import actions, errors, output, progress, requests
 from cloud.cli.arguments import LISTED, RESULTS
-from cloud.cli.client import Known, Refused, Remote
-from cloud.cli.errors import Away, Problem
-from cloud.cli.requests import Order, Result
+from cloud.cli.client import Client, KnownServer, RequestRefused
+from cloud.cli.errors import CliError, ServiceUnavailable
+from cloud.cli.requests import Result, ServerRequest
 from cloud.cli.sanitize import plain
 from cloud.cli.wait import follow
 
 
 def run(words: Namespace) -> int:
     """One command; its exit code. Raises Problem where nothing could be begun."""
-    remote = Remote(words.os_cloud)
+    remote = Client(words.os_cloud)
     if words.verb == "list":
         return _list(remote, words)
     if words.verb == "show":
@@ -25,7 +25,7 @@ def run(words: Namespace) -> int:
     return _act(remote, words)
 
 
-def _act(remote: Remote, words: Namespace) -> int:
+def _act(remote: Client, words: Namespace) -> int:
     """Everybody is found before anybody is asked: a slip of the pen stops nothing."""
     verb, named = actions.of(words), {}
     found = [remote.server(word, all_projects=words.all_projects) for word in words.servers]
@@ -33,7 +33,7 @@ def _act(remote: Remote, words: Namespace) -> int:
         named["flavor"] = remote.flavor(words.flavor)
     if getattr(words, "image", None):
         named["image"] = remote.image(words.image)
-    asked = [Order(server, verb) for server in dict.fromkeys(found)]
+    asked = [ServerRequest(server, verb) for server in dict.fromkeys(found)]
     try:
         for order in asked:
             _ask(remote, order, actions.request(verb, words, order.server.id, named))
@@ -45,17 +45,17 @@ def _act(remote: Remote, words: Namespace) -> int:
     return requests.code(asked)
 
 
-def _ask(remote: Remote, order: Order, request: actions.Request) -> None:
+def _ask(remote: Client, order: ServerRequest, request: actions.Request) -> None:
     """Send it once. Whether a request without an answer arrived, nobody knows but the server."""
     try:
         answer = remote.ask(request.method, request.path, request.body)
-    except Refused as refused:
+    except RequestRefused as refused:
         order.request_id = refused.request_id
         advice = f"See what goes on with it: stillwater server show {order.server.id}"
         if refused.status == 400 and order.verb:
             advice = f"What can be said: stillwater server {order.verb.name} --help"
         order.end(Result.REFUSED, str(refused), refused.advice or advice)
-    except Away as away:
+    except ServiceUnavailable as away:
         advice = f"It may have been accepted all the same: stillwater server show {order.server.id} --wait"
         order.end(Result.FAILED, str(away), advice)
     else:
@@ -63,12 +63,12 @@ def _ask(remote: Remote, order: Order, request: actions.Request) -> None:
         order.password = str(answer.body.get("adminPass") or "")
 
 
-def _wait(remote: Remote, asked: list[Order], words: Namespace) -> None:
+def _wait(remote: Client, asked: list[ServerRequest], words: Namespace) -> None:
     with progress.opened(asked) as shown:
         follow(remote, asked, words.timeout, shown)
 
 
-def _interrupt(asked: list[Order]) -> None:
+def _interrupt(asked: list[ServerRequest]) -> None:
     """Who was asked goes on; who was not is left alone."""
     for order in asked:
         if order.result in (Result.ACCEPTED, Result.WAITING):
@@ -79,7 +79,7 @@ def _interrupt(asked: list[Order]) -> None:
             )  # fmt: skip
 
 
-def _tell(asked: list[Order], words: Namespace) -> None:
+def _tell(asked: list[ServerRequest], words: Namespace) -> None:
     """Results on standard output, what went wrong and what to do on standard error."""
     if words.format or words.columns:
         output.many([order.row() for order in asked], RESULTS, words)
@@ -94,7 +94,7 @@ def _tell(asked: list[Order], words: Namespace) -> None:
             print(f"  {order.advice or then}", file=sys.stderr)
 
 
-def _list(remote: Remote, words: Namespace) -> int:
+def _list(remote: Client, words: Namespace) -> int:
     query = {"name": words.name, "status": words.status, "marker": words.marker}
     query |= {"all_tenants": "1" if words.all_projects else None}
     asked = {key: value for key, value in query.items() if value}
@@ -102,7 +102,7 @@ def _list(remote: Remote, words: Namespace) -> int:
     code = errors.DONE
     if words.wait:
         busy = [server for server in servers if server.get("OS-EXT-STS:task_state")]
-        code = _until_idle(remote, [Known(server["id"], server.get("name", "")) for server in busy], words)
+        code = _until_idle(remote, [KnownServer(server["id"], server.get("name", "")) for server in busy], words)
         servers = list(remote.servers(asked, words.limit))
     rows = [output.listed(server) for server in servers]
     output.many(rows, LISTED, words)
@@ -111,19 +111,19 @@ def _list(remote: Remote, words: Namespace) -> int:
     return code
 
 
-def _show(remote: Remote, words: Namespace) -> int:
+def _show(remote: Client, words: Namespace) -> int:
     server = remote.server(words.server, all_projects=words.all_projects)
     code = _until_idle(remote, [server], words) if words.wait else errors.DONE
     shown: dict[str, Any] | None = remote.show(server.id)
     if shown is None:
-        raise Problem(f"server {words.server!r} was deleted", "See which there are: stillwater server list")
+        raise CliError(f"server {words.server!r} was deleted", "See which there are: stillwater server list")
     output.one(output.shown(shown), words)
     return code
 
 
-def _until_idle(remote: Remote, servers: list[Known], words: Namespace) -> int:
+def _until_idle(remote: Client, servers: list[KnownServer], words: Namespace) -> int:
     """Wait for whatever goes on, whoever asked for it. Who is deleted meanwhile is idle, too."""
-    watched = [Order(server, result=Result.ACCEPTED) for server in servers]
+    watched = [ServerRequest(server, result=Result.ACCEPTED) for server in servers]
     try:
         _wait(remote, watched, words)
     except KeyboardInterrupt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 DONE, FAILED, USAGE, TIMED_OUT, INTERRUPTED = 0, 1, 2, 4, 130
 
 
-class Problem(Exception):
+class CliError(Exception):
     """Nothing more can be done; `advice` is what the person at the keyboard can do."""
 
     code = FAILED
@@ -15,11 +15,11 @@ class Problem(Exception):
         self.advice = advice
 
 
-class Usage(Problem):
+class UsageError(CliError):
     """The command line or clouds.yaml is wrong."""
 
     code = USAGE
 
 
-class Away(Problem):
+class ServiceUnavailable(CliError):
     """The API did not answer, or answered that it cannot now. The same request may work later."""

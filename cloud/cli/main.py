@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 
 from cloud.cli import arguments
-from cloud.cli.errors import INTERRUPTED, Problem
+from cloud.cli.errors import INTERRUPTED, CliError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = commands.run(words)
         sys.stdout.flush()
         return code
-    except Problem as problem:
+    except CliError as problem:
         print(f"stillwater: {problem}", file=sys.stderr)
         if problem.advice:
             print(f"  {problem.advice}", file=sys.stderr)

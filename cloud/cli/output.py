@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cloud.cli.requests import Look, signals
+from cloud.cli.requests import ServerState, signals
 from cloud.cli.sanitize import plain
 
 POWER = {0: "no state", 1: "running", 3: "paused", 4: "shutdown", 6: "crashed", 7: "suspended"}
@@ -112,7 +112,7 @@ def _cell(value: Any) -> str:
 
 def _shutdown(value: dict[str, Any]) -> str:
     """As the wait says it."""
-    return plain(f"{Look(shutdown=value).words}") if value.get("outcome") is not None else signals(value)
+    return plain(f"{ServerState(shutdown=value).words}") if value.get("outcome") is not None else signals(value)
 
 
 def _networks(server: Mapping[str, Any]) -> dict[str, list[str]]:

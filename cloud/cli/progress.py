@@ -11,19 +11,19 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
 from rich.text import Text
 
-from cloud.cli.requests import Order
+from cloud.cli.requests import ServerRequest
 from cloud.cli.sanitize import plain
 
 
-class Screen(Protocol):
+class ProgressOutput(Protocol):
     """Where a wait is shown."""
 
-    def show(self, order: Order) -> None:
+    def show(self, order: ServerRequest) -> None:
         """The order was looked at."""
 
 
 @contextmanager
-def opened(orders: list[Order]) -> Iterator[Screen]:
+def opened(orders: list[ServerRequest]) -> Iterator[ProgressOutput]:
     """On standard error, so that standard output is only the result."""
     if not sys.stderr.isatty():
         yield _Lines()
@@ -36,14 +36,14 @@ def opened(orders: list[Order]) -> Iterator[Screen]:
 class _Bars:
     """Gone when the wait is over: how it ended is told on standard output."""
 
-    def __init__(self, progress: Progress, orders: list[Order]) -> None:
+    def __init__(self, progress: Progress, orders: list[ServerRequest]) -> None:
         self._progress = progress
         self._tasks: dict[str, TaskID] = {
             order.server.id: progress.add_task(plain(order.title), total=None, order=order)
             for order in orders if order.is_open
         }  # fmt: skip
 
-    def show(self, order: Order) -> None:
+    def show(self, order: ServerRequest) -> None:
         share = order.look.share if order.is_open else 1.0
         self._progress.update(
             self._tasks[order.server.id], total=None if share is None else 1.0, completed=share or 0.0
@@ -56,7 +56,7 @@ class _Words(ProgressColumn):
     max_refresh = 0.1
 
     def render(self, task: Task) -> Text:
-        order: Order = task.fields["order"]
+        order: ServerRequest = task.fields["order"]
         return Text(plain(order.look.words if order.is_open else order.sentence()), no_wrap=True, overflow="ellipsis")
 
 
@@ -66,7 +66,7 @@ class _Lines:
     def __init__(self) -> None:
         self._seen: dict[str, tuple[object, ...]] = {}
 
-    def show(self, order: Order) -> None:
+    def show(self, order: ServerRequest) -> None:
         change = order.look.change
         if order.is_open and self._seen.get(order.server.id) != change:
             self._seen[order.server.id] = change

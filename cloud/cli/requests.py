@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Any
 
 from cloud.cli import errors
-from cloud.cli.actions import Verb
-from cloud.cli.client import Known
+from cloud.cli.actions import CliAction
+from cloud.cli.client import KnownServer
 
 
 class Result(enum.StrEnum):
@@ -34,7 +34,7 @@ _WORST = (errors.INTERRUPTED, errors.FAILED, errors.TIMED_OUT)
 
 
 @dataclass(slots=True)
-class Look:
+class ServerState:
     """What was seen of a server at a moment."""
 
     status: str = ""
@@ -45,7 +45,7 @@ class Look:
     at: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def of(cls, server: dict[str, Any]) -> Look:
+    def of(cls, server: dict[str, Any]) -> ServerState:
         """From the API's answer."""
         return cls(
             server.get("status", ""), server.get("OS-EXT-STS:task_state") or "", server.get("shutdown") or {},
@@ -88,11 +88,11 @@ class Look:
 
 
 @dataclass(slots=True)
-class Order:
+class ServerRequest:
     """One server, and one thing asked of it; no verb: it is only looked at."""
 
-    server: Known
-    verb: Verb | None = None
+    server: KnownServer
+    verb: CliAction | None = None
     request_id: str = ""
     result: Result = Result.WAITING
     outcome: str = ""
@@ -100,7 +100,7 @@ class Order:
     password: str = ""
     began: float = field(default_factory=time.monotonic)
     ended: float | None = None
-    look: Look = field(default_factory=Look)
+    look: ServerState = field(default_factory=ServerState)
 
     @property
     def title(self) -> str:
@@ -146,12 +146,12 @@ def signals(shutdown: dict[str, Any]) -> str:
     return f"{count} signal{'' if count == 1 else 's'}" + (f" ({by})" if by else "")
 
 
-def code(orders: list[Order]) -> int:
+def code(orders: list[ServerRequest]) -> int:
     """The exit code of all of them: the worst."""
     codes = {_CODES.get(order.result, errors.DONE) for order in orders}
     return next((worst for worst in _WORST if worst in codes), errors.DONE)
 
 
-def still_open(orders: list[Order]) -> Iterator[Order]:
+def still_open(orders: list[ServerRequest]) -> Iterator[ServerRequest]:
     """Those there is something to wait for."""
     return (order for order in orders if order.is_open)

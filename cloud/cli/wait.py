@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from cloud.cli.arguments import WAIT_SECONDS
-from cloud.cli.client import REQUEST_SECONDS, Remote
-from cloud.cli.errors import Away
-from cloud.cli.progress import Screen
-from cloud.cli.requests import Look, Order, Result, still_open
+from cloud.cli.client import REQUEST_SECONDS, Client
+from cloud.cli.errors import ServiceUnavailable
+from cloud.cli.progress import ProgressOutput
+from cloud.cli.requests import Result, ServerRequest, ServerState, still_open
 
 QUICK, SLOW = 0.5, 1.0  # seconds between two looks: at first, and after a while
 A_WHILE = 10.0
 AFTER_GRACE = 60.0  # what comes after a guest is off: disks are moved, images kept
 
 
-def follow(remote: Remote, orders: list[Order], timeout: float | None, screen: Screen) -> None:
+def follow(remote: Client, orders: list[ServerRequest], timeout: float | None, screen: ProgressOutput) -> None:
     """Until each order has ended, or has timed out; without a `timeout` a guest's own grace prolongs it."""
     began = time.monotonic()
     limit = began + (timeout or WAIT_SECONDS)
@@ -38,23 +38,23 @@ def follow(remote: Remote, orders: list[Order], timeout: float | None, screen: S
                   f"Wait on: stillwater server show {order.server.id} --wait")  # fmt: skip
 
 
-def _look(remote: Remote, order: Order, seconds: float) -> bool:
+def _look(remote: Client, order: ServerRequest, seconds: float) -> bool:
     """One look into the journal for what was asked of the server, and one at it; whether the API answered."""
     try:  # in this order: what is over before the server is looked at is seen of it
         action = remote.action(order.server.id, order.request_id, seconds) if order.request_id else None
         server = remote.show(order.server.id, seconds)
-    except Away as away:  # the operation goes on without the API, so the wait does
+    except ServiceUnavailable as away:  # the operation goes on without the API, so the wait does
         order.look = replace(order.look, away=str(away))
         return False
     outcome = order.look.shutdown.get("outcome", "")
-    order.look = Look.of(server) if server else Look("DELETED")
+    order.look = ServerState.of(server) if server else ServerState("DELETED")
     if outcome and not order.look.shutdown:
         order.look.shutdown = {"outcome": outcome}  # how it went, when the server shows it no more
     _judge(order, server, action)
     return True
 
 
-def _judge(order: Order, server: dict[str, Any] | None, action: dict[str, Any] | None) -> None:
+def _judge(order: ServerRequest, server: dict[str, Any] | None, action: dict[str, Any] | None) -> None:
     """End the order if it is over."""
     deletes = order.verb is not None and order.verb.name == "delete"
     if server is None and not deletes:
@@ -75,7 +75,7 @@ def _judge(order: Order, server: dict[str, Any] | None, action: dict[str, Any] |
         order.end(Result.DONE, said)
 
 
-def _failed(order: Order, action: dict[str, Any] | None) -> bool:
+def _failed(order: ServerRequest, action: dict[str, Any] | None) -> bool:
     """The journal knows; without it, a server in ERROR is taken for a no."""
     if action is None:
         return order.look.status == "ERROR"

@@ -17,7 +17,7 @@ HEADER = "X-Image-Ticket"  # in no access log, unlike the query
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class TicketHolder:
     """`request.auth` of a request with a good ticket: this image, and what may be done."""
 
     image_id: str
@@ -27,7 +27,7 @@ class Admitted:
 class TicketAuthentication(BaseAuthentication):
     """`?ticket=` or the header X-Image-Ticket; for the image of the path and the right of the method."""
 
-    def authenticate(self, request: Request) -> tuple[Caller, Admitted] | None:
+    def authenticate(self, request: Request) -> tuple[Caller, TicketHolder] | None:
         """None without a ticket; raises AuthenticationFailed for one that is no good."""
         ticket = request.headers.get(HEADER) or request.query_params.get("ticket")
         if not ticket:
@@ -38,7 +38,7 @@ class TicketAuthentication(BaseAuthentication):
             tickets.check(ticket, image_id, right)
         except errors.Unauthorized as exc:
             raise exceptions.AuthenticationFailed from exc
-        return Caller(user_id=""), Admitted(image_id, right)
+        return Caller(user_id=""), TicketHolder(image_id, right)
 
 
 def hide_ticket(request: HttpRequest) -> None:

@@ -21,7 +21,7 @@ _UNFINISHED = (Status.QUEUED, Status.SAVING, Status.KILLED)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class UploadedFile:
     """What was counted and hashed while it went by."""
 
     size: int
@@ -88,7 +88,7 @@ def _begin(image_id: str) -> Image:
     return image
 
 
-def _write(path: Path, read: Callable[[int], bytes], expected: int | None) -> Written:
+def _write(path: Path, read: Callable[[int], bytes], expected: int | None) -> UploadedFile:
     md5, sha512 = hashlib.md5(usedforsecurity=False), hashlib.sha512()
     size = 0
     try:
@@ -107,7 +107,7 @@ def _write(path: Path, read: Callable[[int], bytes], expected: int | None) -> Wr
         raise
     if expected is not None and size != expected:
         raise errors.BadRequest(f"The upload broke off: {size} of {expected} bytes came.")
-    return Written(size, md5.hexdigest(), sha512.hexdigest())
+    return UploadedFile(size, md5.hexdigest(), sha512.hexdigest())
 
 
 def _next(read: Callable[[int], bytes]) -> bytes:
@@ -117,7 +117,7 @@ def _next(read: Callable[[int], bytes]) -> bytes:
         raise errors.BadRequest("The upload broke off.") from exc
 
 
-def _finish(image: Image, written: Written, virtual_size: int) -> None:
+def _finish(image: Image, written: UploadedFile, virtual_size: int) -> None:
     moved = Image.objects.filter(pk=image.pk, status=Status.SAVING).update(
         status=Status.ACTIVE,
         size=written.size,

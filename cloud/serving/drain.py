@@ -21,7 +21,7 @@ from cloud import log
 from cloud.serving import accept_balancing, master, socket_close
 
 if TYPE_CHECKING:
-    from cloud.serving.in_flight import Flight
+    from cloud.serving.in_flight import InFlight
     from cloud.serving.worker import Worker
 
 LINGER = 1.0
@@ -59,7 +59,7 @@ class Drain:
         logger.info("api.drained", seconds=self._seconds(), finished=self.finished, refused=self.refused)
         _leave(0)
 
-    def ended(self, flight: Flight) -> None:
+    def ended(self, flight: InFlight) -> None:
         """A request has its answer; its connection may be idle now."""
         self.refused += flight.refused
         if flight.method and not flight.late:
@@ -82,7 +82,7 @@ class Drain:
                 with contextlib.suppress(OSError):
                     conn.sock.shutdown(socket.SHUT_RDWR)
 
-    def _waits_for(self) -> list[Flight]:
+    def _waits_for(self) -> list[InFlight]:
         return [flight for flight in self.worker.flights.values() if flight.in_progress]
 
     def _close_idle_soon(self) -> None:

@@ -10,7 +10,7 @@ FLIGHT = "stillwater.flight"  # its place in the WSGI environment
 
 
 @dataclass(slots=True)
-class Flight:
+class InFlight:
     """One request of this process. `late`: it came after SIGTERM, and is turned away."""
 
     late: bool = False

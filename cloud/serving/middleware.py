@@ -7,7 +7,7 @@ from collections.abc import Callable
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from cloud import errors, faults
-from cloud.serving.in_flight import FLIGHT, Flight
+from cloud.serving.in_flight import FLIGHT, InFlight
 
 PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # they answer for themselves
 
@@ -16,7 +16,7 @@ def turn_away(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[
     """Middleware, right after the one that gives ids: refuses what is late, and tells the flight its id."""
 
     def middleware(request: HttpRequest) -> HttpResponse:
-        flight: Flight | None = request.META.get(FLIGHT)
+        flight: InFlight | None = request.META.get(FLIGHT)
         if flight is not None:
             flight.request_id = getattr(request, "request_id", "")
             if flight.late and request.path not in PROBES:
@@ -29,7 +29,7 @@ def turn_away(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[
 
 def is_late(request: HttpRequest) -> bool:
     """Whether it came while the API turns requests away."""
-    flight: Flight | None = request.META.get(FLIGHT)
+    flight: InFlight | None = request.META.get(FLIGHT)
     return flight is not None and flight.late
 
 

@@ -24,7 +24,7 @@ from gunicorn.workers.gthread import TConn, ThreadWorker
 from cloud import log, systemd
 from cloud.serving import accept_balancing, cpu_slots, gc_tuning, master
 from cloud.serving.drain import LINGER, Drain
-from cloud.serving.in_flight import FLIGHT, Flight
+from cloud.serving.in_flight import FLIGHT, InFlight
 
 logger = log.get(__name__)
 DOORKEEPERS = 4  # threads that refuse, whatever the others are busy with
@@ -37,7 +37,7 @@ class Worker(ThreadWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.flights: dict[TConn, Flight] = {}
+        self.flights: dict[TConn, InFlight] = {}
         self.refusing = False
         self.hurried = False
         self.patient_until = 0.0
@@ -136,7 +136,7 @@ class Worker(ThreadWorker):
         if not (conn.initialized or conn.data_ready):
             self._await_first_byte(conn)
             return
-        self.flights[conn] = Flight(late=self.refusing)
+        self.flights[conn] = InFlight(late=self.refusing)
         pool = self._doorkeepers if self.refusing else self.tpool
         job = pool.submit(self.handle, conn)
         job.add_done_callback(lambda job: self.method_queue.defer(self.finish_request, conn, job))

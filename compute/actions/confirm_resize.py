@@ -6,7 +6,7 @@ from typing import Any
 
 from compute.migration import cold, moves
 from compute.models import Instance
-from compute.operations.action import OPS, Answer, Asked, On, Run, ServerAction, StepSpec
+from compute.operations.action import OPS, ActionRequest, ActionResponse, On, ServerAction, StepContext, StepSpec
 from compute.placement import claims
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
@@ -23,28 +23,28 @@ class ConfirmResize(ServerAction):
         StepSpec("count", "conductor_confirm_resize", On.CONDUCTOR, OPS),
     )
 
-    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """Of which move."""
         return cold.word_for(instance) if instance.vm_state == VmState.RESIZED else {}
 
-    def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
+    def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
         """No body."""
-        return Answer(204)
+        return ActionResponse(204)
 
-    def forget_source(self, run: Run) -> None:
+    def forget_source(self, run: StepContext) -> None:
         """What the source has kept for a revert."""
         moves.forget(run, run.params["source"])
 
-    def count(self, run: Run) -> None:
+    def count(self, run: StepContext) -> None:
         """On a conductor, which may touch the global side: the project has the new size."""
         cold.count(run, without=run.params["move"])
 
-    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """The source's room is free; then the server is."""
         if run.step.name == "forget_source":
             claims.release(run.instance.uuid, run.params["source_node"])
         else:
             cold.ended(run, "confirmed")
 
-    def complete(self, run: Run, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """All is recorded."""

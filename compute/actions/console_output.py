@@ -5,7 +5,7 @@ from __future__ import annotations
 from cloud.errors import NotFound
 from compute.models import Instance
 from compute.operations import host_request
-from compute.operations.action import Answer, Asked, ServerAction
+from compute.operations.action import ActionRequest, ActionResponse, ServerAction
 from compute.virt.base import Driver
 
 
@@ -21,18 +21,18 @@ class ConsoleOutput(ServerAction):
     }
     minds_lock = False
 
-    def submit(self, instance: Instance, asked: Asked) -> Answer:
+    def submit(self, instance: Instance, asked: ActionRequest) -> ActionResponse:
         """Raises HostUnreachable, also later, when the host does not answer in time."""
         length = asked.body.get("length") if isinstance(asked.body, dict) else None
         lines = None if length is None or int(length) < 0 else int(length)
         call = host_request.send(instance, "console_output", {"length": lines})
-        return Answer(200, later=lambda: _shown(host_request.wait(call)))
+        return ActionResponse(200, later=lambda: _shown(host_request.wait(call)))
 
 
-def _shown(output: str | None) -> Answer:
+def _shown(output: str | None) -> ActionResponse:
     if output is None:
         raise NotFound("The guest has no console output yet.")
-    return Answer(200, {"output": output})
+    return ActionResponse(200, {"output": output})
 
 
 def answer(driver: Driver, server_id: str, params: dict[str, int | None]) -> str:

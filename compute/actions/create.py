@@ -12,7 +12,7 @@ from compute import state
 from compute.errors import NoValidHost
 from compute.models import Instance, InstanceAction
 from compute.operations import journal
-from compute.operations.action import MAX_TRIES, On, OnDrain, Run, ServerAction, StepSpec, open_step
+from compute.operations.action import MAX_TRIES, On, OnDrain, ServerAction, StepContext, StepSpec, open_step
 from compute.placement import claims, inventory
 from compute.scheduler import requirements, select
 from compute.servers import image_transfer
@@ -32,7 +32,7 @@ class Create(ServerAction):
     steps = (StepSpec("build", "compute__do_build_and_run_instance", on_drain=OnDrain.ELSEWHERE, long=True),)
     elsewhere = StepSpec("reschedule", "conductor_build_instances", on=On.CONDUCTOR)
 
-    def build(self, run: Run) -> None:
+    def build(self, run: StepContext) -> None:
         """Built already is success. A host that fails for good keeps nothing of it."""
         instance = run.instance
         fetch = image_transfer.source(instance.image_id, run.params.get("image_ticket", ""))
@@ -44,19 +44,19 @@ class Create(ServerAction):
                     run.hypervisor.destroy(instance.uuid)
             raise
 
-    def next_step(self, done: str, run: Run) -> StepSpec | None:
+    def next_step(self, done: str, run: StepContext) -> StepSpec | None:
         """A rescheduled server is built again, on its new host."""
         if done == "reschedule":
             run.instance.refresh_from_db()
             return self.steps[0]
         return None
 
-    def complete(self, run: Run, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """Active, with its launch time."""
         also: dict[str, Any] = {"launched_at": timezone.now(), "fault": None}
         state.finish(run.instance, MOVE, power_state, **also)
 
-    def after_failure(self, run: Run, error: BaseException) -> StepSpec | None:
+    def after_failure(self, run: StepContext, error: BaseException) -> StepSpec | None:
         """Another host may do, or another node of it, unless the image itself is bad or they are used up."""
         if run.step.name != "build" or isinstance(error, ImageUnusable):
             return None
@@ -64,7 +64,7 @@ class Create(ServerAction):
         journal.change_params(run.action, tried=tried, why=str(error) or type(error).__name__)
         return self.elsewhere if len(tried) < settings.MAX_ATTEMPTS else None
 
-    def reschedule(self, run: Run) -> None:
+    def reschedule(self, run: StepContext) -> None:
         """Move the claim to another host of this cell. Raises NoValidHost.
 
         A server whose host only drains waits for it when no other one has room.
@@ -74,7 +74,7 @@ class Create(ServerAction):
             return  # an earlier try of this step got as far as this
         room = instance.node
 
-        def look() -> tuple[select.Wanted, list[select.HostState]]:
+        def look() -> tuple[select.Requirements, list[select.HostState]]:
             destination = {key: run.params[key] for key in DESTINATION if key in run.params}
             asked = requirements.of_instance(instance, destination)
             return asked, select.read_hosts(wanted=asked)
@@ -95,7 +95,7 @@ class Create(ServerAction):
             where = found.node.hypervisor_hostname if found.node.is_whole else found.host
             run.note(f"moved to {where} after {why}")
 
-    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+    def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
         """ERROR, with Nova's words when the hosts ran out; what it held of the last host is free.
 
         The host stays on record: a delete looks there for what may be left.

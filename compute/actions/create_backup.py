@@ -10,7 +10,7 @@ from compute.actions.bases.snapshot import FROM, Snapshot
 from compute.contract.validation import METADATA, NAME, NON_NEGATIVE
 from compute.errors import StateConflict
 from compute.models import Instance
-from compute.operations.action import OPS, Answer, Asked, On, Run, StepSpec
+from compute.operations.action import OPS, ActionRequest, ActionResponse, On, StepContext, StepSpec
 from compute.state import Move, TaskState
 from compute.virt.base import PowerState
 
@@ -37,20 +37,20 @@ class CreateBackup(Snapshot):
         StepSpec("rotate", "conductor_rotate_backups", On.CONDUCTOR, OPS),
     )
 
-    def properties(self, asked: Asked) -> dict[str, str]:
+    def properties(self, asked: ActionRequest) -> dict[str, str]:
         """By these the next backup finds it."""
         return {"image_type": "backup", "backup_type": asked.body["backup_type"]}
 
-    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """As a snapshot, and how many are kept."""
         kept = {"rotation": int(asked.body["rotation"]), "backup_type": asked.body["backup_type"]}
         return kept | super().prepare(instance, asked)
 
-    def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
+    def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
         """No image is named that is not kept."""
-        return super().answer(params, asked) if params["rotation"] else Answer(202)
+        return super().answer(params, asked) if params["rotation"] else ActionResponse(202)
 
-    def rotate(self, run: Run) -> None:
+    def rotate(self, run: StepContext) -> None:
         """On a conductor, which may touch the global side: delete what is too old. Gone already is success."""
         params = run.params
         backups = service.backups(run.action.project_id, run.instance.uuid, params["backup_type"])
@@ -66,7 +66,7 @@ class CreateBackup(Snapshot):
                 continue
         run.note(f"{gone} deleted{f', {kept} protected and kept' if kept else ''}")
 
-    def complete(self, run: Run, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """A server that was taken while older backups went has its backup all the same."""
         try:
             super().complete(run, power_state)

@@ -14,7 +14,7 @@ from compute.errors import StateConflict
 from compute.hosts import fenced
 from compute.models import Instance, InstanceAction, Step
 from compute.operations import journal
-from compute.operations.action import Asked, Run, StepSpec
+from compute.operations.action import ActionRequest, StepContext, StepSpec
 from compute.placement import claims
 from compute.shutdown import grace
 from compute.state import Move, TaskState, VmState
@@ -33,7 +33,7 @@ class Delete(delete.Ending):
     )  # fmt: skip
     steps = (StepSpec("terminate", "compute_terminate_instance", no_return=True), delete.FORGET_SOURCE)
 
-    def reclaim(self, instance: Instance, asked: Asked) -> bool:
+    def reclaim(self, instance: Instance, asked: ActionRequest) -> bool:
         """Delete what is soft-deleted; False when it was restored or deleted this very moment."""
         try:
             with transaction.atomic(using=current_alias()):
@@ -43,7 +43,7 @@ class Delete(delete.Ending):
             return False
         return True
 
-    def record(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> Any:
+    def record(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> Any:
         """Journal it; or do it here, when no host has anything of it, or the one that has is gone."""
         if params.get("late") or (instance.host and instance.host not in fenced.hosts()):
             return super().record(instance, asked, params)
@@ -54,12 +54,12 @@ class Delete(delete.Ending):
         _end_at_once(instance, action)
         return action
 
-    def terminate(self, run: Run) -> None:
+    def terminate(self, run: StepContext) -> None:
         """Off first, then gone. Gone already is success."""
         self.shut_down(run)
         run.hypervisor.destroy(run.instance.uuid)
 
-    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """The row stays as history, and what it held of hosts is free."""
         if run.step.name == "terminate":
             bury(run.instance)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compute.actions.bases import shelve
-from compute.operations.action import OPS, On, Run, ServerAction, StepSpec
+from compute.operations.action import OPS, On, ServerAction, StepContext, StepSpec
 
 
 class DropShelvedImage(ServerAction):
@@ -13,7 +13,7 @@ class DropShelvedImage(ServerAction):
     steps = (StepSpec("drop_image", "conductor_drop_shelved_image", On.CONDUCTOR, OPS),)
     needs_host = False
 
-    def drop_image(self, run: Run) -> None:
+    def drop_image(self, run: StepContext) -> None:
         """Gone already is success."""
         with run.fenced():
             shelve.drop_image(run.params["image_id"])

@@ -19,7 +19,16 @@ from compute.migration import moves
 from compute.models import Allocation, Instance, Service, Step
 from compute.models.host import COMPUTE
 from compute.operations import registry
-from compute.operations.action import OPS, Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
+from compute.operations.action import (
+    OPS,
+    ActionRequest,
+    ActionResponse,
+    On,
+    ServerAction,
+    StepContext,
+    StepSpec,
+    fault_of,
+)
 from compute.placement import claims
 from compute.servers import image_transfer
 from compute.state import Move, TaskState, VmState
@@ -58,7 +67,7 @@ class Evacuate(ServerAction):
         required = ["onSharedStorage"] if version < (2, 14) else []
         return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
 
-    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """Whether its host is surely off, and what can be said of a named one. Raises BadRequest, Conflict."""
         host = asked.body.get("host", "")
         forced = validation.is_true(asked.body.get("force", False))
@@ -77,25 +86,25 @@ class Evacuate(ServerAction):
         """Off if it was, or since 2.95."""
         return rebuild.move(on=params.get("on", True))
 
-    def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
+    def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
         """Over whatever cannot go on because a host is gone. Raises StateConflict."""
         follows = fenced.let_go(instance)
         params |= {"task": _task_of(follows), "follows": follows.pk if follows is not None else None}
         task = frozenset({TaskState(instance.task_state)} if instance.task_state else ())
         state.begin(instance, Move(rebuild.FROM, TaskState.REBUILDING, over=task - NOT_FROM))
 
-    def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
+    def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
         """Before 2.14 its clients look for a password; there is none."""
-        return Answer(200, {"adminPass": ""} if asked.microversion < (2, 14) else None)
+        return ActionResponse(200, {"adminPass": ""} if asked.microversion < (2, 14) else None)
 
     # -- there
 
-    def pick(self, run: Run) -> None:
+    def pick(self, run: StepContext) -> None:
         """Another host, and room on it."""
         forced = run.params["forced"]
         moves.claim(run, moves.wanted(run.instance, run.params["host"], forced=forced), forced=forced)
 
-    def build(self, run: Run) -> None:
+    def build(self, run: StepContext) -> None:
         """From its disk where hosts share it, else from its image. What an earlier stay left here goes first."""
         instance, driver = run.instance, run.hypervisor
         if "kept" not in run.params:
@@ -107,7 +116,7 @@ class Evacuate(ServerAction):
         run.hypervisor.spawn(instance.as_guest(), fetch, on=run.params["on"])
         run.note("with the disk it had" if run.params["kept"] else "from its image")
 
-    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """It belongs to its new host; the old one owes its removal. One that was deleted meanwhile is at neither."""
         if run.step.name != "build":
             return
@@ -120,7 +129,7 @@ class Evacuate(ServerAction):
         fenced.leave(run.instance, run.params["source"], run.action)
         self._leave_others(run)
 
-    def _leave_others(self, run: Run) -> None:
+    def _leave_others(self, run: StepContext) -> None:
         """Its room wherever else it has any: a move that ended with its hosts may have left the guest at either."""
         held = Allocation.objects.filter(server_id=run.instance.uuid).select_related("node")
         for node in [allocation.node for allocation in held]:
@@ -128,24 +137,24 @@ class Evacuate(ServerAction):
                 claims.release(run.instance.uuid, node.hypervisor_hostname)
                 fenced.leave(run.instance, node.host)
 
-    def complete(self, run: Run, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """Whoever took the server meanwhile has it where it is now."""
         with suppress(StateConflict):
             state.finish(run.instance, _way_out(run), power_state, launched_at=timezone.now(), fault=None)
 
     # -- taking it back
 
-    def tear_down(self, run: Run) -> None:
+    def tear_down(self, run: StepContext) -> None:
         """Nothing of it is here; a disk that hosts share stays."""
         if "kept" in run.params and run.instance.host != run.params["destination"]:
             run.hypervisor.destroy(run.instance.uuid, disk=not run.params["kept"])
 
-    def give_back(self, run: Run) -> None:
+    def give_back(self, run: StepContext) -> None:
         """The room claimed at the destination."""
         with run.fenced():
             moves.give_back(run)
 
-    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+    def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
         """As it was, on the host that is gone, with a fault: it can be evacuated again."""
         if not rebuild.was_taken(run):
             state.abandon(run.instance, _way_out(run), fault_of(error), power_state)
@@ -158,7 +167,7 @@ def _task_of(waiting: Step | None) -> TaskState | None:
     return move.busy if move is not None else None
 
 
-def _way_out(run: Run) -> Move:
+def _way_out(run: StepContext) -> Move:
     """Then what was asked of the server before goes on, if that still waits."""
     waits = Step.objects.filter(pk=run.params["follows"], state=Step.State.QUEUED).exists()
     return rebuild.move(on=run.params["on"], then=TaskState(run.params["task"]) if waits else None)

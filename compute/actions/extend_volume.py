@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compute.operations.action import OPS, Run, ServerAction, StepSpec
+from compute.operations.action import OPS, ServerAction, StepContext, StepSpec
 from compute.virt.base import NotSupported
 
 
@@ -13,11 +13,11 @@ class ExtendVolume(ServerAction):
     policy = "os_compute_api:os-server-external-events:create"
     steps = (StepSpec("extend", "compute_extend_volume", lane=OPS),)
 
-    def extend(self, run: Run) -> None:
+    def extend(self, run: StepContext) -> None:
         """Raises NotSupported, always: there is no volume service, so a guest has nothing but its own disk."""
         volume = run.params["event"]["tag"]
         raise NotSupported(f"volume {volume} is not attached to server {run.instance.uuid}: servers have no volumes")
 
-    def is_wanted(self, run: Run) -> bool:
+    def is_wanted(self, run: StepContext) -> bool:
         """Not of a server that is gone."""
         return not run.instance.deleted

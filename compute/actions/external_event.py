@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloud import log
-from compute.operations.action import OPS, Run, ServerAction, StepSpec
+from compute.operations.action import OPS, ServerAction, StepContext, StepSpec
 
 logger = log.get(__name__)
 
@@ -16,12 +16,12 @@ class HearEvent(ServerAction):
     steps = (StepSpec("hear", "compute_hear_event", lane=OPS),)
     is_shown = False
 
-    def hear(self, run: Run) -> None:
+    def hear(self, run: StepContext) -> None:
         """A line of log, as Nova's for an event that nobody waits for."""
         event = run.params["event"]
         run.note(f"unexpected event {event['name']}")
         logger.warning("event.unexpected", event_name=event["name"], tag=event["tag"], status=event["status"])
 
-    def is_wanted(self, run: Run) -> bool:
+    def is_wanted(self, run: StepContext) -> bool:
         """Not of a server that is gone."""
         return not run.instance.deleted

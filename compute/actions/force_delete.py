@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from compute.models import Instance
 from compute.operations import registry
-from compute.operations.action import Answer, Asked, ServerAction
+from compute.operations.action import ActionRequest, ActionResponse, ServerAction
 from compute.servers import deletion
 from compute.shutdown import options
 
@@ -18,8 +18,8 @@ class ForceDelete(ServerAction):
     policy = "os_compute_api:os-deferred-delete:force"
     needs_host = False
 
-    def submit(self, instance: Instance, asked: Asked) -> Answer:
+    def submit(self, instance: Instance, asked: ActionRequest) -> ActionResponse:
         """The delete itself carries it out."""
         with deletion.uncounted(instance.uuid):
             registry.named("Delete").submit(instance, replace(asked, body=options.AT_ONCE))
-        return Answer(202)
+        return ActionResponse(202)

@@ -6,7 +6,7 @@ from typing import Any
 
 from compute.contract.microversion import Version
 from compute.models import Instance
-from compute.operations.action import Asked, ServerAction
+from compute.operations.action import ActionRequest, ServerAction
 
 _REASON = {
     "type": ["object", "null"],
@@ -27,7 +27,7 @@ class Lock(ServerAction):
         """A reason may be given since 2.73; before, the value means nothing."""
         return _REASON if version >= (2, 73) else {}
 
-    def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
+    def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
         """Who locked it decides who may unlock it."""
         owner = asked.caller.project_id == instance.project_id and not asked.caller.is_admin
         told = asked.body if isinstance(asked.body, dict) and asked.microversion >= (2, 73) else {}

@@ -10,7 +10,7 @@ from compute.contract.microversion import Version
 from compute.contract.validation import NAME
 from compute.migration import cold, moves
 from compute.models import Instance
-from compute.operations.action import Asked
+from compute.operations.action import ActionRequest
 from compute.shutdown import options
 
 RULE = "os_compute_api:os-migrate-server:migrate"
@@ -31,7 +31,7 @@ class Migrate(cold.ColdMove):
             {"type": ["object", "null"], "properties": {"host": HOST}, "additionalProperties": False}
         )
 
-    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """What is wrong with a host of the caller's own choice is said at once."""
         named = asked.body if asked.microversion >= (2, 56) and isinstance(asked.body, dict) else {}
         host = named.get("host") or ""

@@ -16,7 +16,7 @@ from compute.errors import NoValidHost, StateConflict
 from compute.migration import moves
 from compute.models import Instance
 from compute.operations import registry
-from compute.operations.action import OPS, Asked, On, OnDrain, Run, ServerAction, StepSpec, fault_of
+from compute.operations.action import OPS, ActionRequest, On, OnDrain, ServerAction, StepContext, StepSpec, fault_of
 from compute.placement import claims
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import MigrationAborted, PowerState
@@ -60,7 +60,7 @@ class MigrateLive(ServerAction):
             fields["force"] = validation.BOOLEAN
         return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
 
-    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """What is wrong from the start is said at once."""
         host, version = asked.body["host"] or "", asked.microversion
         forced = bool(host) and (version < (2, 30) or validation.is_true(asked.body.get("force", False)))
@@ -86,25 +86,25 @@ class MigrateLive(ServerAction):
 
     # -- before the guest moves
 
-    def pick(self, run: Run) -> None:
+    def pick(self, run: StepContext) -> None:
         """A host, and room on it."""
         _must_be_wanted(run)
         forced = run.params["forced"]
         moves.claim(run, moves.wanted(run.instance, run.params["host"], forced=forced), forced=forced)
 
-    def check_destination(self, run: Run) -> None:
+    def check_destination(self, run: StepContext) -> None:
         """Can it take the guest? Nothing has happened yet."""
         _must_be_wanted(run)
         moves.must_go_on(run)
 
-    def check_source(self, run: Run) -> None:
+    def check_source(self, run: StepContext) -> None:
         """Is the guest here, and fit to move?"""
         _must_be_wanted(run)
         moves.must_go_on(run)
         if run.hypervisor.power_state(run.instance.uuid) not in (PowerState.RUNNING, PowerState.PAUSED):
             raise MigrationAborted("the guest does not run")
 
-    def expect(self, run: Run) -> None:
+    def expect(self, run: StepContext) -> None:
         """The destination makes ready, and says where it is to be found."""
         _must_be_wanted(run)
         arrival = run.hypervisor.expect(run.instance.as_guest())
@@ -113,7 +113,7 @@ class MigrateLive(ServerAction):
 
     # -- the move
 
-    def migrate(self, run: Run) -> None:
+    def migrate(self, run: StepContext) -> None:
         """As long as it takes, with an eye on who wants it to stop. Gone already is success."""
         seconds = SECONDS_PER_GIB * max(2.0, run.instance.memory_mb / 1024)
         deadline = run.deadline(seconds)
@@ -128,18 +128,18 @@ class MigrateLive(ServerAction):
             raise
         run.note(went)
 
-    def arrive(self, run: Run) -> None:
+    def arrive(self, run: StepContext) -> None:
         """The guest lives here now; one whose server was deleted on the way ends here."""
         if run.instance.deleted:
             run.hypervisor.destroy(run.instance.uuid)
         else:
             run.hypervisor.settle(run.instance.as_guest())
 
-    def clean_up_source(self, run: Run) -> None:
+    def clean_up_source(self, run: StepContext) -> None:
         """Nothing is left where it was; a guest that came back meanwhile is left alone."""
         moves.forget(run, run.params["source"])
 
-    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """With its arrival a server belongs to its new host, and is free for the next request."""
         if run.step.name != "arrive":
             return
@@ -147,7 +147,7 @@ class MigrateLive(ServerAction):
         with suppress(StateConflict):  # a delete took it, and follows it
             state.finish(run.instance, MOVE, power_state)
 
-    def _belongs_to_destination(self, run: Run) -> None:
+    def _belongs_to_destination(self, run: StepContext) -> None:
         moves.arrived(run)
         claims.release(run.instance.uuid, run.params["source_node"])
         registry.follow(run.instance, run.params["source"])
@@ -156,26 +156,26 @@ class MigrateLive(ServerAction):
         """A guest that cannot settle is said to be lost at once."""
         return name != "arrive" and super().insists_on(name)
 
-    def complete(self, run: Run, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """All was recorded with the arrival."""
 
     # -- taking it back
 
-    def stay(self, run: Run) -> None:
+    def stay(self, run: StepContext) -> None:
         """The guest lives at the source, as before."""
         if not run.instance.deleted:
             run.hypervisor.take_back(run.instance.as_guest())
 
-    def unexpect(self, run: Run) -> None:
+    def unexpect(self, run: StepContext) -> None:
         """The destination waits no more."""
         run.hypervisor.unexpect(run.instance.uuid)
 
-    def give_back(self, run: Run) -> None:
+    def give_back(self, run: StepContext) -> None:
         """The room claimed at the destination."""
         with run.fenced():
             moves.give_back(run)
 
-    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+    def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
         """As it was, where it was. One that was aborted has no fault; one lost on its way is in ERROR."""
         if run.step.name == "clean_up_source":
             return
@@ -190,7 +190,7 @@ class MigrateLive(ServerAction):
     # -- while it goes on
 
 
-def _must_be_wanted(run: Run) -> None:
+def _must_be_wanted(run: StepContext) -> None:
     """Raises MigrationAborted when somebody called it off."""
     if run.params.get("abort"):
         raise MigrationAborted("the migration was aborted")

@@ -1,7 +1,7 @@
 """Freeze a server's CPUs; its memory stays on the host."""
 
 from compute.contract import bare_metal
-from compute.operations.action import Run, ServerAction, StepSpec
+from compute.operations.action import ServerAction, StepContext, StepSpec
 from compute.state import Move, TaskState, VmState
 
 
@@ -14,6 +14,6 @@ class Pause(ServerAction):
     move = Move(frozenset({VmState.ACTIVE}), TaskState.PAUSING, VmState.PAUSED)
     steps = (StepSpec("pause", "compute_pause_instance"),)
 
-    def pause(self, run: Run) -> None:
+    def pause(self, run: StepContext) -> None:
         """Paused already is success."""
         run.hypervisor.pause(run.instance.uuid)

@@ -10,7 +10,7 @@ from compute import state
 from compute.models import Instance, InstanceAction, Service, Step
 from compute.models.host import COMPUTE
 from compute.operations import journal
-from compute.operations.action import OPS, REQUESTS, Run, ServerAction, StepSpec
+from compute.operations.action import OPS, REQUESTS, ServerAction, StepContext, StepSpec
 from compute.operations.step import StepWaiting
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import NotSupported, PowerState, VirtError
@@ -58,7 +58,7 @@ class PowerUpdate(ServerAction):
         """The power sync will find what this could not."""
         return False
 
-    def power_update(self, run: Run) -> None:
+    def power_update(self, run: StepContext) -> None:
         """Run again, it goes on with a server it has taken, or begins anew when somebody took it from this."""
         if not _is_ours(run) and not _take(run):
             return
@@ -71,7 +71,7 @@ class PowerUpdate(ServerAction):
         run.change_params(does=int(does))
         run.note(f"{said} was said, and the machine is {does.name.lower()}")
 
-    def next_step(self, done: str, run: Run) -> StepSpec | None:
+    def next_step(self, done: str, run: StepContext) -> StepSpec | None:
         """Once more for a server that was taken from this meanwhile, and at its new home for one that has moved."""
         _lock(run.instance)
         if run.instance.deleted or not run.instance.host:
@@ -82,7 +82,7 @@ class PowerUpdate(ServerAction):
         journal.change_params(run.action, taken=None)
         return self.steps[0]
 
-    def complete(self, run: Run, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """What the machine does is on record. `next_step` has locked the row."""
         if run.params.get("taken") is None:
             return
@@ -93,14 +93,14 @@ class PowerUpdate(ServerAction):
         move = replace(self.move_for(run.params), done=RECORDS.get(does))
         state.finish(run.instance, move, None if does is PowerState.NOSTATE else does)
 
-    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+    def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
         """The server is as it was, and the fault is with the action."""
         _lock(run.instance)
         if _is_ours(run):
             state.abandon(run.instance, self.move_for(run.params), None)
 
 
-def _take(run: Run) -> bool:
+def _take(run: StepContext) -> bool:
     """Idle -> powering on or off; False, with a note, when there is nothing to do. Raises StepWaiting.
 
     Under the lock of the row: whoever ends a task from then on wakes the one that waits for it.
@@ -125,7 +125,7 @@ def _take(run: Run) -> bool:
     return not over
 
 
-def _over(run: Run) -> str:
+def _over(run: StepContext) -> str:
     """Why nothing of it is left to do, whatever the server does, in words; "" when there may be."""
     instance = run.instance
     newer = InstanceAction.objects.filter(server_id=instance.uuid, key=run.action.key, pk__gt=run.action.pk)
@@ -135,7 +135,7 @@ def _over(run: Run) -> str:
     return _gone(instance) if instance.deleted or instance.host != run.step.host else ""
 
 
-def _begin(run: Run, does: PowerState) -> str:
+def _begin(run: StepContext, does: PowerState) -> str:
     """Take an idle server; or why not, in words. Then its power state alone is put on record."""
     instance, said = run.instance, run.params["said"]
     contradicts = does in AS_SAID[OTHER[said]]
@@ -151,7 +151,7 @@ def _begin(run: Run, does: PowerState) -> str:
     return f"the server is {instance.vm_state}, and stays so"
 
 
-def _look(run: Run) -> PowerState:
+def _look(run: StepContext) -> PowerState:
     """What the machine does now; NOSTATE when nobody can say."""
     try:
         return run.hypervisor.power_state(run.instance.uuid)
@@ -165,7 +165,7 @@ def _gone(instance: Instance) -> str:
     return f"the server lives on {instance.host}" if instance.host else "the server is on no host any more"
 
 
-def _wait(run: Run) -> StepWaiting:
+def _wait(run: StepContext) -> StepWaiting:
     """Park it. Older ones that wait hear that they are superseded."""
     older = Step.objects.filter(server_id=run.instance.uuid, state=Step.State.WAITING, name=run.step.name)
     for step in older.filter(action__key=run.action.key, action__lt=run.action.pk):
@@ -175,7 +175,7 @@ def _wait(run: Run) -> StepWaiting:
     return StepWaiting(journal.FOR_THE_TASK, parked=True)
 
 
-def _is_for_later(run: Run) -> bool:
+def _is_for_later(run: StepContext) -> bool:
     """Whether its host drains, and what it waits for is a request that nobody begins meanwhile: no need to stay."""
     host = Service.objects.filter(binary=COMPUTE, host=run.step.host).first()
     if host is None or host.takes_requests:
@@ -186,7 +186,7 @@ def _is_for_later(run: Run) -> bool:
     return others.filter(**unbegun).exists() and not others.exclude(**unbegun).exists()
 
 
-def _is_ours(run: Run) -> bool:
+def _is_ours(run: StepContext) -> bool:
     """Whether nobody has changed the server since this took it."""
     return run.params.get("taken") == run.instance.generation
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 from compute import state
 from compute.models import Instance
 from compute.operations import registry
-from compute.operations.action import Asked, Run, ServerAction, StepSpec
+from compute.operations.action import ActionRequest, ServerAction, StepContext, StepSpec
 from compute.shutdown import grace
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
@@ -36,7 +36,7 @@ class Reboot(ServerAction):
     }
     steps = (StepSpec("reboot", "compute_reboot_instance"),)
 
-    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """Which kind, and by what the host knows that it was done: ids of steps come again when a cell is restored."""
         return {"hard": asked.body["type"].upper() == "HARD", "mark": str(uuid4())}
 
@@ -44,13 +44,13 @@ class Reboot(ServerAction):
         """By the kind asked for."""
         return HARD if params["hard"] else SOFT
 
-    def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
+    def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
         """HARD preempts whatever it may; what was preempted and nobody began is cancelled."""
         super().begin(instance, asked, params)
         if params["hard"]:
             registry.cancel_open(instance, "preempted by a hard reboot")
 
-    def reboot(self, run: Run) -> None:
+    def reboot(self, run: StepContext) -> None:
         """A soft one waits for the guest and falls back to hard, and says so.
 
         Run again after a restart it asks first: a guest that was rebooted is neither signalled nor forced again.

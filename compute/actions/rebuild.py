@@ -15,7 +15,16 @@ from compute.contract import validation
 from compute.contract.microversion import Version
 from compute.contract.validation import NAME
 from compute.models import ComputeNode, Instance
-from compute.operations.action import OPS, Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
+from compute.operations.action import (
+    OPS,
+    ActionRequest,
+    ActionResponse,
+    On,
+    ServerAction,
+    StepContext,
+    StepSpec,
+    fault_of,
+)
 from compute.placement import claims, quota
 from compute.servers import image_transfer, references
 from compute.shutdown import grace
@@ -74,7 +83,7 @@ class Rebuild(ServerAction):
             fields["personality"] = {"type": "array"}
         return {"type": "object", "properties": fields, "required": ["imageRef"], "additionalProperties": False}
 
-    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """The image, and what the server's row will be. Raises BadRequest, Forbidden."""
         body = asked.body
         _refuse_what_we_cannot(body)
@@ -96,7 +105,7 @@ class Rebuild(ServerAction):
         """A stopped server stays so."""
         return rebuild.move(on=params.get("was") != VmState.STOPPED, failed=VmState.ERROR)
 
-    def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
+    def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
         """One that was never built holds nothing of its host. Raises Conflict when there is no room any more."""
         super().begin(instance, asked, params)
         node = ComputeNode.objects.filter(hypervisor_hostname=instance.node).first()
@@ -104,47 +113,47 @@ class Rebuild(ServerAction):
         if node is None or not claims.claim(instance.uuid, node, *size):
             raise Conflict(f"Host {instance.host} has no room for instance {instance.uuid}.")
 
-    def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
+    def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
         """The server, as it will be."""
-        return Answer(202, server=params["new"])
+        return ActionResponse(202, server=params["new"])
 
     # -- there
 
-    def note_image(self, run: Run) -> None:
+    def note_image(self, run: StepContext) -> None:
         """On a conductor, which may touch the global side: what is shown of it while its cell is down."""
         with run.fenced():
             RequestSpec.objects.filter(pk=run.instance.uuid).update(image_id=run.params["new"]["image_id"])
 
-    def note_image_again(self, run: Run) -> None:
+    def note_image_again(self, run: StepContext) -> None:
         """The image it has, however far the rebuild came."""
         with run.fenced():
             RequestSpec.objects.filter(pk=run.instance.uuid).update(image_id=run.instance.image_id)
 
-    def power_off(self, run: Run) -> None:
+    def power_off(self, run: StepContext) -> None:
         """With grace. No guest at all is success."""
         run.note(grace.shut_down(run))
 
-    def tear_down(self, run: Run) -> None:
+    def tear_down(self, run: StepContext) -> None:
         """The old disk is no more."""
         run.hypervisor.destroy(run.instance.uuid)
 
-    def build(self, run: Run) -> None:
+    def build(self, run: StepContext) -> None:
         """Built already is success."""
         fetch = image_transfer.source(run.instance.image_id, run.params["image_ticket"])
         on = self.move_for(run.params).done == VmState.ACTIVE
         run.hypervisor.spawn(run.instance.as_guest(), fetch, on=on)
 
-    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """With its old disk the server loses what it was."""
         if run.step.name == "tear_down":
             state.during(run.instance, self.move_for(run.params), **run.params["new"])
 
-    def complete(self, run: Run, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """With its launch time, and no fault any more."""
         also: dict[str, Any] = {"launched_at": timezone.now(), "fault": None}
         state.finish(run.instance, self.move_for(run.params), power_state, **also)
 
-    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+    def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
         """ERROR, unless its disk was not touched: then it is what it was."""
         if rebuild.was_taken(run):
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from compute.migration import moves
 from compute.models import InstanceAction
 from compute.operations import journal
-from compute.operations.action import OPS, On, Run, ServerAction, StepSpec
+from compute.operations.action import OPS, On, ServerAction, StepContext, StepSpec
 from compute.virt.base import PowerState
 
 
@@ -15,7 +15,7 @@ class ForgetGuest(ServerAction):
     name = "forget_guest"
     steps = (StepSpec("forget", "compute_forget_guest", On.SOURCE, OPS),)
 
-    def forget(self, run: Run) -> None:
+    def forget(self, run: StepContext) -> None:
         """Gone already is success; a guest that came back meanwhile is left alone."""
         moves.end_at(run, run.params["source"])
 
@@ -23,11 +23,11 @@ class ForgetGuest(ServerAction):
         """Nobody else will do it."""
         return True
 
-    def after_failure(self, run: Run, error: BaseException) -> StepSpec | None:
+    def after_failure(self, run: StepContext, error: BaseException) -> StepSpec | None:
         """Again, from the first try."""
         return self.steps[0]
 
-    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """The evacuation is completed, where it was one: `cleaned` is what its status is told by."""
         if "evacuation" in run.params:
             evacuation = InstanceAction.objects.get(pk=run.params["evacuation"])

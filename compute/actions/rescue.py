@@ -9,7 +9,7 @@ from typing import Any
 from cloud.images import tickets
 from compute.contract.validation import UUID
 from compute.models import Instance
-from compute.operations.action import OPS, Answer, Asked, Run, ServerAction, StepSpec
+from compute.operations.action import OPS, ActionRequest, ActionResponse, ServerAction, StepContext, StepSpec
 from compute.servers import image_transfer, references
 from compute.shutdown import options, temporary_power_off
 from compute.state import Move, TaskState, VmState
@@ -35,7 +35,7 @@ class Rescue(ServerAction):
         StepSpec("rescue", "compute_rescue_instance", lane=OPS, undo="unrescue", long=True),
     )
 
-    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """The image to boot: the one that is named, or the server's own."""
         image_id, facts = instance.image_id, instance.image
         named = (asked.body or {}).get("rescue_image_ref")
@@ -46,16 +46,16 @@ class Rescue(ServerAction):
         ticket = tickets.issue(image_id, "read")
         return {"image_id": image_id, "image": facts, "image_ticket": ticket, **options.asked(asked.body)}
 
-    def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
+    def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
         """The password is made or repeated here, and kept nowhere: no guest is told it."""
         made = "".join(secrets.choice(LETTERS) for _ in range(PASSWORD_LENGTH))
-        return Answer(200, {"adminPass": (asked.body or {}).get("adminPass") or made})
+        return ActionResponse(200, {"adminPass": (asked.body or {}).get("adminPass") or made})
 
-    def power_off(self, run: Run) -> None:
+    def power_off(self, run: StepContext) -> None:
         """With grace."""
         temporary_power_off.turn_off(run)
 
-    def rescue(self, run: Run) -> None:
+    def rescue(self, run: StepContext) -> None:
         """In rescue already is success."""
         params, facts = run.params, run.params["image"]
         image = Image(
@@ -65,11 +65,11 @@ class Rescue(ServerAction):
         fetch = image_transfer.source(image.id, params["image_ticket"])
         run.hypervisor.rescue(run.instance.as_guest(), image, fetch)
 
-    def unrescue(self, run: Run) -> None:
+    def unrescue(self, run: StepContext) -> None:
         """Its own disk is the first again."""
         if not run.instance.deleted:
             run.hypervisor.unrescue(run.instance.as_guest())
 
-    def power_on_again(self, run: Run) -> None:
+    def power_on_again(self, run: StepContext) -> None:
         """It did not get into rescue."""
         temporary_power_off.turn_on_again(run)

@@ -8,7 +8,7 @@ from cloud.errors import Conflict
 from compute import state
 from compute.models import Instance
 from compute.operations import registry
-from compute.operations.action import Asked, ServerAction
+from compute.operations.action import ActionRequest, ServerAction
 from compute.state import VmState
 
 
@@ -25,7 +25,7 @@ class ResetState(ServerAction):
     }
     needs_host = False
 
-    def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
+    def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
         """Raises Conflict for `active` on a server that has no host to be active on."""
         wanted = VmState(asked.body["state"])
         if wanted is VmState.ACTIVE and not instance.host:

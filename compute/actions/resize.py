@@ -10,7 +10,7 @@ from compute.contract.microversion import Version
 from compute.errors import FlavorNotFound
 from compute.migration import cold, moves
 from compute.models import Flavor, Instance
-from compute.operations.action import Asked
+from compute.operations.action import ActionRequest
 from compute.placement import quota
 from compute.servers import flavors
 from compute.shutdown import options
@@ -36,7 +36,7 @@ class Resize(cold.ColdMove):
             "additionalProperties": False,
         })  # fmt: skip
 
-    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """What is wrong with the flavor is said at once."""
         body = asked.body
         flavor = _flavor(str(body["flavor_id"] if "flavor_id" in body else body["flavorRef"]), instance, asked)
@@ -54,7 +54,7 @@ class Resize(cold.ColdMove):
         return begun | options.asked(body)
 
 
-def _flavor(flavor_id: str, instance: Instance, asked: Asked) -> Flavor:
+def _flavor(flavor_id: str, instance: Instance, asked: ActionRequest) -> Flavor:
     """Raises BadRequest."""
     flavor_id = flavor_id.rsplit("/", 1)[-1]
     try:

@@ -10,7 +10,7 @@ from cells.models import InstanceMapping
 from compute import state
 from compute.migration import cold
 from compute.models import Instance, InstanceAction
-from compute.operations.action import OPS, Asked, On, Run, ServerAction, StepSpec
+from compute.operations.action import OPS, ActionRequest, On, ServerAction, StepContext, StepSpec
 from compute.placement import quota
 from compute.servers import deletion
 from compute.state import Move, TaskState, VmState
@@ -31,7 +31,7 @@ class Restore(ServerAction):
         StepSpec("power_on", "compute_restore_instance", lane=OPS),
     )
 
-    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """What it was. A project that has no room for it any more is told so at once."""
         if instance.vm_state != VmState.SOFT_DELETED:
             return {}
@@ -44,23 +44,23 @@ class Restore(ServerAction):
         """To where it was."""
         return Move(self.move.start, self.move.busy, VmState(params.get("back", VmState.ACTIVE)))
 
-    def count(self, run: Run) -> None:
+    def count(self, run: StepContext) -> None:
         """On a conductor, which may touch the global side. Raises QuotaExceeded."""
         with run.fenced(), transaction.atomic(using="default"):
             quota.count_again(run.instance.project_id, run.instance.uuid, cold.columns(run.instance))
 
-    def power_on(self, run: Run) -> None:
+    def power_on(self, run: StepContext) -> None:
         """Running already is success."""
         if run.params["back"] in OFF:
             run.note(f"it was {run.params['back']}, and stays off")
         else:
             run.hypervisor.power_on(run.instance.as_guest())
 
-    def complete(self, run: Run, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """It is no longer about to be deleted for good."""
         state.finish(run.instance, self.move_for(run.params), power_state, soft_deleted_at=None)
 
-    def uncount(self, run: Run) -> None:
+    def uncount(self, run: StepContext) -> None:
         """It stays soft-deleted, or was deleted meanwhile. One that an operator took out of it counts."""
         with run.fenced():
             run.instance.refresh_from_db()

@@ -7,17 +7,17 @@ from typing import Any
 from django.db.models import Q
 
 from compute.models import InstanceAction
-from compute.operations.action import OnDrain, Run, ServerAction, StepSpec
+from compute.operations.action import OnDrain, ServerAction, StepContext, StepSpec
 from compute.power.reconcile import BACK_MOVES, EVENT
-from compute.power.sync_policy import Back
+from compute.power.sync_policy import PowerGoal
 from compute.state import Move
 from compute.virt.base import GuestLocked, PowerState
 
 IS_SO = {
-    Back.ON: {PowerState.RUNNING},
-    Back.OFF: {PowerState.SHUTDOWN, PowerState.CRASHED, PowerState.SUSPENDED},
-    Back.PAUSED: {PowerState.PAUSED},
-    Back.SUSPENDED: {PowerState.SUSPENDED},
+    PowerGoal.ON: {PowerState.RUNNING},
+    PowerGoal.OFF: {PowerState.SHUTDOWN, PowerState.CRASHED, PowerState.SUSPENDED},
+    PowerGoal.PAUSED: {PowerState.PAUSED},
+    PowerGoal.SUSPENDED: {PowerState.SUSPENDED},
 }
 LOCKED = "left alone, another controller is doing something with its machine"
 UNABLE = {PowerState.NOSTATE, PowerState.SHUTDOWN, PowerState.CRASHED}  # to be paused or suspended
@@ -31,11 +31,11 @@ class PutBack(ServerAction):
 
     def move_for(self, params: dict[str, Any]) -> Move:
         """By how the guest is to be again."""
-        return BACK_MOVES[Back(params.get("to", Back.ON))]
+        return BACK_MOVES[PowerGoal(params.get("to", PowerGoal.ON))]
 
-    def put_back(self, run: Run) -> None:
+    def put_back(self, run: StepContext) -> None:
         """Looks again first: what the sync saw may be over. A guest that is left alone is the next sync's to judge."""
-        back, uuid = Back(run.params["to"]), run.instance.uuid
+        back, uuid = PowerGoal(run.params["to"]), run.instance.uuid
         # In this order: Ironic keeps its lock until its event is answered, so without a lock the event is on record.
         is_locked = run.hypervisor.is_locked(uuid)
         seen = run.hypervisor.power_state(uuid)
@@ -43,29 +43,29 @@ class PutBack(ServerAction):
             how = LOCKED
         elif seen in IS_SO[back]:
             how = f"{back} again without our doing"
-        elif seen is PowerState.NOSTATE or (back in (Back.PAUSED, Back.SUSPENDED) and seen in UNABLE):
+        elif seen is PowerState.NOSTATE or (back in (PowerGoal.PAUSED, PowerGoal.SUSPENDED) and seen in UNABLE):
             how = f"left alone, it is {seen.name.lower()} by now"
         else:
             how = _told(run) or _do(run, back)
         run.note(f"power sync: {how}; {run.params['why']}")
 
 
-def _told(run: Run) -> str:
+def _told(run: StepContext) -> str:
     """Why a power-update goes first, in words; "" when none is pending, and none came after this was opened."""
     events = InstanceAction.objects.filter(server_id=run.instance.uuid, key="PowerUpdate")
     ahead = events.filter(Q(finished_at__isnull=True) | Q(pk__gt=run.action.pk)).order_by("-pk").first()
     return f"left alone, {ahead.params['said']} of {ahead.request_id} goes first" if ahead is not None else ""
 
 
-def _do(run: Run, back: Back) -> str:
+def _do(run: StepContext, back: PowerGoal) -> str:
     """How it went, in words."""
     driver, uuid = run.hypervisor, run.instance.uuid
-    if back in (Back.ON, Back.OFF):
+    if back in (PowerGoal.ON, PowerGoal.OFF):
         try:
-            driver.put_back(run.instance.as_guest(), on=back is Back.ON)
+            driver.put_back(run.instance.as_guest(), on=back is PowerGoal.ON)
         except GuestLocked:
             return LOCKED
-    elif back is Back.PAUSED:
+    elif back is PowerGoal.PAUSED:
         driver.pause(uuid)
     else:
         driver.suspend(uuid)

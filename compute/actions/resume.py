@@ -1,6 +1,6 @@
 """Bring a suspended server back from its saved memory."""
 
-from compute.operations.action import Run, ServerAction, StepSpec
+from compute.operations.action import ServerAction, StepContext, StepSpec
 from compute.state import Move, TaskState, VmState
 
 
@@ -12,6 +12,6 @@ class Resume(ServerAction):
     move = Move(frozenset({VmState.SUSPENDED}), TaskState.RESUMING, VmState.ACTIVE)
     steps = (StepSpec("resume", "compute_resume_instance"),)
 
-    def resume(self, run: Run) -> None:
+    def resume(self, run: StepContext) -> None:
         """Running already is success."""
         run.hypervisor.resume(run.instance.as_guest())

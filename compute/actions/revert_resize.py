@@ -8,7 +8,7 @@ from compute import state
 from compute.migration import cold, moves
 from compute.models import Instance
 from compute.operations import registry
-from compute.operations.action import OPS, Asked, On, Run, ServerAction, StepSpec
+from compute.operations.action import OPS, ActionRequest, On, ServerAction, StepContext, StepSpec
 from compute.placement import claims
 from compute.shutdown import grace
 from compute.state import Move, TaskState, VmState
@@ -28,20 +28,20 @@ class RevertResize(ServerAction):
         StepSpec("count", "conductor_revert_resize", On.CONDUCTOR, OPS),
     )
 
-    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """Of which move."""
         return cold.word_for(instance) if instance.vm_state == VmState.RESIZED else {}
 
-    def power_off(self, run: Run) -> None:
+    def power_off(self, run: StepContext) -> None:
         """With grace. It stays here until it lives at its source again."""
         run.note(grace.shut_down(run))
 
-    def power_on_again(self, run: Run) -> None:
+    def power_on_again(self, run: StepContext) -> None:
         """The source cannot have it back."""
         if run.params["was"] == VmState.ACTIVE and not run.instance.deleted:
             run.hypervisor.power_on(run.instance.as_guest())
 
-    def come_back(self, run: Run) -> None:
+    def come_back(self, run: StepContext) -> None:
         """As it was when it left, and on if it was on."""
         if run.instance.deleted:
             return
@@ -56,24 +56,24 @@ class RevertResize(ServerAction):
                 raise
             run.note(f"it is back, and could not be powered on: {error}")  # its power state will say so
 
-    def leave_again(self, run: Run) -> None:
+    def leave_again(self, run: StepContext) -> None:
         """Somebody took the server when it was back and that was not on record: it lives where the record says."""
         if run.hypervisor.power_state(run.instance.uuid) != PowerState.NOSTATE:
             moves.end_at(run, run.params["source"])
 
-    def forget_destination(self, run: Run) -> None:
+    def forget_destination(self, run: StepContext) -> None:
         """Nothing of it is left there."""
         moves.end_at(run, run.params["destination"])
 
-    def after_failure(self, run: Run, error: BaseException) -> StepSpec | None:
+    def after_failure(self, run: StepContext, error: BaseException) -> StepSpec | None:
         """What the destination does not let go of is not what the project has."""
         return self.steps[-1] if run.step.name == "forget_destination" else None
 
-    def count(self, run: Run) -> None:
+    def count(self, run: StepContext) -> None:
         """On a conductor, which may touch the global side: the project has the old size."""
         cold.count(run, without=run.params["move"])
 
-    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """With its return it belongs to its old host, and is free for the next request."""
         if run.step.name != "come_back":
             return
@@ -85,5 +85,5 @@ class RevertResize(ServerAction):
         registry.follow(run.instance, params["destination"])
         cold.ended(run, "reverted", power_state)
 
-    def complete(self, run: Run, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """All is recorded."""

@@ -13,7 +13,7 @@ from compute import state
 from compute.actions.bases import shelve
 from compute.contract import bare_metal
 from compute.models import Instance
-from compute.operations.action import OPS, Asked, On, Run, StepSpec
+from compute.operations.action import OPS, ActionRequest, On, StepContext, StepSpec
 from compute.servers import image_transfer
 from compute.shutdown import options, temporary_power_off
 from compute.state import Move, TaskState, VmState
@@ -43,7 +43,7 @@ class Shelve(shelve.Offloads):
         StepSpec("offload", "compute_shelve_offload_instance", lane=OPS, no_return=True),
     )
 
-    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """Which image it will be."""
         image_id = new_id()
         known = {"image_id": image_id, "image_ticket": tickets.issue(image_id, "write")}
@@ -53,19 +53,19 @@ class Shelve(shelve.Offloads):
         """By what the operator wants of shelved servers."""
         return OFFLOAD if params.get("offload") else KEEP
 
-    def register(self, run: Run) -> None:
+    def register(self, run: StepContext) -> None:
         """Here and not in the API: whoever dies before it has left nothing."""
         with run.fenced():
             shelve.make_image(run.instance, run.params["image_id"])
 
-    def power_off(self, run: Run) -> None:
+    def power_off(self, run: StepContext) -> None:
         """With grace."""
         if run.hypervisor.power_state(run.instance.uuid) in MEMORY:
             run.note("keeps its memory until its disk is safe")
         else:
             temporary_power_off.turn_off(run)
 
-    def snapshot(self, run: Run) -> None:
+    def snapshot(self, run: StepContext) -> None:
         """An image that is there already is success. Then nothing of the guest runs any more."""
         image_id, uuid = run.params["image_id"], run.instance.uuid
         with image_transfer.scratch(image_id) as path:
@@ -73,7 +73,7 @@ class Shelve(shelve.Offloads):
             image_transfer.upload(image_id, run.params["image_ticket"], path)
         run.hypervisor.power_off(uuid)
 
-    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """From the moment it is complete the image is the server's."""
         super().record_step(run, power_state)
         if run.step.name == "snapshot":
@@ -84,23 +84,23 @@ class Shelve(shelve.Offloads):
         elif run.step.name == "drop_image" and not shelve.is_offloading(run):
             state.moved(run.instance, shelved_image_id="", shelved_at=None)
 
-    def next_step(self, done: str, run: Run) -> StepSpec | None:
+    def next_step(self, done: str, run: StepContext) -> StepSpec | None:
         """It may stay on its host for a while."""
         return None if done == "snapshot" and not run.params["offload"] else super().next_step(done, run)
 
-    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+    def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
         """As it was; shelved, when the host does not let go of it."""
         if shelve.is_offloading(run):
             state.finish(run.instance, KEEP)
         else:
             super().abandon(run, error, power_state)
 
-    def power_on_again(self, run: Run) -> None:
+    def power_on_again(self, run: StepContext) -> None:
         """It is not on the shelf."""
         if not shelve.is_offloading(run):
             temporary_power_off.turn_on_again(run)
 
-    def drop_image(self, run: Run) -> None:
+    def drop_image(self, run: StepContext) -> None:
         """On a conductor: nobody needs it."""
         if not shelve.is_offloading(run):
             with run.fenced():

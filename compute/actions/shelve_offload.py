@@ -9,7 +9,7 @@ from compute.actions.bases import shelve
 from compute.hosts import fenced
 from compute.models import Instance, InstanceAction
 from compute.operations import journal
-from compute.operations.action import Asked, StepSpec
+from compute.operations.action import ActionRequest, StepSpec
 from compute.state import Move, TaskState, VmState
 
 
@@ -21,7 +21,7 @@ class ShelveOffload(shelve.Offloads):
     move = Move(frozenset({VmState.SHELVED}), TaskState.SHELVING_OFFLOADING, VmState.SHELVED_OFFLOADED)
     steps = (StepSpec("offload", "compute_shelve_offload_instance", no_return=True),)
 
-    def record(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> InstanceAction:
+    def record(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> InstanceAction:
         """Journal it; or do it here, when its host is gone: nothing is needed of it, for there is the image."""
         host = instance.host
         if host not in fenced.hosts():

@@ -12,13 +12,13 @@ from compute.hosts import guest_batches, guest_shutdown
 from compute.models import Service, Step
 from compute.models.host import COMPUTE
 from compute.operations import journal
-from compute.operations.action import OPS, REQUESTS, On, Run, ServerAction, StepSpec
+from compute.operations.action import OPS, REQUESTS, On, ServerAction, StepContext, StepSpec
 from compute.operations.step import StepWaiting
 from compute.power import sync
 from compute.shutdown import grace
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
-from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_timer import ShutdownTimer
 
 DOWN = Move(frozenset({VmState.ACTIVE, VmState.PAUSED}), TaskState.POWERING_OFF, VmState.STOPPED)
 STAYS = Move(state.LIVING - DOWN.start, TaskState.POWERING_OFF)  # rescued, resized, in ERROR: off, and that still
@@ -44,11 +44,11 @@ class HostShutdown(ServerAction):
         """Whoever takes the server meanwhile: its host goes down."""
         return True
 
-    def power_off(self, run: Run) -> None:
+    def power_off(self, run: StepContext) -> None:
         """Off already is success; one whose memory is saved stays so."""
         instance, source = run.instance, run.params["source"]
         if instance.deleted or instance.host != source:
-            clock = Clock.load(run.step.clock)
+            clock = ShutdownTimer.load(run.step.clock)
             gone = "deleted meanwhile" if instance.deleted else f"lives on {instance.host}"
             run.note(clock.words() if clock is not None and clock.ended else gone)
             return
@@ -60,24 +60,24 @@ class HostShutdown(ServerAction):
             self._begin(run)
         self._shut_down(run)
 
-    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """It may be somebody else's turn."""
         guest_batches.wake(run.step.host, run.action.key)
 
-    def complete(self, run: Run, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """Off, and to be back with its host if it was running; unless somebody took it meanwhile, whose it is."""
         if run.params.get("taken"):
             with suppress(StateConflict):
                 move, comes_back = self.move_for(run.params), run.params["was_running"]
                 state.finish(run.instance, move, power_state, resumes_with_host=comes_back)
 
-    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+    def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
         """It could not be turned off, however often it was tried."""
         guest_batches.wake(run.step.host, run.action.key)
         if run.params.get("taken"):
             super().abandon(run, error, power_state)
 
-    def _begin(self, run: Run) -> None:
+    def _begin(self, run: StepContext) -> None:
         """Take its turn and the server, so that nobody starts it meanwhile. Raises StepWaiting."""
         clock = run.hypervisor.clock(run.instance.uuid)
         with run.fenced(), guest_batches.lock(run.step.host):
@@ -95,7 +95,7 @@ class HostShutdown(ServerAction):
         if waits is not None:
             raise waits
 
-    def _shut_down(self, run: Run) -> None:
+    def _shut_down(self, run: StepContext) -> None:
         """With its own grace, and until the time of them all is over. Raises StepWaiting."""
         until = run.params.get("until")
         left = None if until is None else max(0.0, until - time.time())
@@ -106,14 +106,14 @@ class HostShutdown(ServerAction):
             raise
 
 
-def _was_shut_down(run: Run) -> bool:
+def _was_shut_down(run: StepContext) -> bool:
     """By the command itself, while nobody could ask this host, and on record it runs."""
     clock = run.hypervisor.clock(run.instance.uuid)
     ended = clock is not None and clock.ended >= run.step.queued_at.timestamp()
     return ended and run.instance.task_state is None and run.instance.vm_state in sync.RUNS
 
 
-def _take(run: Run) -> bool:
+def _take(run: StepContext) -> bool:
     """Idle -> powering off; False when something goes on with it, which then keeps it."""
     stays = run.instance.vm_state not in DOWN.start
     try:
@@ -125,7 +125,7 @@ def _take(run: Run) -> bool:
     return True
 
 
-def _busy_with(run: Run) -> str:
+def _busy_with(run: StepContext) -> str:
     """What goes on with it and has to end first; "" when nothing will, or there is no time for that."""
     until = run.params.get("until")
     others = Step.objects.filter(server_id=run.instance.uuid, state__in=journal.OPEN).exclude(pk=run.step.pk)

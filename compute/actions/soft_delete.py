@@ -9,7 +9,7 @@ from compute import state
 from compute.actions.bases import delete
 from compute.migration import cold
 from compute.models import Instance
-from compute.operations.action import Run, StepSpec
+from compute.operations.action import StepContext, StepSpec
 from compute.servers import deletion
 from compute.shutdown import grace
 from compute.state import Move, TaskState, VmState
@@ -32,11 +32,11 @@ class SoftDelete(delete.Ending):
         waits = cold.last(instance) if was == VmState.RESIZED else None
         return known | {"was": waits.params["was"] if waits is not None else was}
 
-    def power_off(self, run: Run) -> None:
+    def power_off(self, run: StepContext) -> None:
         """With the grace it was given. Off already is success."""
         run.note(grace.shut_down(run))
 
-    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """From now on it can be restored."""
         if run.step.name == "power_off":
             state.finish(run.instance, self.move, power_state, soft_deleted_at=database_clock.now())

@@ -1,6 +1,6 @@
 """Power a server on."""
 
-from compute.operations.action import Run, ServerAction, StepSpec
+from compute.operations.action import ServerAction, StepContext, StepSpec
 from compute.state import Move, TaskState, VmState
 
 
@@ -12,6 +12,6 @@ class Start(ServerAction):
     move = Move(frozenset({VmState.STOPPED}), TaskState.POWERING_ON, VmState.ACTIVE)
     steps = (StepSpec("power_on", "compute_start_instance"),)
 
-    def power_on(self, run: Run) -> None:
+    def power_on(self, run: StepContext) -> None:
         """Running already is success: a start that runs twice never resets the guest."""
         run.hypervisor.power_on(run.instance.as_guest())

@@ -6,7 +6,7 @@ from typing import Any
 
 from compute.hosts import guest_batches, guest_shutdown
 from compute.operations import journal
-from compute.operations.action import Run, ServerAction, StepSpec
+from compute.operations.action import ServerAction, StepContext, StepSpec
 from compute.state import Move
 from compute.virt.base import PowerState
 
@@ -21,23 +21,23 @@ class HostStart(ServerAction):
         """By what the server was when its host came back."""
         return guest_shutdown.STAYS if params.get("stays") else guest_shutdown.COMES_UP
 
-    def power_on(self, run: Run) -> None:
+    def power_on(self, run: StepContext) -> None:
         """Running already is success."""
         if "begun" not in run.params:
             self._begin(run)
         run.hypervisor.power_on(run.instance.as_guest())
         run.note("started again with its host")
 
-    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """It may be somebody else's turn."""
         guest_batches.wake(run.step.host, run.action.key)
 
-    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+    def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
         """It stays off, and says why."""
         guest_batches.wake(run.step.host, run.action.key)
         super().abandon(run, error, power_state)
 
-    def _begin(self, run: Run) -> None:
+    def _begin(self, run: StepContext) -> None:
         """Take its turn. Raises StepWaiting."""
         with run.fenced(), guest_batches.lock(run.step.host):
             come = guest_batches.has_come(run.step, run.action)

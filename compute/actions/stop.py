@@ -6,7 +6,7 @@ from typing import Any
 
 from compute.models import Instance
 from compute.operations import registry
-from compute.operations.action import Asked, Run, ServerAction, StepSpec
+from compute.operations.action import ActionRequest, ServerAction, StepContext, StepSpec
 from compute.shutdown import grace, options
 from compute.state import Move, TaskState, VmState
 
@@ -24,7 +24,7 @@ class Stop(ServerAction):
     move = SOFT
     steps = (StepSpec("power_off", "compute_stop_instance"),)
 
-    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """How long the guest has, if the request says so."""
         return options.asked(asked.body)
 
@@ -32,12 +32,12 @@ class Stop(ServerAction):
         """By what was asked."""
         return HARD if params.get(grace.ASKED) == 0 else SOFT
 
-    def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
+    def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
         """A stop that is preempted and that nobody began is cancelled; one that waits hears how it ended."""
         super().begin(instance, asked, params)
         if self.move_for(params) is HARD:
             registry.cancel_open(instance, "preempted by a hard stop")
 
-    def power_off(self, run: Run) -> None:
+    def power_off(self, run: StepContext) -> None:
         """Run again after a restart, the guest gets what is left of its time and no more."""
         run.note(grace.shut_down(run))

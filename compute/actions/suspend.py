@@ -1,7 +1,7 @@
 """Save a server's memory to disk and switch it off."""
 
 from compute.contract import bare_metal
-from compute.operations.action import Run, ServerAction, StepSpec
+from compute.operations.action import ServerAction, StepContext, StepSpec
 from compute.state import Move, TaskState, VmState
 
 
@@ -14,6 +14,6 @@ class Suspend(ServerAction):
     move = Move(frozenset({VmState.ACTIVE}), TaskState.SUSPENDING, VmState.SUSPENDED)
     steps = (StepSpec("suspend", "compute_suspend_instance"),)
 
-    def suspend(self, run: Run) -> None:
+    def suspend(self, run: StepContext) -> None:
         """Saved already is success."""
         run.hypervisor.suspend(run.instance.uuid)

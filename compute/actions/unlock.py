@@ -6,7 +6,7 @@ from typing import Any
 
 from compute.contract import policy
 from compute.models import Instance
-from compute.operations.action import Asked, ServerAction
+from compute.operations.action import ActionRequest, ServerAction
 
 
 class Unlock(ServerAction):
@@ -17,7 +17,7 @@ class Unlock(ServerAction):
     needs_host = False
     minds_lock = False
 
-    def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
+    def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
         """Raises Forbidden when an admin locked it."""
         if instance.locked_by == "admin":
             policy.check(asked.caller, "os_compute_api:os-lock-server:unlock:unlock_override", instance.project_id)

@@ -1,6 +1,6 @@
 """Let a paused server go on."""
 
-from compute.operations.action import Run, ServerAction, StepSpec
+from compute.operations.action import ServerAction, StepContext, StepSpec
 from compute.state import Move, TaskState, VmState
 
 
@@ -12,6 +12,6 @@ class Unpause(ServerAction):
     move = Move(frozenset({VmState.PAUSED}), TaskState.UNPAUSING, VmState.ACTIVE)
     steps = (StepSpec("unpause", "compute_unpause_instance"),)
 
-    def unpause(self, run: Run) -> None:
+    def unpause(self, run: StepContext) -> None:
         """Running already is success."""
         run.hypervisor.unpause(run.instance.uuid)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compute.operations.action import OPS, Run, ServerAction, StepSpec
+from compute.operations.action import OPS, ServerAction, StepContext, StepSpec
 from compute.shutdown import temporary_power_off
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import GuestNotFound, VirtError
@@ -19,11 +19,11 @@ class Unrescue(ServerAction):
         StepSpec("unrescue", "compute_unrescue_instance", lane=OPS),
     )
 
-    def power_off(self, run: Run) -> None:
+    def power_off(self, run: StepContext) -> None:
         """With grace: what it wrote to its own disk is there to stay."""
         temporary_power_off.turn_off(run)
 
-    def unrescue(self, run: Run) -> None:
+    def unrescue(self, run: StepContext) -> None:
         """Out of rescue, and on. One that is out and cannot be powered on is repaired less well than was thought."""
         guest = run.instance.as_guest()
         run.hypervisor.unrescue(guest)
@@ -34,6 +34,6 @@ class Unrescue(ServerAction):
                 raise
             run.note(f"it is out of rescue, and could not be powered on: {error}")  # its power state will say so
 
-    def power_on_again(self, run: Run) -> None:
+    def power_on_again(self, run: StepContext) -> None:
         """In rescue, as before."""
         temporary_power_off.turn_on_again(run)

@@ -19,7 +19,7 @@ from compute.errors import StateConflict
 from compute.migration import moves
 from compute.models import ComputeNode, Instance
 from compute.operations import journal
-from compute.operations.action import OPS, Asked, On, Run, ServerAction, StepSpec
+from compute.operations.action import OPS, ActionRequest, On, ServerAction, StepContext, StepSpec
 from compute.scheduler import select
 from compute.servers import image_transfer
 from compute.state import Move, TaskState, VmState
@@ -54,7 +54,7 @@ class Unshelve(ServerAction):
         zone = {"type": ["string", "null"]}
         return asked | {"properties": {"availability_zone": zone, "host": {"type": "string"}}}
 
-    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """Where to, and from which image. Raises BadRequest, Conflict, Forbidden with Nova's texts."""
         named = asked.body if asked.microversion >= (2, 77) and isinstance(asked.body, dict) else {}
         was = instance.vm_state
@@ -80,13 +80,13 @@ class Unshelve(ServerAction):
 
     # -- from its own host
 
-    def power_on(self, run: Run) -> None:
+    def power_on(self, run: StepContext) -> None:
         """Running is success."""
         run.hypervisor.power_on(run.instance.as_guest())
 
     # -- from no host
 
-    def pick(self, run: Run) -> None:
+    def pick(self, run: StepContext) -> None:
         """A host, and room on it; the zone it is pinned to from now on."""
         params = run.params
         moves.claim(run, moves.wanted(run.instance, params["host"], zone=params["pinned"]))
@@ -94,18 +94,18 @@ class Unshelve(ServerAction):
             RequestSpec.objects.filter(pk=run.instance.uuid).update(availability_zone=params["pinned"])
         run.note(f"to {run.params['destination']}")
 
-    def build(self, run: Run) -> None:
+    def build(self, run: StepContext) -> None:
         """Built already is success. Its disk is its shelved image, which nobody else has."""
         guest, facts = run.instance.as_guest(), run.params["image"]
         image = replace(guest.image, id=run.params["image_id"], sole=True, **facts)
         fetch = image_transfer.source(image.id, run.params["image_ticket"])
         run.hypervisor.spawn(replace(guest, image=image), fetch)
 
-    def go_away(self, run: Run) -> None:
+    def go_away(self, run: StepContext) -> None:
         """It does not come to live there."""
         moves.end_at(run, run.params["destination"])
 
-    def give_back(self, run: Run) -> None:
+    def give_back(self, run: StepContext) -> None:
         """The room claimed, and the zone."""
         with run.fenced():
             moves.give_back(run)
@@ -114,7 +114,7 @@ class Unshelve(ServerAction):
 
     # -- and then
 
-    def drop_image(self, run: Run) -> None:
+    def drop_image(self, run: StepContext) -> None:
         """On a conductor: its disk is on its host now."""
         with run.fenced():
             shelve.drop_image(run.params["image_id"])
@@ -123,7 +123,7 @@ class Unshelve(ServerAction):
         """An image nobody needs goes, whatever becomes of the server."""
         return name == "drop_image" or super().must_run(name)
 
-    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """With its guest it is active, and free for the next request. Raises StateConflict."""
         move, params = self.move_for(run.params), run.params
         if run.step.name == "power_on":
@@ -134,7 +134,7 @@ class Unshelve(ServerAction):
             moves.give_back(run)
             journal.close_action(run.action, outcome=f"it was taken, and left {params['destination']}", failed=True)
 
-    def next_step(self, done: str, run: Run) -> StepSpec | None:
+    def next_step(self, done: str, run: StepContext) -> StepSpec | None:
         """A guest whose server was taken while it was built goes away again."""
         if done == "power_on":
             return self.find("drop_image")
@@ -142,11 +142,11 @@ class Unshelve(ServerAction):
             return self.find("go_away")
         return super().next_step(done, run)
 
-    def complete(self, run: Run, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """All is recorded."""
 
     @staticmethod
-    def _arrive(run: Run, move: Move, power_state: PowerState | None) -> None:
+    def _arrive(run: StepContext, move: Move, power_state: PowerState | None) -> None:
         params = run.params
         where = {
             "host": params["destination"], "node": params["destination_node"],
@@ -158,7 +158,7 @@ class Unshelve(ServerAction):
             run.note("the server was taken while it was built")
 
 
-def _destination(named: dict[str, Any], pinned: str, asked: Asked) -> dict[str, Any]:
+def _destination(named: dict[str, Any], pinned: str, asked: ActionRequest) -> dict[str, Any]:
     """The host, and the zone it stays pinned to: the one that is named; none when it is taken back."""
     host, zone = "", pinned
     known = {one.host: one for one in select.read_hosts()}

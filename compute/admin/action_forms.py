@@ -18,7 +18,7 @@ from compute.admin import allowed_actions
 from compute.contract import microversion
 from compute.models import Flavor
 from compute.operations import registry, submit
-from compute.operations.action import Asked, ServerAction
+from compute.operations.action import ActionRequest, ServerAction
 from compute.servers import deferred_deletes, lookup
 from compute.shutdown import options
 
@@ -133,7 +133,7 @@ def carry_out(request: HttpRequest, mapping: InstanceMapping) -> str:
         parsed, value = submit.parse({action.key: _body(action, form.cleaned_data)}, VERSION)
         who = caller(request, mapping)
         with lookup.server(mapping.server_id, who) as instance:
-            submit.submit(parsed, instance, Asked(who, str(getattr(request, "request_id", "")), value, VERSION))
+            submit.submit(parsed, instance, ActionRequest(who, str(getattr(request, "request_id", "")), value, VERSION))
     except ApiError as refusal:
         return f"{_name(action)} was refused: {refusal.message}"
     trace(request, mapping, _name(action))
@@ -141,7 +141,7 @@ def carry_out(request: HttpRequest, mapping: InstanceMapping) -> str:
 
 
 def _delete(request: HttpRequest, mapping: InstanceMapping) -> str:
-    asked = Asked(caller(request, mapping), str(getattr(request, "request_id", "")), {}, VERSION)
+    asked = ActionRequest(caller(request, mapping), str(getattr(request, "request_id", "")), {}, VERSION)
     try:
         is_begun = deferred_deletes.now_or_later(mapping, asked)
     except ApiError as refusal:

@@ -22,7 +22,7 @@ OVER_ANY_TASK = frozenset({"evacuate"})  # what goes on there cannot go on
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class AllowedAction:
     """An action, and why it is not to be had now; "" = it is."""
 
     action: ServerAction
@@ -34,14 +34,14 @@ class Choice:
         return self.action.key
 
 
-def choices(instance: Instance, caller: Caller) -> list[Choice]:
+def choices(instance: Instance, caller: Caller) -> list[AllowedAction]:
     """Every action that can be asked for by a key, by its name. Reads the targeted cell for moves."""
-    return [Choice(action, why_not(action, instance, caller)) for action in _offered()]
+    return [AllowedAction(action, why_not(action, instance, caller)) for action in _offered()]
 
 
-def none(why: str) -> list[Choice]:
+def none(why: str) -> list[AllowedAction]:
     """The same actions, none of which is to be had."""
-    return [Choice(action, why) for action in _offered()]
+    return [AllowedAction(action, why) for action in _offered()]
 
 
 def why_not(action: ServerAction, instance: Instance, caller: Caller) -> str:

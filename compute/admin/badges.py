@@ -10,7 +10,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from cells import admin_widgets as look
-from cells.scatter import Down
+from cells.scatter import CellFailure
 from compute.models import Service, Step
 from compute.virt.base import PowerState
 
@@ -94,7 +94,7 @@ def wanted(service: Service | None) -> SafeString:
     return look.label("disabled", look.WARN, "‖") if service.disabled else look.label("enabled", look.GOOD, "▶")
 
 
-def seen(service: Service | None, down: Down | None = None) -> SafeString:
+def seen(service: Service | None, down: CellFailure | None = None) -> SafeString:
     """What a service says of itself, and since when; down when it says nothing."""
     if down is not None:
         return look.label("unknown", look.GREY, "?", f"its cell: {down.reason}")

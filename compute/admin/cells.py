@@ -17,14 +17,14 @@ from django.utils.safestring import SafeString
 
 from cells import admin_widgets as look
 from cells import circuit_breaker, outages, probes
-from cells.models import Cell, InstanceMapping, LateDelete, LateEvent, masked
+from cells.models import Cell, DeferredDelete, DeferredEvent, InstanceMapping, masked
 from cloud.words import counted
 from compute.models import Instance, Service
 from compute.models.host import COMPUTE
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class CellContents:
     """What is in a cell: hosts and servers by state."""
 
     hosts: Counter[str]
@@ -60,7 +60,7 @@ class CellPage(look.JoinedPage):
         """Whether each answers and how quickly, what is in it, and what the global side knows of it."""
         said, incidents = probes.ask_and_read(rows, _inside), outages.of([cell.pk for cell in rows])
         living = _by_cell(InstanceMapping.objects.filter(~Q(queued_for_delete=True)))
-        deletes, events = _by_cell(LateDelete.objects.all()), _by_cell(LateEvent.objects.all())
+        deletes, events = _by_cell(DeferredDelete.objects.all()), _by_cell(DeferredEvent.objects.all())
         for cell in rows:
             cell.said, cell.living = said[cell.pk], living.get(cell.pk, 0)
             cell.inside, cell.trouble = cell.said.read, cell.said.database.trouble
@@ -177,10 +177,10 @@ class CellPage(look.JoinedPage):
         messages.success(request, f"{counted(len(chosen), 'cell')} {word}.")
 
 
-def _inside(_: Cell) -> Inside:
+def _inside(_: Cell) -> CellContents:
     hosts = Counter(_host_state(service) for service in Service.objects.filter(binary=COMPUTE))
     servers = Instance.objects.filter(deleted=False).values_list("vm_state").annotate(count=Count("id"))
-    return Inside(hosts, dict(servers.order_by("vm_state")))
+    return CellContents(hosts, dict(servers.order_by("vm_state")))
 
 
 def _counted(states: Mapping[str, int]) -> str:

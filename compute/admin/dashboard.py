@@ -27,11 +27,11 @@ CELL_HEADERS = ("Cell", "State", "New servers", "Hosts up", "Servers", "What it 
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class CloudTotals:
     """What one cell says."""
 
     statuses: Counter[str]
-    open: open_operations.Open
+    open: open_operations.OpenOperations
 
     @property
     def hosts(self) -> list[Service]:
@@ -71,14 +71,14 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _read(_: Cell) -> Numbers:
+def _read(_: Cell) -> CloudTotals:
     statuses: Counter[str] = Counter()
     states = Instance.objects.filter(deleted=False).order_by().values("vm_state", "task_state")
     for vm_state, task_state, number in states.annotate(n=Count("pk")).values_list(
         "vm_state", "task_state", "n"
     ):
         statuses[state.status(vm_state, task_state)] += number
-    return Numbers(statuses, open_operations.read(OLDEST))
+    return CloudTotals(statuses, open_operations.read(OLDEST))
 
 
 def _mapped_servers() -> dict[str | None, int]:
@@ -86,7 +86,7 @@ def _mapped_servers() -> dict[str | None, int]:
     return dict(living.order_by().values("cell").annotate(n=Count("pk")).values_list("cell", "n"))
 
 
-def _cells_card(cells: list[Cell], gathered: scatter.Gathered[Numbers]) -> dict[str, Any]:
+def _cells_card(cells: list[Cell], gathered: scatter.CellAnswers[CloudTotals]) -> dict[str, Any]:
     down = len(gathered.down)
     lines = [look.label(f"{len(cells) - down} up", look.GOOD, "▲")]
     if down:
@@ -99,7 +99,7 @@ def _cells_card(cells: list[Cell], gathered: scatter.Gathered[Numbers]) -> dict[
     }
 
 
-def _hosts_card(gathered: scatter.Gathered[Numbers]) -> dict[str, Any]:
+def _hosts_card(gathered: scatter.CellAnswers[CloudTotals]) -> dict[str, Any]:
     up = sum(numbers.hosts_up for numbers in gathered.values())
     down = sum(len(numbers.hosts) for numbers in gathered.values()) - up
     unknown = HostMapping.objects.filter(cell__in=list(gathered.down)).count()
@@ -128,7 +128,7 @@ def _left(service: Service) -> str:
     return f"{service.host} ({service.in_progress} left)" if service.in_progress else service.host
 
 
-def _servers_card(gathered: scatter.Gathered[Numbers], unknown: int) -> dict[str, Any]:
+def _servers_card(gathered: scatter.CellAnswers[CloudTotals], unknown: int) -> dict[str, Any]:
     statuses: Counter[str] = sum((numbers.statuses for numbers in gathered.values()), Counter())
     waiting = BuildRequest.objects.count()
     lines = [_status_line(word, number) for word, number in statuses.most_common()]
@@ -145,7 +145,7 @@ def _status_line(word: str, number: int) -> Any:
     return look.label(f"{number} {word}", colour, sign)
 
 
-def _work_card(steps: list[open_operations.Line]) -> dict[str, Any]:
+def _work_card(steps: list[open_operations.StepRow]) -> dict[str, Any]:
     url = reverse("admin:actions_in_progress")
     if not steps:
         return {"title": "Oldest open action", "number": "none", "lines": [], "url": url}
@@ -154,7 +154,7 @@ def _work_card(steps: list[open_operations.Line]) -> dict[str, Any]:
     return {"title": "Oldest open action", "number": look.age(step.queued_at), "lines": lines, "url": url}
 
 
-def _cell_row(cell: Cell, gathered: scatter.Gathered[Numbers], unknown: dict[str, int]) -> list[Any]:
+def _cell_row(cell: Cell, gathered: scatter.CellAnswers[CloudTotals], unknown: dict[str, int]) -> list[Any]:
     wanted = "-" if cell.is_cell0 else "disabled" if cell.disabled else "enabled"
     if cell.pk in gathered.down:
         reason, since = gathered.down[cell.pk].reason, look.down_for(cell.pk)

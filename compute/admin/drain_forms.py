@@ -37,7 +37,7 @@ def _at_once(label: str, help_text: str, initial: int | None = None) -> forms.In
     )  # fmt: skip
 
 
-class Drain(forms.Form):
+class DrainForm(forms.Form):
     """What a drain needs to know."""
 
     reason = forms.CharField(max_length=255, required=False, widget=UnfoldAdminTextInputWidget)
@@ -49,21 +49,21 @@ class Drain(forms.Form):
     )  # fmt: skip
 
 
-def drain_form(service: Service | None, auto_id: str) -> Drain:
+def drain_form(service: Service | None, auto_id: str) -> DrainForm:
     """Of a conductor or scheduler, which has no servers, without what only a host is asked."""
-    form = Drain(auto_id=auto_id)
+    form = DrainForm(auto_id=auto_id)
     if service is not None and service.binary != COMPUTE:
         del form.fields["moves"]
     return form
 
 
-class Return(forms.Form):
+class ReturnForm(forms.Form):
     """How its servers come back."""
 
     moves = _at_once("Servers that come back, at a time", "Those that left, and are still where they went.", AT_ONCE)
 
 
-class Extend(forms.Form):
+class ExtendForm(forms.Form):
     """How much more time."""
 
     minutes = _minutes("Minutes from now")
@@ -78,7 +78,7 @@ def why_not(cell: Cell, service: Service | None, down: str) -> str:
     return ""
 
 
-def nothing_changed(cell: Cell, down: scatter.Down | None) -> str:
+def nothing_changed(cell: Cell, down: scatter.CellFailure | None) -> str:
     """What to say when the service could not even be read."""
     return why_not(cell, None, down.reason) if down else "The service is gone."
 
@@ -98,7 +98,7 @@ def carry_out(cell: Cell, service: Service, asked: QueryDict, by: str) -> tuple[
 
 
 def _drain(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
-    form = Drain(asked)
+    form = DrainForm(asked)
     if not form.is_valid():
         return _wrong(form), False
     reason, minutes, end = (form.cleaned_data[name] for name in ("reason", "minutes", "exit"))
@@ -111,7 +111,7 @@ def _drain(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
 
 
 def _extend(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
-    form = Extend(asked)
+    form = ExtendForm(asked)
     if not form.is_valid():
         return _wrong(form), False
     if not service.drain_state:
@@ -126,7 +126,7 @@ def _undrain(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
 
 
 def _return(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
-    form = Return(asked)
+    form = ReturnForm(asked)
     if not form.is_valid():
         return _wrong(form), False
     if service.binary != COMPUTE:

@@ -8,28 +8,28 @@ from typing import Any
 from django.utils.safestring import SafeString
 
 from cells import admin_widgets as look
-from cells.models import LastKnown
+from cells.models import ServerSnapshot
 from compute import state
 from compute.admin import badges
 
 
-def of(server_ids: Iterable[str]) -> dict[str, LastKnown]:
+def of(server_ids: Iterable[str]) -> dict[str, ServerSnapshot]:
     """By server. One query."""
-    return dict(LastKnown.objects.select_related("cell").in_bulk(list(server_ids)))
+    return dict(ServerSnapshot.objects.select_related("cell").in_bulk(list(server_ids)))
 
 
-def age(last: LastKnown) -> str:
+def age(last: ServerSnapshot) -> str:
     """How long ago it was seen to be so."""
     return look.age(last.cell.swept_at or last.changed_at)
 
 
-def status(last: LastKnown) -> SafeString:
+def status(last: ServerSnapshot) -> SafeString:
     """Grey, whatever it was: the colour of a state is that of now."""
     word = state.status(last.vm_state, last.task_state or None)
     return look.label(f"was {word}", look.GREY, badges.STATUS.get(word, ("", ""))[1], f"{age(last)} ago")
 
 
-def rows(last: LastKnown) -> list[tuple[str, Any]]:
+def rows(last: ServerSnapshot) -> list[tuple[str, Any]]:
     """For the page of the server."""
     addresses = [one.get("addr", "") for network in last.addresses.values() for one in network]
     return [

@@ -26,7 +26,7 @@ from compute.migration import control, history
 from compute.migration.history import LIVE, MAY_ABORT_QUEUED, MAY_FORCE, STATUSES, TYPES
 from compute.models import Instance, InstanceAction, Step
 from compute.operations import registry
-from compute.operations.action import Asked
+from compute.operations.action import ActionRequest
 from compute.servers import lookup
 
 PER_PAGE = 50
@@ -65,7 +65,7 @@ def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
     return TemplateResponse(request, "admin/stillwater/migrations.html", context)
 
 
-def _context(request: HttpRequest, found: history.Page, wanted: dict[str, str], *,
+def _context(request: HttpRequest, found: history.HistoryPage, wanted: dict[str, str], *,
              may_ask: bool) -> dict[str, Any]:  # fmt: skip
     cells = {cell.pk: cell for cell in Cell.objects.all()}
     servers = _waiting(found) if may_ask else {}
@@ -97,7 +97,7 @@ def _keys(kind: str) -> list[str]:
     return [key for key, shown in TYPES.items() if kind in ("", shown)]
 
 
-def _waiting(found: history.Page) -> dict[str, Instance]:
+def _waiting(found: history.HistoryPage) -> dict[str, Instance]:
     """The servers of moves that may wait for a word; one question per cell."""
     ids: dict[str, list[str]] = {}
     for cell, row in found.rows:
@@ -186,7 +186,8 @@ def _say(request: HttpRequest) -> str:
     who = action_forms.caller(request, mapping)
     try:
         with lookup.server(server_id, who) as instance:
-            tell(instance, request.POST.get("migration", ""), Asked(who, str(getattr(request, "request_id", ""))))
+            asked = ActionRequest(who, str(getattr(request, "request_id", "")))
+            tell(instance, request.POST.get("migration", ""), asked)
     except ApiError as refusal:
         return f"It was refused: {refusal.message}"
     action_forms.trace(request, mapping, f"{verb} of migration {request.POST.get('migration', '')}")

@@ -33,7 +33,7 @@ ENDED_HEADERS = ("Action", "Server", "Cell", "Ended", "Result", "Request", "How"
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class OpenOperations:
     """What one cell has in progress, and who is there to see to it."""
 
     steps: list[Step]
@@ -41,7 +41,7 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class StepRow:
     """A step, its cell, and what it waits for."""
 
     cell: str
@@ -77,18 +77,18 @@ def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
     return TemplateResponse(request, "admin/stillwater/progress.html", context)
 
 
-def read(limit: int) -> Open:
+def read(limit: int) -> OpenOperations:
     """Of the targeted cell, the oldest steps first, with their actions but without what may be secret."""
     steps = Step.objects.filter(state__in=journal.OPEN).select_related("action").defer(*HIDDEN)
-    return Open(list(steps.order_by("queued_at", "pk")[:limit]), list(Service.objects.all()))
+    return OpenOperations(list(steps.order_by("queued_at", "pk")[:limit]), list(Service.objects.all()))
 
 
-def oldest(by_cell: dict[str, Open]) -> list[Line]:
+def oldest(by_cell: dict[str, OpenOperations]) -> list[StepRow]:
     """All cells' steps, the oldest first."""
     lines = []
     for cell, found in by_cell.items():
         known = wait_reasons.Services.of(found.services)
-        lines += [Line(cell, step, known.wait_of(step)) for step in found.steps]
+        lines += [StepRow(cell, step, known.wait_of(step)) for step in found.steps]
     return sorted(lines, key=lambda line: line.step.queued_at)
 
 
@@ -97,7 +97,7 @@ def table(lines: Any) -> dict[str, Any]:
     return {"headers": HEADERS, "rows": [_row(line) for line in lines]}
 
 
-def _row(line: Line) -> list[Any]:
+def _row(line: StepRow) -> list[Any]:
     step = line.step
     return [
         badges.what(step.action.action, step.name), badges.server_link(step.server_id), line.cell,

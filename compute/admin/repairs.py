@@ -28,7 +28,7 @@ def carry_out(request: HttpRequest, mapping: InstanceMapping) -> str:
             if step.server_id != mapping.server_id:
                 return "There is no such step of this server."
             said = repair.give_up(step, by=_who(request), reason=reason) if giving_up else _retry(step)
-    except repair.Refused as refused:
+    except repair.RepairRefused as refused:
         return str(refused)
     except scatter.DATABASE_AWAY as away:
         return f"Cell {mapping.cell} went away ({type(away).__name__}). Look again before you ask again."

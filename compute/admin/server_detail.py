@@ -26,7 +26,7 @@ SECRETS = ("key_data", "user_data")
 
 
 @dataclass(slots=True)
-class Past:
+class ActionHistory:
     """One action with its steps."""
 
     action: InstanceAction
@@ -50,13 +50,13 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ServerData:
     """What its cell says of a server."""
 
     instance: Instance | None = None
-    history: list[Past] = field(default_factory=list)
-    choices: list[allowed_actions.Choice] = field(default_factory=list)
-    around: server_warnings.Around | None = None
+    history: list[ActionHistory] = field(default_factory=list)
+    choices: list[allowed_actions.AllowedAction] = field(default_factory=list)
+    around: server_warnings.HostsOfServers | None = None
 
 
 @dataclass(slots=True)
@@ -73,8 +73,8 @@ class Button:
 def context(mapping: InstanceMapping, who: Caller | None = None) -> dict[str, Any]:
     """What the template needs: some questions to the server's cell; buttons for who may press them."""
     cell = mapping.cell
-    found = scatter.gather([cell], lambda _: _read(mapping.server_id, who)) if cell else scatter.Gathered({}, {})
-    read = found.answers.get(cell.pk, Read()) if cell else Read()
+    found = scatter.gather([cell], lambda _: _read(mapping.server_id, who)) if cell else scatter.CellAnswers({}, {})
+    read = found.answers.get(cell.pk, ServerData()) if cell else ServerData()
     down, instance = (found.down.get(cell.pk) if cell else None), read.instance
     last = last_known.of([mapping.pk]).get(mapping.pk) if down else None
     return {
@@ -98,7 +98,7 @@ def context(mapping: InstanceMapping, who: Caller | None = None) -> dict[str, An
     }
 
 
-def _buttons_while(mapping: InstanceMapping, down: scatter.Down) -> list[Button]:
+def _buttons_while(mapping: InstanceMapping, down: scatter.CellFailure) -> list[Button]:
     """Of a server whose cell does not answer: it can be deleted, and nothing else."""
     since = f"does not answer for {look.down_for(str(mapping.cell_id))} ({down.reason})"
     why = f"cell {mapping.cell} {since}; only a delete is accepted now, and done when it is back"
@@ -108,7 +108,7 @@ def _buttons_while(mapping: InstanceMapping, down: scatter.Down) -> list[Button]
     return [delete, *_buttons(mapping, allowed_actions.none(why))]
 
 
-def _buttons(mapping: InstanceMapping, choices: list[allowed_actions.Choice]) -> list[Button]:
+def _buttons(mapping: InstanceMapping, choices: list[allowed_actions.AllowedAction]) -> list[Button]:
     """Those that can be pressed first."""
     lists = action_forms.Lists(mapping)
     made = [
@@ -121,7 +121,7 @@ def _buttons(mapping: InstanceMapping, choices: list[allowed_actions.Choice]) ->
     return sorted(made, key=lambda button: bool(button.why_not))
 
 
-def _read(server_id: str, who: Caller | None) -> Read:
+def _read(server_id: str, who: Caller | None) -> ServerData:
     """In the targeted cell."""
     instance = Instance.objects.filter(uuid=server_id).defer(*SECRETS).first()
     choices = allowed_actions.choices(instance, who) if instance is not None and who is not None else []
@@ -133,11 +133,11 @@ def _read(server_id: str, who: Caller | None) -> Read:
     for step in Step.objects.filter(action__in=actions).order_by("queued_at", "pk"):
         step.action = rows[step.action_id]
         steps.setdefault(step.action_id, []).append(step)
-    past = [Past(action, steps.get(action.pk, [])) for action in actions]
-    return Read(instance, past, choices, server_warnings.around([instance]) if instance else None)
+    past = [ActionHistory(action, steps.get(action.pk, [])) for action in actions]
+    return ServerData(instance, past, choices, server_warnings.around([instance]) if instance else None)
 
 
-def _countdown(instance: Instance, read: Read) -> shutdown_progress.Countdown | None:
+def _countdown(instance: Instance, read: ServerData) -> shutdown_progress.ShutdownProgress | None:
     waits = [(past.action, row) for past in reversed(read.history) for row in past.rows]
     return shutdown_progress.of(waits, instance.task_state, read.choices)
 
@@ -149,7 +149,7 @@ def _took(row: InstanceAction | Step) -> str:
     return look.seconds((row.finished_at - row.started_at).total_seconds())
 
 
-def _status(mapping: InstanceMapping, instance: Instance | None, down: scatter.Down | None) -> Any:
+def _status(mapping: InstanceMapping, instance: Instance | None, down: scatter.CellFailure | None) -> Any:
     if down is not None:
         return badges.status("UNKNOWN", down.reason)
     if instance is None:
@@ -189,7 +189,7 @@ def _columns(instance: Instance) -> list[tuple[str, Any]]:
     ]  # fmt: skip
 
 
-def _power(instance: Instance, history: list[Past]) -> list[tuple[str, Any]]:
+def _power(instance: Instance, history: list[ActionHistory]) -> list[tuple[str, Any]]:
     """Who is right about its power, and whether it is not put back any more."""
     own, who = sync_policy.said(instance)
     lines: list[tuple[str, Any]] = [("Power truth", f"{own}, says {who}" if own else "as its host says")]

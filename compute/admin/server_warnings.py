@@ -20,7 +20,7 @@ NOTHING = SafeString("")
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class HostsOfServers:
     """The hosts some servers are on, and which of them something goes on with."""
 
     hosts: dict[str, Service]
@@ -51,10 +51,10 @@ class Around:
         return look.label("stuck", look.WARN, "⧗", why)
 
 
-def around(instances: Iterable[Instance]) -> Around:
+def around(instances: Iterable[Instance]) -> HostsOfServers:
     """Two questions to the targeted cell, whatever the number of servers."""
     some = list(instances)
     hosts = Service.objects.filter(binary=COMPUTE, host__in={one.host for one in some if one.host})
     busy = [one.uuid for one in some if one.task_state]
     open_steps = Step.objects.filter(server_id__in=busy, state__in=journal.OPEN)
-    return Around({one.host: one for one in hosts}, frozenset(open_steps.values_list("server_id", flat=True)))
+    return HostsOfServers({one.host: one for one in hosts}, frozenset(open_steps.values_list("server_id", flat=True)))

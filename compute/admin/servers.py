@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 
 from cells import admin_widgets as look
 from cells import scatter
-from cells.models import Cell, InstanceMapping, LastKnown
+from cells.models import Cell, InstanceMapping, ServerSnapshot
 from compute import state
 from compute.admin import (
     action_forms,
@@ -102,7 +102,7 @@ class ServerPage(look.JoinedPage):
             ids.setdefault(row.cell_id, []).append(row.pk)
         cells = {row.cell_id: row.cell for row in rows if row.cell_id}
 
-        def read(cell: Cell) -> tuple[dict[str, Instance], server_warnings.Around]:
+        def read(cell: Cell) -> tuple[dict[str, Instance], server_warnings.HostsOfServers]:
             found = {one.uuid: one for one in Instance.objects.filter(uuid__in=ids[cell.pk]).only(*LISTED)}
             return found, server_warnings.around(found.values())
 
@@ -132,7 +132,7 @@ class ServerPage(look.JoinedPage):
         if gathered.down:
             names = ", ".join(cells[cell_id].name for cell_id in gathered.down)
             messages.warning(request, f"Searched by the last known names, because they do not answer: {names}.")
-            last = LastKnown.objects.filter(cell__in=gathered.down, name__icontains=term)
+            last = ServerSnapshot.objects.filter(cell__in=gathered.down, name__icontains=term)
             by_name += last.values_list("pk", flat=True)[:NAMES_FOUND]
         by_id = Q(server_id__startswith=term.lower()) | Q(project_id=term)
         return queryset.filter(by_id | Q(pk__in=by_name)), False

@@ -21,7 +21,7 @@ from cells import scatter
 from cells.models import Cell, HostMapping
 from compute.admin import badges, drain_forms, wait_reasons
 from compute.hosts import drain, drain_moves
-from compute.hosts.drain_moves import UNDER_WAY, Line, Moves
+from compute.hosts.drain_moves import UNDER_WAY, DrainMove, DrainMoves
 from compute.models import Service
 from compute.models.host import COMPUTE
 
@@ -34,13 +34,13 @@ PANEL = "admin/stillwater/service_panel.html"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ServiceState:
     """What a cell says about one of its services."""
 
     service: Service
-    operations: list[drain.Operation]
+    operations: list[drain.OpenOperation]
     waiting: int
-    moves: Moves
+    moves: DrainMoves
 
 
 def listing(request: HttpRequest, model_admin: Any) -> HttpResponse:
@@ -88,7 +88,7 @@ def panel(request: HttpRequest, cell: Cell, uuid: str, *, may_change: bool) -> d
     if known is None and down is None:
         raise Http404(f"There is no service {uuid} in cell {cell}.")
     service = known.service if known else None
-    moves = known.moves if known else Moves()
+    moves = known.moves if known else DrainMoves()
     operations = (known.operations if known else []) + (wait_reasons.placing(service) if service else [])
     return {
         "title": "Service",
@@ -108,8 +108,8 @@ def panel(request: HttpRequest, cell: Cell, uuid: str, *, may_change: bool) -> d
         "may_change": may_change,
         "why_not": drain_forms.why_not(cell, service, down.reason if down else ""),
         "drain_form": drain_forms.drain_form(service, f"drain-{uuid}-%s"),
-        "return_form": drain_forms.Return(auto_id=f"return-{uuid}-%s"),
-        "extend_form": drain_forms.Extend(auto_id=f"extend-{uuid}-%s"),
+        "return_form": drain_forms.ReturnForm(auto_id=f"return-{uuid}-%s"),
+        "extend_form": drain_forms.ExtendForm(auto_id=f"extend-{uuid}-%s"),
         "now": timezone.now(),
     }
 
@@ -125,7 +125,7 @@ def live(name: str, uuid: str, value: Any, *, again: bool = False) -> SafeString
     return format_html('<span id="{}-{}"{}>{}</span>', name, uuid, swap, value)
 
 
-def _row_of(known: Known) -> list[SafeString]:
+def _row_of(known: ServiceState) -> list[SafeString]:
     service = known.service
     values = {
         "wanted": badges.wanted(service), "seen": badges.seen(service), "waiting": known.waiting,
@@ -138,14 +138,14 @@ def _services() -> list[Service]:
     return list(Service.objects.order_by("binary", "host"))
 
 
-def _read(uuid: str) -> Known | None:
+def _read(uuid: str) -> ServiceState | None:
     """At most eight questions, whatever is in progress."""
     service = Service.objects.filter(uuid=uuid).first()
     if service is None:
         return None
     waiting = drain.waiting(service.host) if service.binary == COMPUTE else 0
-    moves = drain_moves.read(service.host) if service.binary == COMPUTE else Moves()
-    return Known(service, drain.operations(service), waiting, moves)
+    moves = drain_moves.read(service.host) if service.binary == COMPUTE else DrainMoves()
+    return ServiceState(service, drain.operations(service), waiting, moves)
 
 
 def _wish(request: HttpRequest, cell: Cell, uuid: str) -> str:
@@ -198,7 +198,7 @@ def _facts(service: Service, waiting: int) -> list[tuple[str, Any]]:
     return facts
 
 
-def _move(one: Line) -> list[Any]:
+def _move(one: DrainMove) -> list[Any]:
     percent = one.percent if one.state in UNDER_WAY else "-"
     why = format_html("{} {}", look.label("!", look.WARN), one.why) if one.is_blocked else one.why or "-"
     return [
@@ -207,7 +207,7 @@ def _move(one: Line) -> list[Any]:
     ]  # fmt: skip
 
 
-def _operation(one: drain.Operation) -> list[Any]:
+def _operation(one: drain.OpenOperation) -> list[Any]:
     left = one.seconds_left
     return [
         badges.what(one.action, one.step), badges.server_link(one.server_id), badges.state(one.state),

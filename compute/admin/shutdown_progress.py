@@ -13,7 +13,7 @@ from compute.models import InstanceAction, Step
 from compute.operations import journal
 from compute.shutdown import status
 from compute.state import TaskState
-from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_timer import ShutdownTimer
 
 FORCED = "its plug is pulled"
 THEN = {  # what happens at the deadline, by the action that waits
@@ -24,7 +24,7 @@ STOP, REBOOT, DELETE = "os-stop", "reboot", "forceDelete"
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class EndWaitButton:
     """A button that ends the wait, with what it says to the API beside its verb."""
 
     verb: str
@@ -35,22 +35,24 @@ class Word:
 
 
 WORDS = {
-    STOP: Word(STOP, "Pull the plug now", "The guest gets no more time. What it has not written to its disk is lost.",
-               "shutdown_type", "HARD"),
-    REBOOT: Word(REBOOT, "Reset it now", "The guest gets no more time, and boots again.", "type", "HARD"),
-    DELETE: Word(DELETE, "Delete it now", "The guest gets no more time, and the server is deleted for good."),
+    STOP: EndWaitButton(
+        STOP, "Pull the plug now", "The guest gets no more time. What it has not written to its disk is lost.",
+        "shutdown_type", "HARD",
+    ),
+    REBOOT: EndWaitButton(REBOOT, "Reset it now", "The guest gets no more time, and boots again.", "type", "HARD"),
+    DELETE: EndWaitButton(DELETE, "Delete it now", "The guest gets no more time, and the server is deleted for good."),
 }  # fmt: skip
 ENDS = {TaskState.POWERING_OFF: STOP, TaskState.REBOOTING: REBOOT}  # which word ends which wait
 
 
 @dataclass(frozen=True, slots=True)
-class Countdown:
+class ShutdownProgress:
     """One clock, and everybody who waits for it."""
 
-    clock: Clock
+    clock: ShutdownTimer
     asked: list[str]
     then: str
-    words: list[Word]
+    words: list[EndWaitButton]
 
     @property
     def left(self) -> float:
@@ -96,22 +98,22 @@ class Countdown:
 
 
 def of(history: Iterable[tuple[InstanceAction, Step]], task: str | None,
-       choices: list[allowed_actions.Choice]) -> Countdown | None:  # fmt: skip
+       choices: list[allowed_actions.AllowedAction]) -> ShutdownProgress | None:  # fmt: skip
     """From a history that is read already, the oldest first; None when no guest is on its way off."""
     asked: list[str] = []
-    waiting: tuple[InstanceAction, Clock] | None = None
+    waiting: tuple[InstanceAction, ShutdownTimer] | None = None
     for action, step in history:
-        clock = Clock.load(step.clock) if step.state in journal.OPEN else None
+        clock = ShutdownTimer.load(step.clock) if step.state in journal.OPEN else None
         if clock is not None and clock.runs:
             asked.append(_who(action))
             waiting = action, clock
     if waiting is None:
         return None
     newest, clock = waiting  # they all wait for one clock; what the newest wants is what comes of it
-    return Countdown(clock, asked, THEN.get(newest.action, GOES_ON.format(newest.action)), _words(task, choices))
+    return ShutdownProgress(clock, asked, THEN.get(newest.action, GOES_ON.format(newest.action)), _words(task, choices))
 
 
-def _signals(clock: Clock) -> str:
+def _signals(clock: ShutdownTimer) -> str:
     """How often it was asked, and how."""
     how = f" by {clock.by.replace('acpi', 'ACPI').replace('agent', 'guest agent')}" if clock.by else ""
     last = f", the last one {look.seconds(time.time() - clock.signalled)} ago" if clock.signalled else ""
@@ -123,7 +125,7 @@ def _who(action: InstanceAction) -> str:
     return f"{action.action}, {look.age(action.started_at)} ago, by {who} ({action.request_id})"
 
 
-def _words(task: str | None, choices: list[allowed_actions.Choice]) -> list[Word]:
+def _words(task: str | None, choices: list[allowed_actions.AllowedAction]) -> list[EndWaitButton]:
     """Those that end this wait, and may be said by who looks."""
     may = {choice.key for choice in choices if not choice.why_not}
     wanted = (ENDS.get(TaskState(task)) if task else None, DELETE)

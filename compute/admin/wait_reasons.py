@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 from cells import admin_widgets as look
 from cells.models import BuildRequest
 from compute.build import LEASE
-from compute.hosts.drain import MOST, Operation
+from compute.hosts.drain import MOST, OpenOperation
 from compute.models import Service, Step
 from compute.models.host import COMPUTE, CONDUCTOR, SCHEDULER
 from compute.operations import dispatch
@@ -79,13 +79,13 @@ def schedulers(services: Iterable[Service]) -> list[Service]:
     return [one for one in services if one.binary == SCHEDULER]
 
 
-def placing(service: Service) -> list[Operation]:
+def placing(service: Service) -> list[OpenOperation]:
     """What a scheduler is at: build requests it holds a lease of. Nothing for other services."""
     if service.binary != SCHEDULER:
         return []
     held = BuildRequest.objects.filter(lease_holder__startswith=f"{service.host}/", lease_until__gt=timezone.now())
     return [
-        Operation(
+        OpenOperation(
             "create", "place", Step.State.RUNNING, one.server_id, one.request_id, service.host,
             since=one.lease_until - LEASE, deadline=one.lease_until,
         )

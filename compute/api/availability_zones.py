@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from compute.api.base import ComputeView
 from compute.api.fields import moment
 from compute.hosts import services as hosts_services
-from compute.hosts.services import INTERNAL_ZONE, Placed
+from compute.hosts.services import INTERNAL_ZONE, ServiceRecord
 
 
 class AvailabilityZonesView(ComputeView):
@@ -40,9 +40,9 @@ class AvailabilityZonesDetailView(ComputeView):
         return Response({"availabilityZoneInfo": zones})
 
 
-def _zones(services: list[Placed]) -> list[tuple[str, bool, list[Placed]]]:
+def _zones(services: list[ServiceRecord]) -> list[tuple[str, bool, list[ServiceRecord]]]:
     """(name, somebody there takes work, its enabled services); available ones first, as Nova lists them."""
-    zones: dict[str, list[Placed]] = {name: [] for name in sorted({one.zone for one in services})}
+    zones: dict[str, list[ServiceRecord]] = {name: [] for name in sorted({one.zone for one in services})}
     for one in services:
         if not one.service.disabled:
             zones[one.zone].append(one)
@@ -57,7 +57,7 @@ def _zone(name: str, *, available: bool, hosts: dict[str, Any] | None) -> dict[s
     return {"zoneName": name, "zoneState": {"available": available}, "hosts": hosts}
 
 
-def _hosts(services: list[Placed]) -> dict[str, dict[str, Any]]:
+def _hosts(services: list[ServiceRecord]) -> dict[str, dict[str, Any]]:
     hosts: dict[str, dict[str, Any]] = {}
     for one in services:
         service = one.service

@@ -18,7 +18,7 @@ from compute.contract import validation
 from compute.contract.microversion import Version
 from compute.errors import CellDown
 from compute.hosts import services
-from compute.hosts.services import Hypervisor, Seen
+from compute.hosts.services import CellResults, Hypervisor
 
 RULE = "os_compute_api:os-hypervisors:"
 NUMBERS = (
@@ -56,7 +56,7 @@ class HypervisorsView(ComputeView):
                 answer["hypervisors_links"] = more
         return Response(answer)
 
-    def _page(self, seen: Seen[Hypervisor]) -> list[Hypervisor]:
+    def _page(self, seen: CellResults[Hypervisor]) -> list[Hypervisor]:
         """Raises BadRequest for an unknown marker, CellDown when it may be in a down cell."""
         if self.version < (2, 33):
             return seen.found
@@ -226,7 +226,7 @@ def _by_id(hypervisor_id: str, version: Version, **more: bool) -> Hypervisor:
     raise NotFound(f"Hypervisor with ID '{hypervisor_id}' could not be found.")
 
 
-def _matching(seen: Seen[Hypervisor], pattern: str) -> list[Hypervisor]:
+def _matching(seen: CellResults[Hypervisor], pattern: str) -> list[Hypervisor]:
     """Raises NotFound when no name contains the pattern, CellDown when one of a down cell may."""
     matching = [one for one in seen.found if pattern.lower() in one.node.hypervisor_hostname.lower()]
     if not matching:
@@ -235,7 +235,7 @@ def _matching(seen: Seen[Hypervisor], pattern: str) -> list[Hypervisor]:
     return matching
 
 
-def _matching_unpaged(seen: Seen[Hypervisor], pattern: str, request: Request) -> list[Hypervisor]:
+def _matching_unpaged(seen: CellResults[Hypervisor], pattern: str, request: Request) -> list[Hypervisor]:
     if "limit" in request.query_params or "marker" in request.query_params:
         raise BadRequest(
             "Paging over hypervisors with the hypervisor_hostname_pattern query parameter is not supported."
@@ -243,7 +243,7 @@ def _matching_unpaged(seen: Seen[Hypervisor], pattern: str, request: Request) ->
     return _matching(seen, pattern)
 
 
-def _nobody_hides(seen: Seen[Hypervisor]) -> None:
+def _nobody_hides(seen: CellResults[Hypervisor]) -> None:
     """What was not found may be in a cell that is down. Raises CellDown."""
     if seen.down:
         raise CellDown(seen.down[0].name)

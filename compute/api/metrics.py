@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from compute.metrics import Fleet
+from compute.metrics import CloudCollector
 
 FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Proto", "X-Real-Ip", "Via")
 
@@ -25,7 +25,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     elif not _is_local(request):
         refusal = "Without STILLWATER_METRICS_TOKEN only this machine may read the metrics.\n"
         return HttpResponse(refusal, status=403, content_type="text/plain")
-    return HttpResponse(generate_latest(Fleet()), content_type=CONTENT_TYPE_LATEST)
+    return HttpResponse(generate_latest(CloudCollector()), content_type=CONTENT_TYPE_LATEST)
 
 
 def _has_token(request: HttpRequest) -> bool:

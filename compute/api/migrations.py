@@ -17,7 +17,7 @@ from compute.api.server_query import moment
 from compute.contract import validation
 from compute.migration import control, history
 from compute.migration.history import IN_PROGRESS, LIVE, TYPES
-from compute.operations.action import Asked
+from compute.operations.action import ActionRequest
 from compute.servers import listing, lookup
 
 FORCE = closed({"force_complete": {"type": "null"}}, ["force_complete"])
@@ -69,7 +69,7 @@ class ServerMigrationView(ComputeView):
             raise NotFound
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:servers:migrations:delete", instance.project_id)
-            asked = Asked(self.caller, self.request_id)
+            asked = ActionRequest(self.caller, self.request_id)
             control.abort(instance, migration_id, asked, queued=self.version >= (2, 65))
         return Response(status=202)
 
@@ -84,7 +84,7 @@ class ServerMigrationActionView(ComputeView):
         validation.check(request.data, FORCE)
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:servers:migrations:force_complete", instance.project_id)
-            control.force(instance, migration_id, Asked(self.caller, self.request_id))
+            control.force(instance, migration_id, ActionRequest(self.caller, self.request_id))
         return Response(status=202)
 
 

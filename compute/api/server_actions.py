@@ -8,7 +8,7 @@ from rest_framework.response import Response
 from compute.api import server_view
 from compute.api.base import ComputeView, link
 from compute.operations import submit
-from compute.operations.action import Asked
+from compute.operations.action import ActionRequest
 from compute.servers import lookup
 
 
@@ -19,7 +19,7 @@ class ServerActionView(ComputeView):
         """Answers at once; the work is journaled."""
         action, value = submit.parse(request.data, self.version)
         with lookup.server(server_id, self.caller) as instance:
-            asked = Asked(self.caller, self.request_id, value, self.version)
+            asked = ActionRequest(self.caller, self.request_id, value, self.version)
             answer = submit.submit(action, instance, asked)
             if answer.server is not None:
                 shown = server_view.future(instance, answer.server, self.version, self.caller)

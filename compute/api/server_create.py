@@ -18,7 +18,7 @@ from compute.models import Flavor, Instance, ServerGroup, Service
 from compute.models.host import COMPUTE
 from compute.placement import aggregates, quota, server_groups
 from compute.servers import flavors, references
-from compute.servers.create import Order
+from compute.servers.create import BuildOrder
 from compute.shutdown import options
 
 _TEXT = {"type": "string"}
@@ -87,7 +87,7 @@ def schema_for(version: Version) -> dict[str, Any]:
     }
 
 
-def order_of(body: dict[str, Any], caller: Caller, request_id: str) -> Order:
+def order_of(body: dict[str, Any], caller: Caller, request_id: str) -> BuildOrder:
     """What a valid body orders. Raises BadRequest, Forbidden, NotFound with Nova's texts."""
     server = body["server"]
     _refuse_what_we_cannot(server)
@@ -102,7 +102,7 @@ def order_of(body: dict[str, Any], caller: Caller, request_id: str) -> Order:
     if "group" in hints:
         _check_group(hints["group"], caller)
     network = "user" if server.get("networks") == "auto" else "none"
-    return Order(
+    return BuildOrder(
         caller=caller, request_id=request_id, name=server["name"].strip(), flavor=flavor, image_id=image.id,
         image=references.image_facts(image), image_ticket=tickets.issue(image.id, "read"), count=most, least=least,
         network=network, availability_zone=zone, host=host, hypervisor_hostname=node,

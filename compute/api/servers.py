@@ -20,7 +20,7 @@ from compute.api.server_view import View
 from compute.contract import validation
 from compute.errors import CellDown
 from compute.models import Instance
-from compute.operations.action import Asked
+from compute.operations.action import ActionRequest
 from compute.servers import create, deferred_deletes, listing, lookup, rows
 from compute.shutdown import options
 
@@ -164,7 +164,7 @@ class ServerView(ComputeView):
         self.check("os_compute_api:servers:delete", mapping.project_id)
         if create.cancel(server_id):
             return Response(status=204)
-        asked = Asked(self.caller, self.request_id, words, self.version)
+        asked = ActionRequest(self.caller, self.request_id, words, self.version)
         deferred_deletes.now_or_later(mapping, asked)
         return Response(status=204)
 

@@ -9,8 +9,8 @@ from typing import Any
 from cloud.errors import BadRequest, Conflict
 from compute.api.fields import closed, moment
 from compute.hosts import drain, drain_moves
-from compute.hosts.drain_moves import AT_ONCE, Line, Moves
-from compute.hosts.services import Placed
+from compute.hosts.drain_moves import AT_ONCE, DrainMove, DrainMoves
+from compute.hosts.services import ServiceRecord
 from compute.models import Service
 from compute.models.host import COMPUTE
 from compute.servers import lookup
@@ -34,7 +34,7 @@ SCHEMA = {
 }  # fmt: skip
 
 
-def carry_out(one: Placed, wanted: dict[str, Any] | None, by: str) -> Placed:
+def carry_out(one: ServiceRecord, wanted: dict[str, Any] | None, by: str) -> ServiceRecord:
     """Drain, give more time, or take work again; the service after that. Raises Conflict where it makes no sense."""
     service = one.service
     if wanted is not None and not service.is_up:
@@ -43,7 +43,7 @@ def carry_out(one: Placed, wanted: dict[str, Any] | None, by: str) -> Placed:
         raise Conflict(f"Service {service} is not draining: there is no deadline to move.")
     if wanted is not None and {"migrate", "return"} & set(wanted) and service.binary != COMPUTE:
         raise BadRequest(f"Service {service} has no servers that could move.")
-    left_alone: Sequence[Line] = ()
+    left_alone: Sequence[DrainMove] = ()
     with lookup.held(one.cell):
         if wanted is None:
             drain.undo(service)
@@ -57,11 +57,11 @@ def carry_out(one: Placed, wanted: dict[str, Any] | None, by: str) -> Placed:
                 then_exit=wanted.get("exit", False),
                 moves=_parallel(wanted["migrate"]) if "migrate" in wanted else 0,
             )  # fmt: skip
-        moves = drain_moves.read(service.host) if service.drain_moves else Moves()
+        moves = drain_moves.read(service.host) if service.drain_moves else DrainMoves()
     return replace(one, moves=replace(moves, left_alone=tuple(left_alone)))
 
 
-def as_json(one: Placed) -> dict[str, Any]:
+def as_json(one: ServiceRecord) -> dict[str, Any]:
     """The key and its value; nothing for a service that takes new work, so its record is Nova's to the letter."""
     service = one.service
     if service.is_returning and not service.drain_state:
@@ -98,7 +98,7 @@ def _parallel(moves: dict[str, Any]) -> int:
     return int(moves.get("parallel", AT_ONCE))
 
 
-def _moves(one: Placed) -> dict[str, Any]:
+def _moves(one: ServiceRecord) -> dict[str, Any]:
     """How far it is, and who is in the way."""
     found = one.moves
     return {

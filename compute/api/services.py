@@ -21,8 +21,8 @@ from compute.contract import validation
 from compute.contract.microversion import Version
 from compute.errors import CellDown
 from compute.hosts import fenced, services
-from compute.hosts.services import Placed
-from compute.models import AggregateHost, ComputeNode, Departure, Instance, Service
+from compute.hosts.services import ServiceRecord
+from compute.models import AggregateHost, ComputeNode, DrainMigration, Instance, Service
 from compute.models.host import COMPUTE
 from compute.servers import lookup
 
@@ -92,7 +92,7 @@ class ServiceView(ComputeView):
         return Response(status=204)
 
 
-def as_json(one: Placed, version: Version) -> dict[str, Any]:
+def as_json(one: ServiceRecord, version: Version) -> dict[str, Any]:
     """A service as a version shows it."""
     service = one.service
     moments = [when for when in (service.last_seen_up, service.updated_at) if when]
@@ -111,7 +111,7 @@ def as_json(one: Placed, version: Version) -> dict[str, Any]:
     return shown | service_drain.as_json(one)
 
 
-def _by_id(service_id: str, version: Version) -> Placed:
+def _by_id(service_id: str, version: Version) -> ServiceRecord:
     """Raises BadRequest for what cannot be an id, NotFound, CellDown when it may be in a down cell."""
     if version >= (2, 53):
         try:
@@ -127,7 +127,7 @@ def _by_id(service_id: str, version: Version) -> Placed:
     raise NotFound(f"Compute service {service_id} could not be found.")
 
 
-def _by_name(host: str, binary: str) -> Placed:
+def _by_name(host: str, binary: str) -> ServiceRecord:
     """Raises NotFound, CellDown when it may be in a down cell."""
     seen = services.services(host, binary)
     if seen.found:
@@ -173,7 +173,7 @@ def _wanted(body: dict[str, Any], binary: str) -> dict[str, Any]:
     return wanted
 
 
-def _change(one: Placed, wanted: dict[str, Any]) -> None:
+def _change(one: ServiceRecord, wanted: dict[str, Any]) -> None:
     """Write only what was asked: the heartbeat writes the rest of the row. Raises BadRequest, CellDown."""
     wanted = {**wanted, "updated_at": timezone.now()}
     with lookup.held(one.cell):
@@ -188,7 +188,7 @@ def _change(one: Placed, wanted: dict[str, Any]) -> None:
         one.service.refresh_from_db(fields=list(wanted))
 
 
-def _remove(one: Placed) -> None:
+def _remove(one: ServiceRecord) -> None:
     """Raises Conflict while a server is there, or is being placed there; CellDown."""
     with lookup.held(one.cell):
         try:
@@ -198,7 +198,7 @@ def _remove(one: Placed) -> None:
                         raise _hosts_servers()
                     ComputeNode.objects.filter(host=one.service.host).delete()
                     fenced.forget_host(one.service.host)
-                    Departure.objects.filter(host=one.service.host).delete()
+                    DrainMigration.objects.filter(host=one.service.host).delete()
                 Service.objects.filter(pk=one.service.pk).delete()
         except (ProtectedError, IntegrityError) as exc:  # a claim on one of its hypervisors
             raise _hosts_servers() from exc

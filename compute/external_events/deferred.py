@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from django.db import transaction
 
 from cells import circuit_breaker, scatter
-from cells.models import Cell, LateEvent
+from cells.models import Cell, DeferredEvent
 from cloud import log, metrics
 from compute.external_events import deduplication, journal
 from compute.external_events.deduplication import Entry, Event
@@ -21,7 +21,7 @@ FAILED = 500
 
 def waiting(servers: Collection[str]) -> set[str]:
     """Those of whom something is kept: what comes now is kept behind it, though the cell may be back."""
-    found = LateEvent.objects.filter(server_id__in=servers).values_list("server_id", flat=True)
+    found = DeferredEvent.objects.filter(server_id__in=servers).values_list("server_id", flat=True)
     return set(found.distinct())
 
 
@@ -32,7 +32,7 @@ def keep(events: Sequence[tuple[str, Event]]) -> None:
         # one at a time keeps something for a cell, so that a repeat sees what it repeats
         list(Cell.objects.select_for_update(no_key=True).filter(pk__in=cells).order_by("pk").values_list("pk"))
         since = min(event.received_at for _, event in events) - deduplication.WITHIN
-        lately = LateEvent.objects.filter(cell__in=cells, server_id__in=servers, received_at__gte=since)
+        lately = DeferredEvent.objects.filter(cell__in=cells, server_id__in=servers, received_at__gte=since)
         lines: dict[str, list[Entry]] = defaultdict(list)
         columns = lately.order_by("pk").values_list("server_id", "request_id", "name", "tag", "received_at")
         for server_id, *said, received_at in columns:
@@ -40,7 +40,7 @@ def keep(events: Sequence[tuple[str, Event]]) -> None:
         asked: dict[tuple[str, str], list[Event]] = defaultdict(list)
         for cell_id, event in events:
             asked[cell_id, event.server_id].append(event)
-        LateEvent.objects.bulk_create(
+        DeferredEvent.objects.bulk_create(
             _row(cell_id, event)
             for (cell_id, server_id), new in asked.items() for event in deduplication.unheard(new, lines[server_id])
         )  # fmt: skip
@@ -67,10 +67,10 @@ def _deliver(cell: Cell) -> int:
     if not rows:
         return 0
     codes = _record(cell, [_event(row) for row in rows])
-    over = LateEvent.objects.filter(pk__in=[row.pk for row in rows if row.server_id in codes])
+    over = DeferredEvent.objects.filter(pk__in=[row.pk for row in rows if row.server_id in codes])
     with transaction.atomic(using="default"):
         mine = list(over.select_for_update(of=("self",)).order_by("pk"))  # another scheduler may have been faster
-        LateEvent.objects.filter(pk__in=[row.pk for row in mine]).delete()
+        DeferredEvent.objects.filter(pk__in=[row.pk for row in mine]).delete()
     for row in mine:
         _tell(row, codes[row.server_id])
     return len(mine)
@@ -80,7 +80,7 @@ def _record(cell: Cell, events: Sequence[Event]) -> dict[str, int]:
     """The code of each server whose events need not be kept any more."""
     servers = {event.server_id for event in events}
     codes = scatter.one(cell, lambda _: journal.look(servers))
-    if isinstance(codes, scatter.Down):
+    if isinstance(codes, scatter.CellFailure):
         return {}
     living = [event for event in events if codes[event.server_id] == journal.ACCEPTED]
 
@@ -111,7 +111,7 @@ def _one_by_one(events: Sequence[Event]) -> dict[str, int]:
     return codes
 
 
-def _tell(row: LateEvent, code: int) -> None:
+def _tell(row: DeferredEvent, code: int) -> None:
     outcome = "delivered" if code == journal.ACCEPTED else "given up"
     metrics.LATE_EVENTS.labels(row.name, outcome).inc()
     logger.info(
@@ -120,14 +120,14 @@ def _tell(row: LateEvent, code: int) -> None:
     )  # fmt: skip
 
 
-def _row(cell_id: str, event: Event) -> LateEvent:
-    return LateEvent(
+def _row(cell_id: str, event: Event) -> DeferredEvent:
+    return DeferredEvent(
         cell_id=cell_id, server_id=event.server_id, name=event.name, tag=event.tag, status=event.status,
         request_id=event.request_id, user_id=event.user_id, project_id=event.project_id, received_at=event.received_at,
     )  # fmt: skip
 
 
-def _event(row: LateEvent) -> Event:
+def _event(row: DeferredEvent) -> Event:
     return Event(
         row.server_id, row.name, row.tag, row.status, row.request_id, row.user_id, row.project_id, row.received_at
     )

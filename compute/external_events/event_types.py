@@ -12,7 +12,7 @@ HEAR = "HearEvent"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class EventType:
     """What is known of one name. `tags`: the words it may say, and the action each is shown as; empty takes any."""
 
     name: str
@@ -31,15 +31,15 @@ class Kind:
 
 
 _ALL = (
-    Kind("network-changed", (2, 1), "port id", both_hosts=True),
-    Kind("network-vif-plugged", (2, 1), "port id", both_hosts=True),
-    Kind("network-vif-unplugged", (2, 1), "port id", both_hosts=True),
-    Kind("network-vif-deleted", (2, 1), "port id", both_hosts=True),
-    Kind("volume-extended", (2, 51), "volume id", "ExtendVolume", needs_tag=True),
-    Kind("power-update", (2, 76), "POWER_ON or POWER_OFF", "PowerUpdate", needs_tag=True,
+    EventType("network-changed", (2, 1), "port id", both_hosts=True),
+    EventType("network-vif-plugged", (2, 1), "port id", both_hosts=True),
+    EventType("network-vif-unplugged", (2, 1), "port id", both_hosts=True),
+    EventType("network-vif-deleted", (2, 1), "port id", both_hosts=True),
+    EventType("volume-extended", (2, 51), "volume id", "ExtendVolume", needs_tag=True),
+    EventType("power-update", (2, 76), "POWER_ON or POWER_OFF", "PowerUpdate", needs_tag=True,
          tags={"POWER_ON": "start", "POWER_OFF": "stop"}),
-    Kind("accelerator-request-bound", (2, 82), "ARQ uuid", needs_tag=True),
-    Kind("volume-reimaged", (2, 93), "volume id"),
+    EventType("accelerator-request-bound", (2, 82), "ARQ uuid", needs_tag=True),
+    EventType("volume-reimaged", (2, 93), "volume id"),
 )  # fmt: skip
 KINDS = {kind.name: kind for kind in _ALL}
 

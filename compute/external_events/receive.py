@@ -26,7 +26,7 @@ SHOWN = 50  # refused events of a batch that have a line of log each
 
 
 @dataclass(slots=True)
-class _Where:
+class _ServerLocation:
     """Where the servers of a batch are."""
 
     cells: dict[str, Cell] = field(default_factory=dict)
@@ -61,9 +61,9 @@ def receive(said: Sequence[Mapping[str, Any]], caller: Caller, request_id: str) 
     return answers
 
 
-def _where(servers: Collection[str]) -> _Where:
+def _where(servers: Collection[str]) -> _ServerLocation:
     """Requests before mappings: a server that is just being placed is found among either."""
-    found = _Where()
+    found = _ServerLocation()
     asked_for = BuildRequest.objects.filter(pk__in=servers, delete_requested=False)
     found.unplaced = set(asked_for.values_list("pk", flat=True))
     for mapping in InstanceMapping.objects.select_related("cell").filter(pk__in=servers):
@@ -76,7 +76,7 @@ def _where(servers: Collection[str]) -> _Where:
     return found
 
 
-def _look(where: _Where) -> dict[str, int]:
+def _look(where: _ServerLocation) -> dict[str, int]:
     """What is known of each server that has a cell; those of cells that do not answer are not in it."""
 
     def ask(cell: Cell) -> dict[str, int]:
@@ -86,7 +86,7 @@ def _look(where: _Where) -> dict[str, int]:
     return {server_id: code for codes in gathered.values() for server_id, code in codes.items()}
 
 
-def _write(where: _Where, events: Sequence[Event]) -> dict[str, int]:
+def _write(where: _ServerLocation, events: Sequence[Event]) -> dict[str, int]:
     """Journal events of cells that answered just now. The codes of the servers whose events were written."""
 
     def ask(cell: Cell) -> dict[str, int]:
@@ -104,7 +104,7 @@ def _write(where: _Where, events: Sequence[Event]) -> dict[str, int]:
     return {server_id: code for one in gathered.values() for server_id, code in one.items()}
 
 
-def _code(event: Event, where: _Where, codes: Mapping[str, int]) -> int:
+def _code(event: Event, where: _ServerLocation, codes: Mapping[str, int]) -> int:
     """Unknown, then what it says, then where the server is: Nova's order."""
     in_a_down_cell = event.server_id in where.of and event.server_id not in where.deleted
     code = codes.get(event.server_id, ACCEPTED if in_a_down_cell else UNKNOWN)

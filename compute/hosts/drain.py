@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from cells.context import current_alias
 from compute.hosts import drain_moves, guest_shutdown
-from compute.hosts.drain_moves import Line
+from compute.hosts.drain_moves import DrainMove
 from compute.models import HostNeed, Service, Step
 from compute.models.host import COMPUTE
 from compute.operations import dispatch
@@ -27,7 +27,7 @@ MOST = 500  # operations read of one service
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class OpenOperation:
     """Something begun that a service has to see through."""
 
     action: str
@@ -96,7 +96,7 @@ def ask(service: Service, *, by: str, reason: str = "", seconds: float | None = 
             _list(host, begins=begins, emptying=not empty)
 
 
-def undo(service: Service, *, bring_back: int = 0) -> list[Line]:
+def undo(service: Service, *, bring_back: int = 0) -> list[DrainMove]:
     """Have a service take work again. One that was told to end by a signal ends all the same.
 
     Servers that are on their way go on; others stay. Guests whose turn to go off has not come stay on. With
@@ -128,7 +128,7 @@ def state_of(service: Service) -> str:
     return service.drain_state
 
 
-def operations(service: Service) -> list[Operation]:
+def operations(service: Service) -> list[OpenOperation]:
     """Everything that needs this service now, the oldest first. Two queries."""
     found = [_of_step(step) for step in _steps(service).order_by("queued_at", "pk")[:MOST]]
     if service.binary == COMPUTE:
@@ -154,7 +154,7 @@ def needs(host: str) -> int:
     return len({*wanted, *_needs(host).values_list("action_id", flat=True)})
 
 
-def held_by(host: str) -> list[Operation]:
+def held_by(host: str) -> list[OpenOperation]:
     """What needs a host, and nobody runs it there now: steps that wait for a guest, and steps elsewhere."""
     steps = Step.objects.filter(host=host, state=WAITING).select_related("action")
     steps = steps.defer("traceback", "action__params").order_by("deadline", "pk")[:MOST]
@@ -185,7 +185,7 @@ def _needs(host: str) -> QuerySet[HostNeed]:
     return HostNeed.objects.filter(host=host, action__finished_at__isnull=True)
 
 
-def elsewhere(host: str, shown: Collection[tuple[str, str]] = ()) -> list[Operation]:
+def elsewhere(host: str, shown: Collection[tuple[str, str]] = ()) -> list[OpenOperation]:
     """Operations of several hosts whose present step runs on another one."""
     actions = [need.action_id for need in _needs(host)[:MOST]]
     steps = Step.objects.filter(action__in=actions, state__in=(QUEUED, RUNNING, WAITING)).exclude(host=host)
@@ -194,8 +194,8 @@ def elsewhere(host: str, shown: Collection[tuple[str, str]] = ()) -> list[Operat
             if (step.action.request_id, step.server_id) not in shown]
 
 
-def _of_step(step: Step, state: str = "") -> Operation:
-    return Operation(
+def _of_step(step: Step, state: str = "") -> OpenOperation:
+    return OpenOperation(
         action=step.action.action, step=step.name, state=state or step.state, server_id=step.server_id,
         request_id=step.action.request_id, host=step.host, since=step.started_at or step.queued_at,
         deadline=step.deadline, details=step.details, attempts=step.attempts,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cloud.words import counted
 from compute.errors import NoValidHost
 from compute.hosts.drain_migrations import COLD, LIVE, advice_for
-from compute.hosts.drain_moves import Line, State
+from compute.hosts.drain_moves import DrainMove, State
 from compute.migration import moves
 from compute.models import Instance
 from compute.scheduler import select
@@ -22,8 +22,8 @@ class Forecast:
     live: int  # would move while they run
     cold: int
     busy: int  # in the middle of something: they would be waited for
-    blocked: tuple[Line, ...]
-    homeless: tuple[Line, ...]  # no host has room for them as it is
+    blocked: tuple[DrainMove, ...]
+    homeless: tuple[DrainMove, ...]  # no host has room for them as it is
     needs: dict[str, int]
     free: dict[str, int]  # of all hosts that would take servers
     hosts: int
@@ -52,7 +52,7 @@ def of_host(host: str) -> Forecast:
     idle = [server for server in servers if server.task_state is None]
     advice = {server.uuid: advice_for(server) for server in idle}
     going = [server for server in idle if server.vm_state in LIVE | COLD and not advice[server.uuid]]
-    stuck = [Line(uuid, State.BLOCKED, host, why=why) for uuid, why in advice.items() if why]
+    stuck = [DrainMove(uuid, State.BLOCKED, host, why=why) for uuid, why in advice.items() if why]
     hosts = {one.host: one for node in {server.node for server in going} for one in moves.candidates(node)}
     takers = [one for one in hosts.values() if one.host != host and one.up and one.enabled and not one.draining]
     live = sum(server.vm_state in LIVE for server in going)
@@ -64,11 +64,11 @@ def of_host(host: str) -> Forecast:
     )  # fmt: skip
 
 
-def _homeless(server: Instance) -> Line | None:
+def _homeless(server: Instance) -> DrainMove | None:
     try:
         moves.possible(server, moves.wanted(server))
     except NoValidHost as none:
-        return Line(server.uuid, State.BLOCKED, server.host, why=f"no room: {none}")
+        return DrainMove(server.uuid, State.BLOCKED, server.host, why=f"no room: {none}")
     return None
 
 

@@ -24,10 +24,10 @@ from compute.errors import NoValidHost
 from compute.hosts import drain_moves
 from compute.hosts.drain_moves import COMING, IDLE, UNDER_WAY, State
 from compute.migration import cold, moves
-from compute.models import Departure, Instance, InstanceAction, Service
+from compute.models import DrainMigration, Instance, InstanceAction, Service
 from compute.models.host import COMPUTE
 from compute.operations import dispatch, journal, registry
-from compute.operations.action import Asked
+from compute.operations.action import ActionRequest
 from compute.state import VmState
 
 logger = log.get(__name__)
@@ -46,7 +46,7 @@ ADVICE: dict[str, str] = {
 
 def go_round() -> None:
     """Go on with every host that has something on its list."""
-    listed = Departure.objects.filter(state__in=(*UNDER_WAY, *COMING)).values_list("host", flat=True)
+    listed = DrainMigration.objects.filter(state__in=(*UNDER_WAY, *COMING)).values_list("host", flat=True)
     wanted = Service.objects.filter(binary=COMPUTE, drain_wanted=False, drain_moves__gt=0)
     for host in sorted({*listed, *wanted.values_list("host", flat=True)}):
         go_on(host)
@@ -54,7 +54,7 @@ def go_round() -> None:
 
 def go_on(host: str) -> None:
     """See what has become of the moves, and begin as many as there is room for."""
-    for one in Departure.objects.filter(host=host, state__in=UNDER_WAY):
+    for one in DrainMigration.objects.filter(host=host, state__in=UNDER_WAY):
         _follow(one)
     service = _service(host)
     if service is None:
@@ -72,7 +72,7 @@ def go_on(host: str) -> None:
 
 def _begin_all(host: str, waiting: tuple[State, ...], going: State) -> None:
     """As many as may be under way."""
-    rows = list(Departure.objects.filter(_is_due(), host=host, state__in=waiting).order_by("tries", "pk"))
+    rows = list(DrainMigration.objects.filter(_is_due(), host=host, state__in=waiting).order_by("tries", "pk"))
     servers = {s.uuid: s for s in Instance.objects.filter(uuid__in=[row.server_id for row in rows], deleted=False)}
     full = False
     for one in rows:
@@ -83,13 +83,13 @@ def _begin_all(host: str, waiting: tuple[State, ...], going: State) -> None:
             full = _is_full(host) or (_has_room(one, server, going) and not _begin(one, going))
 
 
-def _leave_alone(one: Departure, server: Instance | None) -> None:
+def _leave_alone(one: DrainMigration, server: Instance | None) -> None:
     """It is gone, or others took it somewhere else: its home is there."""
     logger.info("departure.left_alone", server=one.server_id, host=one.host, at=server.host if server else "deleted")
     _mine(one).delete()
 
 
-def _stays(one: Departure, server: Instance) -> bool:
+def _stays(one: DrainMigration, server: Instance) -> bool:
     """Whether it cannot be moved as it is; then the list says why."""
     advice = advice_for(server)
     busy = f"it is {server.task_state or server.vm_state}"
@@ -112,10 +112,12 @@ def advice_for(server: Instance) -> str:
 def _is_full(host: str) -> bool:
     """Whether as many are under way as may be. Only a look: `_begin` asks again, under the lock."""
     service = _service(host)
-    return service is None or Departure.objects.filter(host=host, state__in=UNDER_WAY).count() >= service.drain_moves
+    if service is None:
+        return True
+    return DrainMigration.objects.filter(host=host, state__in=UNDER_WAY).count() >= service.drain_moves
 
 
-def _has_room(one: Departure, server: Instance, going: State) -> bool:
+def _has_room(one: DrainMigration, server: Instance, going: State) -> bool:
     """Whether some host would take it now: without, nothing happens to the server at all."""
     try:
         moves.possible(server, moves.wanted(server, _goal(one, going)))
@@ -125,13 +127,13 @@ def _has_room(one: Departure, server: Instance, going: State) -> bool:
     return True
 
 
-def _begin(one: Departure, going: State) -> bool:
+def _begin(one: DrainMigration, going: State) -> bool:
     """Its turn and its move, in one transaction; False when as many as may be are under way."""
     with transaction.atomic(using=current_alias()):
         service = Service.objects.select_for_update().get(binary=COMPUTE, host=one.host)
         leaving, coming = service.drain_state == "emptying", service.is_returning and not service.drain_state
         wanted = leaving if going == State.MOVING else coming
-        moving_now = Departure.objects.filter(host=one.host, state__in=UNDER_WAY).count()
+        moving_now = DrainMigration.objects.filter(host=one.host, state__in=UNDER_WAY).count()
         if not wanted or moving_now >= service.drain_moves:
             return False
         server = Instance.objects.get(uuid=one.server_id)
@@ -159,10 +161,10 @@ def _move(server: Instance, caller: Caller, request_id: str, to: str) -> None:
         name, body = "MigrateLive", {"host": to or None, "block_migration": "auto"}
     else:
         name, body = "Migrate", {"host": to or None}
-    registry.named(name).submit(server, Asked(caller, request_id, body, VERSION))
+    registry.named(name).submit(server, ActionRequest(caller, request_id, body, VERSION))
 
 
-def _goal(one: Departure, going: State) -> str:
+def _goal(one: DrainMigration, going: State) -> str:
     """The host it is to go to; "": any."""
     return "" if going == State.MOVING else one.host
 
@@ -175,7 +177,7 @@ def _mark(request_id: str, host: str, **also: Any) -> None:
 # -- what became of the others
 
 
-def _follow(one: Departure) -> None:
+def _follow(one: DrainMigration) -> None:
     """A move that is not over is left alone."""
     # before the server: where that is says nothing of a move that ends between the two
     action = InstanceAction.objects.filter(server_id=one.server_id, request_id=one.request_id).first()
@@ -197,7 +199,7 @@ def _follow(one: Departure) -> None:
         _gone(one, server)
 
 
-def _gone(one: Departure, server: Instance) -> None:
+def _gone(one: DrainMigration, server: Instance) -> None:
     """It lives elsewhere. When its host takes work again already, and is to have them back, it returns."""
     service = _service(one.host)
     state = State.RETURN_WAITING if service is not None and service.is_returning else State.AWAY
@@ -205,7 +207,7 @@ def _gone(one: Departure, server: Instance) -> None:
     _write(one, state=state, moved_to=server.host, tries=0, why="", not_before=None)
 
 
-def _failed(one: Departure, action: InstanceAction) -> None:
+def _failed(one: DrainMigration, action: InstanceAction) -> None:
     """It lives where it was: its move failed, or somebody took it back."""
     _try_again(one, action.outcome if action.message else "")
 
@@ -216,7 +218,7 @@ def _is_ours(server: Instance) -> bool:
     return move is not None and "empties" in move.params
 
 
-def _confirm(one: Departure, server: Instance, action: InstanceAction) -> None:
+def _confirm(one: DrainMigration, server: Instance, action: InstanceAction) -> None:
     """Nobody asked for a change that could please or not: the word is ours. A user's own word goes first.
 
     The host it left has to take requests for that. One that drains at its deadline has the word when it is back.
@@ -234,14 +236,14 @@ def _confirm(one: Departure, server: Instance, action: InstanceAction) -> None:
         if not _mine(one).update(request_id=request_id, not_before=later):
             return
         try:
-            registry.named("ConfirmResize").submit(server, Asked(caller, request_id, None, VERSION))
+            registry.named("ConfirmResize").submit(server, ActionRequest(caller, request_id, None, VERSION))
         except ApiError:  # somebody else's word came first
             transaction.set_rollback(True, using=current_alias())
             return
         _mark(request_id, one.host)
 
 
-def _try_again(one: Departure, why: str) -> None:
+def _try_again(one: DrainMigration, why: str) -> None:
     """Later, and later each time; where there is no room, too: there may be some then."""
     pause = min(LONGEST, PAUSE * 2 ** min(one.tries, 10))
     coming = one.state in COMING
@@ -274,7 +276,7 @@ def _drain(host: str) -> bool:
 
 def _is_back(host: str) -> bool:
     """Nobody is left who is to come back."""
-    if Departure.objects.filter(host=host, state__in=(*UNDER_WAY, *COMING)).exists():
+    if DrainMigration.objects.filter(host=host, state__in=(*UNDER_WAY, *COMING)).exists():
         return False
     returning = Service.objects.filter(binary=COMPUTE, host=host, drain_wanted=False, drain_asked_at__isnull=True)
     returning.update(drain_moves=0)
@@ -297,12 +299,12 @@ def _is_due() -> Q:
     return database_clock.is_over("not_before", LONGEST)
 
 
-def _mine(one: Departure) -> Any:
+def _mine(one: DrainMigration) -> Any:
     """The row, if nobody changed what became of it since we read it."""
-    return Departure.objects.filter(pk=one.pk, state=one.state, request_id=one.request_id)
+    return DrainMigration.objects.filter(pk=one.pk, state=one.state, request_id=one.request_id)
 
 
-def _write(one: Departure, **changes: Any) -> None:
+def _write(one: DrainMigration, **changes: Any) -> None:
     """Only what differs, so that a round in which nothing happens writes nothing."""
     if any(getattr(one, name) != value for name, value in changes.items()):
         _mine(one).update(**changes, updated_at=timezone.now())

@@ -13,9 +13,9 @@ from datetime import datetime
 from django.db.models import Count
 
 from cloud.words import counted
-from compute.models import Departure, HostNeed, Instance, InstanceAction
+from compute.models import DrainMigration, HostNeed, Instance, InstanceAction
 
-State = Departure.State
+State = DrainMigration.State
 IDLE = (State.WAITING, State.BLOCKED)  # to go, and nothing has begun
 UNDER_WAY = (State.MOVING, State.RETURNING)
 COMING = (State.RETURN_WAITING, State.RETURNING)
@@ -23,7 +23,7 @@ AT_ONCE = 4  # when nobody says how many
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DrainMove:
     """One server of the list."""
 
     server_id: str
@@ -43,38 +43,38 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class DrainMoves:
     """The list of one host."""
 
-    lines: tuple[Line, ...] = ()
-    left_alone: tuple[Line, ...] = ()  # they are to have come back, and have another home
+    lines: tuple[DrainMove, ...] = ()
+    left_alone: tuple[DrainMove, ...] = ()  # they are to have come back, and have another home
 
-    def of(self, *states: str) -> list[Line]:
+    def of(self, *states: str) -> list[DrainMove]:
         """Those in some states."""
         return [line for line in self.lines if line.state in states]
 
     @property
-    def away(self) -> list[Line]:
+    def away(self) -> list[DrainMove]:
         """Gone."""
         return self.of(State.AWAY)
 
     @property
-    def under_way(self) -> list[Line]:
+    def under_way(self) -> list[DrainMove]:
         """Being moved now, either way."""
         return self.of(*UNDER_WAY)
 
     @property
-    def blocked(self) -> list[Line]:
+    def blocked(self) -> list[DrainMove]:
         """Those that stay where they are for a reason."""
         return [line for line in self.lines if line.is_blocked]
 
     @property
-    def staying(self) -> list[Line]:
+    def staying(self) -> list[DrainMove]:
         """Those that are to leave, and have not begun to."""
         return self.of(*IDLE)
 
     @property
-    def coming(self) -> list[Line]:
+    def coming(self) -> list[DrainMove]:
         """Those that are to come back, and have not yet."""
         return self.of(*COMING)
 
@@ -92,14 +92,14 @@ class Moves:
         return ", ".join([far, *(f"{len(found)} {word}" for word, found in others.items() if found)])
 
 
-def read(host: str) -> Moves:
+def read(host: str) -> DrainMoves:
     """How far the moves from, or back to, a host are. One query; three where something is on the list."""
-    return read_all([host]).get(host, Moves())
+    return read_all([host]).get(host, DrainMoves())
 
 
-def read_all(hosts: Collection[str]) -> dict[str, Moves]:
+def read_all(hosts: Collection[str]) -> dict[str, DrainMoves]:
     """As `read`, for all of them with as many queries."""
-    rows = list(Departure.objects.filter(host__in=hosts).order_by("pk")) if hosts else []
+    rows = list(DrainMigration.objects.filter(host__in=hosts).order_by("pk")) if hosts else []
     if not rows:
         return {}
     living = Instance.objects.filter(uuid__in=[row.server_id for row in rows], deleted=False)
@@ -107,19 +107,19 @@ def read_all(hosts: Collection[str]) -> dict[str, Moves]:
     asked = [row.request_id for row in rows if row.state in UNDER_WAY]
     moves = InstanceAction.objects.filter(request_id__in=asked).values_list("request_id", "params__destination")
     going = dict(moves)
-    lines: dict[str, list[Line]] = {}
+    lines: dict[str, list[DrainMove]] = {}
     for row in rows:
         at, percent = servers.get(row.server_id, ("", 0))
         to = (going.get(row.request_id) or "") if row.state in UNDER_WAY else row.moved_to
         moving = (100 if at == to else percent) if row.state in UNDER_WAY else 0
-        line = Line(row.server_id, row.state, at, to, moving, row.why, row.tries, row.not_before, row.request_id)
+        line = DrainMove(row.server_id, row.state, at, to, moving, row.why, row.tries, row.not_before, row.request_id)
         lines.setdefault(row.host, []).append(line)
-    return {host: Moves(tuple(of_host)) for host, of_host in lines.items()}
+    return {host: DrainMoves(tuple(of_host)) for host, of_host in lines.items()}
 
 
 def counts() -> dict[str, dict[str, int]]:
     """How many of each state there are, by host. One query."""
-    rows = Departure.objects.order_by().values_list("host", "state").annotate(Count("pk"))
+    rows = DrainMigration.objects.order_by().values_list("host", "state").annotate(Count("pk"))
     found: dict[str, dict[str, int]] = {}
     for host, state, number in rows:
         found.setdefault(host, {})[state] = number
@@ -129,11 +129,11 @@ def counts() -> dict[str, dict[str, int]]:
 def list_servers(host: str) -> None:
     """Every server of the host is on the list, and nobody else waits there: deleted ones, and those others moved."""
     here = list(Instance.objects.filter(host=host, deleted=False).order_by("pk").values_list("uuid", flat=True))
-    listed = dict(Departure.objects.filter(host=host).values_list("server_id", "state"))
-    new = [Departure(host=host, server_id=uuid) for uuid in here if uuid not in listed]
-    Departure.objects.bulk_create(new, ignore_conflicts=True)
+    listed = dict(DrainMigration.objects.filter(host=host).values_list("server_id", "state"))
+    new = [DrainMigration(host=host, server_id=uuid) for uuid in here if uuid not in listed]
+    DrainMigration.objects.bulk_create(new, ignore_conflicts=True)
     back = [uuid for uuid in here if listed.get(uuid) in (State.AWAY, State.RETURN_WAITING)]
-    of_host = Departure.objects.filter(host=host)
+    of_host = DrainMigration.objects.filter(host=host)
     of_host.filter(server_id__in=back, state__in=(State.AWAY, State.RETURN_WAITING)).update(
         state=State.WAITING, tries=0, why="", not_before=None, moved_to=""
     )
@@ -144,7 +144,7 @@ def list_servers(host: str) -> None:
 def is_empty(host: str) -> bool:
     """Whether no server lives there or is about to, and nobody of the list is on the way or to go."""
     lives = Instance.objects.filter(host=host, deleted=False).exists()
-    listed = Departure.objects.filter(host=host).exclude(state=State.AWAY).exists()
+    listed = DrainMigration.objects.filter(host=host).exclude(state=State.AWAY).exists()
     # A move to it that is past its checks goes on, and its server has to leave again.
     needed = HostNeed.objects.filter(host=host, action__finished_at__isnull=True).exists()
     return not (lives or listed or needed)
@@ -152,33 +152,34 @@ def is_empty(host: str) -> bool:
 
 def call_off(host: str) -> None:
     """Who has not begun to move stays where it is. What is under way goes on to its end."""
-    Departure.objects.filter(host=host, state__in=IDLE).delete()
+    DrainMigration.objects.filter(host=host, state__in=IDLE).delete()
     stay_away(host)
 
 
 def stay_away(host: str) -> None:
     """Who was to come back, and has not begun, is as far as before."""
-    Departure.objects.filter(host=host, state=State.RETURN_WAITING).update(state=State.AWAY, why="", not_before=None)
+    waiting = DrainMigration.objects.filter(host=host, state=State.RETURN_WAITING)
+    waiting.update(state=State.AWAY, why="", not_before=None)
 
 
 def begin_anew(host: str) -> None:
     """A drain begins: who left in an earlier one has a new home."""
-    Departure.objects.filter(host=host, state=State.AWAY).delete()
+    DrainMigration.objects.filter(host=host, state=State.AWAY).delete()
 
 
-def call_back(host: str) -> list[Line]:
+def call_back(host: str) -> list[DrainMove]:
     """Those that left are to come back. Who lives elsewhere since is left alone: those, and where they are."""
-    rows = list(Departure.objects.filter(host=host, state=State.AWAY).order_by("pk"))
+    rows = list(DrainMigration.objects.filter(host=host, state=State.AWAY).order_by("pk"))
     at = _homes(rows)
     elsewhere = [row for row in rows if at.get(row.server_id) not in (row.moved_to, host, None)]
     coming = [row.pk for row in rows if at.get(row.server_id) == row.moved_to]
-    of_host = Departure.objects.filter(host=host, state=State.AWAY)
+    of_host = DrainMigration.objects.filter(host=host, state=State.AWAY)
     of_host.filter(pk__in=coming).update(state=State.RETURN_WAITING, tries=0, why="", not_before=None)
     of_host.exclude(pk__in=coming).delete()
-    return [Line(row.server_id, State.AWAY, at[row.server_id], row.moved_to) for row in elsewhere]
+    return [DrainMove(row.server_id, State.AWAY, at[row.server_id], row.moved_to) for row in elsewhere]
 
 
-def _homes(rows: Iterable[Departure]) -> dict[str, str]:
+def _homes(rows: Iterable[DrainMigration]) -> dict[str, str]:
     """Where the living ones are."""
     living = Instance.objects.filter(uuid__in=[row.server_id for row in rows], deleted=False)
     return dict(living.values_list("uuid", "host"))

@@ -27,7 +27,7 @@ from compute.models.host import COMPUTE
 from compute.operations import dispatch, journal
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
-from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_timer import ShutdownTimer
 
 logger = log.get(__name__)
 DOWN, UP = "HostShutdown", "HostStart"  # keys in the journal
@@ -39,7 +39,7 @@ STAYS = Move(state.LIVING - {VmState.STOPPED, VmState.ACTIVE, VmState.PAUSED}, T
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class GuestShutdown:
     """One server of a host that goes down."""
 
     server_id: str
@@ -124,7 +124,7 @@ def call_off(host: str, why: str) -> int:
     return len(steps)
 
 
-def read(host: str, request_id: str = "") -> tuple[Line, ...]:
+def read(host: str, request_id: str = "") -> tuple[GuestShutdown, ...]:
     """How far a host's guests are: of one shutdown, or of the one that goes on. No more than three queries."""
     if not request_id:
         going = guest_batches.open_steps(host, DOWN).order_by("-pk").values_list("action__request_id", flat=True)
@@ -152,16 +152,16 @@ def _change(steps: Sequence[Step], words: dict[str, Any]) -> None:
             journal.go_on(step)
 
 
-def _line(step: Step, name: str) -> Line:
-    clock = Clock.load(step.clock)
+def _line(step: Step, name: str) -> GuestShutdown:
+    clock = ShutdownTimer.load(step.clock)
     left = clock.left(time.time()) if clock is not None and step.state in journal.OPEN else None
-    return Line(
+    return GuestShutdown(
         step.server_id, name, step.action.request_id, step.action.params["rank"], _word(step, clock),
         step.details, left, clock.signals if clock else 0,
     )  # fmt: skip
 
 
-def _word(step: Step, clock: Clock | None) -> str:
+def _word(step: Step, clock: ShutdownTimer | None) -> str:
     ended = {Step.State.DONE: "off", Step.State.FAILED: "failed", Step.State.CANCELLED: "called off"}
     begun = clock is not None or step.state == Step.State.RUNNING
     return ended.get(Step.State(step.state)) or ("shutting down" if begun else "waiting")

@@ -12,7 +12,7 @@ from django.db.models import Count, Q
 from cells import scatter
 from cells.models import Cell, HostMapping
 from compute.hosts import drain, drain_moves
-from compute.hosts.drain_moves import Moves
+from compute.hosts.drain_moves import DrainMoves
 from compute.models import ComputeNode, Instance, Service
 from compute.models.host import COMPUTE
 from compute.placement import aggregates
@@ -22,13 +22,13 @@ INTERNAL_ZONE = "internal"
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class ServiceRecord:
     """A service and the cell it works in."""
 
     cell: Cell
     service: Service
     waiting: int = 0  # requests nobody has begun; counted only where something drains
-    moves: Moves = field(default_factory=Moves)  # of its servers; read only where they leave, or come back
+    moves: DrainMoves = field(default_factory=DrainMoves)  # of its servers; read only where they leave, or come back
     zone: str = INTERNAL_ZONE  # only hosts are in one an operator chose
 
 
@@ -55,7 +55,7 @@ class Hypervisor:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen(Generic[T]):
+class CellResults(Generic[T]):
     """What the cells that answered have, and the cells that did not."""
 
     found: list[T]
@@ -67,7 +67,7 @@ def number(uuid: str) -> int:
     return UUID(uuid).int >> 80
 
 
-def services(host: str = "", binary: str = "") -> Seen[Placed]:
+def services(host: str = "", binary: str = "") -> CellResults[ServiceRecord]:
     """Services of every cell, cell0 included; one query per cell, two where something drains.
 
     Three more where servers leave or come back.
@@ -75,7 +75,7 @@ def services(host: str = "", binary: str = "") -> Seen[Placed]:
 
     known = aggregates.by_host()
 
-    def read(cell: Cell) -> list[Placed]:
+    def read(cell: Cell) -> list[ServiceRecord]:
         wanted = Service.objects.order_by("id")
         if host:
             wanted = wanted.filter(host=host)
@@ -85,16 +85,16 @@ def services(host: str = "", binary: str = "") -> Seen[Placed]:
         waiting = drain.waiting_by_host() if any(one.drain_state for one in found) else {}
         moves = drain_moves.read_all([one.host for one in found if one.drain_moves])
         return [
-            Placed(
-                cell, one, waiting.get(one.host, 0), moves.get(one.host, Moves()), aggregates.zone_of(one, known)
-            ) if one.binary == COMPUTE else Placed(cell, one)
+            ServiceRecord(
+                cell, one, waiting.get(one.host, 0), moves.get(one.host, DrainMoves()), aggregates.zone_of(one, known)
+            ) if one.binary == COMPUTE else ServiceRecord(cell, one)
             for one in found
         ]  # fmt: skip
 
     return _everywhere(read)
 
 
-def hypervisors(*, counts: bool = False, servers: bool = False) -> Seen[Hypervisor]:
+def hypervisors(*, counts: bool = False, servers: bool = False) -> CellResults[Hypervisor]:
     """Hypervisors that have a service, in every cell; at most four queries per cell."""
 
     def read(cell: Cell) -> list[Hypervisor]:
@@ -120,11 +120,11 @@ def hosts_of(cells: list[Cell]) -> list[str]:
     return list(HostMapping.objects.filter(cell__in=cells).order_by("host").values_list("host", flat=True))
 
 
-def _everywhere(read: Callable[[Cell], list[T]]) -> Seen[T]:
+def _everywhere(read: Callable[[Cell], list[T]]) -> CellResults[T]:
     cells = list(Cell.objects.all())
     gathered = scatter.gather(cells, read)
     found = [one for cell in cells for one in gathered.answers.get(cell.id, [])]
-    return Seen(found, [cell for cell in cells if cell.id in gathered.down])
+    return CellResults(found, [cell for cell in cells if cell.id in gathered.down])
 
 
 def _keys(node: ComputeNode) -> tuple[tuple[str, str], tuple[str, str]]:

@@ -19,7 +19,7 @@ from compute.errors import StateConflict
 from compute.migration import moves as migration_moves
 from compute.models import Flavor, Instance, InstanceAction
 from compute.operations import journal, registry
-from compute.operations.action import OPS, On, Run, ServerAction, StepSpec, fault_of
+from compute.operations.action import OPS, On, ServerAction, StepContext, StepSpec, fault_of
 from compute.placement import claims, quota
 from compute.shutdown import grace
 from compute.state import Move, TaskState, VmState
@@ -47,24 +47,24 @@ class ColdMove(ServerAction):
 
     # -- there
 
-    def check_source(self, run: Run) -> None:
+    def check_source(self, run: StepContext) -> None:
         """The guest is here. Raises GuestNotFound."""
         if run.hypervisor.power_state(run.instance.uuid) == PowerState.NOSTATE:
             raise GuestNotFound(f"no guest {run.instance.uuid} on host {run.params['source']}")
 
-    def pick(self, run: Run) -> None:
+    def pick(self, run: StepContext) -> None:
         """Another host, and room for the new size on it; the project is counted for the larger of both sizes."""
         new = run.params["new"]
         with run.fenced(), transaction.atomic(using="default"):
             quota.grow(run.instance.project_id, run.instance.uuid, new["vcpus"], new["memory_mb"])
         migration_moves.claim(run, migration_moves.wanted(run.instance, run.params["host"], size=new))
 
-    def expect(self, run: Run) -> None:
+    def expect(self, run: StepContext) -> None:
         """The destination makes ready, and says where it is to be found."""
         arrival = run.hypervisor.expect(run.instance.as_guest())
         run.change_params(arrival=dict(arrival))
 
-    def leave(self, run: Run) -> None:
+    def leave(self, run: StepContext) -> None:
         """Off, with grace, and over, however long its disk takes. Gone already is success."""
         guest, driver = run.instance.as_guest(), run.hypervisor
         if driver.power_state(guest.uuid) == PowerState.RUNNING:
@@ -73,7 +73,7 @@ class ColdMove(ServerAction):
         went = run.hypervisor.hand_over(guest, run.params["arrival"], migration_moves.watching(run, MOVE))
         run.note(f"{off}; {went}")
 
-    def finish(self, run: Run) -> None:
+    def finish(self, run: StepContext) -> None:
         """In its new size, and on if it was on. One whose server was deleted on the way ends here."""
         if run.instance.deleted:
             run.hypervisor.destroy(run.instance.uuid)
@@ -83,7 +83,7 @@ class ColdMove(ServerAction):
         if run.params["was"] == VmState.ACTIVE or (run.params.get(COMES_UP) and settings.RESUME_GUESTS):
             run.hypervisor.power_on(guest)
 
-    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """The server belongs to its new host, and has its new size."""
         if run.step.name == "finish":
             migration_moves.arrived(run, **run.params["new"])
@@ -93,44 +93,44 @@ class ColdMove(ServerAction):
         elif run.step.name == "forget_source":
             claims.release(run.instance.uuid, run.params["source_node"])
 
-    def next_step(self, done: str, run: Run) -> StepSpec | None:
+    def next_step(self, done: str, run: StepContext) -> StepSpec | None:
         """Nothing after `finish`, unless somebody took the server: then there is nothing left to confirm."""
         if done == "finish" and run.instance.task_state == MOVE.busy and not run.instance.deleted:
             return None
         return super().next_step(done, run)
 
-    def complete(self, run: Run, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """Resized. One whose server was taken is done, too."""
         if run.step.name == "finish":
             super().complete(run, power_state)
 
-    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+    def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
         """It is where it was, and as it was: also one that is to run with its host again."""
         comes_up = run.params.get(COMES_UP, False)
         state.abandon(run.instance, MOVE, fault_of(error), power_state, resumes_with_host=comes_up)
 
-    def forget_source(self, run: Run) -> None:
+    def forget_source(self, run: StepContext) -> None:
         """Nobody will ask for what the source has kept."""
         migration_moves.forget(run, run.params["source"])
 
     # -- and back again
 
-    def go_away(self, run: Run) -> None:
+    def go_away(self, run: StepContext) -> None:
         """What came to the destination ends there; the source has what it had."""
         run.hypervisor.destroy(run.instance.uuid)
 
-    def come_back(self, run: Run) -> None:
+    def come_back(self, run: StepContext) -> None:
         """It lives at the source, as before."""
         if not run.instance.deleted:
             run.hypervisor.take_back(run.instance.as_guest())
             if run.params["was"] == VmState.ACTIVE:
                 run.hypervisor.power_on(run.instance.as_guest())
 
-    def unexpect(self, run: Run) -> None:
+    def unexpect(self, run: StepContext) -> None:
         """The destination waits no more."""
         run.hypervisor.unexpect(run.instance.uuid)
 
-    def give_back(self, run: Run) -> None:
+    def give_back(self, run: StepContext) -> None:
         """The room claimed at the destination, and what the project was counted for it."""
         with run.fenced():
             migration_moves.give_back(run)
@@ -177,7 +177,7 @@ def word_for(instance: Instance) -> dict[str, Any]:
     return {"move": row.pk, **{name: row.params.get(name, "") for name in kept}}
 
 
-def count(run: Run, without: int = 0) -> None:
+def count(run: StepContext, without: int = 0) -> None:
     """Count the server for its project as large as it is now. On a conductor, in a step.
 
     That is the size of its row, or that of a move which is under way or waits for the user's word, whichever is
@@ -198,7 +198,7 @@ def count(run: Run, without: int = 0) -> None:
         quota.count_as(run.instance.uuid, largest)
 
 
-def ended(run: Run, how: str, power_state: PowerState | None = None) -> None:
+def ended(run: StepContext, how: str, power_state: PowerState | None = None) -> None:
     """The user's word is carried out: resized -> what it was. In the transaction that closes the step."""
     move = InstanceAction.objects.get(pk=run.params["move"])
     journal.change_params(move, ended=how)

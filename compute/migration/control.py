@@ -9,7 +9,7 @@ from compute.migration import history
 from compute.migration.history import LIVE
 from compute.models import Instance, InstanceAction, Step
 from compute.operations import journal, registry, runner
-from compute.operations.action import Asked
+from compute.operations.action import ActionRequest
 from compute.state import TaskState
 
 
@@ -22,7 +22,7 @@ def find(instance: Instance, migration_id: str) -> InstanceAction:
     return row
 
 
-def abort(instance: Instance, migration_id: str, asked: Asked, *, queued: bool = True) -> None:
+def abort(instance: Instance, migration_id: str, asked: ActionRequest, *, queued: bool = True) -> None:
     """End it early; `queued`: also one that nobody has begun. Raises Conflict, NotFound, BadRequest."""
     may = history.MAY_ABORT_QUEUED if queued else history.MAY_ABORT
     row = _under_way(instance, migration_id, may, "abort live migration")
@@ -32,7 +32,7 @@ def abort(instance: Instance, migration_id: str, asked: Asked, *, queued: bool =
         runner.call_off(registry.named(row.key), step, "the migration was aborted")
 
 
-def force(instance: Instance, migration_id: str, asked: Asked) -> None:
+def force(instance: Instance, migration_id: str, asked: ActionRequest) -> None:
     """Have it end now, whatever it costs the guest. Raises Conflict, NotFound, BadRequest."""
     row = _under_way(instance, migration_id, history.MAY_FORCE, "force complete")
     _record(instance, "live_migration_force_complete", row, asked)
@@ -53,7 +53,7 @@ def _under_way(instance: Instance, migration_id: str, may: frozenset[str], what:
     return row
 
 
-def _record(instance: Instance, name: str, row: InstanceAction, asked: Asked) -> None:
+def _record(instance: Instance, name: str, row: InstanceAction, asked: ActionRequest) -> None:
     """As what it is: a word to the migration."""
     word = journal.open_action(
         instance, name=name, key="", request_id=asked.request_id, user_id=asked.caller.user_id,

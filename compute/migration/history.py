@@ -42,7 +42,7 @@ STATUSES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HistoryMarker:
     """Where a migration is in the order of all: see `_aged`."""
 
     cell_id: str
@@ -51,11 +51,11 @@ class Place:
 
 
 @dataclass(slots=True)
-class Page:
+class HistoryPage:
     """Migrations with their cells, the newest first; and the cells that did not answer."""
 
     rows: list[tuple[Cell, InstanceAction]] = field(default_factory=list)
-    down: dict[str, scatter.Down] = field(default_factory=dict)
+    down: dict[str, scatter.CellFailure] = field(default_factory=dict)
 
 
 def migrations(where: Q | None = None) -> QuerySet[InstanceAction]:
@@ -80,12 +80,12 @@ def is_copied(row: InstanceAction) -> bool:
 
 
 def page(where: Q, limit: int | None, marker: str = "", *, keys: Collection[str] = tuple(TYPES),
-         with_steps: bool = False) -> Page:  # fmt: skip
+         with_steps: bool = False) -> HistoryPage:  # fmt: skip
     """A page of them, after one that is named by its uuid. Raises BadRequest for an unknown one, CellDown."""
     cells = {cell.pk: cell for cell in Cell.objects.exclude(pk=CELL0)}
     place = _place(marker, cells) if marker else None
     if limit == 0:
-        return Page()
+        return HistoryPage()
 
     def read(cell: Cell) -> list[InstanceAction]:
         found = migrations(where & _after(cell, place))
@@ -96,7 +96,7 @@ def page(where: Q, limit: int | None, marker: str = "", *, keys: Collection[str]
     heaps = (_aged(cells[pk], rows, age) for pk, rows in gathered.answers.items())
     merged = heapq.merge(*heaps, key=lambda found: (found[0], found[1].pk), reverse=True)
     rows = [(cell, row) for _, cell, row in merged]
-    return Page(rows[:limit], dict(gathered.down))
+    return HistoryPage(rows[:limit], dict(gathered.down))
 
 
 def _newest(found: QuerySet[InstanceAction], limit: int | None, keys: Collection[str]) -> list[InstanceAction]:
@@ -113,7 +113,7 @@ def _aged(cell: Cell, rows: list[InstanceAction],
         yield age, cell, row
 
 
-def _after(cell: Cell, place: Place | None) -> Q:
+def _after(cell: Cell, place: HistoryMarker | None) -> Q:
     """What comes after a place, in a cell."""
     if place is None:
         return Q()
@@ -124,12 +124,12 @@ def _after(cell: Cell, place: Place | None) -> Q:
     return Q(pk__lte=older.aggregate(newest=Max("pk"))["newest"] or 0)
 
 
-def _place(uuid: str, cells: dict[str, Cell]) -> Place:
-    def look(cell: Cell) -> Place | None:
+def _place(uuid: str, cells: dict[str, Cell]) -> HistoryMarker:
+    def look(cell: Cell) -> HistoryMarker | None:
         pk = _all().filter(params__uuid=uuid).values_list("pk", flat=True).first()
         if pk is None:
             return None
-        return Place(cell.pk, pk, _all().filter(pk__gte=pk).aggregate(age=Min("started_at"))["age"])
+        return HistoryMarker(cell.pk, pk, _all().filter(pk__gte=pk).aggregate(age=Min("started_at"))["age"])
 
     gathered = scatter.gather(cells.values(), look)
     for place in gathered.answers.values():

@@ -23,7 +23,7 @@ from compute.models import ComputeNode, Flavor, Instance, InstanceAction, Servic
 from compute.models.host import COMPUTE
 from compute.models.instance import new_uuid
 from compute.operations import journal
-from compute.operations.action import Run
+from compute.operations.action import StepContext
 from compute.placement import claims, server_groups
 from compute.scheduler import requirements as scheduler_wanted
 from compute.scheduler import select
@@ -89,7 +89,7 @@ def must_be_possible(instance: Instance, host: str) -> None:
 
 
 def candidates(
-    source_node: str, *, forced: bool = False, what: select.Wanted | None = None
+    source_node: str, *, forced: bool = False, what: select.Requirements | None = None
 ) -> list[select.HostState]:
     """Hosts with the same kind of hypervisor; `forced`: also those taken out of service.
 
@@ -103,7 +103,7 @@ def candidates(
 def wanted(
     instance: Instance, host: str = "", *, forced: bool = False, size: Mapping[str, Any] | None = None,
     zone: str | None = None,
-) -> select.Wanted:  # fmt: skip
+) -> select.Requirements:  # fmt: skip
     """What the server needs and was wished for it, in the zone it is pinned to, on one host if that was asked.
 
     `size`: columns as they will be; `zone`: another one. Reads the global side: on a conductor or the API only.
@@ -113,18 +113,18 @@ def wanted(
     return scheduler_wanted.of_instance(instance, where, size)
 
 
-def possible(instance: Instance, what: select.Wanted, *, forced: bool = False) -> list[select.HostState]:
+def possible(instance: Instance, what: select.Requirements, *, forced: bool = False) -> list[select.HostState]:
     """The hosts of its cell that could take the server now, the best first. Raises NoValidHost."""
     hosts = candidates(instance.node, forced=forced, what=what)
     return select.rank(what, hosts, avoid=frozenset({instance.host}))
 
 
-def claim(run: Run, what: select.Wanted, *, forced: bool = False) -> None:
+def claim(run: StepContext, what: select.Requirements, *, forced: bool = False) -> None:
     """Pick a host and claim room there. Picked already is success. Raises NoValidHost."""
     if run.params.get("destination"):
         return
 
-    def look() -> tuple[select.Wanted, list[select.HostState]]:
+    def look() -> tuple[select.Requirements, list[select.HostState]]:
         now = replace(what, group=server_groups.of_server(what.server_id))
         return now, candidates(run.params["source_node"], forced=forced, what=now)
 
@@ -136,7 +136,7 @@ def claim(run: Run, what: select.Wanted, *, forced: bool = False) -> None:
     run.note(f"from {run.params['source']} to {found.host}")
 
 
-def give_back(run: Run) -> None:
+def give_back(run: StepContext) -> None:
     """What is claimed of the destination is free again, unless a newer move of the server is going there."""
     node = run.params.get("destination_node")
     host = run.params.get("destination", "")
@@ -144,7 +144,7 @@ def give_back(run: Run) -> None:
         claims.release(run.instance.uuid, node)
 
 
-def must_go_on(run: Run) -> None:
+def must_go_on(run: StepContext) -> None:
     """While nothing has happened yet, a host that drains ends the move. Raises VirtError."""
     source, destination = run.params["source"], run.params.get("destination")
     if not _service(source).takes_requests:
@@ -153,7 +153,7 @@ def must_go_on(run: Run) -> None:
         raise VirtError(f"host {destination} drains")
 
 
-def arrived(run: Run, **also: Any) -> None:
+def arrived(run: StepContext, **also: Any) -> None:
     """The guest lives at the destination. In the transaction that closes the step which saw to it."""
     params = run.params
     state.moved(
@@ -162,19 +162,19 @@ def arrived(run: Run, **also: Any) -> None:
     )  # fmt: skip
 
 
-def forget(run: Run, host: str) -> None:
+def forget(run: StepContext, host: str) -> None:
     """Nothing is left of the guest on a host it has left for good, unless it came back or is about to."""
     if not _is_expected(run, host):
         run.hypervisor.forget(run.instance.uuid)
 
 
-def end_at(run: Run, host: str) -> None:
+def end_at(run: StepContext, host: str) -> None:
     """As `forget`, for a host where the guest itself still is."""
     if not _is_expected(run, host):
         run.hypervisor.destroy(run.instance.uuid)
 
 
-def _is_expected(run: Run, host: str) -> bool:
+def _is_expected(run: StepContext, host: str) -> bool:
     """Whether it lives on a host, or that host is ready for it: what is there before that is only in its way.
 
     Steps of one server run one at a time, so this stays true while the step runs.
@@ -183,18 +183,18 @@ def _is_expected(run: Run, host: str) -> bool:
     return _lives_at(run, host) or ready.exists()
 
 
-def _lives_at(run: Run, host: str) -> bool:
+def _lives_at(run: StepContext, host: str) -> bool:
     return run.instance.host == host and not run.instance.deleted
 
 
-def _goes_to(run: Run, host: str) -> QuerySet[InstanceAction]:
+def _goes_to(run: StepContext, host: str) -> QuerySet[InstanceAction]:
     """Newer moves of the server to a host."""
     return InstanceAction.objects.filter(
         server_id=run.instance.uuid, finished_at__isnull=True, pk__gt=run.action.pk, params__destination=host
     )
 
 
-def watching(run: Run, move: Move, *, deadline: datetime | None = None) -> Watch:
+def watching(run: StepContext, move: Move, *, deadline: datetime | None = None) -> Watch:
     """Puts the progress on record, and reads there whether somebody wants it to stop; at the deadline it does."""
     looked = 0.0
 
@@ -217,7 +217,7 @@ def watching(run: Run, move: Move, *, deadline: datetime | None = None) -> Watch
     return watch
 
 
-def _look(run: Run, move: Move, progress: Progress) -> Command:
+def _look(run: StepContext, move: Move, progress: Progress) -> Command:
     total, left = progress.memory_total + progress.disk_total, progress.memory_left + progress.disk_left
     percent = 100 * (total - left) // total if total else 0
     with run.fenced():

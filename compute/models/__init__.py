@@ -3,7 +3,7 @@
 from compute.models.action import HostNeed, InstanceAction, Step
 from compute.models.aggregate import Aggregate, AggregateHost
 from compute.models.flavor import Flavor, FlavorAccess
-from compute.models.host import Allocation, ComputeNode, Departure, Service
+from compute.models.host import Allocation, ComputeNode, DrainMigration, Service
 from compute.models.host_call import HostCall
 from compute.models.instance import Instance
 from compute.models.keypair import KeyPair
@@ -15,7 +15,7 @@ __all__ = [
     "AggregateHost",
     "Allocation",
     "ComputeNode",
-    "Departure",
+    "DrainMigration",
     "Flavor",
     "FlavorAccess",
     "HostCall",

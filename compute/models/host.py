@@ -153,7 +153,7 @@ class ComputeNode(CellModel):
         return self.hypervisor_hostname
 
 
-class Departure(CellModel):
+class DrainMigration(CellModel):
     """A server that a drain moves off its host, or has moved, until it is back or is not to come back."""
 
     class State(models.TextChoices):

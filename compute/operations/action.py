@@ -34,8 +34,19 @@ from compute.state import Move
 from compute.virt.base import Driver, PowerState
 
 __all__ = (
-    "OPS", "REQUESTS", "Answer", "Asked", "On", "OnDrain", "OnRestart", "Run", "ServerAction", "StepSpec",
-    "fault_of", "make_good", "open_step",
+    "OPS",
+    "REQUESTS",
+    "ActionRequest",
+    "ActionResponse",
+    "On",
+    "OnDrain",
+    "OnRestart",
+    "ServerAction",
+    "StepContext",
+    "StepSpec",
+    "fault_of",
+    "make_good",
+    "open_step",
 )  # fmt: skip
 MAX_TRIES = 8  # of a step that fails in a way worth trying again: about four minutes
 DATABASE_AWAY = (OperationalError, InterfaceError)  # a statement may have been done all the same; others are bugs
@@ -44,7 +55,7 @@ ASK_SECONDS = 5.0  # the database may take to say whether a step is still ours
 
 
 @dataclass(slots=True)
-class Asked:
+class ActionRequest:
     """An API request for an action: who, what, at which microversion."""
 
     caller: Caller
@@ -54,18 +65,19 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Answer:
+class ActionResponse:
     """What the API answers at once."""
 
     status: int = 202
     body: Any = None
     headers: dict[str, str] = field(default_factory=dict)
     server: dict[str, Any] | None = None  # the body is the server, as it will be with these columns
-    later: Callable[[], Answer] | None = None  # the answer itself, which takes time: asked for when the cell is let go
+    # the answer itself, which takes time: asked for when the cell is let go
+    later: Callable[[], ActionResponse] | None = None
 
 
 @dataclass(slots=True)
-class Run:
+class StepContext:
     """One try of one step: what a step's method works with.
 
     Whatever the method writes, in the cell or on the global side, it writes inside `fenced()`.
@@ -158,7 +170,7 @@ class ServerAction:
         """The JSON schema of the key's value at a microversion."""
         return self.body
 
-    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """What the steps need to know beyond the server's row; may refuse. Before any transaction."""
         return {}
 
@@ -169,17 +181,17 @@ class ServerAction:
     def unprepare(self, params: dict[str, Any]) -> None:
         """Take back what `prepare` did, after the action was refused."""
 
-    def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
+    def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
         """Stable -> busy, in the transaction that records the action. Raises Conflict."""
         move = self.move_for(params)
         if move is not None:
             state.begin(instance, move)
 
-    def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
+    def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
         """What the API answers once the action is recorded."""
-        return Answer()
+        return ActionResponse()
 
-    def submit(self, instance: Instance, asked: Asked) -> Answer:
+    def submit(self, instance: Instance, asked: ActionRequest) -> ActionResponse:
         """Record the action and its first step in one transaction. Raises Conflict when another won, BadRequest.
 
         What `prepare` remembers of the server is so when the server is taken: if the row changed between the two,
@@ -194,7 +206,7 @@ class ServerAction:
             instance.refresh_from_db()
         raise Conflict(f"Instance {instance.uuid} is being changed by other requests. Try again.")
 
-    def _take(self, instance: Instance, asked: Asked, params: dict[str, Any], seen: int) -> bool:
+    def _take(self, instance: Instance, asked: ActionRequest, params: dict[str, Any], seen: int) -> bool:
         """False, and nothing is recorded, when the server's row is not as it was `seen` (its generation)."""
         try:
             with transaction.atomic(using=current_alias()):
@@ -215,7 +227,7 @@ class ServerAction:
             raise
         return True
 
-    def record(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> InstanceAction:
+    def record(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> InstanceAction:
         """The action's row and its first step, in the caller's transaction."""
         action = journal.open_action(
             instance, name=self.name, key=type(self).__name__, request_id=asked.request_id,
@@ -282,17 +294,17 @@ class ServerAction:
         """Whether only this step can bring things in order, so that it is tried again whatever went wrong."""
         return self.must_run(name)
 
-    def is_wanted(self, run: Run) -> bool:
+    def is_wanted(self, run: StepContext) -> bool:
         """False once a delete, an operator or a hard reboot took the server: then no step begins."""
         if self.must_run(run.step.name):
             return True
         move = self.move_for(run.params)
         return move is None or (not run.instance.deleted and run.instance.task_state == move.busy)
 
-    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """What else changes on record with a step that went well, in the transaction that closes it."""
 
-    def next_step(self, done: str, run: Run) -> StepSpec | None:
+    def next_step(self, done: str, run: StepContext) -> StepSpec | None:
         """What follows a step that went well; None when the action is done."""
         names = [spec.name for spec in self.steps]
         if done not in names:  # it made good what another one left
@@ -300,23 +312,23 @@ class ServerAction:
         following = names.index(done) + 1
         return self.steps[following] if following < len(names) else None
 
-    def after_failure(self, run: Run, error: BaseException) -> StepSpec | None:
+    def after_failure(self, run: StepContext, error: BaseException) -> StepSpec | None:
         """A step that makes good what a failed one left, or None: the action ends with a fault."""
         return None
 
-    def complete(self, run: Run, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """Busy -> done, in the transaction that closes the last step. Raises StateConflict."""
         move = self.move_for(run.params)
         if move is not None and not self.is_taken_over(run, move):
             state.finish(run.instance, move, power_state)
 
-    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
+    def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
         """Busy -> idle with a fault, in the transaction that closes the failed step."""
         move = self.move_for(run.params)
         if move is not None and not self.is_taken_over(run, move):
             state.abandon(run.instance, move, fault_of(error), power_state)
 
-    def is_taken_over(self, run: Run, move: Move) -> bool:
+    def is_taken_over(self, run: StepContext, move: Move) -> bool:
         """Whether a newer request of this kind has the server (HARD over HARD): then that one frees it."""
         if move.busy not in move.over:
             return False

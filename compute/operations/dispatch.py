@@ -153,7 +153,7 @@ def publish_all(broker_url: str, messages: Collection[Message]) -> list[bool]:
                 # A Queue and not its name: a name would be looked up among the queues this process consumes.
                 app.send_task(name, kwargs=kwargs, producer=producer, queue=brokers.queue(queue), retry=False)  # type: ignore[arg-type]
             went.append(True)
-        except brokers.Away as why:
+        except brokers.BrokerUnavailable as why:
             logger.warning("dispatch.broker_away", queue=queue, message=name, error=str(why))
             break
         except brokers.Refused as why:

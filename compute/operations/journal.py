@@ -22,7 +22,7 @@ from cells import database_clock
 from cells.context import current_alias
 from compute.models import HostNeed, Instance, InstanceAction, Service, Step
 from compute.operations import dispatch
-from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_timer import ShutdownTimer
 
 QUEUED, RUNNING, WAITING = Step.State.QUEUED, Step.State.RUNNING, Step.State.WAITING
 OPEN = (QUEUED, RUNNING, WAITING)
@@ -189,7 +189,7 @@ def requeue(step: Step, seconds: float, why: str, **changes: Any) -> bool:
 
 
 def park(
-    step: Step, why: str, clock: Clock | None = None, seconds: float | None = None, lane: str = dispatch.OPS
+    step: Step, why: str, clock: ShutdownTimer | None = None, seconds: float | None = None, lane: str = dispatch.OPS
 ) -> bool:
     """A begun step waits, and nobody runs it meanwhile; False when it is not this process's any more.
 
@@ -204,7 +204,7 @@ def park(
     return bool(_mine(step).update(state=WAITING, lane=lane, details=why, **FREE, **changes))
 
 
-def note_clock(host: str, server_id: str, clock: Clock) -> int:
+def note_clock(host: str, server_id: str, clock: ShutdownTimer) -> int:
     """Copy a guest's clock to the steps that wait for it; one that has ended lets them go on. How many there were."""
     waiting = Step.objects.filter(server_id=server_id, host=host, state=WAITING, clock__isnull=False)
     if clock.runs:

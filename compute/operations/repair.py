@@ -29,7 +29,7 @@ RECOVERY_FAILED = "recovery failed"  # its details begin so (compute/operations/
 HIDDEN = ("traceback", "action__params")
 
 
-class Refused(Exception):
+class RepairRefused(Exception):
     """Nothing was changed; the text says why."""
 
 
@@ -78,17 +78,18 @@ def find(pk: int) -> Step:
     """An open step. Raises Refused."""
     step = Step.objects.select_related("action").filter(pk=pk).first()
     if step is None:
-        raise Refused("There is no such step.")
+        raise RepairRefused("There is no such step.")
     if step.state not in journal.OPEN:
         ended = f" {step.finished_at:%F %T}" if step.finished_at else ""
-        raise Refused(f"Step {step.name} of server {step.server_id} has ended{ended}: {step.state}.")
+        raise RepairRefused(f"Step {step.name} of server {step.server_id} has ended{ended}: {step.state}.")
     return step
 
 
 def retry(step: Step) -> None:
     """Its next try is now: whatever it waits for is looked at again. May run twice. Raises Refused."""
     if step.state == Step.State.RUNNING:
-        raise Refused(f"Step {step.name} of server {step.server_id} runs on {step.worker}: there is nothing to try.")
+        where = f"Step {step.name} of server {step.server_id} runs on {step.worker}"
+        raise RepairRefused(f"{where}: there is nothing to try.")
     with transaction.atomic(using=current_alias()):
         if step.state == Step.State.WAITING:
             changed = journal.go_on(step)
@@ -98,7 +99,7 @@ def retry(step: Step) -> None:
             if changed:
                 dispatch.step(step)
     if not changed:
-        raise Refused(f"Step {step.name} of server {step.server_id} goes on already.")
+        raise RepairRefused(f"Step {step.name} of server {step.server_id} goes on already.")
     logger.info("step.retried", step=step.name, server=step.server_id, host=step.host)
 
 
@@ -145,12 +146,12 @@ def _may_be_given_up(step: Step) -> ServerAction:
     """The step's action. Raises Refused."""
     action = registry.every().get(step.action.key)
     if action is None or action.find(step.name) is None:
-        raise Refused(
+        raise RepairRefused(
             f"Step {step.name} of {step.action.action} was written by a newer version than this one, which does not "
             "know how to undo it. Use that version's command."
         )
     if step.state == Step.State.RUNNING and not is_abandoned(step):
-        raise Refused(
+        raise RepairRefused(
             f"Step {step.name} of server {step.server_id} runs on {step.worker}, which is up: wait for it, or end that "
             "process first (manage.py host stop --force)."
         )
@@ -162,14 +163,14 @@ def _end(action: ServerAction, step: Step, why: str) -> str:
     if not Instance.objects.filter(uuid=step.server_id).exists():
         return _end_without_server(step, why)
     if not runner.give_up(action, step, why):
-        raise Refused(f"Step {step.name} of server {step.server_id} has gone on meanwhile. Look again.")
+        raise RepairRefused(f"Step {step.name} of server {step.server_id} has gone on meanwhile. Look again.")
     return _became(step)
 
 
 def _end_without_server(step: Step, why: str) -> str:
     """A restored database may lack the server's row: then there is nothing to undo, and nobody to tell."""
     if not journal.take(step):
-        raise Refused(f"Step {step.name} of server {step.server_id} has gone on meanwhile. Look again.")
+        raise RepairRefused(f"Step {step.name} of server {step.server_id} has gone on meanwhile. Look again.")
     step.details = why
     journal.close_step(step, Step.State.FAILED)
     journal.close_action(step.action, outcome=why, failed=True)

@@ -26,8 +26,8 @@ from compute.operations.action import (
     DATABASE_AWAY,
     MAX_TRIES,
     OnDrain,
-    Run,
     ServerAction,
+    StepContext,
     StepSpec,
     fault_of,
     hosts_needed,
@@ -36,7 +36,7 @@ from compute.operations.action import (
 )
 from compute.operations.step import SHUTDOWN_TIMEOUT, StepWaiting
 from compute.virt.base import Driver, HypervisorUnavailable, PowerState, VirtError
-from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_timer import ShutdownTimer
 
 logger = log.get(__name__)
 LONGEST_PAUSE = 60.0  # seconds between two tries
@@ -49,7 +49,7 @@ def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
     )
     good = action.makes_good(step.name)
     failpoints.reached("undo.begun" if good else "step.claimed", step.name, step.server_id)
-    run = Run(Instance.objects.get(uuid=step.server_id), step.action, step, driver)
+    run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, driver)
     try:
         if not action.is_wanted(run):
             _persistently(run, partial(_preempted, action, run))
@@ -72,7 +72,7 @@ def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
 
 def fail_step(action: ServerAction, step: Step, why: str) -> None:
     """End a step that nobody runs any more (its worker died): undo what there is, and a fault people can read."""
-    run = Run(Instance.objects.get(uuid=step.server_id), step.action, step, None)
+    run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, None)
     _failed(action, run, InterruptedError(why))
 
 
@@ -81,7 +81,7 @@ def give_up(action: ServerAction, step: Step, why: str) -> bool:
 
     Steps that insist are not tried again; else it is as `fail_step`. In the caller's transaction.
     """
-    run = Run(Instance.objects.get(uuid=step.server_id), step.action, step, None)
+    run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, None)
     if not journal.take(step):
         return False
     _close_failed(action, run, InterruptedError(why), None)
@@ -98,7 +98,7 @@ def hand_back(action: ServerAction, step: Step) -> bool:
         return call_off(action, step, why)
     instance = Instance.objects.get(uuid=step.server_id)
     with transaction.atomic(using=current_alias()):
-        if not action.is_wanted(Run(instance, step.action, step, None)) or not journal.cancel(step, why):
+        if not action.is_wanted(StepContext(instance, step.action, step, None)) or not journal.cancel(step, why):
             return False
         params = {**step.action.params, "left": step.host}
         InstanceAction.objects.filter(pk=step.action_id).update(params=params)
@@ -108,7 +108,7 @@ def hand_back(action: ServerAction, step: Step) -> bool:
 
 def call_off(action: ServerAction, step: Step, why: str) -> bool:
     """End an action whose step nobody has begun, and make good what it did; False when somebody has."""
-    run = Run(Instance.objects.get(uuid=step.server_id), step.action, step, None)
+    run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, None)
     fault = fault_of(InterruptedError(why))
     with transaction.atomic(using=current_alias()):
         if action.must_run(step.name) or not action.is_wanted(run) or not journal.cancel(step, why):
@@ -144,7 +144,7 @@ def _park(step: Step, waits: StepWaiting, known: Any) -> None:
     waits.then()
 
 
-def _done(action: ServerAction, run: Run, power_state: PowerState | None) -> None:
+def _done(action: ServerAction, run: StepContext, power_state: PowerState | None) -> None:
     """One transaction: close the step, open the next one or end the action."""
     with transaction.atomic(using=current_alias()):
         transaction.on_commit(lambda: failpoints.reached("step.committed", run.step.name), using=current_alias())
@@ -163,7 +163,7 @@ def _done(action: ServerAction, run: Run, power_state: PowerState | None) -> Non
     logger.info("step.done", seconds=round(seconds, 3))
 
 
-def _go_on(action: ServerAction, run: Run, power_state: PowerState | None) -> None:
+def _go_on(action: ServerAction, run: StepContext, power_state: PowerState | None) -> None:
     """What follows a step that went well."""
     action.record_step(run, power_state)
     if run.action.fault is not None:  # it was an undo: perhaps there is more of it
@@ -178,9 +178,9 @@ def _go_on(action: ServerAction, run: Run, power_state: PowerState | None) -> No
     journal.close_action(run.action, outcome=run.step.details or "done")
 
 
-def _preempted(action: ServerAction, run: Run) -> None:
+def _preempted(action: ServerAction, run: StepContext) -> None:
     """One transaction: a step that came too late is cancelled; what its action made already is made good."""
-    clock = Clock.load(run.step.clock)
+    clock = ShutdownTimer.load(run.step.clock)
     run.note(f"preempted: {clock.words()}" if clock else "preempted before it began")
     with transaction.atomic(using=current_alias()):
         if not journal.close_step(run.step, Step.State.CANCELLED):
@@ -190,7 +190,7 @@ def _preempted(action: ServerAction, run: Run) -> None:
         journal.wake_next(run.step.server_id)
 
 
-def _preempt(action: ServerAction, run: Run, why: str) -> None:
+def _preempt(action: ServerAction, run: StepContext, why: str) -> None:
     """Somebody took the server: nothing of this action is left behind."""
     if action.clean_up is None:
         journal.remember_fault(run.action, fault_of(InterruptedError(why)))
@@ -198,7 +198,7 @@ def _preempt(action: ServerAction, run: Run, why: str) -> None:
         journal.close_action(run.action, outcome=why, failed=True)
 
 
-def _failed(action: ServerAction, run: Run, error: Exception) -> None:
+def _failed(action: ServerAction, run: StepContext, error: Exception) -> None:
     """One transaction: try again later, make good, or end the action with a fault."""
     insists = action.insists_on(run.step.name)
     if insists and isinstance(error, HypervisorUnavailable):
@@ -211,7 +211,7 @@ def _failed(action: ServerAction, run: Run, error: Exception) -> None:
     _close_failed(action, run, error, _look(run))
 
 
-def _close_failed(action: ServerAction, run: Run, error: Exception, power_state: PowerState | None) -> None:
+def _close_failed(action: ServerAction, run: StepContext, error: Exception, power_state: PowerState | None) -> None:
     """One transaction: the step failed for good; make good, or end the action with a fault."""
     stack = "".join(traceback.format_exception(error))[-8000:]
     run.note(str(error) or type(error).__name__)
@@ -228,7 +228,7 @@ def _close_failed(action: ServerAction, run: Run, error: Exception, power_state:
         journal.wake_next(run.step.server_id)
 
 
-def _after_failure(action: ServerAction, run: Run, error: Exception, power_state: PowerState | None) -> None:
+def _after_failure(action: ServerAction, run: StepContext, error: Exception, power_state: PowerState | None) -> None:
     """The action's own way out, else every undo in turn, else the end."""
     following = action.after_failure(run, error)
     if following is not None:
@@ -242,7 +242,9 @@ def _after_failure(action: ServerAction, run: Run, error: Exception, power_state
     journal.close_action(run.action, outcome=str(error), failed=True)
 
 
-def _end_with_fault(action: ServerAction, run: Run, fault: dict[str, Any], power_state: PowerState | None) -> None:
+def _end_with_fault(
+    action: ServerAction, run: StepContext, fault: dict[str, Any], power_state: PowerState | None
+) -> None:
     """Everything is made good; the server is free again, and says why. Whoever took it meanwhile keeps it."""
     try:
         action.abandon(run, InterruptedError(fault["message"]), power_state)
@@ -251,13 +253,13 @@ def _end_with_fault(action: ServerAction, run: Run, fault: dict[str, Any], power
     journal.close_action(run.action, outcome=str(fault["message"]), failed=True)
 
 
-def _open(action: ServerAction, run: Run, spec: StepSpec) -> None:
+def _open(action: ServerAction, run: StepContext, spec: StepSpec) -> None:
     open_step(run.action, spec, run.instance)
     if spec in action.steps:
         journal.set_needs(run.action, hosts_needed(action, run.action, spec))
 
 
-def _wait_for_hypervisor(run: Run, error: Exception) -> None:
+def _wait_for_hypervisor(run: StepContext, error: Exception) -> None:
     """A hypervisor that is away is no try of a step that alone can bring things in order: it waits, and is seen to."""
     waited = (timezone.now() - run.step.queued_at).total_seconds()
     seconds = min(LONGEST_PAUSE, max(2.0, waited / 4))
@@ -269,7 +271,7 @@ def _wait_for_hypervisor(run: Run, error: Exception) -> None:
             journal.wake_next(run.step.server_id)
 
 
-def _try_again(run: Run, error: Exception) -> None:
+def _try_again(run: StepContext, error: Exception) -> None:
     seconds = min(LONGEST_PAUSE, 2.0**run.step.attempts)
     with transaction.atomic(using=current_alias()):
         why = f"try {run.step.attempts}: {error}; again in {seconds:.0f} s"
@@ -278,7 +280,7 @@ def _try_again(run: Run, error: Exception) -> None:
             journal.wake_next(run.step.server_id)  # a delete need not wait for the next try
 
 
-def _look(run: Run) -> PowerState | None:
+def _look(run: StepContext) -> PowerState | None:
     """What the hypervisor says the guest is doing now; None when there is nobody to ask, or it lives elsewhere."""
     if run.driver is None:
         return None
@@ -289,7 +291,7 @@ def _look(run: Run) -> PowerState | None:
     return None if seen is PowerState.NOSTATE and run.step.host != run.instance.host else seen
 
 
-def _persistently(run: Run, write: Callable[[], None]) -> None:
+def _persistently(run: StepContext, write: Callable[[], None]) -> None:
     """Write to the cell's database, trying for two minutes: the work is done, only its record is missing.
 
     Each try after the first begins from the rows: what a transaction that was rolled back has left in memory is not

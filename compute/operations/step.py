@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from compute.operations import dispatch
-from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_timer import ShutdownTimer
 
 REQUESTS, OPS = dispatch.REQUESTS, dispatch.OPS
 SHUTDOWN_TIMEOUT = "shutdown_timeout"  # of a request, seconds: in the params of its action, 0 is HARD
@@ -21,7 +21,7 @@ class StepWaiting(Exception):
     """
 
     def __init__(
-        self, why: str, clock: Clock | None = None, *, seconds: float | None = None, parked: bool = False,
+        self, why: str, clock: ShutdownTimer | None = None, *, seconds: float | None = None, parked: bool = False,
         then: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         super().__init__(why)

@@ -11,7 +11,7 @@ from compute.contract.microversion import Version
 from compute.errors import ServerLocked, ServerNotReady
 from compute.models import Instance
 from compute.operations import registry
-from compute.operations.action import Answer, Asked, ServerAction
+from compute.operations.action import ActionRequest, ActionResponse, ServerAction
 
 
 def parse(body: Any, version: Version) -> tuple[ServerAction, Any]:
@@ -26,7 +26,7 @@ def parse(body: Any, version: Version) -> tuple[ServerAction, Any]:
     return action, value
 
 
-def submit(action: ServerAction, instance: Instance, asked: Asked) -> Answer:
+def submit(action: ServerAction, instance: Instance, asked: ActionRequest) -> ActionResponse:
     """Record it, and answer. Raises Forbidden, ServerLocked, ServerNotReady, Conflict and what the action refuses."""
     policy.check(asked.caller, action.policy, instance.project_id)
     if is_locked(action, instance, asked.caller):

@@ -30,7 +30,7 @@ def discard() -> int:
         cell = Cell.objects.get(pk=cell_id)
         servers = set(images.values())
         named = scatter.one(cell, lambda _, ids=servers: _filled_by_actions(ids))  # type: ignore[misc]
-        if isinstance(named, scatter.Down):
+        if isinstance(named, scatter.CellFailure):
             continue
         for image_id in images.keys() - named:
             logger.warning("image.never_filled", image=image_id, server=images[image_id], cell=cell.name)

@@ -14,7 +14,7 @@ from cloud.errors import BadRequest, Conflict
 from compute.migration import cold, moves
 from compute.models import Instance, InstanceAction
 from compute.operations import registry
-from compute.operations.action import Asked
+from compute.operations.action import ActionRequest
 from compute.state import VmState
 
 logger = log.get(__name__)
@@ -33,7 +33,7 @@ def confirm() -> int:
         move = cold.last(instance)
         if move is None or not moves.takes_part(move.params["source"]):
             continue
-        asked = Asked(Caller("", project_id=instance.project_id), f"req-{uuid4()}")
+        asked = ActionRequest(Caller("", project_id=instance.project_id), f"req-{uuid4()}")
         try:
             registry.named("ConfirmResize").submit(instance, asked)
         except (BadRequest, Conflict) as taken:

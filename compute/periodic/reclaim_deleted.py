@@ -13,7 +13,7 @@ from cloud import log
 from cloud.caller import Caller
 from compute.actions.delete import Delete
 from compute.models import Instance
-from compute.operations.action import Asked
+from compute.operations.action import ActionRequest
 from compute.state import VmState
 
 logger = log.get(__name__)
@@ -30,7 +30,7 @@ def reclaim() -> int:
         return 0
     reclaimed = 0
     for instance in _overdue():
-        asked = Asked(Caller("", project_id=instance.project_id), f"req-{uuid4()}")
+        asked = ActionRequest(Caller("", project_id=instance.project_id), f"req-{uuid4()}")
         if Delete().reclaim(instance, asked):
             InstanceMapping.objects.filter(pk=instance.uuid).update(queued_for_delete=True)
             logger.info("reclaim.deleted", server=instance.uuid, request_id=asked.request_id)

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db.models import Q
 
 from cells import scatter
-from cells.models import BuildRequest, Cell, InstanceMapping, LateDelete
+from cells.models import BuildRequest, Cell, DeferredDelete, InstanceMapping
 from cloud import log
 from compute.models import Instance, InstanceAction
 from compute.state import TaskState, VmState
@@ -34,7 +34,7 @@ def count_again() -> int:
     for cell in Cell.objects.all():
         flagged = _some_flagged(cell)
         living = scatter.one(cell, lambda _, ids=flagged: _nobody_deletes(ids))  # type: ignore[misc]
-        if isinstance(living, scatter.Down):
+        if isinstance(living, scatter.CellFailure):
             continue
         for server_id in flagged - living:
             _seen.pop(server_id, None)
@@ -52,7 +52,7 @@ def _some_flagged(cell: Cell) -> set[str]:
     _after[cell.id] = ids[-1] if len(ids) == BATCH else ""
     wanted = {*ids, *flagged.filter(pk__in=list(_seen)[:BATCH]).values_list("pk", flat=True)}
     # the scheduler deletes these, when they are placed or their cell is back
-    later = (BuildRequest.objects, LateDelete.objects)
+    later = (BuildRequest.objects, DeferredDelete.objects)
     return wanted.difference(*(rows.filter(pk__in=wanted).values_list("pk", flat=True) for rows in later))
 
 

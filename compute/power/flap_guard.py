@@ -20,7 +20,7 @@ KEY = "PowerFlaps"  # the key of the entry in the history that says so; as new a
 
 
 @dataclass(frozen=True, slots=True)
-class Flaps:
+class FlapCounter:
     """Of some servers. `begin`: they are left alone from now on; `last`: the entries of those that are already."""
 
     begin: frozenset[str]
@@ -47,15 +47,15 @@ class Flaps:
             InstanceAction.objects.filter(pk__in=entries).update(updated_at=timezone.now())
 
 
-def look(server_ids: Sequence[str]) -> Flaps:
+def look(server_ids: Sequence[str]) -> FlapCounter:
     """Who of those that would be put back is not, in one query."""
     if not server_ids or not settings.POWER_FLAPS:
-        return Flaps(frozenset(), {})
+        return FlapCounter(frozenset(), {})
     recent = InstanceAction.objects.filter(server_id__in=server_ids, key__in=(BACK, KEY), updated_at__gt=_since())
     counted = list(recent.values_list("server_id", "key").annotate(Count("pk"), Max("pk")).order_by())
     last = {server_id: newest for server_id, key, _, newest in counted if key == KEY}
     often = {server_id for server_id, key, times, _ in counted if key == BACK and times >= settings.POWER_FLAPS}
-    return Flaps(frozenset(often - last.keys()), last)
+    return FlapCounter(frozenset(often - last.keys()), last)
 
 
 def is_on(entry: InstanceAction) -> bool:

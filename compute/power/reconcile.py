@@ -20,7 +20,7 @@ from compute.models.host import COMPUTE
 from compute.operations import journal
 from compute.operations.step import OPS, REQUESTS
 from compute.power import flap_guard, sync_policy
-from compute.power.sync_policy import OFF, Back, Does, Truth, Verdict
+from compute.power.sync_policy import OFF, PowerAuthority, PowerGoal, SyncAction, Verdict
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import Driver, PowerState, VirtError
 
@@ -29,17 +29,17 @@ RUNS = {VmState.ACTIVE, VmState.RESCUED}  # on record as running; one in rescue,
 EVENT = "compute_power_sync"
 # A server stays what it is on record while its guest is put back.
 BACK_MOVES = {
-    Back.ON: Move(state.LIVING, TaskState.POWERING_ON),
-    Back.OFF: Move(state.LIVING, TaskState.POWERING_OFF),
-    Back.PAUSED: Move(state.LIVING, TaskState.PAUSING),
-    Back.SUSPENDED: Move(state.LIVING, TaskState.SUSPENDING),
+    PowerGoal.ON: Move(state.LIVING, TaskState.POWERING_ON),
+    PowerGoal.OFF: Move(state.LIVING, TaskState.POWERING_OFF),
+    PowerGoal.PAUSED: Move(state.LIVING, TaskState.PAUSING),
+    PowerGoal.SUSPENDED: Move(state.LIVING, TaskState.SUSPENDING),
 }
-BACK_NAMES = {Back.ON: "start", Back.OFF: "stop", Back.PAUSED: "pause", Back.SUSPENDED: "suspend"}
+BACK_NAMES = {PowerGoal.ON: "start", PowerGoal.OFF: "stop", PowerGoal.PAUSED: "pause", PowerGoal.SUSPENDED: "suspend"}
 FOLLOW_NAMES = {VmState.STOPPED: "stop", VmState.ACTIVE: "start", VmState.PAUSED: "pause"}
 
 
 @dataclass(slots=True)
-class Difference:
+class PowerMismatch:
     """What is seen of one server, and what becomes of it; `verdict` None: the power state alone is recorded."""
 
     instance: Instance
@@ -56,14 +56,14 @@ class Difference:
         return bool(self.power_state != self.instance.power_state)
 
     @property
-    def back(self) -> Back | None:
+    def back(self) -> PowerGoal | None:
         """How its guest is to be again."""
         return self.verdict.back if self.verdict else None
 
     @property
     def acts(self) -> bool:
         """Whether more is to be done than to say so."""
-        return self.verdict is not None and self.verdict.does is not Does.WARN
+        return self.verdict is not None and self.verdict.does is not SyncAction.WARN
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -76,11 +76,11 @@ class Difference:
     @property
     def became(self) -> str:
         """For logs and the metric."""
-        words = {Does.FOLLOW: "followed", Does.PUT_BACK: "put back", Does.WARN: "warned"}
+        words = {SyncAction.FOLLOW: "followed", SyncAction.PUT_BACK: "put back", SyncAction.WARN: "warned"}
         return "left alone" if self.left_alone else words[self.verdict.does] if self.verdict else "recorded"
 
 
-def settle(host: str, driver: Driver, seen: Sequence[Difference], *, found_by: str, booted: bool) -> int:
+def settle(host: str, driver: Driver, seen: Sequence[PowerMismatch], *, found_by: str, booted: bool) -> int:
     """Do about each what its truth says, unless somebody was quicker; how many differed.
 
     With `booted` who runs on record and is off went down with the host, and nobody is put back.
@@ -105,21 +105,21 @@ def settle(host: str, driver: Driver, seen: Sequence[Difference], *, found_by: s
     return len(found)
 
 
-def _judge(seen: Sequence[Difference], *, booted: bool) -> None:
+def _judge(seen: Sequence[PowerMismatch], *, booted: bool) -> None:
     """Whose word counts for each, and what it is. One query."""
     rows = Instance.objects.filter(pk__in=[one.instance.pk for one in seen]).only("metadata", "image", "flavor")
     speaks = {row.pk: row for row in rows}
     for one in seen:
-        truth, who = Truth(settings.POWER_TRUTH), "its host"
+        truth, who = PowerAuthority(settings.POWER_TRUTH), "its host"
         one.went_with_host = booted and one.instance.vm_state in RUNS and one.power_state in OFF
         if one.went_with_host:  # whether it comes back is the host's word, too: STILLWATER_RESUME_GUESTS
-            truth = Truth.HYPERVISOR
+            truth = PowerAuthority.HYPERVISOR
         elif one.instance.pk in speaks:
             truth, who = sync_policy.of(speaks[one.instance.pk], truth)
         one.verdict, one.truth = sync_policy.verdict(truth, one.instance.vm_state, one.power_state), f"{truth} ({who})"
 
 
-def _are_left(host: str, backs: Sequence[Difference], *, booted: bool) -> set[str]:
+def _are_left(host: str, backs: Sequence[PowerMismatch], *, booted: bool) -> set[str]:
     """Who of them is not put back: those for whom something waits for its turn, e.g. a power-update, which goes first.
 
     All of a host that has just booted, that drains, whose guests are being shut down, or that somebody says is off.
@@ -143,7 +143,7 @@ def _how(instance: Instance, driver: Driver) -> str:
     return f"it went down with its host; {clock.words()}" if clock and clock.ended else "it went down with its host"
 
 
-def _write(found: Sequence[Difference], flaps: flap_guard.Flaps, found_by: str) -> None:
+def _write(found: Sequence[PowerMismatch], flaps: flap_guard.FlapCounter, found_by: str) -> None:
     """One transaction. Who has a task by now, or had one since the look, is left to it."""
     observed = [(one.instance, one.columns) for one in found if not one.back]
     put_back = [(one.instance, BACK_MOVES[one.back], one.power_state) for one in found if one.back]
@@ -156,7 +156,7 @@ def _write(found: Sequence[Difference], flaps: flap_guard.Flaps, found_by: str) 
     _say(mine, flaps, found_by)
 
 
-def _on_record(one: Difference, flaps: flap_guard.Flaps) -> Iterator[tuple[InstanceAction, list[Step]]]:
+def _on_record(one: PowerMismatch, flaps: flap_guard.FlapCounter) -> Iterator[tuple[InstanceAction, list[Step]]]:
     """A change nobody asked for is in the server's history like one that was."""
     seen = f"the guest is {one.power_state.name.lower()}: {one.why}"
     if one.back:
@@ -171,26 +171,26 @@ def _on_record(one: Difference, flaps: flap_guard.Flaps) -> Iterator[tuple[Insta
         yield _over(action, one, "leave_alone")
 
 
-def _action(one: Difference, name: str, key: str, **more: Any) -> InstanceAction:
+def _action(one: PowerMismatch, name: str, key: str, **more: Any) -> InstanceAction:
     return InstanceAction(
         server_id=one.instance.uuid, action=name, key=key, request_id=f"req-{uuid4()}", user_id="",
         project_id=one.instance.project_id, **more,
     )  # fmt: skip
 
 
-def _over(action: InstanceAction, one: Difference, name: str) -> tuple[InstanceAction, list[Step]]:
+def _over(action: InstanceAction, one: PowerMismatch, name: str) -> tuple[InstanceAction, list[Step]]:
     ended = Step.State.FAILED if action.message else Step.State.DONE
     words = {"state": ended, "details": action.outcome}
     return action, [Step(name=name, event=EVENT, host=one.instance.host, lane=OPS, **words)]
 
 
-def _say(mine: Sequence[Difference], flaps: flap_guard.Flaps, found_by: str) -> None:
+def _say(mine: Sequence[PowerMismatch], flaps: flap_guard.FlapCounter, found_by: str) -> None:
     for one in mine:
         server, fields = one.instance.uuid, {"power_state": one.power_state.name, "why": one.why, "truth": one.truth}
         if flaps.begins(server):
             metrics.POWER_FLAPS.inc()
             logger.error("power.flaps", server=server, said=flaps.words, **fields)
-        elif one.verdict and one.verdict.does is Does.WARN:
+        elif one.verdict and one.verdict.does is SyncAction.WARN:
             logger.warning("power.unexpected", server=server, vm_state=one.instance.vm_state, **fields)
         else:
             event = "power.put_back" if one.back else "power.recorded"

@@ -11,7 +11,7 @@ from cloud import log, metrics
 from compute.hosts import guest_batches, guest_shutdown
 from compute.models import Instance
 from compute.power import orphan_guests, reconcile
-from compute.power.reconcile import Difference
+from compute.power.reconcile import PowerMismatch
 from compute.power.sync_policy import DECIDED
 from compute.virt.base import Driver, GuestEvent, PowerState, VirtError
 
@@ -37,7 +37,7 @@ def noticed(host: str, driver: Driver, event: GuestEvent, *, booted: bool = Fals
         logger.warning("power.event_not_recorded", server=event.uuid, error=repr(error))  # the sync will
         return
     if _may_differ(instance, power_state):
-        difference = Difference(instance, power_state, event.detail)
+        difference = PowerMismatch(instance, power_state, event.detail)
         reconcile.settle(host, driver, [difference], found_by="event", booted=booted)
 
 
@@ -56,7 +56,7 @@ def sync(host: str, driver: Driver, *, booted: bool = False) -> int:
         metrics.POWER_SYNCS.labels("failed").inc()
         raise
     idle = [instance for instance in rows if _is_idle(instance)]
-    seen = [Difference(one, actual.get(one.uuid, PowerState.NOSTATE), FOUND) for one in idle]
+    seen = [PowerMismatch(one, actual.get(one.uuid, PowerState.NOSTATE), FOUND) for one in idle]
     found = [difference for difference in seen if _may_differ(difference.instance, difference.power_state)]
     differing = reconcile.settle(host, driver, found, found_by="sync", booted=booted)
     orphan_guests.compare(host, driver, {one.uuid for one in rows}, {one.uuid for one in idle}, actual)

@@ -21,7 +21,7 @@ OF_IMAGE = "os_power_truth"  # of an image: among its properties
 OF_FLAVOR = "stillwater:power_truth"  # of a flavor: among its extra specs
 
 
-class Truth(StrEnum):
+class PowerAuthority(StrEnum):
     """Whose word counts. The words are those of STILLWATER_POWER_TRUTH."""
 
     HYPERVISOR = "hypervisor"
@@ -30,7 +30,7 @@ class Truth(StrEnum):
     RECORD_ONLY = "record-only"
 
 
-class Does(StrEnum):
+class SyncAction(StrEnum):
     """What becomes of a difference, besides that the power state is put on record."""
 
     FOLLOW = "follow"
@@ -38,7 +38,7 @@ class Does(StrEnum):
     WARN = "warn"
 
 
-class Back(StrEnum):
+class PowerGoal(StrEnum):
     """How a guest is to be again."""
 
     ON = "on"
@@ -51,9 +51,9 @@ class Back(StrEnum):
 class Verdict:
     """What is done about one difference: the vm_state to record, or how the guest is to be again."""
 
-    does: Does
+    does: SyncAction
     vm_state: VmState | None = None
-    back: Back | None = None
+    back: PowerGoal | None = None
 
     @property
     def words(self) -> str:
@@ -64,7 +64,7 @@ class Verdict:
 Table = Mapping[tuple[str, PowerState], Verdict]
 OFF = (PowerState.SHUTDOWN, PowerState.CRASHED)
 ON = (PowerState.RUNNING, PowerState.PAUSED)
-WORDS = frozenset(str(truth) for truth in Truth)
+WORDS = frozenset(str(truth) for truth in PowerAuthority)
 METADATA = {OWN: {"enum": sorted(WORDS)}}  # schema of a server's own word
 
 
@@ -73,19 +73,19 @@ def _rows(vm_state: VmState, seen: tuple[PowerState, ...], verdict: Verdict) -> 
 
 
 def _follow(vm_state: VmState) -> Verdict:
-    return Verdict(Does.FOLLOW, vm_state)
+    return Verdict(SyncAction.FOLLOW, vm_state)
 
 
-def _back(back: Back) -> Verdict:
-    return Verdict(Does.PUT_BACK, back=back)
+def _back(back: PowerGoal) -> Verdict:
+    return Verdict(SyncAction.PUT_BACK, back=back)
 
 
 _RUNNING, _PAUSED, _SUSPENDED = (PowerState.RUNNING,), (PowerState.PAUSED,), (PowerState.SUSPENDED,)
-_WARN = Verdict(Does.WARN)
+_WARN = Verdict(SyncAction.WARN)
 
 # (vm_state on record, what the hypervisor says) -> what to do. What is not listed changes power_state alone.
-TABLES: dict[Truth, Table] = {
-    Truth.HYPERVISOR: {
+TABLES: dict[PowerAuthority, Table] = {
+    PowerAuthority.HYPERVISOR: {
         **_rows(VmState.ACTIVE, OFF, _follow(VmState.STOPPED)),
         **_rows(VmState.ACTIVE, _PAUSED, _follow(VmState.PAUSED)),
         **_rows(VmState.PAUSED, _RUNNING, _follow(VmState.ACTIVE)),
@@ -96,45 +96,45 @@ TABLES: dict[Truth, Table] = {
         **_rows(VmState.SHELVED, ON, _WARN),
         **_rows(VmState.SOFT_DELETED, ON, _WARN),
     },
-    Truth.DATABASE: {
-        **_rows(VmState.ACTIVE, (*OFF, *_PAUSED, *_SUSPENDED), _back(Back.ON)),
-        **_rows(VmState.RESCUED, (*OFF, *_PAUSED), _back(Back.ON)),
-        **_rows(VmState.PAUSED, _RUNNING, _back(Back.PAUSED)),
+    PowerAuthority.DATABASE: {
+        **_rows(VmState.ACTIVE, (*OFF, *_PAUSED, *_SUSPENDED), _back(PowerGoal.ON)),
+        **_rows(VmState.RESCUED, (*OFF, *_PAUSED), _back(PowerGoal.ON)),
+        **_rows(VmState.PAUSED, _RUNNING, _back(PowerGoal.PAUSED)),
         **_rows(VmState.PAUSED, OFF, _follow(VmState.STOPPED)),  # its memory is lost: nobody can pause it again
-        **_rows(VmState.STOPPED, ON, _back(Back.OFF)),
-        **_rows(VmState.SUSPENDED, ON, _back(Back.SUSPENDED)),
+        **_rows(VmState.STOPPED, ON, _back(PowerGoal.OFF)),
+        **_rows(VmState.SUSPENDED, ON, _back(PowerGoal.SUSPENDED)),
         **_rows(VmState.SUSPENDED, OFF, _follow(VmState.STOPPED)),
-        **_rows(VmState.SHELVED, ON, _back(Back.OFF)),
-        **_rows(VmState.SOFT_DELETED, ON, _back(Back.OFF)),
+        **_rows(VmState.SHELVED, ON, _back(PowerGoal.OFF)),
+        **_rows(VmState.SOFT_DELETED, ON, _back(PowerGoal.OFF)),
     },
-    Truth.NOVA: {
+    PowerAuthority.NOVA: {
         **_rows(VmState.ACTIVE, OFF, _follow(VmState.STOPPED)),
         **_rows(VmState.ACTIVE, (*_PAUSED, *_SUSPENDED), _WARN),
         **_rows(VmState.PAUSED, OFF, _follow(VmState.STOPPED)),
-        **_rows(VmState.STOPPED, ON, _back(Back.OFF)),
+        **_rows(VmState.STOPPED, ON, _back(PowerGoal.OFF)),
         **_rows(VmState.SHELVED, ON, _WARN),
         **_rows(VmState.SOFT_DELETED, ON, _WARN),
     },
-    Truth.RECORD_ONLY: {},
+    PowerAuthority.RECORD_ONLY: {},
 }
 DECIDED = frozenset(pair for table in TABLES.values() for pair in table)  # pairs some truth does something about
 
 
-def of(instance: Instance, otherwise: Truth) -> tuple[Truth, str]:
+def of(instance: Instance, otherwise: PowerAuthority) -> tuple[PowerAuthority, str]:
     """Whose word counts for a server, and who said so."""
     word, who = said(instance)
     return (otherwise, "its host") if word is None else (word, who)
 
 
-def said(instance: Instance) -> tuple[Truth | None, str]:
+def said(instance: Instance) -> tuple[PowerAuthority | None, str]:
     """A server's own word, and where it stands; None: its host's counts. A word nobody knows is no word."""
     for word, who in _said(instance):
         if word in WORDS:
-            return Truth(word), who
+            return PowerAuthority(word), who
     return None, ""
 
 
-def verdict(truth: Truth, vm_state: str, power_state: PowerState) -> Verdict | None:
+def verdict(truth: PowerAuthority, vm_state: str, power_state: PowerState) -> Verdict | None:
     """What to do besides putting the power state on record; None: nothing."""
     return TABLES[truth].get((vm_state, power_state))
 

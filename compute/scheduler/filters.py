@@ -10,18 +10,18 @@ from compute.contract import bare_metal
 from compute.placement import server_groups
 from compute.scheduler.extra_specs import matches, runs, version_fits
 from compute.scheduler.host_state import HostState
-from compute.scheduler.requirements import Wanted
+from compute.scheduler.requirements import Requirements
 
 
 class Filter(NamedTuple):
     """`wish`: not looked at when the host is forced. The others say what cannot be done, and what nobody may undo."""
 
     words: str
-    passes: Callable[[HostState, Wanted], bool]
+    passes: Callable[[HostState, Requirements], bool]
     wish: bool = True
 
 
-def passing(wanted: Wanted, every: list[HostState], avoid: frozenset[str]) -> tuple[list[HostState], str]:
+def passing(wanted: Requirements, every: list[HostState], avoid: frozenset[str]) -> tuple[list[HostState], str]:
     """The hosts every filter lets through; when there are none, the words of the one that left none."""
     wanted = _settled(wanted, every)
     hosts = [host for host in every if host.names.isdisjoint(avoid)]
@@ -34,7 +34,7 @@ def passing(wanted: Wanted, every: list[HostState], avoid: frozenset[str]) -> tu
     return hosts, ""
 
 
-def _is_like_the_image(host: HostState, wanted: Wanted) -> bool:
+def _is_like_the_image(host: HostState, wanted: Requirements) -> bool:
     """Architecture, kind and version of the hypervisor, by their new names and their old ones."""
     properties, cpu = wanted.image_properties, host.node.cpu_info
     arch = properties.get("hw_architecture") or properties.get("architecture")
@@ -52,7 +52,7 @@ def _kinds(host: HostState) -> set[str]:
     return {host.node.hypervisor_type.lower(), str(host.node.cpu_info.get("virt_type", "")).lower()}
 
 
-def _is_capable(host: HostState, wanted: Wanted) -> bool:
+def _is_capable(host: HostState, wanted: Requirements) -> bool:
     """`capabilities:cpu_info:arch`, and so on."""
     node = host.node
     facts: dict[str, Any] = {
@@ -70,7 +70,7 @@ def _has(facts: Any, path: list[str], asked: str) -> bool:
     return matches(str(facts), asked)
 
 
-def _is_in_such_an_aggregate(host: HostState, wanted: Wanted) -> bool:
+def _is_in_such_an_aggregate(host: HostState, wanted: Requirements) -> bool:
     """`aggregate_instance_extra_specs:ssd` is what an aggregate of the host says of ssd."""
     return all(
         any(matches(one, asked) for one in _said(host, key))
@@ -78,7 +78,7 @@ def _is_in_such_an_aggregate(host: HostState, wanted: Wanted) -> bool:
     )
 
 
-def _scoped(wanted: Wanted, scope: str) -> list[tuple[str, str]]:
+def _scoped(wanted: Requirements, scope: str) -> list[tuple[str, str]]:
     start = f"{scope}:"
     return [(key.removeprefix(start), asked) for key, asked in wanted.extra_specs.items() if key.startswith(start)]
 
@@ -89,7 +89,7 @@ def _said(host: HostState, key: str) -> list[str]:
     return [one.strip() for value in values for one in value.split(",")]
 
 
-def _takes_the_project(host: HostState, wanted: Wanted) -> bool:
+def _takes_the_project(host: HostState, wanted: Requirements) -> bool:
     """`filter_tenant_id`, and the same with anything after it: such aggregates are for these projects alone."""
     return all(
         any(wanted.project_id in str(value).replace(" ", "").split(",") for value in reserved)
@@ -98,14 +98,14 @@ def _takes_the_project(host: HostState, wanted: Wanted) -> bool:
     )
 
 
-def _is_apart(host: HostState, wanted: Wanted) -> bool:
+def _is_apart(host: HostState, wanted: Requirements) -> bool:
     group = wanted.group
     if group is None or group.policy != server_groups.ANTI_AFFINITY:
         return True
     return len(host.neighbours & group.others) < group.most
 
 
-def _settled(wanted: Wanted, hosts: list[HostState]) -> Wanted:
+def _settled(wanted: Requirements, hosts: list[HostState]) -> Requirements:
     """Where an affine group is at home, as all hosts together know: a server that moves is on two, which is nowhere."""
     group = wanted.group
     if group is None or group.policy != server_groups.AFFINITY:
@@ -114,12 +114,12 @@ def _settled(wanted: Wanted, hosts: list[HostState]) -> Wanted:
     return replace(wanted, group=replace(group, home=" and ".join(homes)))
 
 
-def _is_at_home(host: HostState, wanted: Wanted) -> bool:
+def _is_at_home(host: HostState, wanted: Requirements) -> bool:
     group = wanted.group
     return group is None or group.policy != server_groups.AFFINITY or group.home in ("", host.host)
 
 
-def _is_such_a_machine(host: HostState, wanted: Wanted) -> bool:
+def _is_such_a_machine(host: HostState, wanted: Requirements) -> bool:
     """A machine of the class that is asked for; for a virtual machine, no machine at all."""
     node = host.node
     if not wanted.resource_class:

@@ -13,7 +13,7 @@ from compute.models import Allocation, ComputeNode, InstanceAction, Service, Ste
 from compute.models.host import COMPUTE
 from compute.placement import aggregates
 from compute.placement.aggregates import ByHost
-from compute.scheduler.requirements import Wanted
+from compute.scheduler.requirements import Requirements
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class HostState:
         return self.node.disk_gb * self.node.disk_ratio - self.node.disk_gb_used
 
 
-def read(cell_id: str = "", wanted: Wanted | None = None, known: ByHost | None = None) -> list[HostState]:
+def read(cell_id: str = "", wanted: Requirements | None = None, known: ByHost | None = None) -> list[HostState]:
     """Every node of the targeted cell, in three queries, four when it matters who is there.
 
     `known`: the aggregates, when they are read already.

@@ -16,7 +16,7 @@ SIZE = ("vcpus", "memory_mb", "disk_gb")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Requirements:
     """What a server needs of its host. `forced`: whoever named the host wants no wish looked at."""
 
     server_id: str
@@ -54,9 +54,9 @@ class Wanted:
         return self.same_host | self.different_host | (self.group.others if self.group else frozenset())
 
 
-def of_request(request: BuildRequest, spec: RequestSpec) -> Wanted:
+def of_request(request: BuildRequest, spec: RequestSpec) -> Requirements:
     """For a server that is in no cell yet; the global side is read."""
-    return Wanted(
+    return Requirements(
         spec.server_id, spec.vcpus, spec.memory_mb, spec.disk_gb, spec.availability_zone, spec.host,
         spec.hypervisor_hostname, forced=bool(request.action.get("forced")), project_id=spec.project_id,
         image_properties=_properties(request.instance.get("image", {})), extra_specs=_specs(spec.flavor),
@@ -66,12 +66,12 @@ def of_request(request: BuildRequest, spec: RequestSpec) -> Wanted:
 
 def of_instance(
     instance: Instance, destination: Mapping[str, Any], size: Mapping[str, Any] | None = None
-) -> Wanted:
+) -> Requirements:
     """For a server that has its row already; `size`: columns of the row as it will be. The global side is read."""
     new = size or {}
     vcpus, memory_mb, disk_gb = (new.get(name, getattr(instance, name)) for name in SIZE)
     hints = RequestSpec.objects.filter(pk=instance.uuid).values_list("scheduler_hints", flat=True).first()
-    return Wanted(
+    return Requirements(
         instance.uuid, vcpus, memory_mb, disk_gb, **destination, project_id=instance.project_id,
         image_properties=_properties(instance.image), extra_specs=_specs(new.get("flavor") or instance.flavor),
         **_wishes(instance.uuid, hints or {}),

@@ -15,15 +15,15 @@ from compute.placement import claims, server_groups
 from compute.scheduler import filters, weighers
 from compute.scheduler.host_state import HostState
 from compute.scheduler.host_state import read as read_hosts
-from compute.scheduler.requirements import Wanted
+from compute.scheduler.requirements import Requirements
 
-__all__ = ["HostState", "Look", "Wanted", "claim", "claim_best", "in_turn", "rank", "read_hosts"]
+__all__ = ["HostState", "Look", "Requirements", "claim", "claim_best", "in_turn", "rank", "read_hosts"]
 CANDIDATES = 50  # best hosts tried before all are looked at again
 ROUNDS = 3  # looks, before giving up
-Look = Callable[[], tuple[Wanted, list[HostState]]]  # what is wanted and what there is, read anew
+Look = Callable[[], tuple[Requirements, list[HostState]]]  # what is wanted and what there is, read anew
 
 
-def rank(wanted: Wanted, hosts: Iterable[HostState], avoid: frozenset[str] = frozenset()) -> list[HostState]:
+def rank(wanted: Requirements, hosts: Iterable[HostState], avoid: frozenset[str] = frozenset()) -> list[HostState]:
     """Hosts that pass every filter, the best first. Raises NoValidHost naming the last filter.
 
     `avoid`: hosts, or single nodes of them.
@@ -37,7 +37,7 @@ def rank(wanted: Wanted, hosts: Iterable[HostState], avoid: frozenset[str] = fro
     return weighers.best_first(wanted, left)[:CANDIDATES]
 
 
-def in_turn(look: Look, avoid: frozenset[str] = frozenset()) -> Iterator[tuple[Wanted, HostState]]:
+def in_turn(look: Look, avoid: frozenset[str] = frozenset()) -> Iterator[tuple[Requirements, HostState]]:
     """The hosts to try, best first; looked at again when all were taken meanwhile. Ends by raising NoValidHost."""
     for _ in range(ROUNDS):
         wanted, hosts = look()
@@ -48,7 +48,7 @@ def in_turn(look: Look, avoid: frozenset[str] = frozenset()) -> Iterator[tuple[W
     )
 
 
-def claim(wanted: Wanted, node: ComputeNode) -> bool:
+def claim(wanted: Requirements, node: ComputeNode) -> bool:
     """Claim room for a server on a node of the targeted cell. In the caller's transaction."""
     return claims.claim(wanted.server_id, node, wanted.vcpus, wanted.memory_mb, wanted.disk_gb, wanted.group)
 

@@ -12,9 +12,9 @@ from django.conf import settings
 
 from compute.placement import server_groups
 from compute.scheduler.host_state import HostState
-from compute.scheduler.requirements import Wanted
+from compute.scheduler.requirements import Requirements
 
-WEIGHERS: dict[str, Callable[[HostState, Wanted], float]] = {
+WEIGHERS: dict[str, Callable[[HostState, Requirements], float]] = {
     "ram": lambda host, _: host.free_memory,
     "cpu": lambda host, _: host.free_cpus,
     "disk": lambda host, _: host.free_disk,
@@ -24,7 +24,7 @@ WEIGHERS: dict[str, Callable[[HostState, Wanted], float]] = {
 }
 
 
-def best_first(wanted: Wanted, hosts: Sequence[HostState]) -> list[HostState]:
+def best_first(wanted: Requirements, hosts: Sequence[HostState]) -> list[HostState]:
     """The hosts by weight; those of one weight by name, machines in an order of each server's own."""
     totals = [0.0] * len(hosts)
     for name, weigh in WEIGHERS.items():
@@ -34,7 +34,7 @@ def best_first(wanted: Wanted, hosts: Sequence[HostState]) -> list[HostState]:
     return [hosts[index] for index in order]
 
 
-def _tie(host: HostState, wanted: Wanted) -> tuple[str, int, str]:
+def _tie(host: HostState, wanted: Requirements) -> tuple[str, int, str]:
     """Of a thousand machines that are alike, servers that come at once do not all want the same one."""
     name = host.node.hypervisor_hostname
     if host.node.is_whole:
@@ -56,6 +56,6 @@ def _multiplier(name: str, host: HostState) -> float:
     return min(said) if said else float(settings.WEIGHT_MULTIPLIERS[name])
 
 
-def _members(host: HostState, wanted: Wanted, policy: str) -> int:
+def _members(host: HostState, wanted: Requirements, policy: str) -> int:
     group = wanted.group
     return len(host.neighbours & group.others) if group is not None and group.policy == policy else 0

@@ -25,7 +25,7 @@ USER_NETWORK_ADDRESS = "10.0.2.15"  # what libvirt's user-mode network gives eve
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class BuildOrder:
     """What is to be built, checked and complete."""
 
     caller: Caller
@@ -48,7 +48,7 @@ class Order:
     reservation_id: str = field(default_factory=lambda: f"r-{secrets.token_hex(4)}")
 
 
-def request_servers(order: Order) -> list[str]:
+def request_servers(order: BuildOrder) -> list[str]:
     """Record the order; the ids of the servers to come, as many as fit. Raises QuotaExceeded, Forbidden."""
     project_id, sizes = order.caller.project_id, quota_usage.sizes(order.caller)
     allowed = quota.limits(project_id)
@@ -66,7 +66,7 @@ def request_servers(order: Order) -> list[str]:
     return ids
 
 
-def _record(order: Order, ids: list[str]) -> None:
+def _record(order: BuildOrder, ids: list[str]) -> None:
     now, caller, flavor = timezone.now(), order.caller, order.flavor
     owner = {"project_id": caller.project_id, "user_id": caller.user_id}
     InstanceMapping.objects.bulk_create(
@@ -92,7 +92,7 @@ def _take_back(ids: list[str]) -> None:
             model.objects.filter(pk__in=ids).delete()
 
 
-def _columns(order: Order, server_id: str, index: int) -> dict[str, Any]:
+def _columns(order: BuildOrder, server_id: str, index: int) -> dict[str, Any]:
     """The columns of the server's future row, as JSON."""
     suffix = "" if order.count == 1 else f"-{index + 1}"
     name, flavor = f"{order.name}{suffix}", order.flavor

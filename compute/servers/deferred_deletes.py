@@ -9,20 +9,20 @@ from django.db import transaction
 from django.utils import timezone
 
 from cells import circuit_breaker, scatter
-from cells.models import Cell, InstanceMapping, LateDelete
+from cells.models import Cell, DeferredDelete, InstanceMapping
 from cloud import log
 from cloud.caller import Caller
 from compute.errors import CellDown, Conflict, ServerLocked, ServerNotFound
 from compute.models import Instance
 from compute.operations import registry
-from compute.operations.action import Asked
+from compute.operations.action import ActionRequest
 from compute.servers import deletion, lookup, mappings
 
 logger = log.get(__name__)
 BATCH = 500  # of a cell, a round
 
 
-def now_or_later(mapping: InstanceMapping, asked: Asked) -> bool:
+def now_or_later(mapping: InstanceMapping, asked: ActionRequest) -> bool:
     """Delete a server, whatever its state; False when its cell is down: it is kept for later.
 
     One that its cell has lost (it was restored from a backup) is forgotten.
@@ -44,7 +44,7 @@ def now_or_later(mapping: InstanceMapping, asked: Asked) -> bool:
     return True
 
 
-def accept(mapping: InstanceMapping, asked: Asked) -> None:
+def accept(mapping: InstanceMapping, asked: ActionRequest) -> None:
     """Keep it; asked for again it is the same delete, with what was said last. A lock is looked at when it is done."""
     caller = asked.caller
     said = {
@@ -53,7 +53,7 @@ def accept(mapping: InstanceMapping, asked: Asked) -> None:
         "asked_at": timezone.now(),
     }  # fmt: skip
     with transaction.atomic(using="default"):
-        LateDelete.objects.update_or_create(server_id=mapping.server_id, defaults=said)
+        DeferredDelete.objects.update_or_create(server_id=mapping.server_id, defaults=said)
         InstanceMapping.objects.filter(pk=mapping.pk).update(queued_for_delete=True)
     logger.info("delete.kept_for_later", server=mapping.server_id, cell=mapping.cell_id)
 
@@ -66,13 +66,13 @@ def carry_out() -> int:
             continue
         for kept in cell.late_deletes.order_by("asked_at")[:BATCH]:
             answer = scatter.one(cell, lambda _, one=kept: _delete(one))  # type: ignore[misc]
-            if isinstance(answer, scatter.Down):
+            if isinstance(answer, scatter.CellFailure):
                 break
             done += _forget(kept, answer)
     return done
 
 
-def _delete(kept: LateDelete) -> str:
+def _delete(kept: DeferredDelete) -> str:
     """In the targeted cell; why it is not to be, "" when it is. Deleted already is success."""
     instance = Instance.objects.filter(uuid=kept.server_id, deleted=False).first()
     if instance is None:
@@ -81,16 +81,16 @@ def _delete(kept: LateDelete) -> str:
         return "it is locked"
     caller = Caller(kept.user_id, project_id=kept.project_id, roles=frozenset({"admin"} if kept.is_admin else ()))
     try:
-        registry.named(deletion.key_for(instance)).submit(instance, Asked(caller, kept.request_id, kept.words))
+        registry.named(deletion.key_for(instance)).submit(instance, ActionRequest(caller, kept.request_id, kept.words))
     except Conflict as refused:
         return str(refused)
     return ""
 
 
-def _forget(kept: LateDelete, refused: str) -> bool:
+def _forget(kept: DeferredDelete, refused: str) -> bool:
     """It is done, or not to be: then the server is counted again."""
     with transaction.atomic(using="default"):
-        if not LateDelete.objects.filter(pk=kept.pk, request_id=kept.request_id).delete()[0]:
+        if not DeferredDelete.objects.filter(pk=kept.pk, request_id=kept.request_id).delete()[0]:
             return False  # another scheduler was faster, or it was asked for anew
         if refused:
             InstanceMapping.objects.filter(pk=kept.pk).update(queued_for_delete=False)

@@ -15,7 +15,7 @@ CHUNK = 1 << 20
 TIMEOUT = (5, 60)  # seconds to connect, and between two reads
 
 
-class ImageServiceAway(VirtError):
+class ImageServiceUnavailable(VirtError):
     """The image service does not answer, or not well."""
 
     retryable = True
@@ -39,7 +39,7 @@ def source(image_id: str, ticket: str) -> ImageSource:
                     for chunk in answer.iter_content(CHUNK):
                         out.write(chunk)
         except requests.RequestException as exc:
-            raise ImageServiceAway(f"image {image_id} cannot be fetched: {type(exc).__name__}") from exc
+            raise ImageServiceUnavailable(f"image {image_id} cannot be fetched: {type(exc).__name__}") from exc
 
     return fetch
 
@@ -53,7 +53,7 @@ def upload(image_id: str, ticket: str, path: Path) -> None:
                 f"{image_url(image_id)}/file", data=data, headers=headers, timeout=(5, 600),
             )  # fmt: skip
     except requests.RequestException as exc:
-        raise ImageServiceAway(f"image {image_id} cannot be stored: {type(exc).__name__}") from exc
+        raise ImageServiceUnavailable(f"image {image_id} cannot be stored: {type(exc).__name__}") from exc
     if answer.status_code == 409 and "Retry-After" not in answer.headers:
         return  # an earlier try stored it
     _judge(answer, image_id)
@@ -73,6 +73,6 @@ def scratch(name: str) -> Iterator[Path]:
 
 def _judge(answer: requests.Response, image_id: str) -> None:
     if answer.status_code >= 500 or "Retry-After" in answer.headers:
-        raise ImageServiceAway(f"the image service answers {answer.status_code} for image {image_id}")
+        raise ImageServiceUnavailable(f"the image service answers {answer.status_code} for image {image_id}")
     if answer.status_code >= 400 or (answer.status_code == 204 and answer.request.method == "GET"):
         raise ImageUnusable(f"image {image_id}: the image service answers {answer.status_code}")

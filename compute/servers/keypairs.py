@@ -28,7 +28,7 @@ class InvalidKeypair(BadRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class NewKeypair:
     """A fresh key pair. The private half is shown once and never kept."""
 
     public: str
@@ -48,16 +48,16 @@ def fingerprint(public_key: str, kind: str) -> str:
     return hashlib.md5(raw, usedforsecurity=False).digest().hex(":")
 
 
-def make(kind: str, user_id: str) -> Made:
+def make(kind: str, user_id: str) -> NewKeypair:
     """A new RSA key pair: for SSH, or a self-signed certificate for logging in to Windows."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=_BITS)
     if kind == "x509":
-        return Made(_certificate(key, user_id), _pem(key, serialization.PrivateFormat.PKCS8))
+        return NewKeypair(_certificate(key, user_id), _pem(key, serialization.PrivateFormat.PKCS8))
     public = key.public_key().public_bytes(
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     )
     private = _pem(key, serialization.PrivateFormat.TraditionalOpenSSL)
-    return Made(f"{public.decode()} Generated-by-Stillwater", private)
+    return NewKeypair(f"{public.decode()} Generated-by-Stillwater", private)
 
 
 def _pem(key: rsa.RSAPrivateKey, form: serialization.PrivateFormat) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from django.db.models import Max, Q
 from django.utils import timezone
 
-from cells.models import Cell, LastKnown
+from cells.models import Cell, ServerSnapshot
 from cloud.caller import Caller
 from compute import state
 from compute.contract import policy
@@ -30,7 +30,7 @@ def sweep(cell_id: str) -> int:
     A DatabaseError when either side is away: the next round catches up.
     """
     begun = timezone.now()
-    latest = LastKnown.objects.filter(cell_id=cell_id).aggregate(latest=Max("changed_at"))["latest"]
+    latest = ServerSnapshot.objects.filter(cell_id=cell_id).aggregate(latest=Max("changed_at"))["latest"]
     copied = _copy(cell_id, latest - OVERLAP if latest else None)
     Cell.objects.filter(pk=cell_id).update(swept_at=begun)
     return copied
@@ -38,12 +38,12 @@ def sweep(cell_id: str) -> int:
 
 def of(server_ids: Iterable[str], caller: Caller) -> dict[str, dict[str, Any]]:
     """`{"last_known": {...}}` by server, for servers of cells that are down. One query."""
-    rows = LastKnown.objects.select_related("cell").filter(pk__in=list(server_ids))
+    rows = ServerSnapshot.objects.select_related("cell").filter(pk__in=list(server_ids))
     sees_host = policy.allows(caller, RULE)
     return {row.pk: {"last_known": shown(row, sees_host=sees_host)} for row in rows}
 
 
-def shown(row: LastKnown, *, sees_host: bool) -> dict[str, Any]:
+def shown(row: ServerSnapshot, *, sees_host: bool) -> dict[str, Any]:
     """As the API shows it; `age` in seconds, since when nothing is known."""
     seen_at = row.cell.swept_at or row.changed_at
     server = {
@@ -61,17 +61,19 @@ def _copy(cell_id: str, since: datetime | None) -> int:
     after, copied = Q(), 0
     while batch := list(rows.filter(after)[:BATCH]):
         living = [_row(cell_id, one) for one in batch if not one.deleted]
-        LastKnown.objects.bulk_create(living, update_conflicts=True, unique_fields=["server_id"], update_fields=COPIED)
+        ServerSnapshot.objects.bulk_create(
+            living, update_conflicts=True, unique_fields=["server_id"], update_fields=COPIED
+        )
         gone = [one.uuid for one in batch if one.deleted]
         if gone:
-            LastKnown.objects.filter(pk__in=gone, cell_id=cell_id).delete()
+            ServerSnapshot.objects.filter(pk__in=gone, cell_id=cell_id).delete()
         last, copied = batch[-1], copied + len(batch)
         after = Q(updated_at__gt=last.updated_at) | Q(updated_at=last.updated_at, pk__gt=last.pk)
     return copied
 
 
-def _row(cell_id: str, one: Instance) -> LastKnown:
-    return LastKnown(
+def _row(cell_id: str, one: Instance) -> ServerSnapshot:
+    return ServerSnapshot(
         server_id=one.uuid, cell_id=cell_id, name=one.display_name, vm_state=one.vm_state,
         task_state=one.task_state or "", power_state=one.power_state, host=one.host,
         flavor=one.flavor.get("original_name", ""), addresses=one.addresses, changed_at=one.updated_at,

@@ -41,13 +41,13 @@ from compute.models import Instance, Service
 from compute.models.host import COMPUTE
 from compute.servers import create, pending
 from compute.servers import rows as servers_rows
-from compute.servers.rows import Statement
+from compute.servers.rows import ServerQuery
 
 SortKey = tuple[str, bool]  # column, descending
 KeyRow = tuple[Any, ...]  # the sort columns' values, uuid last
 _Place = tuple[KeyRow, str, int]  # and whose it is, and the how manieth of them
 # Of one page, by kind of database, the row they come after, and how many: most cells are asked the same.
-_Statements = dict[tuple[str, KeyRow | None, int], Statement]
+_Statements = dict[tuple[str, KeyRow | None, int], ServerQuery]
 NO_CELL = ""
 MORE, MARGIN = 0.25, 8  # than an even share of a page: servers are not spread that evenly
 _OF_A_SERVICE = ("host", "disabled", "forced_down", "last_seen_up", "ended_at")
@@ -73,7 +73,7 @@ class Query:
 
 
 @dataclass(slots=True)
-class Listed:
+class ListedServers:
     """What was found. `down` are the cells that did not answer."""
 
     servers: list[Any] = field(default_factory=list)  # as they are shown
@@ -82,7 +82,7 @@ class Listed:
 
 
 @dataclass(slots=True)
-class _Part:
+class _CellPart:
     """What one cell has given so far, in order."""
 
     keys: list[KeyRow] = field(default_factory=list)
@@ -91,7 +91,7 @@ class _Part:
     services: list[Service] = field(default_factory=list)
     ended: bool = False  # there is no more
 
-    def add(self, other: _Part) -> None:
+    def add(self, other: _CellPart) -> None:
         """What follows."""
         if len(self.shown) == len(self.rows):
             self.shown += other.shown
@@ -110,14 +110,14 @@ class _Part:
             query.services.update({service.host: service for service in self.services})
 
 
-def servers(query: Query) -> Listed:
+def servers(query: Query) -> ListedServers:
     """A page of servers, merged over the cells that answer. Raises BadRequest for an unknown marker, CellDown."""
     cells = list(Cell.objects.all())
     if query.limit == 0:
-        return Listed()
+        return ListedServers()
     where = query.where & _after(query, cells)
     waiting = _waiting(query, where)  # before the cells: a server that is just placed is not missed
-    parts = {cell.id: _Part() for cell in cells} | {NO_CELL: waiting}
+    parts = {cell.id: _CellPart() for cell in cells} | {NO_CELL: waiting}
     share = MARGIN + int(query.limit / max(1, len(cells)) * (1 + MORE))
     page: dict[str, _Place] = {}
     made: _Statements = {}
@@ -136,15 +136,15 @@ def servers(query: Query) -> Listed:
         asked = [cell for cell in cells if cell.id in parts and _may_have_more(parts[cell.id], page, query.limit)]
         share *= 2
     shown = [_shown(query, parts[cell_id], index) for _, cell_id, index in page.values()]
-    return Listed(shown, next(reversed(page), ""), [cell for cell in cells if cell.id in down])
+    return ListedServers(shown, next(reversed(page), ""), [cell for cell in cells if cell.id in down])
 
 
-def _show(query: Query, parts: Iterable[_Part]) -> None:
+def _show(query: Query, parts: Iterable[_CellPart]) -> None:
     for part in parts:
         part.show(query)
 
 
-def _shown(query: Query, part: _Part, index: int) -> Any:
+def _shown(query: Query, part: _CellPart, index: int) -> Any:
     if index < len(part.shown):
         return part.shown[index]
     row = part.rows[index]
@@ -164,13 +164,13 @@ def skip(down: Iterable[Cell], project_id: str = "") -> None:
         raise PartialList(names)
 
 
-def _waiting(query: Query, where: Q) -> _Part:
+def _waiting(query: Query, where: Q) -> _CellPart:
     """The servers no cell has yet."""
     if not pending.any_there():
-        return _Part(ended=True)
+        return _CellPart(ended=True)
     requests = list(_page(pending.servers(), query, where)[: query.limit])
     keys = [tuple(getattr(request, column) for column in query.columns) for request in requests]
-    return _Part(_with_times_as_text(keys, query), requests, ended=True)
+    return _CellPart(_with_times_as_text(keys, query), requests, ended=True)
 
 
 class ByCodepoint(Func):
@@ -207,7 +207,7 @@ def _keys(page: QuerySet[Any], query: Query) -> list[KeyRow]:
     return list(page.values_list(*query.columns))
 
 
-def _read(query: Query, where: Q, before: Sequence[KeyRow], count: int, made: _Statements) -> _Part:
+def _read(query: Query, where: Q, before: Sequence[KeyRow], count: int, made: _Statements) -> _CellPart:
     """So many of the targeted cell, after those it gave before."""
     alias, last = current_alias(), before[-1] if before else None
     same = (connections[alias].vendor, last, count)
@@ -217,10 +217,10 @@ def _read(query: Query, where: Q, before: Sequence[KeyRow], count: int, made: _S
     hosts: Iterable[str] = {row.host for row in rows if row.host} if query.services is not None else ()
     services = Service.objects.filter(binary=COMPUTE, host__in=hosts).only(*_OF_A_SERVICE)
     known = list(services) if hosts else []
-    return _Part(_with_times_as_text(found, query), rows, services=known, ended=len(rows) < count)
+    return _CellPart(_with_times_as_text(found, query), rows, services=known, ended=len(rows) < count)
 
 
-def _statement(query: Query, where: Q, last: KeyRow | None, count: int) -> Statement:
+def _statement(query: Query, where: Q, last: KeyRow | None, count: int) -> ServerQuery:
     if last is not None:
         where &= _beyond(query.sort, _with_moments(last, query))
     page = _page(Instance.objects.all(), query, where)[:count]
@@ -250,7 +250,7 @@ def _with_moments(row: KeyRow, query: Query) -> KeyRow:
     )
 
 
-def _merge(parts: Mapping[str, _Part], query: Query) -> dict[str, _Place]:
+def _merge(parts: Mapping[str, _CellPart], query: Query) -> dict[str, _Place]:
     """By uuid, the first `limit` of all in order. A server that is in two places for a moment counts once."""
     everything = [(key, cell_id, index) for cell_id, part in parts.items() for index, key in enumerate(part.keys)]
     for index in reversed(range(len(query.sort))):
@@ -265,7 +265,7 @@ def _merge(parts: Mapping[str, _Part], query: Query) -> dict[str, _Place]:
     return page
 
 
-def _may_have_more(part: _Part, page: Mapping[str, _Place], limit: int) -> bool:
+def _may_have_more(part: _CellPart, page: Mapping[str, _Place], limit: int) -> bool:
     """Whether what it has not given yet may come before the end of the page."""
     return not part.ended and (len(page) < limit or part.keys[-1][-1] in page)
 
@@ -296,7 +296,7 @@ def _marked(query: Query, cell: Cell | None) -> KeyRow | None:
     found: list[KeyRow] = []
     if cell is not None:
         answer = scatter.one(cell, lambda _: _keys(Instance.objects.filter(uuid=query.marker), query))
-        if isinstance(answer, scatter.Down):
+        if isinstance(answer, scatter.CellFailure):
             raise CellDown(cell.name)
         found = answer
     found = found or _keys(pending.servers().filter(pk=query.marker), query)

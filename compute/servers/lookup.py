@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Found:
+class FoundServer:
     """Where a server is. `instance` is None when its cell is down; `request` is set while unplaced."""
 
     mapping: InstanceMapping
     instance: Instance | None = None
     request: BuildRequest | None = None
-    down: scatter.Down | None = None
+    down: scatter.CellFailure | None = None
 
 
 def mapping_of(server_id: str, caller: Caller) -> InstanceMapping:
@@ -35,7 +35,7 @@ def mapping_of(server_id: str, caller: Caller) -> InstanceMapping:
     return mapping
 
 
-def find(server_id: str, caller: Caller) -> Found:
+def find(server_id: str, caller: Caller) -> FoundServer:
     """The server as far as it can be known now. Raises ServerNotFound."""
     mapping = mapping_of(server_id, caller)
     request = BuildRequest.objects.filter(pk=server_id).first()
@@ -86,12 +86,12 @@ def held(cell: Cell) -> Iterator[None]:
 def ask(cell: Cell, read: Callable[[], T]) -> T:
     """What can be read in a cell within the deadline of all that is asked of cells. Raises CellDown."""
     answer = scatter.one(cell, lambda _: read())
-    if isinstance(answer, scatter.Down):
+    if isinstance(answer, scatter.CellFailure):
         raise CellDown(cell.name)
     return answer
 
 
-def _unplaced(mapping: InstanceMapping, request: BuildRequest | None) -> Found:
+def _unplaced(mapping: InstanceMapping, request: BuildRequest | None) -> FoundServer:
     """Between acceptance and the cell. The request is gone: it has just been placed, or deleted."""
     if request is None or request.delete_requested:
         fresh = InstanceMapping.objects.select_related("cell").filter(pk=mapping.pk).first()
@@ -102,10 +102,10 @@ def _unplaced(mapping: InstanceMapping, request: BuildRequest | None) -> Found:
         placed = _in_cell_or_none(mapping, mapping.cell)
         if placed is not None:
             return placed
-    return Found(mapping, create.unplaced(request), request)
+    return FoundServer(mapping, create.unplaced(request), request)
 
 
-def _in_cell_or_none(mapping: InstanceMapping, cell: Cell) -> Found | None:
+def _in_cell_or_none(mapping: InstanceMapping, cell: Cell) -> FoundServer | None:
     try:
         found = _in_cell(mapping, cell)
     except ServerNotFound:
@@ -113,15 +113,15 @@ def _in_cell_or_none(mapping: InstanceMapping, cell: Cell) -> Found | None:
     return None if found.down else found
 
 
-def _in_cell(mapping: InstanceMapping, cell: Cell) -> Found:
+def _in_cell(mapping: InstanceMapping, cell: Cell) -> FoundServer:
     def read(_: Cell) -> Instance | None:
         return Instance.objects.filter(uuid=mapping.server_id, deleted=False).first()
 
     answer = scatter.one(cell, read)
-    if isinstance(answer, scatter.Down):
+    if isinstance(answer, scatter.CellFailure):
         if mapping.queued_for_delete:
             raise ServerNotFound(mapping.server_id)
-        return Found(mapping, down=answer)
+        return FoundServer(mapping, down=answer)
     if answer is None:
         raise ServerNotFound(mapping.server_id)
-    return Found(mapping, answer)
+    return FoundServer(mapping, answer)

@@ -18,7 +18,7 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
 from cells import scatter
-from cells.models import BuildRequest, Cell, InstanceMapping, LastKnown, RequestSpec
+from cells.models import BuildRequest, Cell, InstanceMapping, RequestSpec, ServerSnapshot
 from cloud import log
 from compute.models import Instance
 from compute.placement import server_groups
@@ -52,12 +52,12 @@ def forget(mapping: InstanceMapping) -> bool:
     if mapping.cell is None or not counted.exists():
         return False
     known = scatter.one(mapping.cell, lambda _: Instance.objects.filter(uuid=mapping.pk).exists())
-    if isinstance(known, scatter.Down):
+    if isinstance(known, scatter.CellFailure):
         return False
     with transaction.atomic(using="default"):
         gone = counted.update(queued_for_delete=True) if known else counted.delete()[0]
         if gone and not known:
-            for model in (RequestSpec, LastKnown):
+            for model in (RequestSpec, ServerSnapshot):
                 model.objects.filter(pk=mapping.pk).delete()
     logger.warning("server.lost_and_deleted", server=mapping.pk, cell=mapping.cell.name)
     return bool(gone)
@@ -83,7 +83,7 @@ def map_rows(cell: Cell, rows: Collection[Instance]) -> None:
 def _count_as_they_are(cell: Cell) -> int:
     ids = _some_counted(cell)
     living = scatter.one(cell, lambda _: {row.uuid: row for row in _living().filter(uuid__in=ids).defer("image")})
-    if isinstance(living, scatter.Down):
+    if isinstance(living, scatter.CellFailure):
         _lost_since.pop(cell.pk, None)
         _missized_since.pop(cell.pk, None)
         return 0
@@ -152,7 +152,7 @@ def _map_again(cell: Cell) -> int:
         return list(page), list(_living().filter(uuid__in=again).values_list("uuid", flat=True))
 
     answer = scatter.one(cell, read)
-    if isinstance(answer, scatter.Down):
+    if isinstance(answer, scatter.CellFailure):
         _unmapped_since.pop(cell.pk, None)
         return 0
     page, seen = answer
@@ -161,7 +161,7 @@ def _map_again(cell: Cell) -> int:
     mapped = set(InstanceMapping.objects.filter(pk__in=ids).values_list("pk", flat=True))
     due = _due(_unmapped_since[cell.pk], looked_at=ids | set(again), wrong=ids - mapped)
     rows = scatter.one(cell, lambda _: list(_living().filter(uuid__in=due))) if due else []
-    if isinstance(rows, scatter.Down):
+    if isinstance(rows, scatter.CellFailure):
         return 0
     map_rows(cell, rows)
     for row in rows:

@@ -15,32 +15,32 @@ from django.conf import settings
 from compute.models import Step, shutdown_preferences
 from compute.operations.step import SHUTDOWN_TIMEOUT, StepWaiting
 from compute.virt.base import HypervisorUnavailable, VirtError
-from compute.virt.shutdown_timer import Clock
-from compute.virt.shutdown_watcher import Keeper
+from compute.virt.shutdown_timer import ShutdownTimer
+from compute.virt.shutdown_watcher import ShutdownWatcher
 
 if TYPE_CHECKING:
     from compute.models import Instance
-    from compute.operations.action import Run
+    from compute.operations.action import StepContext
 
 OWN, OF_IMAGE, LONGEST = shutdown_preferences.OWN, shutdown_preferences.OF_IMAGE, shutdown_preferences.LONGEST
 ASKED = SHUTDOWN_TIMEOUT
 
 
-class _Post:
+class _Watch:
     """The keeper of this process. Without one (a command, a test by hand) whoever shuts a guest down waits for it."""
 
-    keeper: Keeper | None = None
+    keeper: ShutdownWatcher | None = None
 
 
-def attend(keeper: Keeper | None) -> None:
+def attend(keeper: ShutdownWatcher | None) -> None:
     """From now on this process waits with a keeper."""
-    _Post.keeper = keeper
+    _Watch.keeper = keeper
 
 
 def mind(server_id: str) -> None:
     """Have the keeper look at a guest's clock now, and say where it is."""
-    if _Post.keeper is not None:
-        _Post.keeper.mind(server_id)
+    if _Watch.keeper is not None:
+        _Watch.keeper.mind(server_id)
 
 
 def seconds_for(instance: Instance, params: dict[str, Any] | None = None) -> int:
@@ -57,13 +57,13 @@ def own(instance: Instance) -> int | None:
     return shutdown_preferences.own(instance.metadata)
 
 
-def shut_down(run: Run, at_most: float | None = None) -> str:
+def shut_down(run: StepContext, at_most: float | None = None) -> str:
     """Off when this returns; what happened, in words. Raises StepWaiting: run again when the guest is off.
 
     Run again after a restart, the guest gets what is left of its time and no more. `at_most`: whatever its grace;
     0 ends also a clock that somebody else started.
     """
-    driver, uuid, known = run.hypervisor, run.instance.uuid, Clock.load(run.step.clock)
+    driver, uuid, known = run.hypervisor, run.instance.uuid, ShutdownTimer.load(run.step.clock)
     seconds: float = seconds_for(run.instance, run.params)
     seconds = seconds if at_most is None else min(seconds, at_most)
     try:
@@ -77,12 +77,12 @@ def shut_down(run: Run, at_most: float | None = None) -> str:
         mind(uuid)
         raise
     if clock is not None and clock.runs:
-        if _Post.keeper is not None:
-            _Post.keeper.keep(uuid, clock)
+        if _Watch.keeper is not None:
+            _Watch.keeper.keep(uuid, clock)
             raise StepWaiting(clock.words(), clock, then=partial(mind, uuid))
         clock = driver.power_off(uuid, clock.left(clock.now()), clock.interval)
-    if clock is not None and (known is None or known.runs) and _Post.keeper is not None:
-        _Post.keeper.over(uuid, clock)  # news: others may wait for it, too
+    if clock is not None and (known is None or known.runs) and _Watch.keeper is not None:
+        _Watch.keeper.over(uuid, clock)  # news: others may wait for it, too
     if clock is None or clock.ended < run.step.queued_at.timestamp():  # of another story
         clock = known
     if clock is None:
@@ -91,7 +91,7 @@ def shut_down(run: Run, at_most: float | None = None) -> str:
     return clock.words() if clock.ended else "guest was off after a restart"
 
 
-def _others_wait(run: Run) -> bool:
+def _others_wait(run: StepContext) -> bool:
     """Whether the guest's clock is also another action's."""
     waiting = Step.objects.filter(server_id=run.instance.uuid, host=run.step.host, state=Step.State.WAITING)
     return waiting.filter(clock__isnull=False).exclude(pk=run.step.pk).exists()
@@ -102,10 +102,10 @@ def as_reboot(words: str) -> str:
     return words.replace("forced off", "fell back to a hard reboot")
 
 
-def end_now(run: Run) -> None:
+def end_now(run: StepContext) -> None:
     """End the clock of a guest that somebody is shutting down with grace, and that is to go off otherwise now."""
     clock = run.hypervisor.clock(run.instance.uuid)
     if clock is not None and clock.runs:
         ended = run.hypervisor.begin_shutdown(run.instance.uuid, 0, clock.interval)
-        if ended is not None and _Post.keeper is not None:
-            _Post.keeper.over(run.instance.uuid, ended)  # told now: a guest that boots forgets its clock
+        if ended is not None and _Watch.keeper is not None:
+            _Watch.keeper.over(run.instance.uuid, ended)  # told now: a guest that boots forgets its clock

@@ -12,7 +12,7 @@ from typing import Any
 from compute.models import Step
 from compute.operations import journal
 from compute.shutdown import grace
-from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_timer import ShutdownTimer
 
 UNSEEN = {  # the copy still runs, the step does not: nobody was there to see the guest go
     Step.State.DONE: "guest was off after a restart",
@@ -29,7 +29,7 @@ def going_on(server_id: str, database: str | None = None) -> list[Step]:
 
 def shown(step: Step) -> dict[str, Any] | None:
     """A step's clock as the API shows it; None when it never had one."""
-    clock = Clock.load(step.clock)
+    clock = ShutdownTimer.load(step.clock)
     if clock is None:
         return None
     return {
@@ -42,7 +42,7 @@ def shown(step: Step) -> dict[str, Any] | None:
     }
 
 
-def outcome(step: Step, clock: Clock) -> str:
+def outcome(step: Step, clock: ShutdownTimer) -> str:
     """How it ended; "" while it goes on."""
     if clock.runs:
         return UNSEEN.get(Step.State(step.state), "")
@@ -51,7 +51,7 @@ def outcome(step: Step, clock: Clock) -> str:
 
 def share(step: Step) -> int | None:
     """Percent of the grace that has passed; None when the clock has ended."""
-    clock = Clock.load(step.clock)
+    clock = ShutdownTimer.load(step.clock)
     if clock is None or not clock.runs:
         return None
     return percent(clock.begun, clock.deadline, time.time())

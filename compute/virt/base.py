@@ -10,11 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_timer import ShutdownTimer
 from compute.virt.types import (
     MIGRATES,
     Command,
-    Farewell,
     Guest,
     GuestEvent,
     GuestInvalidState,
@@ -31,6 +30,7 @@ from compute.virt.types import (
     OperationTimedOut,
     PowerState,
     Progress,
+    ShutdownPreference,
     VirtError,
     Watch,
 )
@@ -39,7 +39,6 @@ __all__ = [
     "MIGRATES",
     "Command",
     "Driver",
-    "Farewell",
     "Guest",
     "GuestEvent",
     "GuestInvalidState",
@@ -56,6 +55,7 @@ __all__ = [
     "OperationTimedOut",
     "PowerState",
     "Progress",
+    "ShutdownPreference",
     "VirtError",
     "Watch",
 ]
@@ -79,7 +79,7 @@ class Driver(ABC):
         """Every guest of ours on this host, in one hypervisor call. NOSTATE while another controller switches it."""
 
     @abstractmethod
-    def farewells(self) -> dict[str, Farewell]:
+    def farewells(self) -> dict[str, ShutdownPreference]:
         """Of every guest of ours that is on, paused ones among them: what was known when it was last started."""
 
     @abstractmethod
@@ -112,7 +112,7 @@ class Driver(ABC):
         """Running is success; a guest that is off boots; a lost definition is made anew."""
 
     @abstractmethod
-    def power_off(self, uuid: str, timeout: float = 0.0, retry_interval: float = 10.0) -> Clock | None:
+    def power_off(self, uuid: str, timeout: float = 0.0, retry_interval: float = 10.0) -> ShutdownTimer | None:
         """Off when this returns: by itself within `timeout` seconds, signalled every `retry_interval`, else by force.
 
         0 pulls the plug at once. Off or unknown is success (None). Disks stay. A guest has one clock: whoever asks
@@ -120,11 +120,11 @@ class Driver(ABC):
         """
 
     @abstractmethod
-    def begin_shutdown(self, uuid: str, timeout: float, retry_interval: float) -> Clock | None:
+    def begin_shutdown(self, uuid: str, timeout: float, retry_interval: float) -> ShutdownTimer | None:
         """The beginning of `power_off`, for those who do not wait: `turn` is what goes on with it."""
 
     @abstractmethod
-    def turn(self, uuid: str) -> Clock | None:
+    def turn(self, uuid: str) -> ShutdownTimer | None:
         """Do what is due for a guest that is being shut down: signal it, force it off, see that it is off."""
 
     @abstractmethod
@@ -136,18 +136,18 @@ class Driver(ABC):
         """Pull the plug. Off or unknown is success."""
 
     @abstractmethod
-    def clock(self, uuid: str) -> Clock | None:
+    def clock(self, uuid: str) -> ShutdownTimer | None:
         """The clock kept with a guest since it was last asked to shut down; None if it is unknown.
 
         Nor if it booted since, whoever did that: an old clock must not pull the plug of a new start.
         """
 
     @abstractmethod
-    def keep_clock(self, uuid: str, clock: Clock) -> None:
+    def keep_clock(self, uuid: str, clock: ShutdownTimer) -> None:
         """Keep it where every later process finds it, without any database. Raises GuestNotFound."""
 
     @abstractmethod
-    def clocks(self) -> dict[str, Clock]:
+    def clocks(self) -> dict[str, ShutdownTimer]:
         """Those that run."""
 
     @abstractmethod

@@ -13,7 +13,7 @@ from time import monotonic
 log = logging.getLogger(__name__)
 
 
-class Announcer:
+class EventThread:
     """One thread doing small jobs in order: a slow or failing listener holds up no hypervisor."""
 
     def __init__(self, name: str) -> None:
@@ -42,7 +42,7 @@ class Announcer:
                 log.exception("virt.listener_failed")
 
 
-class Bells:
+class GuestNotifier:
     """Lets callers sleep until a guest's bell rings; ringing for nobody costs nothing."""
 
     def __init__(self) -> None:

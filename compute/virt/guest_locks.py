@@ -18,7 +18,7 @@ PATIENCE = 10.0  # seconds: whoever holds a lock longer hangs, and a guest's dea
 PAUSE = 0.02
 
 
-class Locks:
+class GuestLocks:
     """One per guest: a file that is there while it is held, or in memory without a `directory`.
 
     The kernel lets go of what a killed process held.

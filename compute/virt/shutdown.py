@@ -19,8 +19,8 @@ from compute.virt.base import (
     PowerState,
     VirtError,
 )
-from compute.virt.guest_locks import Locks
-from compute.virt.shutdown_timer import HURRY, Clock
+from compute.virt.guest_locks import GuestLocks
+from compute.virt.shutdown_timer import HURRY, ShutdownTimer
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +29,12 @@ CANNOT_HEAR = frozenset({PowerState.PAUSED, PowerState.SUSPENDED})
 BLINK = 0.1  # seconds: it is going off this very moment
 
 
-class Shutdown(Driver):
+class ShutdownDriver(Driver):
     """What every driver has in common, built on its `clock`, `keep_clock`, `signal_shutdown`, `cut_power`."""
 
-    _locks: Locks
+    _locks: GuestLocks
 
-    def begin_shutdown(self, uuid: str, timeout: float, retry_interval: float) -> Clock | None:
+    def begin_shutdown(self, uuid: str, timeout: float, retry_interval: float) -> ShutdownTimer | None:
         """Start the guest's clock, or join the one that runs, and do what is due. Does not wait.
 
         None when the guest is off and no clock of it is known. `timeout` 0 ends it now, whoever's clock runs. One
@@ -49,7 +49,7 @@ class Shutdown(Driver):
             if state in OFF:
                 self.cut_power(uuid)
                 return clock
-            clock = Clock.start(time.time(), timeout, retry_interval)
+            clock = ShutdownTimer.start(time.time(), timeout, retry_interval)
             if timeout <= 0 and state not in CANNOT_HEAR:
                 return self._force(uuid, clock)
             self.keep_clock(uuid, clock)
@@ -57,7 +57,7 @@ class Shutdown(Driver):
                 return self._turn(uuid, clock, state)
             return clock
 
-    def turn(self, uuid: str) -> Clock | None:
+    def turn(self, uuid: str) -> ShutdownTimer | None:
         """Do what is due for a guest whose clock runs, and say where it is. None: no clock. Raises VirtError."""
         with self._locks.alone(uuid):
             clock = self.clock(uuid)
@@ -65,7 +65,7 @@ class Shutdown(Driver):
                 return clock
             return self._turn(uuid, clock, self.power_state(uuid))
 
-    def power_off(self, uuid: str, timeout: float = 0.0, retry_interval: float = 10.0) -> Clock | None:
+    def power_off(self, uuid: str, timeout: float = 0.0, retry_interval: float = 10.0) -> ShutdownTimer | None:
         """Off when this returns. A clock that runs is joined: its deadline counts, or now if `timeout` is 0."""
         clock = self.begin_shutdown(uuid, timeout, retry_interval)
         while clock is not None and clock.runs:
@@ -80,7 +80,7 @@ class Shutdown(Driver):
             if clock is not None and clock.runs:
                 self._kept(uuid, replace(clock, ended=clock.now(), how="left", why=""))
 
-    def _turn(self, uuid: str, clock: Clock, state: PowerState) -> Clock:
+    def _turn(self, uuid: str, clock: ShutdownTimer, state: PowerState) -> ShutdownTimer:
         now = clock.now()
         if state in OFF:
             return self._off(uuid, clock)
@@ -92,7 +92,7 @@ class Shutdown(Driver):
             return self._signal(uuid, clock, now)
         return clock
 
-    def _signal(self, uuid: str, clock: Clock, now: float) -> Clock:
+    def _signal(self, uuid: str, clock: ShutdownTimer, now: float) -> ShutdownTimer:
         try:
             by = self.signal_shutdown(uuid)
         except (GuestInvalidState, GuestNotFound):
@@ -104,17 +104,17 @@ class Shutdown(Driver):
             return self._noted(uuid, replace(clock, signalled=now))
         return self._noted(uuid, clock.signal(now, by))
 
-    def _force(self, uuid: str, clock: Clock, why: str = "") -> Clock:
+    def _force(self, uuid: str, clock: ShutdownTimer, why: str = "") -> ShutdownTimer:
         clock = self._noted(uuid, clock.forcing(why))
         self.cut_power(uuid)
         return self._off(uuid, clock)
 
-    def _off(self, uuid: str, clock: Clock) -> Clock:
+    def _off(self, uuid: str, clock: ShutdownTimer) -> ShutdownTimer:
         """Its end, as the hypervisor saw it; a guest that is gone ended as was said before."""
         how = self.how_ended(uuid)
         return self._noted(uuid, clock.end(clock.now(), clock.how if how == "gone" and clock.how else how))
 
-    def _noted(self, uuid: str, clock: Clock) -> Clock:
+    def _noted(self, uuid: str, clock: ShutdownTimer) -> ShutdownTimer:
         """A guest that hangs may keep us from writing it down; not from going on, and from pulling the plug."""
         try:
             return self._kept(uuid, clock)
@@ -124,7 +124,7 @@ class Shutdown(Driver):
             log.warning("grace.not_kept uuid=%s error=%r", uuid, error)
             return clock
 
-    def _kept(self, uuid: str, clock: Clock) -> Clock:
+    def _kept(self, uuid: str, clock: ShutdownTimer) -> ShutdownTimer:
         with suppress(GuestNotFound):  # its clock is gone with it
             self.keep_clock(uuid, clock)
         return clock

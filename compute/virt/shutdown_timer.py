@@ -21,7 +21,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class ShutdownTimer:
     """One grace period. Times are seconds since 1970; `ended` 0 is one that runs.
 
     `how` it ended, or is about to: guest (it shut itself down), forced, crashed, gone, left (alone: nobody wants it
@@ -41,12 +41,12 @@ class Clock:
     offset: float = 0.0
 
     @classmethod
-    def start(cls, now: float, timeout: float, interval: float) -> Clock:
+    def start(cls, now: float, timeout: float, interval: float) -> ShutdownTimer:
         """A grace period of `timeout` seconds that begins now."""
         return cls(now, now + timeout, max(0.05, interval), boot=_boot_id(), offset=now - time.monotonic())
 
     @classmethod
-    def load(cls, kept: str | dict[str, Any] | None) -> Clock | None:
+    def load(cls, kept: str | dict[str, Any] | None) -> ShutdownTimer | None:
         """What `text` or `facts` gave, also those of a newer version; None for what nobody can read."""
         try:
             facts = json.loads(kept) if isinstance(kept, str) and kept else kept
@@ -104,17 +104,17 @@ class Clock:
         """Seconds from now until something is to be done."""
         return max(0.0, self.due - self.now())
 
-    def signal(self, now: float, by: str) -> Clock:
+    def signal(self, now: float, by: str) -> ShutdownTimer:
         """It was signalled once more."""
         ways = [way for way in self.by.split(", ") if way]
         both = ", ".join(ways if by in ways else [*ways, by])
         return replace(self, signals=self.signals + 1, signalled=now, by=both)
 
-    def forcing(self, why: str = "") -> Clock:
+    def forcing(self, why: str = "") -> ShutdownTimer:
         """The plug is about to be pulled: said before, so that whoever finds the guest off knows."""
         return replace(self, how="forced", why=why)
 
-    def end(self, now: float, how: str = "") -> Clock:
+    def end(self, now: float, how: str = "") -> ShutdownTimer:
         """The guest is off; `how`, if that is known better than it was said before."""
         how = how or self.how or "guest"
         why = self.why if how == self.how else "its power was cut" if how == "forced" else ""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from compute.virt.base import Driver, HypervisorUnavailable
-from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_timer import ShutdownTimer
 
 log = logging.getLogger(__name__)
 HANDS = 8  # guests that are signalled or forced off at the same moment; an agent may take two seconds
@@ -24,18 +24,18 @@ PAST = ""  # in place of a guest: the clocks that a past life left
 IN_HAND = math.inf
 
 
-class Keeper:
+class ShutdownWatcher:
     """Whoever waits for a guest says `mind(uuid)`; `tell(uuid, clock)` is called with every change, and at the end.
 
     `tell` is called from threads of the keeper's, for each guest in order, and must not block.
     """
 
-    def __init__(self, driver: Driver, tell: Callable[[str, Clock], None]) -> None:
+    def __init__(self, driver: Driver, tell: Callable[[str, ShutdownTimer], None]) -> None:
         self._driver, self._tell = driver, tell
         self._changed = threading.Condition()
         self._due = {PAST: 0.0}
         self._since: dict[str, float] = {}  # in hand
-        self._seen: dict[str, Clock] = {}
+        self._seen: dict[str, ShutdownTimer] = {}
         self._news: set[str] = set()  # told also when nothing changed
         self._failures: dict[str, int] = {}
         self._closing = False
@@ -46,7 +46,7 @@ class Keeper:
         self._driver.on_change(self.look)
         self._thread.start()
 
-    def keep(self, uuid: str, clock: Clock) -> None:
+    def keep(self, uuid: str, clock: ShutdownTimer) -> None:
         """Keep this clock from now on. Whoever is about to wait for it says `mind` once he does."""
         with self._changed:
             if uuid not in self._due:
@@ -60,7 +60,7 @@ class Keeper:
             self._due[uuid] = 0.0
             self._changed.notify_all()
 
-    def over(self, uuid: str, clock: Clock) -> None:
+    def over(self, uuid: str, clock: ShutdownTimer) -> None:
         """Somebody ended this clock: tell whoever waits for it, though the guest may have forgotten it."""
         with self._changed:
             self._seen[uuid] = clock
@@ -74,7 +74,7 @@ class Keeper:
             if minded:
                 self._changed.notify_all()
 
-    def minded(self) -> dict[str, Clock]:
+    def minded(self) -> dict[str, ShutdownTimer]:
         """The clocks that run here, as last seen."""
         with self._changed:
             return dict(self._seen)
@@ -164,11 +164,11 @@ class Keeper:
         return time.monotonic() + (AGAIN if away else min(LONGEST_PAUSE, AGAIN * 2.0 ** min(times - 1, 9)))
 
 
-def _latest(before: Clock | None, now: Clock | None) -> Clock:
+def _latest(before: ShutdownTimer | None, now: ShutdownTimer | None) -> ShutdownTimer:
     """What is known of a clock that the guest tells us about now, or has forgotten: it is gone, or booted."""
     if now is None and before is not None and not before.runs:
         return before
     if now is None:
         moment = time.time()
-        return (before or Clock(moment, moment, 1.0)).end(moment, "gone")
+        return (before or ShutdownTimer(moment, moment, 1.0)).end(moment, "gone")
     return before if before is not None and not before.runs and before.begun == now.begun else now

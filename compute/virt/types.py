@@ -81,7 +81,7 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
-class Farewell:
+class ShutdownPreference:
     """How a guest wants to be shut down; kept on its host, for when nobody can be asked. `seconds` None: as all."""
 
     name: str
@@ -108,9 +108,9 @@ class Guest:
     node: str = ""  # hypervisor_hostname of where it is, or is to be
 
     @property
-    def farewell(self) -> Farewell:
+    def farewell(self) -> ShutdownPreference:
         """What its host keeps for the day it goes down itself."""
-        return Farewell(self.display_name, self.shutdown_timeout, self.shutdown_priority)
+        return ShutdownPreference(self.display_name, self.shutdown_timeout, self.shutdown_priority)
 
 
 @dataclass(frozen=True, slots=True)

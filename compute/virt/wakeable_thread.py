@@ -8,7 +8,7 @@ from collections.abc import Callable
 CLOSE_SECONDS = 5.0
 
 
-class Rounds:
+class WakeableThread:
     """`look()` answers in how many seconds it is to be called again; None: when somebody says `wake`.
 
     The thread starts with `start`, so that it costs nothing where nobody wants to know. Whoever says `wake` while

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from deploy.local.down import clean, down
 from deploy.local.output import Failed
-from deploy.local.state import State
+from deploy.local.state import StackState
 from deploy.local.status import status
-from deploy.local.up import Wishes, up
+from deploy.local.up import UpOptions, up
 
 MOST_HOSTS = 10  # per cell
 STOP_SECONDS = 75  # a guest has 60 s to shut down by itself, and a draining host waits for it
@@ -46,7 +46,7 @@ def _number(text: str) -> int:
 
 
 @contextmanager
-def alone(state: State) -> Iterator[None]:
+def alone(state: StackState) -> Iterator[None]:
     """One `up` or `down` at a time in a folder."""
     state.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(state.path("lock"), os.O_CREAT | os.O_RDWR, 0o600)
@@ -67,15 +67,15 @@ def main() -> int:
     verb = options.pop("verb")
     os.umask(0o077)  # logs and databases too are their owner's only
     try:
-        state = State.from_environment()
+        state = StackState.from_environment()
         if verb == "status":
             code = status(state)
             sys.stdout.flush()
             return code
         with alone(state):
-            state = State(state.directory)
+            state = StackState(state.directory)
             if verb == "up":
-                up(state, Wishes(**options))
+                up(state, UpOptions(**options))
             elif verb == "down":
                 down(state, options["timeout"])
             else:

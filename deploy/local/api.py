@@ -13,19 +13,19 @@ from cloud.processes import gone, with_command
 from deploy.local import envfiles, ports
 from deploy.local.output import Failed, wait_for
 from deploy.local.processes import KILL_SECONDS, Daemon, tool
-from deploy.local.state import ROOT, State
+from deploy.local.state import ROOT, StackState
 
 READY_SECONDS = 60
 CONFIGURATION = ROOT / "cloud/serving/conf.py"
 
 
-def daemon(state: State) -> Daemon:
+def daemon(state: StackState) -> Daemon:
     """Gunicorn's first process."""
     pidfile = state.pidfile("api")
     return Daemon("api", pidfile, f"--pid={pidfile}", state.log("api"))
 
 
-def check_port(state: State) -> None:
+def check_port(state: StackState) -> None:
     """Refuse a port that is somebody else's before anything is started."""
     choices = state.choices
     if daemon(state).pid() is not None:
@@ -39,7 +39,7 @@ def check_port(state: State) -> None:
         )
 
 
-def end_orphans(state: State) -> int:
+def end_orphans(state: StackState) -> int:
     """End the workers of a gunicorn that was killed: they finish their requests, and hold its port. How many."""
     gunicorn = daemon(state)
     orphans = [] if gunicorn.pid() else with_command(gunicorn.needle)
@@ -50,7 +50,7 @@ def end_orphans(state: State) -> int:
     return len(orphans)
 
 
-def start(state: State) -> subprocess.Popen[bytes] | None:
+def start(state: StackState) -> subprocess.Popen[bytes] | None:
     """Start it unless it runs; what was started is handed to `wait_until_ready`."""
     if not daemon(state).forget_if_dead():
         return None
@@ -68,7 +68,7 @@ def start(state: State) -> subprocess.Popen[bytes] | None:
         )  # fmt: skip
 
 
-def wait_until_ready(state: State, started: subprocess.Popen[bytes] | None) -> None:
+def wait_until_ready(state: StackState, started: subprocess.Popen[bytes] | None) -> None:
     """Until /readyz says yes; one that ended while starting fails at once."""
     ready = wait_for(lambda: is_ready(state) or bool(started and started.poll() is not None), READY_SECONDS)
     if started and started.poll() is not None:
@@ -77,7 +77,7 @@ def wait_until_ready(state: State, started: subprocess.Popen[bytes] | None) -> N
         raise Failed(f"the API is not ready after {READY_SECONDS} s", log=state.log("api"))
 
 
-def is_ready(state: State) -> bool:
+def is_ready(state: StackState) -> bool:
     """Whether /readyz answers 200. No proxy: this is our own machine."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with contextlib.suppress(urllib.error.URLError, OSError):

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from deploy.local.manage_commands import manage
-from deploy.local.state import State
+from deploy.local.state import StackState
 
 ADVICE = "Bring it back (docs/runbooks/cell-down.md); nothing has to be restarted."
 
@@ -26,12 +26,12 @@ class Cell:
         return f"the database of {self.name} does not answer: {self.trouble} ({self.url})"
 
 
-def cells(state: State) -> list[Cell]:
+def cells(state: StackState) -> list[Cell]:
     """All of them."""
     rows = json.loads(manage(state, "cell_list", "--json"))
     return [Cell(row["name"], row["database"], row["database_trouble"], row["database_url"]) for row in rows]
 
 
-def away(state: State) -> list[Cell]:
+def away(state: StackState) -> list[Cell]:
     """Those whose database does not answer."""
     return [cell for cell in cells(state) if cell.trouble]

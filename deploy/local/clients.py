@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deploy.local.state import State, write_private
+from deploy.local.state import StackState, write_private
 
 # floating_ip_source: openstacksdk's create_server(wait=True) would look for floating addresses to add.
 CLOUD = """\
@@ -35,17 +35,17 @@ export OS_PROJECT_DOMAIN_ID=default
 CLOUDS = {"stillwater": "demo", "stillwater-admin": "admin"}  # cloud -> user, and project of that name
 
 
-def clouds_yaml(state: State) -> Path:
+def clouds_yaml(state: StackState) -> Path:
     """Where the stock client finds both clouds."""
     return state.path("clouds.yaml")
 
 
-def password_file(state: State, user: str) -> Path:
+def password_file(state: StackState, user: str) -> Path:
     """The generated password of `admin` or `demo`."""
     return state.secret_file(f"{user}-password")
 
 
-def write(state: State) -> None:
+def write(state: StackState) -> None:
     """Write both files for their owner only."""
     clouds = (
         CLOUD.format(cloud=cloud, url=state.api_url, user=user, password=state.secret(f"{user}-password"))

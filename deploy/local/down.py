@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from deploy.local import api, hosts, redis, stale_processes, workers
 from deploy.local.output import Failed, hint, say, step, wait_for
 from deploy.local.processes import Daemon, stop
-from deploy.local.state import DOMAINS, State
+from deploy.local.state import DOMAINS, StackState
 
 GUEST_SECONDS = 20
 REDIS_SECONDS = 20
 
 
-def down(state: State, seconds: float) -> None:
+def down(state: StackState, seconds: float) -> None:
     """Stop the cloud; `seconds` is what each service has to finish its work."""
     if not state.exists:
         say(f"nothing to stop: there is no cloud in {state.directory}")
@@ -30,7 +30,7 @@ def down(state: State, seconds: float) -> None:
     _verify(state)
 
 
-def clean(state: State) -> None:
+def clean(state: StackState) -> None:
     """Delete the state folder: databases, disks, secrets. Refused while anything runs."""
     if not state.exists:
         say(f"there is no cloud in {state.directory}")
@@ -56,7 +56,7 @@ def _stop(title: str, daemons: Sequence[Daemon], seconds: float) -> None:
         note.text = f"{names} ({', '.join(late)} had to be killed after {seconds:.0f} s)" if late else names
 
 
-def _stop_hypervisors(state: State) -> None:
+def _stop_hypervisors(state: StackState) -> None:
     hosts.stop_guests(state, GUEST_SECONDS, hint)
     running = [host for host in hosts.libvirt_hosts(state) if host.is_running()]
     if running:
@@ -66,7 +66,7 @@ def _stop_hypervisors(state: State) -> None:
             note.text = ", ".join(host.name for host in running)
 
 
-def _verify(state: State) -> None:
+def _verify(state: StackState) -> None:
     """Look at every process of the machine; reapers need a moment after their last child."""
     if wait_for(lambda: not stale_processes.find(state), 5):
         say("no process of this cloud is left")

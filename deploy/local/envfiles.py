@@ -11,7 +11,7 @@ from cryptography.fernet import Fernet
 from cloud.env import VARIABLES
 from deploy.local.hosts import libvirt_host
 from deploy.local.output import Failed
-from deploy.local.state import CELLS, DATABASES, State, write_private
+from deploy.local.state import CELLS, DATABASES, StackState, write_private
 from tasks.worker_process import environment, read
 
 # What each process is told by its place; exporting one of these does not change a cloud.
@@ -31,17 +31,17 @@ def broker_variable(domain: str) -> str:
     return f"STILLWATER_{domain.upper()}_BROKER_URL"
 
 
-def global_file(state: State) -> Path:
+def global_file(state: StackState) -> Path:
     """The env file of `manage.py`, and what everything global starts from."""
     return state.path("stillwater.env")
 
 
-def node_file(state: State, node: str) -> Path:
+def node_file(state: StackState, node: str) -> Path:
     """The env file of one process."""
     return state.path("env", f"{node}.env")
 
 
-def write(state: State) -> dict[str, str]:
+def write(state: StackState) -> dict[str, str]:
     """Write every env file, keeping what was generated before; returns the global one's values."""
     values = _global_values(state, read(global_file(state)))
     _write(global_file(state), values)
@@ -58,12 +58,12 @@ def write(state: State) -> dict[str, str]:
     return values
 
 
-def process_environment(state: State, file: Path) -> dict[str, str]:
+def process_environment(state: StackState, file: Path) -> dict[str, str]:
     """This process's environment with the cloud's variables replaced by those of one env file."""
     return environment(file, state.directory)
 
 
-def _global_values(state: State, kept: dict[str, str]) -> dict[str, str]:
+def _global_values(state: StackState, kept: dict[str, str]) -> dict[str, str]:
     values = {
         "STILLWATER_SECRET_KEY": state.secret("secret-key"),
         "STILLWATER_TOKEN_KEYS": Fernet.generate_key().decode(),
@@ -83,7 +83,7 @@ def _global_values(state: State, kept: dict[str, str]) -> dict[str, str]:
     return values
 
 
-def _database_url(state: State, name: str, kept: dict[str, str]) -> str:
+def _database_url(state: StackState, name: str, kept: dict[str, str]) -> str:
     """Exported, else as it was, else a SQLite file in the state folder."""
     variable = database_variable(name)
     exported, before = os.environ.get(variable), kept.get(variable)
@@ -104,7 +104,7 @@ def _service_values(values: dict[str, str], role: str, name: str) -> dict[str, s
     return kept | {"STILLWATER_ROLE": role, "STILLWATER_HOST": name}
 
 
-def _cell_values(state: State, values: dict[str, str], cell: str) -> dict[str, str]:
+def _cell_values(state: StackState, values: dict[str, str], cell: str) -> dict[str, str]:
     return {
         "STILLWATER_CELL_UUID": state.choices.cells[cell],
         "STILLWATER_CELL_NAME": cell,
@@ -113,7 +113,7 @@ def _cell_values(state: State, values: dict[str, str], cell: str) -> dict[str, s
     }
 
 
-def _host_values(state: State, host: str) -> dict[str, str]:
+def _host_values(state: StackState, host: str) -> dict[str, str]:
     return {
         "STILLWATER_ROLE": "host",
         "STILLWATER_HOST": host,

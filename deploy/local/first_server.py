@@ -11,7 +11,7 @@ from typing import Any
 from deploy.local import clients
 from deploy.local.output import Failed, hint, say, step
 from deploy.local.processes import tool
-from deploy.local.state import ROOT, State
+from deploy.local.state import ROOT, StackState
 
 NAME = "first"
 COMMAND_SECONDS = 60
@@ -20,7 +20,7 @@ READY_SECONDS = 60
 READY = "READY"  # in the line our guests print on their serial console
 
 
-def first_guest(state: State) -> None:
+def first_guest(state: StackState) -> None:
     """Boot it once; later only say how it is."""
     server = _show(state)
     if server is None and state.choices.first_guest:
@@ -39,7 +39,7 @@ def first_guest(state: State) -> None:
             hint(f"see why: openstack server show {NAME}; delete it, and the next `make up` boots a new one")
 
 
-def client_environment(state: State) -> dict[str, str]:
+def client_environment(state: StackState) -> dict[str, str]:
     """This environment without anybody's OpenStack settings, pointing to our clouds.yaml."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OS_", "STILLWATER_"))}
     return clean | {
@@ -50,7 +50,7 @@ def client_environment(state: State) -> dict[str, str]:
 
 
 def openstack(
-    state: State, *words: str, seconds: float = COMMAND_SECONDS
+    state: StackState, *words: str, seconds: float = COMMAND_SECONDS
 ) -> subprocess.CompletedProcess[str]:
     """Run the stock client as the user demo."""
     command = [tool("openstack"), "--os-cloud", "stillwater", *words]
@@ -60,7 +60,7 @@ def openstack(
     )  # fmt: skip
 
 
-def _show(state: State) -> dict[str, Any] | None:
+def _show(state: StackState) -> dict[str, Any] | None:
     done = openstack(state, "server", "list", "--name", f"^{NAME}$", "-f", "json", "-c", "ID", "-c", "Status")
     if done.returncode != 0:
         raise Failed(f"openstack server list failed: {done.stderr.strip()[-400:]}", log=state.log("api"))
@@ -68,7 +68,7 @@ def _show(state: State) -> dict[str, Any] | None:
     return {"id": rows[0]["ID"], "status": rows[0]["Status"]} if rows else None
 
 
-def _boot(state: State) -> dict[str, Any]:
+def _boot(state: StackState) -> dict[str, Any]:
     image = "tiny-linux" if "tiny-linux" in state.choices.images else "micro"
     words = ("server", "create", "--image", image, "--flavor", "m1.tiny", "--nic", "none", "--wait", NAME)
     try:
@@ -86,7 +86,7 @@ def _boot(state: State) -> dict[str, Any]:
     return server
 
 
-def _ready_line(state: State) -> None:
+def _ready_line(state: StackState) -> None:
     """Print the line by which the guest itself says that it is up; a simulated one may have none."""
     started, refused = time.monotonic(), ""
     seconds = 1 if state.choices.driver == "fake" else READY_SECONDS

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from deploy.local.libvirtd import LibvirtHost
 from deploy.local.output import Failed, wait_for
-from deploy.local.state import State, require
+from deploy.local.state import StackState, require
 from tasks import boot_marker
 
 PRESS_SECONDS = 4  # a guest that is still booting does not hear the power button, so it is pressed again
@@ -17,20 +17,20 @@ VIRSH_SECONDS = 15
 ADVICE = "Run `make up`, which installs it; where it cannot be had: make up DRIVER=fake"
 
 
-def libvirt_host(state: State, host: str) -> LibvirtHost:
+def libvirt_host(state: StackState, host: str) -> LibvirtHost:
     """The private libvirtd of a host. The index keeps guests' ports of several clouds apart."""
     index = state.choices.slot * len(state.hosts) + list(state.hosts).index(host)
     return LibvirtHost(host, state.path("hosts"), index)
 
 
-def libvirt_hosts(state: State) -> list[LibvirtHost]:
+def libvirt_hosts(state: StackState) -> list[LibvirtHost]:
     """Every host's libvirtd; none with the fake driver."""
     if state.choices.driver == "fake":
         return []
     return [libvirt_host(state, host) for host in state.hosts]
 
 
-def start(state: State) -> list[str]:
+def start(state: StackState) -> list[str]:
     """Start the libvirtds that do not run; returns their names."""
     down = [host for host in libvirt_hosts(state) if not host.is_running()]
     for program in ("libvirtd", "virsh", "qemu-system-x86_64") if down else ():
@@ -50,7 +50,7 @@ def guests(host: LibvirtHost) -> list[str]:
     return _virsh(host, "list", "--name").split()
 
 
-def stop_guests(state: State, seconds: float, tell: Callable[[str], None]) -> None:
+def stop_guests(state: StackState, seconds: float, tell: Callable[[str], None]) -> None:
     """Press every guest's power button, wait, then switch off what is left."""
     all_hosts = libvirt_hosts(state)
     running = {host.name: len(host.qemu_pids()) for host in all_hosts if host.qemu_pids()}

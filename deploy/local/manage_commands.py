@@ -13,25 +13,25 @@ from pathlib import Path
 from deploy.local import envfiles
 from deploy.local.output import Failed
 from deploy.local.processes import python
-from deploy.local.state import ROOT, State
+from deploy.local.state import ROOT, StackState
 
 COMMAND_SECONDS = 180
 END_SECONDS = 10
-_clerks: dict[Path, Clerk] = {}
+_clerks: dict[Path, ManageClient] = {}
 
 
-def manage(state: State, *words: str, what: str = "", extra: dict[str, str] | None = None) -> str:
+def manage(state: StackState, *words: str, what: str = "", extra: dict[str, str] | None = None) -> str:
     """What a command printed; its output goes to log/commands.log too. Raises Failed when it did not work."""
     clerk = _clerks.get(state.directory)
     if clerk is None or clerk.ended:
-        clerk = _clerks[state.directory] = Clerk(state)
+        clerk = _clerks[state.directory] = ManageClient(state)
     return clerk.run(words, extra or {}, what or f"manage.py {words[0]}")
 
 
-class Clerk:
+class ManageClient:
     """The process. It ends with this one, or when a command of it does not."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: StackState) -> None:
         self.log = state.log("commands")
         environment = envfiles.process_environment(state, envfiles.global_file(state))
         command = [python(), "-m", "deploy.local.command_server"]

@@ -29,17 +29,17 @@ class Failed(Exception):
             print(f"  {self.advice}", file=sys.stderr)
 
 
-class Note:
+class NoteLine:
     """What a step has to add to its line."""
 
     text = ""
 
 
 @contextmanager
-def step(title: str) -> Iterator[Note]:
+def step(title: str) -> Iterator[NoteLine]:
     """Time a step and print its line when it is done; a failing one prints none."""
     started = time.monotonic()
-    note = Note()
+    note = NoteLine()
     yield note
     say(f"{title}{': ' + note.text if note.text else ''}", time.monotonic() - started)
 

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from deploy.local import ports
 from deploy.local.output import Failed, wait_for
 from deploy.local.processes import Daemon
-from deploy.local.state import DOMAINS, State, require, write_private
+from deploy.local.state import DOMAINS, StackState, require, write_private
 
 START_SECONDS = 20
 ADVICE = "Run `make up`, which installs it, or: apt-get install redis-server"
@@ -30,14 +30,14 @@ save ""
 """
 
 
-def daemon(state: State, domain: str) -> Daemon:
+def daemon(state: StackState, domain: str) -> Daemon:
     """The Redis of the global side or of a cell."""
     name = f"redis-{domain}"
     conf = str(state.path("redis", domain, "redis.conf"))
     return Daemon(name, state.pidfile(name), conf, state.log(name))
 
 
-def choose_ports(state: State, first: int) -> None:
+def choose_ports(state: StackState, first: int) -> None:
     """Ports for those that have none yet: the next free ones from `first`."""
     chosen = state.choices.redis_ports
     for domain in DOMAINS:
@@ -46,7 +46,7 @@ def choose_ports(state: State, first: int) -> None:
     state.save()
 
 
-def start(state: State) -> list[str]:
+def start(state: StackState) -> list[str]:
     """Start those that do not run, and wait until each answers; returns their names."""
     started = [domain for domain in state.redis_domains if daemon(state, domain).forget_if_dead()]
     for domain in started:
@@ -59,7 +59,7 @@ def start(state: State) -> list[str]:
     return started
 
 
-def answers(state: State, domain: str) -> bool:
+def answers(state: StackState, domain: str) -> bool:
     """Whether it takes our password and is done loading."""
     try:
         with Redis.from_url(state.broker_url(domain), socket_timeout=2) as client:
@@ -68,7 +68,7 @@ def answers(state: State, domain: str) -> bool:
         return False
 
 
-def _launch(state: State, domain: str) -> None:
+def _launch(state: StackState, domain: str) -> None:
     port = state.choices.redis_ports[domain]
     if not ports.is_free(port):
         raise Failed(

@@ -11,7 +11,7 @@ from deploy.local import cells, clients, envfiles
 from deploy.local.manage_commands import manage
 from deploy.local.output import Failed, hint, step
 from deploy.local.processes import python
-from deploy.local.state import CELL0, CELLS, DOMAINS, ROOT, State
+from deploy.local.state import CELL0, CELLS, DOMAINS, ROOT, StackState
 
 BUILD_SECONDS = 300
 
@@ -30,7 +30,7 @@ MICRO = Image("micro", "micro.img", "raw", 16)
 LINUX = Image("tiny-linux", "tiny-linux.qcow2", "qcow2", 96)
 
 
-def databases(state: State, values: dict[str, str]) -> None:
+def databases(state: StackState, values: dict[str, str]) -> None:
     """Tables, cells, identity and flavors; nothing when the last time did just that."""
     if state.choices.seeded == _fingerprint(state, values):
         return
@@ -52,7 +52,7 @@ def databases(state: State, values: dict[str, str]) -> None:
         state.save()
 
 
-def _migrate_cells(state: State) -> bool:
+def _migrate_cells(state: StackState) -> bool:
     """Whether all are done: a cell whose database went away does not keep the rest of its cloud from starting."""
     try:
         manage(state, "cell_migrate")
@@ -63,7 +63,7 @@ def _migrate_cells(state: State) -> bool:
     return True
 
 
-def _create_cell(state: State, name: str, uuid: str, values: dict[str, str], broker_url: str) -> None:
+def _create_cell(state: StackState, name: str, uuid: str, values: dict[str, str], broker_url: str) -> None:
     """By the environment: a command line is everybody's to read, and URLs have passwords."""
     secret = {
         "STILLWATER_NEW_CELL_DATABASE_URL": values[envfiles.database_variable(name)],
@@ -73,7 +73,7 @@ def _create_cell(state: State, name: str, uuid: str, values: dict[str, str], bro
     manage(state, "cell_create", *words, what=f"creating {name}", extra=secret)
 
 
-def _fingerprint(state: State, values: dict[str, str]) -> str:
+def _fingerprint(state: StackState, values: dict[str, str]) -> str:
     """Changes when a migration, a flavor or a place changes, or a database file is gone."""
     digest = hashlib.sha256()
     sources = [*ROOT.glob("*/migrations/*.py"), *ROOT.glob("*/*/migrations/*.py")]
@@ -91,7 +91,7 @@ def _fingerprint(state: State, values: dict[str, str]) -> str:
 class Guests:
     """Builds the images in the background while everything else starts."""
 
-    def __init__(self, state: State, directory: Path) -> None:
+    def __init__(self, state: StackState, directory: Path) -> None:
         self.state, self.directory = state, directory
         self.log = state.log("guests")
         self.micro_only = state.choices.driver == "fake"

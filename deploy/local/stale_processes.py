@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.local.state import State
+from deploy.local.state import StackState
 
 # A person's `tail -f var/log/api.log` is none of ours.
 OURS = (
@@ -30,7 +30,7 @@ class Leftover:
     command: str
 
 
-def find(state: State) -> list[Leftover]:
+def find(state: StackState) -> list[Leftover]:
     """Every such process except this one and those it runs in."""
     marks = (f"{state.directory}/".encode(), f"STILLWATER_ENV_FILE={state.directory}/".encode())
     skip = _ancestors(os.getpid())

@@ -26,7 +26,7 @@ ADDRESSES = 180  # hosts of all clouds on one machine whose guests' ports do not
 
 
 @dataclass
-class Choices:
+class StackOptions:
     """What `up` chose or was told the first time."""
 
     driver: str = "libvirt"
@@ -41,18 +41,18 @@ class Choices:
     first_guest: bool = False  # booted once; whoever deletes it does not get it back
 
 
-class State:
+class StackState:
     """The folder, and the choices kept in it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.choices = Choices()
+        self.choices = StackOptions()
         self.exists = self._file.is_file()
         if self.exists:
-            self.choices = Choices(**json.loads(self._file.read_text()))
+            self.choices = StackOptions(**json.loads(self._file.read_text()))
 
     @classmethod
-    def from_environment(cls) -> State:
+    def from_environment(cls) -> StackState:
         """The folder STILLWATER_STATE names, by default `var` in the clone."""
         directory = Path(os.environ.get("STILLWATER_STATE") or ROOT / "var").resolve()
         if any(character.isspace() or character in "'\"%" for character in str(directory)):

@@ -13,11 +13,11 @@ from deploy.local import api, cells, hosts, redis, workers
 from deploy.local.manage_commands import manage
 from deploy.local.output import Failed
 from deploy.local.processes import Daemon
-from deploy.local.state import State
+from deploy.local.state import StackState
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StatusRow:
     """One process of the table."""
 
     name: str
@@ -26,7 +26,7 @@ class Row:
     megabytes: float = 0.0
 
 
-def status(state: State) -> int:
+def status(state: StackState) -> int:
     """Print the page; 1 when a process or a cell's database is down."""
     if not state.exists:
         print(f"there is no cloud in {state.directory}: make up")
@@ -53,7 +53,7 @@ def status(state: State) -> int:
     return 1 if down or away else 0
 
 
-def processes(state: State) -> list[Row]:
+def processes(state: StackState) -> list[StatusRow]:
     """Every process the cloud should have."""
     daemons: list[Daemon] = [redis.daemon(state, domain) for domain in state.redis_domains]
     daemons += [api.daemon(state), *(workers.daemon(state, node) for node in workers.nodes(state))]
@@ -61,17 +61,17 @@ def processes(state: State) -> list[Row]:
     return rows + [_row(f"libvirtd-{host.name}", host.pid()) for host in hosts.libvirt_hosts(state)]
 
 
-def _row(name: str, pid: int | None) -> Row:
+def _row(name: str, pid: int | None) -> StatusRow:
     """Age and memory from /proc; a process that ends meanwhile is down."""
     if pid is None:
-        return Row(name, None)
+        return StatusRow(name, None)
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         resident = _resident(pid)
     except OSError:
-        return Row(name, None)
+        return StatusRow(name, None)
     started = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # seconds after boot
-    return Row(name, pid, time.clock_gettime(time.CLOCK_BOOTTIME) - started, resident / 2**20)
+    return StatusRow(name, pid, time.clock_gettime(time.CLOCK_BOOTTIME) - started, resident / 2**20)
 
 
 def _resident(pid: int) -> int:
@@ -81,7 +81,7 @@ def _resident(pid: int) -> int:
     return own + sum(_resident(int(child)) for child in children)
 
 
-def _print_processes(rows: list[Row]) -> None:
+def _print_processes(rows: list[StatusRow]) -> None:
     print(f"{'PROCESS':<18} {'PID':>8}  {'STATE':<5} {'SINCE':>10} {'MEMORY':>9}")
     for row in rows:
         if row.pid is None:
@@ -96,7 +96,7 @@ def _age(seconds: float) -> str:
     return f"{hours}h {minutes:02}m" if hours else f"{minutes}m {rest:02}s"
 
 
-def _print_guests(state: State) -> None:
+def _print_guests(state: StackState) -> None:
     print(f"\n{'HYPERVISOR':<18} GUESTS")
     if state.choices.driver == "fake":
         print(f"{', '.join(state.hosts):<18} simulated by the fake driver: openstack server list")
@@ -105,7 +105,7 @@ def _print_guests(state: State) -> None:
         print(f"{host.name:<18} {len(host.qemu_pids())}  {' '.join(names)}")
 
 
-def _print_cells(state: State) -> list[cells.Cell]:
+def _print_cells(state: StackState) -> list[cells.Cell]:
     """Those whose database does not answer."""
     print(f"\n{'CELL':<10} DATABASE ANSWERS IN")
     found = cells.cells(state)
@@ -114,7 +114,7 @@ def _print_cells(state: State) -> list[cells.Cell]:
     return [cell for cell in found if cell.trouble]
 
 
-def _print_services(state: State) -> list[dict[str, Any]]:
+def _print_services(state: StackState) -> list[dict[str, Any]]:
     print(f"\n{'SERVICE':<22} {'HOST':<18} {'CELL':<8} {'STATE':<6} HEARTBEAT")
     services = workers.services(state)
     for row in services:
@@ -123,7 +123,7 @@ def _print_services(state: State) -> list[dict[str, Any]]:
     return services
 
 
-def _print_queues(state: State) -> None:
+def _print_queues(state: StackState) -> None:
     print(f"\n{'CELL':<10} {'QUEUE':<34} WAITING")
     depths = json.loads(manage(state, "queue_depths", "--json"))
     for cell, queues in depths.items():

@@ -12,13 +12,13 @@ from deploy.local.manage_commands import manage
 from deploy.local.output import Failed, hint, say, step
 from deploy.local.processes import tool
 from deploy.local.seed import Guests, databases
-from deploy.local.state import DOMAINS, State, write_private
+from deploy.local.state import DOMAINS, StackState, write_private
 
 API_PORT, REDIS_PORT = 8774, 6390
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class UpOptions:
     """What the command line asked for; None means: as it was, or the default."""
 
     driver: str | None = None
@@ -30,7 +30,7 @@ class Wishes:
     first_guest: bool = True
 
 
-def up(state: State, wishes: Wishes) -> None:
+def up(state: StackState, wishes: UpOptions) -> None:
     """Bring the cloud up. Raises Failed, also at its end, when a cell's database does not answer."""
     began = time.monotonic()
     decide(state, wishes)
@@ -51,7 +51,7 @@ def up(state: State, wishes: Wishes) -> None:
     what_next(state)
 
 
-def decide(state: State, wishes: Wishes) -> None:
+def decide(state: StackState, wishes: UpOptions) -> None:
     """Settle driver and ports: the kept ones, unless this is new or everything is stopped."""
     choices = state.choices
     if state.exists and wishes.driver and wishes.driver != choices.driver:
@@ -85,7 +85,7 @@ def decide(state: State, wishes: Wishes) -> None:
     take_brokers(state)
 
 
-def take_brokers(state: State) -> None:
+def take_brokers(state: StackState) -> None:
     """An exported broker takes the place of a Redis of ours, and is kept; not under processes that run."""
     for domain in DOMAINS:
         url = os.environ.get(envfiles.broker_variable(domain))
@@ -98,13 +98,13 @@ def take_brokers(state: State) -> None:
         write_private(state.given_broker(domain), url + "\n")
 
 
-def running(state: State) -> list[str]:
+def running(state: StackState) -> list[str]:
     """Names of the API and the workers that run."""
     daemons = [api.daemon(state), *(workers.daemon(state, node) for node in workers.nodes(state))]
     return [daemon.name for daemon in daemons if daemon.pid()]
 
 
-def start_redis(state: State) -> bool:
+def start_redis(state: StackState) -> bool:
     """A Redis for each failure domain that was not given a broker; whether any had to be started."""
     for domain in DOMAINS:
         if domain not in state.redis_domains and not brokers.answers(state.broker_url(domain)):
@@ -120,7 +120,7 @@ def start_redis(state: State) -> bool:
     return bool(started)
 
 
-def start_services(state: State, away: list[cells.Cell]) -> bool:
+def start_services(state: StackState, away: list[cells.Cell]) -> bool:
     """Hypervisors, workers, API; whether anything had to be started. Workers of `away` are not waited for."""
     with step("hypervisors") as note:
         libvirtds = hosts.start(state)
@@ -141,13 +141,13 @@ def start_services(state: State, away: list[cells.Cell]) -> bool:
     return bool(libvirtds or names)
 
 
-def _hypervisors(state: State, started: list[str]) -> str:
+def _hypervisors(state: StackState, started: list[str]) -> str:
     if state.choices.driver == "fake":
         return "none, guests are simulated (fake driver)"
     return f"started libvirtd of {', '.join(started)}" if started else "running"
 
 
-def what_next(state: State) -> None:
+def what_next(state: StackState) -> None:
     """What to type now."""
     print(f"""
   export OS_CLIENT_CONFIG_FILE={clients.clouds_yaml(state)}

@@ -11,52 +11,52 @@ from cloud.processes import Daemon
 from deploy.local import envfiles
 from deploy.local.manage_commands import manage
 from deploy.local.output import Failed
-from deploy.local.state import CELLS, State
+from deploy.local.state import CELLS, StackState
 from tasks import worker_process as processes
 
 READY_SECONDS = 90
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class LocalWorker:
     """One worker; `name` is also the host name of its service record."""
 
     name: str
     role: str
 
 
-def nodes(state: State) -> list[Node]:
+def nodes(state: StackState) -> list[LocalWorker]:
     """Every worker of a cloud."""
-    conductors = [Node(f"conductor-{cell}", "conductor") for cell in CELLS]
-    return [Node("scheduler", "scheduler"), *conductors, *(Node(host, "host") for host in state.hosts)]
+    conductors = [LocalWorker(f"conductor-{cell}", "conductor") for cell in CELLS]
+    return [LocalWorker("scheduler", "scheduler"), *conductors, *(LocalWorker(host, "host") for host in state.hosts)]
 
 
-def cell_of(state: State, node: Node) -> str:
+def cell_of(state: StackState, node: LocalWorker) -> str:
     """The cell in whose database its service record is."""
     if node.role == "scheduler":
         return "cell0"
     return state.hosts[node.name] if node.role == "host" else node.name.removeprefix("conductor-")
 
 
-def process(state: State, node: Node) -> processes.Node:
+def process(state: StackState, node: LocalWorker) -> processes.WorkerNode:
     """Where its files are."""
-    return processes.Node(node.name, envfiles.node_file(state, node.name), state.path("run"), state.path("log"))
+    return processes.WorkerNode(node.name, envfiles.node_file(state, node.name), state.path("run"), state.path("log"))
 
 
-def daemon(state: State, node: Node) -> Daemon:
+def daemon(state: StackState, node: LocalWorker) -> Daemon:
     """The worker's process."""
     return process(state, node).daemon
 
 
-def by_hand(state: State) -> list[Daemon]:
+def by_hand(state: StackState) -> list[Daemon]:
     """Workers that run from this state folder and are none of ours: `manage.py host start` was told to start them."""
     known = {node.name for node in nodes(state)}
     names = sorted({pidfile.stem for pidfile in state.path("run").glob("*.pid")} - known)
-    found = [daemon(state, Node(name, "host")) for name in names]
+    found = [daemon(state, LocalWorker(name, "host")) for name in names]
     return [one for one in found if one.pid()]
 
 
-def start(state: State) -> list[Node]:
+def start(state: StackState) -> list[LocalWorker]:
     """Start the workers that do not run, all at once; returns them."""
     try:
         started = processes.start([process(state, node) for node in nodes(state)], state.directory)
@@ -66,7 +66,7 @@ def start(state: State) -> list[Node]:
     return [node for node in nodes(state) if node.name in names]
 
 
-def wait_until_ready(state: State, started: list[Node], since: float) -> None:
+def wait_until_ready(state: StackState, started: list[LocalWorker], since: float) -> None:
     """Wait until every one of them has a beating service record. A worker that ended says why at once."""
 
     def up() -> set[str]:
@@ -85,7 +85,7 @@ def _beat_within(row: dict[str, Any], seconds: float) -> bool:
     return there and row["age"] is not None and row["age"] < seconds
 
 
-def services(state: State) -> list[dict[str, Any]]:
+def services(state: StackState) -> list[dict[str, Any]]:
     """Every service record: binary, host, cell, state, and the age of its last beat in seconds."""
     rows: list[dict[str, Any]] = json.loads(manage(state, "service_list", "--json"))
     return rows

@@ -21,20 +21,20 @@ from cloud.words import counted
 from compute.hosts import drain as hosts_drain
 from compute.hosts import drain_dry_run, guest_shutdown
 from compute.hosts.drain_dry_run import Forecast
-from compute.hosts.drain_moves import AT_ONCE, Line
+from compute.hosts.drain_moves import AT_ONCE, DrainMove
 from compute.models import Service
 from compute.models.host import COMPUTE
 from tasks.management import local_shutdown, shutdown_guests
-from tasks.management.options import Asked, Refused, worst
-from tasks.management.output import End, span
-from tasks.management.snapshot import Look, Place, look
+from tasks.management.options import CommandRefused, HostCommand, worst
+from tasks.management.output import Outcome, span
+from tasks.management.snapshot import ServiceLocation, ServiceSnapshot, look
 from tasks.management.wait import DONE, SILENT, Goal, drained, follow, undrained
 
 ASK_SECONDS = 15.0  # a broker that is away takes its time before the row is enough
 RESERVE = 10.0  # seconds of a drain's time in which its guests are off already; at most a tenth of it
 
 
-def drain(asked: Asked) -> int:
+def drain(asked: HostCommand) -> int:
     """Ask, then follow until each host is drained or has ended."""
     looks = look(_with_servers(asked) if asked.migrate or asked.shutdown_guests else asked.places())
     if asked.dry_run:
@@ -47,14 +47,14 @@ def drain(asked: Asked) -> int:
         ends |= {one.place.name: shutdown_guests.nobody_there(asked, one) for one in dead}
     if asked.no_wait:
         ends |= {
-            one.place.name: End(one.place.name, DONE, f"{one.place.name} is asked to drain. Follow it: "
+            one.place.name: Outcome(one.place.name, DONE, f"{one.place.name} is asked to drain. Follow it: "
                                 f"manage.py host drain {one.place.name}")
             for one in looks if one.place.name not in ends
         }  # fmt: skip
     return _finish(asked, looks, ends, drained(timezone.now()))
 
 
-def undrain(asked: Asked) -> int:
+def undrain(asked: HostCommand) -> int:
     """Take the wish back, and wait until each host takes work, and has its servers if they are to come back."""
     looks = look(_with_servers(asked) if asked.bring_back else asked.places())
     beats = {one.place.name: one.service.last_seen_up for one in looks if one.service and one.service.drain_wanted}
@@ -62,7 +62,7 @@ def undrain(asked: Asked) -> int:
     return _finish(asked, looks, ends, undrained(beats))
 
 
-def _finish(asked: Asked, looks: Sequence[Look], ends: dict[str, End], goal: Goal) -> int:
+def _finish(asked: HostCommand, looks: Sequence[ServiceSnapshot], ends: dict[str, Outcome], goal: Goal) -> int:
     """Follow those that have not ended yet, and say how it ended for all."""
     rest = [one.place for one in looks if one.place.name not in ends]
     if rest:
@@ -77,14 +77,14 @@ def _finish(asked: Asked, looks: Sequence[Look], ends: dict[str, End], goal: Goa
     return worst([end.code for end in found])
 
 
-def _ask(asked: Asked, one: Look, shutdowns: dict[str, str]) -> End | None:
+def _ask(asked: HostCommand, one: ServiceSnapshot, shutdowns: dict[str, str]) -> Outcome | None:
     """Write the wish, unless it is there already; the end, if there is nothing to follow."""
     service, name = one.service, one.place.name
     if service is None:
         return _nobody(one)
     stopped = one.state == "stopped"
     if stopped and asked.then_exit and not asked.migrate:
-        return End(name, DONE, f"{name} is stopped already: nothing to drain.")
+        return Outcome(name, DONE, f"{name} is stopped already: nothing to drain.")
     with_guests = asked.shutdown_guests and not local_shutdown.is_dead(one)
     if with_guests:
         shutdown_guests.tell_paused(asked, one.place)
@@ -97,15 +97,15 @@ def _ask(asked: Asked, one: Look, shutdowns: dict[str, str]) -> End | None:
         why = f" ({service.drain_reason})" if service.drain_reason else ""
         asked.screen.say(f"{service.drain_by} asked {name} to drain {ago} ago{why}; following.")
     if stopped and asked.migrate:
-        return End(name, SILENT, f"{name} is stopped: its servers cannot leave. They do when it is started: "
+        return Outcome(name, SILENT, f"{name} is stopped: its servers cannot leave. They do when it is started: "
                    f"manage.py host start {name}")  # fmt: skip
     if stopped:
-        return End(name, DONE, f"{name} is stopped: nothing to drain. When it is started it takes no work until: "
+        return Outcome(name, DONE, f"{name} is stopped: nothing to drain. When it is started it takes no work until: "
                    f"manage.py host undrain {name}")  # fmt: skip
     return None
 
 
-def _ask_for(asked: Asked, service: Service, shutdowns: dict[str, str], *, with_guests: bool) -> None:
+def _ask_for(asked: HostCommand, service: Service, shutdowns: dict[str, str], *, with_guests: bool) -> None:
     """The wish, and the guests: at once, or an empty host would be drained in between."""
     with transaction.atomic(using=current_alias()):
         if not _wanted_already(asked, service):
@@ -116,13 +116,13 @@ def _ask_for(asked: Asked, service: Service, shutdowns: dict[str, str], *, with_
             shutdowns[service.host] = guest_shutdown.ask(service.host, by=by, at_once=at_once, seconds=seconds)
 
 
-def _undo(asked: Asked, one: Look) -> End | None:
+def _undo(asked: HostCommand, one: ServiceSnapshot) -> Outcome | None:
     service = one.service
     if service is None:
         return _nobody(one)
     if not (service.drain_wanted or service.drain_moves or asked.bring_back):
         return None
-    left_alone: list[Line] = []
+    left_alone: list[DrainMove] = []
     at_once = (asked.parallel or AT_ONCE) if asked.bring_back else 0
     failed = _write(one.place, service, lambda row: left_alone.extend(hosts_drain.undo(row, bring_back=at_once)))
     for line in left_alone:
@@ -130,7 +130,7 @@ def _undo(asked: Asked, one: Look) -> End | None:
     return failed
 
 
-def _wanted_already(asked: Asked, service: Service) -> bool:
+def _wanted_already(asked: HostCommand, service: Service) -> bool:
     """Whether this changes nothing: only what the command line says is compared."""
     if not _goes_on(service) or (asked.then_exit and not service.drain_then_exit):
         return False
@@ -145,7 +145,7 @@ def _wanted_already(asked: Asked, service: Service) -> bool:
     return abs(had - asked.seconds) < 1
 
 
-def _wish(asked: Asked, service: Service) -> None:
+def _wish(asked: HostCommand, service: Service) -> None:
     """What is not said stays as somebody wanted it before."""
     goes_on = _goes_on(service)
     deadline, seconds = service.drain_deadline if goes_on else None, asked.seconds
@@ -163,7 +163,7 @@ def _goes_on(service: Service) -> bool:
     return service.drain_wanted or service.drain_state == "emptying"
 
 
-def _moves(asked: Asked, service: Service) -> int:
+def _moves(asked: HostCommand, service: Service) -> int:
     """How many servers at a time leave first; 0: they stay."""
     before = service.drain_moves if _goes_on(service) else 0
     if asked.stay or asked.shutdown_guests:
@@ -171,16 +171,16 @@ def _moves(asked: Asked, service: Service) -> int:
     return asked.parallel or before or AT_ONCE if asked.migrate else before
 
 
-def _with_servers(asked: Asked) -> list[Place]:
+def _with_servers(asked: HostCommand) -> list[ServiceLocation]:
     """Raises Refused when one of them can have no servers."""
     places = asked.places()
     others = [place.name for place in places if place.binary != COMPUTE]
     if others:
-        raise Refused(f"{', '.join(others)}: only compute hosts have servers.")
+        raise CommandRefused(f"{', '.join(others)}: only compute hosts have servers.")
     return places
 
 
-def _write(place: Place, service: Service, write: Callable[[Service], None]) -> End | None:
+def _write(place: ServiceLocation, service: Service, write: Callable[[Service], None]) -> Outcome | None:
     def work(_: Cell) -> None:
         write(service)
 
@@ -188,33 +188,33 @@ def _write(place: Place, service: Service, write: Callable[[Service], None]) -> 
     return _unreached(place, away.reason) if away else None
 
 
-def _nobody(one: Look) -> End:
+def _nobody(one: ServiceSnapshot) -> Outcome:
     name = one.place.name
     if one.down:
         return _unreached(one.place, one.down)
-    return End(name, SILENT, f"{name} has never been seen. On its machine: manage.py host start {name}")
+    return Outcome(name, SILENT, f"{name} has never been seen. On its machine: manage.py host start {name}")
 
 
-def _unreached(place: Place, reason: str) -> End:
-    return End(place.name, SILENT, f"{place.name} was not asked: {place.cell.name} does not answer ({reason}). "
+def _unreached(place: ServiceLocation, reason: str) -> Outcome:
+    return Outcome(place.name, SILENT, f"{place.name} was not asked: {place.cell.name} does not answer ({reason}). "
                "When it does, run this again; see: manage.py cell_list.")  # fmt: skip
 
 
-def _forecast(asked: Asked, looks: Sequence[Look]) -> int:
+def _forecast(asked: HostCommand, looks: Sequence[ServiceSnapshot]) -> int:
     """What a drain would wait for; changes nothing."""
-    ends = [End(one.place.name, DONE if one.service else SILENT, _would(one)) for one in looks]
+    ends = [Outcome(one.place.name, DONE if one.service else SILENT, _would(one)) for one in looks]
     if asked.migrate:
-        ends = [End(end.host, end.code, f"{_would_move(one)}\nThen: {end.sentence}") if one.service else end
+        ends = [Outcome(end.host, end.code, f"{_would_move(one)}\nThen: {end.sentence}") if one.service else end
                 for one, end in zip(looks, ends, strict=True)]  # fmt: skip
     if asked.shutdown_guests:
-        ends = [End(end.host, end.code, f"{shutdown_guests.forecast(one)}\nThen: {end.sentence}")
+        ends = [Outcome(end.host, end.code, f"{shutdown_guests.forecast(one)}\nThen: {end.sentence}")
                 for one, end in zip(looks, ends, strict=True)]  # fmt: skip
     asked.screen.once(looks)
     asked.screen.end(looks, ends)
     return worst([end.code for end in ends])
 
 
-def _would(one: Look) -> str:
+def _would(one: ServiceSnapshot) -> str:
     name, operations = one.place.name, one.operations
     if one.service is None:
         return _nobody(one).sentence
@@ -234,7 +234,7 @@ def _would(one: Look) -> str:
     return f"{would}. {counted(one.waiting, 'request')} would wait.{blockers}"
 
 
-def _would_move(one: Look) -> str:
+def _would_move(one: ServiceSnapshot) -> str:
     """Who would leave, who could not, and whether there is room."""
 
     def work(_: Cell) -> Forecast:

@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 from cells.management.tables import inner_table
-from compute.hosts.guest_shutdown import Line
-from tasks.management.snapshot import Look
+from compute.hosts.guest_shutdown import GuestShutdown
+from tasks.management.snapshot import ServiceSnapshot
 
 COLUMNS = ("server", "name", "priority", "state", "left", "signals", "what happened")
 BAR = 30  # characters
 SHUTS_DOWN = "shutting down"
 
 
-def page(one: Look, width: int | None) -> list[str]:
+def page(one: ServiceSnapshot, width: int | None) -> list[str]:
     """How far it is, then who is going off or is to, then those that could not be turned off."""
     if not one.guests:
         return []
@@ -29,20 +29,20 @@ def page(one: Look, width: int | None) -> list[str]:
     return ["", f"  {bar(one.guests)} {one.place.name}: {sentence(one.guests)}", *inner_table(COLUMNS, rows, width)]
 
 
-def bar(lines: Sequence[Line]) -> str:
+def bar(lines: Sequence[GuestShutdown]) -> str:
     """How many of them are over."""
     done = BAR * sum(line.is_over for line in lines) // len(lines)
     return f"[{'#' * done}{'-' * (BAR - done)}]"
 
 
-def sentence(lines: Sequence[Line]) -> str:
+def sentence(lines: Sequence[GuestShutdown]) -> str:
     """How far it is, in words."""
     counted = Counter(line.state for line in lines)
     rest = (f"{counted[word]} {word}" for word in (SHUTS_DOWN, "waiting", "failed", "called off") if counted[word])
     return ", ".join([f"{counted['off']} of {len(lines)} guests off", *rest])
 
 
-def said(line: Line) -> str:
+def said(line: GuestShutdown) -> str:
     """A line about a guest, without anything that changes by itself; "" while it waits."""
     name = f"{line.name} ({line.server_id})" if line.name else line.server_id
     if line.state == "off":
@@ -54,13 +54,13 @@ def said(line: Line) -> str:
     return ""
 
 
-def with_time(line: Line) -> str:
+def with_time(line: GuestShutdown) -> str:
     """As `said`, with the seconds it has left."""
     text = said(line)
     return f"{text}, {line.seconds_left:.0f} s left" if text and line.seconds_left and not line.is_over else text
 
 
-def ended(name: str, lines: Sequence[Line], seconds: float) -> str:
+def ended(name: str, lines: Sequence[GuestShutdown], seconds: float) -> str:
     """One sentence for them all."""
     off = [line for line in lines if line.state == "off"]
     forced = sum("forced off" in line.words for line in off)

@@ -15,38 +15,38 @@ from dataclasses import replace
 
 from django.conf import settings
 
-from compute.hosts.guest_shutdown import AT_ONCE, Line
-from compute.virt.base import Driver, Farewell, VirtError
-from compute.virt.shutdown_timer import Clock
+from compute.hosts.guest_shutdown import AT_ONCE, GuestShutdown
+from compute.virt.base import Driver, ShutdownPreference, VirtError
+from compute.virt.shutdown_timer import ShutdownTimer
 from tasks import boot_marker, worker, worker_process
 from tasks.management import guest_table
-from tasks.management.options import Asked, Refused
-from tasks.management.output import End
-from tasks.management.snapshot import Look, Place
+from tasks.management.options import CommandRefused, HostCommand
+from tasks.management.output import Outcome
+from tasks.management.snapshot import ServiceLocation, ServiceSnapshot
 from tasks.management.wait import DONE, INTERRUPTED, SILENT, UNFINISHED
 
 SOON = 1.0  # seconds
-Running = dict[str, Line]
+Running = dict[str, GuestShutdown]
 
 
-def is_ours(place: Place) -> bool:
+def is_ours(place: ServiceLocation) -> bool:
     """Whether these are the settings of that very host."""
     return bool(settings.ROLE == "host" and place.name == settings.HOST)
 
 
-def is_dead(one: Look) -> bool:
+def is_dead(one: ServiceSnapshot) -> bool:
     """Whether nobody carries out what the host is asked for: by its process where that is known, else its heartbeat."""
     if one.place.node is not None:
         return one.place.pid is None and worker_process.stranger(one.place.node) is None
     return one.service is None or not one.service.beats
 
 
-def shut_down(asked: Asked, one: Look, why: str) -> End:
+def shut_down(asked: HostCommand, one: ServiceSnapshot, why: str) -> Outcome:
     """All guests that are on, the lowest priority first, so many at once. `why` nobody was asked."""
     name = one.place.name
     if not is_ours(one.place):
         file = one.place.node.env_file if one.place.node else f"the env file of {name}"
-        return End(name, SILENT, f"{name}: {why}, and its guests were not shut down. On its machine, with its own "
+        return Outcome(name, SILENT, f"{name}: {why}, and its guests were not shut down. On its machine, with its own "
                    f"settings: STILLWATER_ENV_FILE={file} manage.py host shutdown-guests {name}")  # fmt: skip
     asked.screen.say(f"{name}: {why}; its guests are shut down by the hypervisor itself.")
     boot_marker.announce(settings.HOST_STATE)
@@ -57,13 +57,15 @@ def shut_down(asked: Asked, one: Look, why: str) -> End:
         finally:
             driver.close()
     except VirtError as error:
-        return End(name, SILENT, f"{name}: the hypervisor does not answer ({error}). Run this again when it does.")
+        return Outcome(name, SILENT, f"{name}: the hypervisor does not answer ({error}). Run this again when it does.")
     except KeyboardInterrupt:
-        raise Refused("Interrupted. Nobody signals the guests any more; each keeps its deadline, and goes on with it "
-                      "when this is run again, or the host is started.", INTERRUPTED) from None  # fmt: skip
+        raise CommandRefused(
+            "Interrupted. Nobody signals the guests any more; each keeps its deadline, and goes on with it when this "
+            "is run again, or the host is started.", INTERRUPTED,
+        ) from None  # fmt: skip
 
 
-def _shut_down(asked: Asked, one: Look, driver: Driver) -> End:
+def _shut_down(asked: HostCommand, one: ServiceSnapshot, driver: Driver) -> Outcome:
     began = time.time()
     until = began + asked.seconds if asked.seconds is not None else None
     farewells = driver.farewells()
@@ -75,14 +77,14 @@ def _shut_down(asked: Asked, one: Look, driver: Driver) -> End:
     one = replace(one, guests=_sorted(lines))
     asked.screen.show([one])
     if not lines:
-        return End(one.place.name, DONE, f"{one.place.name}: no guest is on.")
+        return Outcome(one.place.name, DONE, f"{one.place.name}: no guest is on.")
     code = DONE if all(line.state == "off" for line in one.guests) else UNFINISHED
     sentence = guest_table.ended(one.place.name, one.guests, time.time() - began)
-    return End(one.place.name, code, sentence, one)
+    return Outcome(one.place.name, code, sentence, one)
 
 
 def _group(
-    driver: Driver, group: dict[str, Farewell], lines: Running, until: float | None, asked: Asked
+    driver: Driver, group: dict[str, ShutdownPreference], lines: Running, until: float | None, asked: HostCommand
 ) -> Iterator[None]:
     """Those of one priority; a turn for every look."""
     pool = ThreadPoolExecutor(asked.parallel or AT_ONCE, "farewell")
@@ -100,7 +102,7 @@ def _group(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _power_off(driver: Driver, wish: Farewell, uuid: str, until: float | None) -> Clock | None:
+def _power_off(driver: Driver, wish: ShutdownPreference, uuid: str, until: float | None) -> ShutdownTimer | None:
     """With its own grace, and no longer than until the time of all is over."""
     seconds = float(settings.SHUTDOWN_TIMEOUT if wish.seconds is None else wish.seconds)
     if until is not None:
@@ -114,11 +116,11 @@ def _power_off(driver: Driver, wish: Farewell, uuid: str, until: float | None) -
     return clock
 
 
-def _line(uuid: str, wish: Farewell) -> Line:
-    return Line(uuid, wish.name, "", wish.priority, "waiting")
+def _line(uuid: str, wish: ShutdownPreference) -> GuestShutdown:
+    return GuestShutdown(uuid, wish.name, "", wish.priority, "waiting")
 
 
-def _over(line: Line, future: Future[Clock | None]) -> Line:
+def _over(line: GuestShutdown, future: Future[ShutdownTimer | None]) -> GuestShutdown:
     try:
         clock = future.result()
     except VirtError as error:
@@ -127,7 +129,7 @@ def _over(line: Line, future: Future[Clock | None]) -> Line:
     return replace(line, state="off", words=words, seconds_left=None, signals=clock.signals if clock else 0)
 
 
-def _now(line: Line, driver: Driver) -> Line:
+def _now(line: GuestShutdown, driver: Driver) -> GuestShutdown:
     """As its clock says; a hypervisor that does not answer is asked again soon."""
     clock = None
     with suppress(VirtError):
@@ -138,5 +140,5 @@ def _now(line: Line, driver: Driver) -> Line:
     return replace(line, state=guest_table.SHUTS_DOWN, words=clock.words(), seconds_left=left, signals=clock.signals)
 
 
-def _sorted(lines: Running) -> tuple[Line, ...]:
+def _sorted(lines: Running) -> tuple[GuestShutdown, ...]:
     return tuple(sorted(lines.values(), key=lambda line: line.priority))

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from cells.management.tables import inner_table
-from compute.hosts.drain_moves import UNDER_WAY, Line, State
+from compute.hosts.drain_moves import UNDER_WAY, DrainMove, State
 from tasks.management import snapshot
-from tasks.management.snapshot import Look
+from tasks.management.snapshot import ServiceSnapshot
 
 COLUMNS = ("server", "state", "from", "to", "per cent", "why")
 
 
-def page(one: Look, width: int | None) -> list[str]:
+def page(one: ServiceSnapshot, width: int | None) -> list[str]:
     """How far it is, then who is on the way and who is in the way."""
     if not one.moves.lines:
         return []
@@ -26,7 +26,7 @@ def page(one: Look, width: int | None) -> list[str]:
     return ["", f"  {one.place.name}: {one.moves.sentence}", *table]
 
 
-def operations(looks: Sequence[Look]) -> list[dict[str, Any]]:
+def operations(looks: Sequence[ServiceSnapshot]) -> list[dict[str, Any]]:
     """What is in progress beside them, a row each: moves of a host that works on, and guests that go off with
     theirs, are shown as that only.
     """
@@ -36,7 +36,7 @@ def operations(looks: Sequence[Look]) -> list[dict[str, Any]]:
     return [row for row in snapshot.operations(looks) if row["request_id"] not in ours]
 
 
-def said(line: Line) -> str:
+def said(line: DrainMove) -> str:
     """A line about a server, without anything that changes by itself; "" while it waits for its turn."""
     if line.is_blocked:
         return f"! {line.server_id} stays where it is: {line.why}"

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from tasks import worker_process
 from tasks.management import snapshot
-from tasks.management.output import Screen
-from tasks.management.snapshot import Place
+from tasks.management.output import Output
+from tasks.management.snapshot import ServiceLocation
 from tasks.management.wait import USAGE
-from tasks.worker_process import Node
+from tasks.worker_process import WorkerNode
 
 
-class Refused(Exception):
+class CommandRefused(Exception):
     """The command ends with this sentence and this code."""
 
     def __init__(self, sentence: str, code: int = USAGE) -> None:
@@ -23,10 +23,10 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class HostCommand:
     """One command line."""
 
-    screen: Screen
+    screen: Output
     names: tuple[str, ...] = ()
     state: Path  # the folder of this machine's processes
     env_dir: Path
@@ -44,31 +44,32 @@ class Asked:
     bring_back: bool = False
     shutdown_guests: bool = False  # they go off with their host
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[ServiceLocation]:
         """Where the named services are. Raises Refused for a name nobody knows."""
         found, unknown, silent = snapshot.find(self.names, self.env_dir, self.state / "run", self.state / "log")
         if unknown:
             away = f" {', '.join(silent)} did not answer, and may know it." if silent else ""
-            raise Refused(f"There is no host {', '.join(unknown)}.{away} See: manage.py host list --all")
+            raise CommandRefused(f"There is no host {', '.join(unknown)}.{away} See: manage.py host list --all")
         return found
 
-    def local(self) -> list[Place]:
+    def local(self) -> list[ServiceLocation]:
         """The same, for workers of this machine only. Raises Refused for any other."""
         if any(character.isspace() or character in "'\"%" for character in str(self.state)):
-            raise Refused(f"celery multi cannot take a state folder with a space, quote or percent sign: {self.state}")
+            wrong = "celery multi cannot take a state folder with a space, quote or percent sign"
+            raise CommandRefused(f"{wrong}: {self.state}")
         found = [(name, self._node(name)) for name in dict.fromkeys(self.names)]
         strangers = [name for name, process in found if process is None]
         if strangers:
-            raise Refused(
+            raise CommandRefused(
                 f"{', '.join(strangers)}: no worker of this machine has that name, for {self.env_dir} has no env "
                 "file <HOST>.env that you may read, with its STILLWATER_ROLE and STILLWATER_HOST. Say where it is "
                 "with --env-dir or STILLWATER_NODE_DIR, or go to the machine of the host."
             )
         return self.places()
 
-    def _node(self, name: str) -> Node | None:
+    def _node(self, name: str) -> WorkerNode | None:
         if not worker_process.NAME.fullmatch(name):
-            raise Refused(f"{name!r} is not the name of a host: letters, digits, dots, dashes and underscores.")
+            raise CommandRefused(f"{name!r} is not the name of a host: letters, digits, dots, dashes and underscores.")
         return snapshot.local(name, self.env_dir, self.state / "run", self.state / "log")
 
 

@@ -15,7 +15,7 @@ from django.utils import timezone
 from cells.management.tables import inner_table, table_lines, width_of
 from compute.models import Service
 from tasks.management import guest_table, migration_table, snapshot
-from tasks.management.snapshot import Look
+from tasks.management.snapshot import ServiceSnapshot
 
 FORMATS = ("table", "json", "jsonl")
 HOSTS = ("host", "cell", "state", "since", "in progress", "waiting", "deadline", "wanted by", "reason")
@@ -24,25 +24,25 @@ UP_AND_CLEAR = "\x1b[{lines}F\x1b[J"
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class Outcome:
     """How it ended for one host: the command's exit code and a sentence."""
 
     host: str
     code: int
     sentence: str
-    look: Look | None = None  # the last one, where that is not at its record
+    look: ServiceSnapshot | None = None  # the last one, where that is not at its record
 
 
-class Screen:
+class Output:
     """Prints nothing; the others differ in what they print when."""
 
     def __init__(self, out: OutputWrapper) -> None:
         self.out = out
 
-    def show(self, looks: Sequence[Look]) -> None:
+    def show(self, looks: Sequence[ServiceSnapshot]) -> None:
         """How it is now."""
 
-    def once(self, looks: Sequence[Look]) -> None:
+    def once(self, looks: Sequence[ServiceSnapshot]) -> None:
         """How it is, when nothing is followed."""
         self.out.write("\n".join([*page(looks, width_of(self.out)), "", ""]))
 
@@ -51,20 +51,20 @@ class Screen:
         self.out.write(sentence)
         self.out.flush()
 
-    def end(self, looks: Sequence[Look], ends: Sequence[End]) -> None:
+    def end(self, looks: Sequence[ServiceSnapshot], ends: Sequence[Outcome]) -> None:
         """How it ended, one sentence a host."""
         for one in ends:
             self.say(one.sentence)
 
 
-class Live(Screen):
+class LiveOutput(Output):
     """On a terminal: one table, written over itself."""
 
     def __init__(self, out: OutputWrapper) -> None:
         super().__init__(out)
         self._lines = 0
 
-    def show(self, looks: Sequence[Look]) -> None:
+    def show(self, looks: Sequence[ServiceSnapshot]) -> None:
         """Over the last one."""
         width, height = shutil.get_terminal_size()
         lines = [piece for line in page(looks, width - 1) for piece in _wrapped(line, width - 1)]
@@ -81,7 +81,7 @@ class Live(Screen):
         self._lines = 0
 
 
-class Lines(Screen):
+class LineOutput(Output):
     """Not on a terminal: one line for each change."""
 
     def __init__(self, out: OutputWrapper) -> None:
@@ -89,7 +89,7 @@ class Lines(Screen):
         self._said: dict[str, str] = {}
         self._operations: dict[tuple[str, ...], dict[str, Any]] = {}
 
-    def show(self, looks: Sequence[Look]) -> None:
+    def show(self, looks: Sequence[ServiceSnapshot]) -> None:
         """What is new since the last time."""
         for one in looks:
             said = summary(one)
@@ -100,7 +100,7 @@ class Lines(Screen):
             self._guests(one)
         self._changes({key(row): row for row in migration_table.operations(looks)})
 
-    def _moves(self, one: Look) -> None:
+    def _moves(self, one: ServiceSnapshot) -> None:
         for line in one.moves.lines:
             said = migration_table.said(line)
             name = f"{one.place.name} {line.server_id}"
@@ -108,7 +108,7 @@ class Lines(Screen):
                 self._say(f"{one.place.name}: {said}")
             self._said[name] = said
 
-    def _guests(self, one: Look) -> None:
+    def _guests(self, one: ServiceSnapshot) -> None:
         for line in one.guests:
             name = f"{one.place.name} guest {line.server_id}"
             said = guest_table.said(line)
@@ -130,28 +130,28 @@ class Lines(Screen):
         self.out.flush()
 
 
-class Json(Screen):
+class JsonOutput(Output):
     """One document, at the end."""
 
-    def once(self, looks: Sequence[Look]) -> None:
+    def once(self, looks: Sequence[ServiceSnapshot]) -> None:
         """The document has it all."""
 
     def say(self, sentence: str) -> None:
         """Not for scripts."""
 
-    def end(self, looks: Sequence[Look], ends: Sequence[End]) -> None:
+    def end(self, looks: Sequence[ServiceSnapshot], ends: Sequence[Outcome]) -> None:
         """Each host with how it ended."""
         self.out.write(json.dumps(document(looks, ends), indent=2, default=str))
 
 
-class JsonLines(Json):
+class JsonLinesOutput(JsonOutput):
     """One document a line: for every change, then how it ended."""
 
     def __init__(self, out: OutputWrapper) -> None:
         super().__init__(out)
         self._last: Any = None
 
-    def show(self, looks: Sequence[Look]) -> None:
+    def show(self, looks: Sequence[ServiceSnapshot]) -> None:
         """What moves by itself, as ages do, is no change."""
         now = [
             (summary(one), [key(row) for row in snapshot.operations([one])],
@@ -162,7 +162,7 @@ class JsonLines(Json):
             self._last = now
             self._write(document(looks))
 
-    def end(self, looks: Sequence[Look], ends: Sequence[End]) -> None:
+    def end(self, looks: Sequence[ServiceSnapshot], ends: Sequence[Outcome]) -> None:
         """The last line has `ended`."""
         self._write(document(looks, ends))
 
@@ -171,21 +171,21 @@ class JsonLines(Json):
         self.out.flush()
 
 
-def of(form: str, out: OutputWrapper) -> Screen:
+def of(form: str, out: OutputWrapper) -> Output:
     """The screen for a format; a table is live on a terminal only."""
     if form == "table":
-        return Live(out) if out.isatty() else Lines(out)
-    return Json(out) if form == "json" else JsonLines(out)
+        return LiveOutput(out) if out.isatty() else LineOutput(out)
+    return JsonOutput(out) if form == "json" else JsonLinesOutput(out)
 
 
-def document(looks: Sequence[Look], ends: Sequence[End] = ()) -> dict[str, Any]:
+def document(looks: Sequence[ServiceSnapshot], ends: Sequence[Outcome] = ()) -> dict[str, Any]:
     """What -f json prints."""
     ended = {end.host: {"code": end.code, "sentence": end.sentence} for end in ends}
     hosts = [snapshot.facts(one) | {"ended": ended.get(one.place.name)} for one in looks]
     return {"at": timezone.now(), "hosts": hosts}
 
 
-def page(looks: Sequence[Look], width: int | None = None) -> list[str]:
+def page(looks: Sequence[ServiceSnapshot], width: int | None = None) -> list[str]:
     """The table of hosts, and that of everything in progress there. No table is wider than `width`."""
     lines = table_lines(HOSTS, [_row(one) for one in looks], width)
     rows = migration_table.operations(looks)
@@ -196,7 +196,7 @@ def page(looks: Sequence[Look], width: int | None = None) -> list[str]:
     return lines
 
 
-def summary(one: Look) -> str:
+def summary(one: ServiceSnapshot) -> str:
     """One line about a host, without anything that changes by itself."""
     if one.down and one.guests:
         return f"{one.place.name}: {guest_table.sentence(one.guests)}"
@@ -236,7 +236,7 @@ def span(seconds: float | None) -> str | None:
     return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
-def _row(one: Look) -> dict[str, Any]:
+def _row(one: ServiceSnapshot) -> dict[str, Any]:
     service = one.service
     row: dict[str, Any] = {"host": one.place.name, "cell": one.place.cell.name, "state": one.state}
     if service is None:
@@ -256,7 +256,7 @@ def _wrapped(line: str, width: int) -> list[str]:
     return textwrap.wrap(line, width, subsequent_indent="    ", break_on_hyphens=False)
 
 
-def _deadline(one: Look, service: Service) -> str | None:
+def _deadline(one: ServiceSnapshot, service: Service) -> str | None:
     if service.drain_deadline is None:
         return None
     left = (service.drain_deadline - one.at).total_seconds()

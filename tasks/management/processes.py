@@ -13,27 +13,27 @@ from compute.models.host import COMPUTE
 from tasks import worker_process
 from tasks.management import shutdown_guests
 from tasks.management import wait as following
-from tasks.management.options import Asked, Refused, worst
-from tasks.management.output import End
-from tasks.management.snapshot import Look, Place, look
+from tasks.management.options import CommandRefused, HostCommand, worst
+from tasks.management.output import Outcome
+from tasks.management.snapshot import ServiceLocation, ServiceSnapshot, look
 from tasks.management.wait import DONE, NOT_STARTED, STILL, UNFINISHED, follow
-from tasks.worker_process import Node
+from tasks.worker_process import WorkerNode
 
 UP_SECONDS = 90.0
 FOR_EVER = float("inf")
 
 
-def start(asked: Asked) -> int:
+def start(asked: HostCommand) -> int:
     """Start those that do not run, and wait until each is up."""
     looks, ends = _start(asked, _ours(asked.local()))
     asked.screen.end(looks, ends)
     return worst([end.code for end in ends])
 
 
-def stop(asked: Asked) -> int:
+def stop(asked: HostCommand) -> int:
     """SIGTERM to all of them, and follow their drains to the end."""
     places = _ours(asked.local())
-    alone_ended: dict[str, End] = {}
+    alone_ended: dict[str, Outcome] = {}
     if asked.shutdown_guests:
         places, alone_ended = shutdown_guests.ask_and_tell(asked, look(shutdown_guests.compute(places)))
     looks, ends = _stop(asked, places)
@@ -43,11 +43,11 @@ def stop(asked: Asked) -> int:
     return worst([end.code for end in ends])
 
 
-def restart(asked: Asked) -> int:
+def restart(asked: HostCommand) -> int:
     """One after the other, or so many at a time. One that does not come back stops the roll."""
     places = _ours(asked.local())
-    looks: list[Look] = []
-    ends: list[End] = []
+    looks: list[ServiceSnapshot] = []
+    ends: list[Outcome] = []
     for group in _groups(places, asked.parallel):
         seen, now = _restart(asked, group)
         looks += seen
@@ -61,18 +61,18 @@ def restart(asked: Asked) -> int:
     return worst([end.code for end in ends])
 
 
-def _with_guests(asked: Asked, one: Look, end: End, alone_ended: dict[str, End]) -> End:
+def _with_guests(asked: HostCommand, one: ServiceSnapshot, end: Outcome, alone_ended: dict[str, Outcome]) -> Outcome:
     """How it ended for the process, then for its guests."""
     name = one.place.name
     if end.code == STILL:
         return end
     then = alone_ended.get(name) or shutdown_guests.carried_out(asked, one, end)
     if then is not end:
-        end = End(name, max(then.code, end.code), f"{end.sentence}\n{then.sentence}", then.look)
+        end = Outcome(name, max(then.code, end.code), f"{end.sentence}\n{then.sentence}", then.look)
     return end
 
 
-def _restart(asked: Asked, group: Sequence[Place]) -> tuple[list[Look], list[End]]:
+def _restart(asked: HostCommand, group: Sequence[ServiceLocation]) -> tuple[list[ServiceSnapshot], list[Outcome]]:
     """One that was left with operations unfinished is started like the others: that is how they go on."""
     looks, ends = _stop(asked, group)
     if any(end.code not in (DONE, UNFINISHED) for end in ends):
@@ -82,14 +82,14 @@ def _restart(asked: Asked, group: Sequence[Place]) -> tuple[list[Look], list[End
     return _start(asked, group)
 
 
-def _start(asked: Asked, places: Sequence[Place]) -> tuple[list[Look], list[End]]:
+def _start(asked: HostCommand, places: Sequence[ServiceLocation]) -> tuple[list[ServiceSnapshot], list[Outcome]]:
     before = look(places, closely=False)
     ending = {one.place.name: _still_ending(one) for one in before if _is_ending(one)}
     rest = [place for place in places if place.name not in ending]
     try:
         began = {process.name for process in worker_process.start([_node(place) for place in rest], asked.state)}
     except worker_process.NotStarted as exc:
-        return before, [End(place.name, NOT_STARTED, f"{exc}. Its log: {exc.log}") for place in places]
+        return before, [Outcome(place.name, NOT_STARTED, f"{exc}. Its log: {exc.log}") for place in places]
     lives = {one.place.name: one.service.incarnation for one in before if one.service and one.place.name in began}
     looks, ends = list(before), dict(ending)
     if rest:
@@ -101,7 +101,7 @@ def _start(asked: Asked, places: Sequence[Place]) -> tuple[list[Look], list[End]
     return looks, [ends[place.name] for place in places]
 
 
-def _stop(asked: Asked, places: Sequence[Place]) -> tuple[list[Look], list[End]]:
+def _stop(asked: HostCommand, places: Sequence[ServiceLocation]) -> tuple[list[ServiceSnapshot], list[Outcome]]:
     seconds = asked.seconds
     if seconds is None:
         graceful = [_node(place).graceful_seconds for place in places]
@@ -117,11 +117,11 @@ def _stop(asked: Asked, places: Sequence[Place]) -> tuple[list[Look], list[End]]
     return looks, ends
 
 
-def _forced(place: Place, end: End) -> End:
+def _forced(place: ServiceLocation, end: Outcome) -> Outcome:
     if end.code != STILL:
         return end
     worker_process.end_now(_node(place))
-    return End(place.name, UNFINISHED, f"{place.name} was ended by force. What it left is in the journal, and goes "
+    return Outcome(place.name, UNFINISHED, f"{place.name} was ended by force. What it left is in the journal, and goes "
                f"on or fails with a reason when it is started: manage.py host start {place.name}")  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def _up_or_dead(goal: following.Goal) -> following.Goal:
     """As `goal`; a process that ended while it started is not waited for."""
     began = time.monotonic()
 
-    def either(one: Look) -> tuple[int, str] | None:
+    def either(one: ServiceSnapshot) -> tuple[int, str] | None:
         waited = time.monotonic() - began
         process, log = _node(one.place).daemon, _node(one.place).log
         if one.place.pid is None and waited > worker_process.FORK_SECONDS and not process.is_there():
@@ -142,32 +142,32 @@ def _up_or_dead(goal: following.Goal) -> following.Goal:
     return either
 
 
-def _ours(places: Sequence[Place]) -> Sequence[Place]:
+def _ours(places: Sequence[ServiceLocation]) -> Sequence[ServiceLocation]:
     """Raises Refused for one that is supervised by somebody else: there would be two, or it would come back."""
     for place in places:
         pid = None if place.pid else worker_process.stranger(_node(place))
         if pid:
-            raise Refused(
+            raise CommandRefused(
                 f"{place.name} runs (pid {pid}), and was not started by this command: it has no pidfile in "
                 f"{_node(place).run}. Use what started it (systemctl stop stillwater-host@{place.name}), or drain it."
             )
     return places
 
 
-def _is_ending(one: Look) -> bool:
+def _is_ending(one: ServiceSnapshot) -> bool:
     """It runs, and was told to end by a signal or a wish."""
     service = one.service
     draining = service is not None and service.draining_since is not None and service.ended_at is None
     return one.place.pid is not None and draining and bool(service and service.drain_then_exit)
 
 
-def _still_ending(one: Look) -> End:
+def _still_ending(one: ServiceSnapshot) -> Outcome:
     name = one.place.name
-    return End(name, STILL, f"{name} runs (pid {one.place.pid}) and is about to end. Wait for that and start it: "
+    return Outcome(name, STILL, f"{name} runs (pid {one.place.pid}) and is about to end. Wait for that and start it: "
                f"manage.py host restart {name}")  # fmt: skip
 
 
-def _name_unmapped(asked: Asked, places: Sequence[Place]) -> None:
+def _name_unmapped(asked: HostCommand, places: Sequence[ServiceLocation]) -> None:
     """A host nobody discovered gets no servers."""
     hosts = {place.name for place in places if place.binary == COMPUTE}
     if settings.ROLE == "host" or not hosts:
@@ -180,12 +180,12 @@ def _name_unmapped(asked: Asked, places: Sequence[Place]) -> None:
         asked.screen.say(f"{name} gets no servers before: manage.py discover_hosts")
 
 
-def _groups(places: Sequence[Place], size: int) -> Iterator[Sequence[Place]]:
+def _groups(places: Sequence[ServiceLocation], size: int) -> Iterator[Sequence[ServiceLocation]]:
     for first in range(0, len(places), size):
         yield places[first : first + size]
 
 
-def _node(place: Place) -> Node:
+def _node(place: ServiceLocation) -> WorkerNode:
     if place.node is None:
-        raise Refused(f"{place.name} is not a worker of this machine.")
+        raise CommandRefused(f"{place.name} is not a worker of this machine.")
     return place.node

@@ -17,21 +17,21 @@ from cloud.words import counted
 from compute.hosts import guest_shutdown
 from compute.models.host import COMPUTE
 from tasks.management import guest_table, local_shutdown
-from tasks.management.options import Asked, Refused, worst
-from tasks.management.output import End
-from tasks.management.snapshot import Look, Place, look
+from tasks.management.options import CommandRefused, HostCommand, worst
+from tasks.management.output import Outcome
+from tasks.management.snapshot import ServiceLocation, ServiceSnapshot, look
 from tasks.management.wait import CANCELLED, DONE, SILENT, UNFINISHED, USAGE, Goal, follow
 
 ASK_SECONDS = 15.0  # a broker that is away takes its time before the row is enough
 ROUNDS = 3  # for those that come, or are started, meanwhile, where a host takes work
 
 
-def shutdown_guests(asked: Asked) -> int:
+def shutdown_guests(asked: HostCommand) -> int:
     """Ask, then follow until every guest is off, or somebody took it back."""
     looks = look(compute(asked.places()))
     if not asked.force:
         _must_be_closed(looks)
-    ends: dict[str, End] = {}
+    ends: dict[str, Outcome] = {}
     for _ in range(ROUNDS):
         rest = [one for one in looks if one.place.name not in ends or ends[one.place.name].code == DONE]
         again = _round(asked, rest, first=not ends)
@@ -45,12 +45,12 @@ def shutdown_guests(asked: Asked) -> int:
     return worst([end.code for end in found])
 
 
-def _round(asked: Asked, looks: Sequence[Look], *, first: bool) -> dict[str, End]:
+def _round(asked: HostCommand, looks: Sequence[ServiceSnapshot], *, first: bool) -> dict[str, Outcome]:
     """What became of those that had something to do."""
     ends, places = {}, []
     for one in looks:
         place = ask(asked, one)
-        if isinstance(place, Place):
+        if isinstance(place, ServiceLocation):
             places.append(place)
         elif first or place.code != DONE:
             ends[one.place.name] = place
@@ -63,7 +63,7 @@ def _round(asked: Asked, looks: Sequence[Look], *, first: bool) -> dict[str, End
     return ends
 
 
-def ask(asked: Asked, one: Look) -> Place | End:
+def ask(asked: HostCommand, one: ServiceSnapshot) -> ServiceLocation | Outcome:
     """Ask a host; the place to look at, or how it has ended already."""
     if one.down or local_shutdown.is_dead(one):
         return nobody_there(asked, one)
@@ -72,11 +72,11 @@ def ask(asked: Asked, one: Look) -> Place | End:
     if away:
         return local_shutdown.shut_down(asked, one, f"its cell does not answer ({away})")
     if not request_id:
-        return End(one.place.name, DONE, f"{one.place.name}: no guest is on.")
+        return Outcome(one.place.name, DONE, f"{one.place.name}: no guest is on.")
     return replace(one.place, shutdown=request_id)
 
 
-def written(place: Place, asked: Asked, seconds: float | None) -> tuple[str, str]:
+def written(place: ServiceLocation, asked: HostCommand, seconds: float | None) -> tuple[str, str]:
     """The request id of the shutdown, or why its cell does not answer."""
 
     def write(_: Cell) -> str:
@@ -87,7 +87,7 @@ def written(place: Place, asked: Asked, seconds: float | None) -> tuple[str, str
     return ("", away.reason) if away else (gathered.answers[place.cell.id], "")
 
 
-def tell_paused(asked: Asked, place: Place) -> None:
+def tell_paused(asked: HostCommand, place: ServiceLocation) -> None:
     """Before it happens."""
 
     def read(_: Cell) -> list[tuple[str, str]]:
@@ -97,7 +97,7 @@ def tell_paused(asked: Asked, place: Place) -> None:
         asked.screen.say(f"{place.name}: {name} ({uuid}) is paused and will be forced off: its memory is lost.")
 
 
-def forecast(one: Look) -> str:
+def forecast(one: ServiceSnapshot) -> str:
     """Who would go off, and who would lose something; changes nothing."""
 
     def read(_: Cell) -> tuple[int, list[str]]:
@@ -115,7 +115,7 @@ def off() -> Goal:
     """Every guest is off, or stays on for a reason."""
     began = time.monotonic()
 
-    def goal(one: Look) -> tuple[int, str] | None:
+    def goal(one: ServiceSnapshot) -> tuple[int, str] | None:
         lines, name = one.guests, one.place.name
         if one.down or not lines:
             return None
@@ -130,13 +130,13 @@ def off() -> Goal:
     return goal
 
 
-def nobody_there(asked: Asked, one: Look) -> End:
+def nobody_there(asked: HostCommand, one: ServiceSnapshot) -> Outcome:
     """Nobody to ask: done here, if it can be."""
     why = f"its cell does not answer ({one.down})" if one.down else "its worker does not run"
     return local_shutdown.shut_down(asked, one, why)
 
 
-def carried_out(asked: Asked, one: Look, end: End) -> End:
+def carried_out(asked: HostCommand, one: ServiceSnapshot, end: Outcome) -> Outcome:
     """What the host did not do is done here, if it can be."""
     if end.code == SILENT:
         if one.down:
@@ -149,7 +149,7 @@ def carried_out(asked: Asked, one: Look, end: End) -> End:
     return _late(asked, one, end) if end.code == DONE else end
 
 
-def _late(asked: Asked, one: Look, end: End) -> End:
+def _late(asked: HostCommand, one: ServiceSnapshot, end: Outcome) -> Outcome:
     """Who came by a move that was under way when they were asked for goes off, too."""
 
     def read(_: Cell) -> bool:
@@ -157,41 +157,45 @@ def _late(asked: Asked, one: Look, end: End) -> End:
 
     if not scatter.gather([one.place.cell], read, timeout=ASK_SECONDS).answers.get(one.place.cell.id):
         return end
-    found: End | Place = ask(asked, one)
-    if isinstance(found, Place):
+    found: Outcome | ServiceLocation = ask(asked, one)
+    if isinstance(found, ServiceLocation):
         [one], [found] = follow([found], off(), asked.screen, asked.interval, asked.patience)
-    return End(end.host, found.code, f"{end.sentence}\n{found.sentence}", found.look or one)
+    return Outcome(end.host, found.code, f"{end.sentence}\n{found.sentence}", found.look or one)
 
 
-def ask_and_tell(asked: Asked, looks: Sequence[Look]) -> tuple[list[Place], dict[str, End]]:
+def ask_and_tell(
+    asked: HostCommand, looks: Sequence[ServiceSnapshot]
+) -> tuple[list[ServiceLocation], dict[str, Outcome]]:
     """Before their processes are told to end: where to look from now on, and who has nobody to ask."""
     places, alone_ended = [], {}
     for one in looks:
         found = ask(replace(asked, seconds=None), one)
-        places.append(found if isinstance(found, Place) else one.place)
-        if isinstance(found, End):
+        places.append(found if isinstance(found, ServiceLocation) else one.place)
+        if isinstance(found, Outcome):
             alone_ended[one.place.name] = found
     return places, alone_ended
 
 
-def compute(places: Sequence[Place]) -> Sequence[Place]:
+def compute(places: Sequence[ServiceLocation]) -> Sequence[ServiceLocation]:
     """The same. Raises Refused when one of them can have no guests."""
     others = [place.name for place in places if place.binary != COMPUTE]
     if others:
-        raise Refused(f"{', '.join(others)}: only compute hosts have guests.")
+        raise CommandRefused(f"{', '.join(others)}: only compute hosts have guests.")
     return places
 
 
-def _must_be_closed(looks: Sequence[Look]) -> None:
+def _must_be_closed(looks: Sequence[ServiceSnapshot]) -> None:
     """A host that takes work gets new servers, and its users start old ones, while others go off."""
     working = [one for one in looks if one.service is not None and not local_shutdown.is_dead(one)]
     open_ones = [one.place.name for one in working if one.service and one.service.takes_requests]
     if open_ones:
         names = " ".join(open_ones)
-        raise Refused(f"{', '.join(open_ones)}: takes work, so servers would come and be started meanwhile. Close it "
-                      f"first: manage.py host drain {names} --shutdown-guests; or: --force", USAGE)  # fmt: skip
+        raise CommandRefused(
+            f"{', '.join(open_ones)}: takes work, so servers would come and be started meanwhile. Close it first: "
+            f"manage.py host drain {names} --shutdown-guests; or: --force", USAGE,
+        )  # fmt: skip
 
 
-def _asked(place: Place) -> End:
-    return End(place.name, DONE, f"{place.name} is asked to shut its guests down. Follow it: "
+def _asked(place: ServiceLocation) -> Outcome:
+    return Outcome(place.name, DONE, f"{place.name} is asked to shut its guests down. Follow it: "
                f"manage.py host shutdown-guests {place.name}")  # fmt: skip

@@ -16,26 +16,26 @@ from django.utils import timezone
 from cells import scatter
 from cells.models import CELL0, Cell, HostMapping
 from compute.hosts import drain, drain_moves, guest_shutdown
-from compute.hosts.drain import Operation
-from compute.hosts.drain_moves import Moves
-from compute.hosts.guest_shutdown import Line
+from compute.hosts.drain import OpenOperation
+from compute.hosts.drain_moves import DrainMoves
+from compute.hosts.guest_shutdown import GuestShutdown
 from compute.models import Service
 from compute.models.host import COMPUTE
 from tasks import worker_process
 from tasks.worker import BINARIES
-from tasks.worker_process import Node
+from tasks.worker_process import WorkerNode
 
 SHOWN = 500  # names in one question
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServiceLocation:
     """A service: its name, what it is, and the cell its record is in."""
 
     name: str
     binary: str
     cell: Cell
-    node: Node | None = None  # its process, where that is on this machine
+    node: WorkerNode | None = None  # its process, where that is on this machine
     shutdown: str = ""  # the request id of its guests' shutdown, where somebody follows that
 
     @property
@@ -45,15 +45,15 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ServiceSnapshot:
     """One look at a service. `service` is None when its cell does not answer, or it never beat."""
 
-    place: Place
+    place: ServiceLocation
     service: Service | None = None
-    operations: Sequence[Operation] = ()
+    operations: Sequence[OpenOperation] = ()
     waiting: int = 0
-    moves: Moves = field(default_factory=Moves)  # of its servers, away and back
-    guests: tuple[Line, ...] = ()  # that go off with it
+    moves: DrainMoves = field(default_factory=DrainMoves)  # of its servers, away and back
+    guests: tuple[GuestShutdown, ...] = ()  # that go off with it
     down: str = ""  # why its cell does not answer
     at: datetime = field(default_factory=timezone.now)
 
@@ -79,17 +79,19 @@ class Look:
         return (self.at - seen).total_seconds() if seen else None
 
     @property
-    def blockers(self) -> list[Operation]:
+    def blockers(self) -> list[OpenOperation]:
         """Operations that may hold a drain up for long."""
         return [one for one in self.operations if one.blocker]
 
 
-def find(names: Sequence[str], folder: Path, run: Path, logs: Path) -> tuple[list[Place], list[str], list[str]]:
+def find(
+    names: Sequence[str], folder: Path, run: Path, logs: Path
+) -> tuple[list[ServiceLocation], list[str], list[str]]:
     """Places of the names in their order, names nobody knows, and cells that could not be asked.
 
     A process on this machine is known by its env file, which also works where there is no global database.
     """
-    found: dict[str, Place] = {}
+    found: dict[str, ServiceLocation] = {}
     for name in names:
         process = local(name, folder, run, logs)
         if process is not None:
@@ -101,7 +103,7 @@ def find(names: Sequence[str], folder: Path, run: Path, logs: Path) -> tuple[lis
     silent: list[str] = []
     if rest and settings.ROLE != "host":
         mapped = HostMapping.objects.select_related("cell").filter(host__in=rest)
-        found |= {row.host: Place(row.host, COMPUTE, row.cell) for row in mapped}
+        found |= {row.host: ServiceLocation(row.host, COMPUTE, row.cell) for row in mapped}
         rest = [name for name in rest if name not in found]
     if rest and settings.ROLE != "host":
         services, silent = _by_service(rest)
@@ -110,11 +112,11 @@ def find(names: Sequence[str], folder: Path, run: Path, logs: Path) -> tuple[lis
     return [found[name] for name in wanted if name in found], [n for n in wanted if n not in found], silent
 
 
-def local(name: str, folder: Path, run: Path, logs: Path) -> Node | None:
+def local(name: str, folder: Path, run: Path, logs: Path) -> WorkerNode | None:
     """The worker of this name on this machine; None when it has no env file here, or one of something else."""
     if not worker_process.NAME.fullmatch(name):
         return None
-    process = Node(name, folder / f"{name}.env", run, logs)
+    process = WorkerNode(name, folder / f"{name}.env", run, logs)
     try:
         told = worker_process.read(process.env_file)
     except OSError:  # somebody else's file
@@ -123,32 +125,32 @@ def local(name: str, folder: Path, run: Path, logs: Path) -> Node | None:
     return process if process.role and named == name else None
 
 
-def look(places: Sequence[Place], *, closely: bool = True) -> list[Look]:
+def look(places: Sequence[ServiceLocation], *, closely: bool = True) -> list[ServiceSnapshot]:
     """Look at them all, each cell once and all cells at the same time. `closely`: with their operations."""
-    by_cell: dict[str, list[Place]] = {}
+    by_cell: dict[str, list[ServiceLocation]] = {}
     for place in places:
         by_cell.setdefault(place.cell.id, []).append(place)
 
-    def ask(cell: Cell) -> dict[str, Look]:
+    def ask(cell: Cell) -> dict[str, ServiceSnapshot]:
         return {place.name: _look_at(place, closely=closely) for place in by_cell[cell.id]}
 
     gathered = scatter.gather([group[0].cell for group in by_cell.values()], ask)
     looks = {name: one for answer in gathered.values() for name, one in answer.items()}
-    return [looks.get(p.name) or Look(p, down=gathered.down[p.cell.id].reason) for p in places]
+    return [looks.get(p.name) or ServiceSnapshot(p, down=gathered.down[p.cell.id].reason) for p in places]
 
 
-def _look_at(place: Place, *, closely: bool) -> Look:
+def _look_at(place: ServiceLocation, *, closely: bool) -> ServiceSnapshot:
     service = Service.objects.filter(binary=place.binary, host=place.name).first()
     if service is None or not closely:
-        return Look(place, service)
+        return ServiceSnapshot(place, service)
     if place.binary != COMPUTE:
-        return Look(place, service, drain.operations(service))
+        return ServiceSnapshot(place, service, drain.operations(service))
     operations, waiting = drain.operations(service), drain.waiting(place.name)
     guests = guest_shutdown.read(place.name, place.shutdown)
-    return Look(place, service, operations, waiting, drain_moves.read(place.name), guests)
+    return ServiceSnapshot(place, service, operations, waiting, drain_moves.read(place.name), guests)
 
 
-def _by_env_file(process: Node) -> Place:
+def _by_env_file(process: WorkerNode) -> ServiceLocation:
     told = worker_process.read(process.env_file)
     if process.role == "scheduler":  # its record is in cell0, which the global database knows
         cell = _cell0()
@@ -158,16 +160,16 @@ def _by_env_file(process: Node) -> Place:
             database_url=told.get("STILLWATER_CELL_DATABASE_URL", ""),
             broker_url=told.get("STILLWATER_CELL_BROKER_URL", ""),
         )  # fmt: skip
-    return Place(process.name, BINARIES[process.role], cell, process)
+    return ServiceLocation(process.name, BINARIES[process.role], cell, process)
 
 
-def _ourselves(process: Node | None) -> Place:
+def _ourselves(process: WorkerNode | None) -> ServiceLocation:
     """The host whose settings these are."""
     cell = Cell(
         id=settings.CELL_UUID, name=settings.CELL_NAME or "its cell", database_url=settings.CELL_DATABASE_URL,
         broker_url=settings.CELL_BROKER_URL,
     )  # fmt: skip
-    return Place(settings.HOST, COMPUTE, cell, process)
+    return ServiceLocation(settings.HOST, COMPUTE, cell, process)
 
 
 def _cell0() -> Cell:
@@ -179,7 +181,7 @@ def _cell0() -> Cell:
         return unknown
 
 
-def _by_service(names: Sequence[str]) -> tuple[dict[str, Place], list[str]]:
+def _by_service(names: Sequence[str]) -> tuple[dict[str, ServiceLocation], list[str]]:
     """Conductors and schedulers have no mapping: every cell is asked. And the cells that did not answer."""
     cells = list(Cell.objects.order_by("name"))
 
@@ -188,15 +190,15 @@ def _by_service(names: Sequence[str]) -> tuple[dict[str, Place], list[str]]:
         return list(found[:SHOWN])
 
     gathered = scatter.gather(cells, ask)
-    places: dict[str, Place] = {}
+    places: dict[str, ServiceLocation] = {}
     for cell in cells:
         for name, binary in gathered.answers.get(cell.id, ()):
             if name not in places or binary == COMPUTE:
-                places[name] = Place(name, binary, cell)
+                places[name] = ServiceLocation(name, binary, cell)
     return places, [cell.name for cell in cells if cell.id in gathered.down]
 
 
-def facts(one: Look) -> dict[str, Any]:
+def facts(one: ServiceSnapshot) -> dict[str, Any]:
     """A look as JSON has it."""
     service = one.service
     return {
@@ -224,14 +226,14 @@ def rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
 
 
-def in_progress(one: Look) -> int | None:
+def in_progress(one: ServiceSnapshot) -> int | None:
     """Operations that need it; of one that stopped those it left unfinished."""
     if one.service is None:
         return None
     return one.service.in_progress if one.state == "stopped" else len(one.operations)
 
 
-def operations(looks: Iterable[Look]) -> list[dict[str, Any]]:
+def operations(looks: Iterable[ServiceSnapshot]) -> list[dict[str, Any]]:
     """What is in progress, a row each."""
     return [
         {
@@ -244,7 +246,7 @@ def operations(looks: Iterable[Look]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def moves(one: Look) -> dict[str, Any] | None:
+def moves(one: ServiceSnapshot) -> dict[str, Any] | None:
     """Its servers on their way, away or back; None where none are to move."""
     found = one.moves
     if not found.lines:
@@ -260,7 +262,7 @@ def moves(one: Look) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def guests(one: Look) -> list[dict[str, Any]] | None:
+def guests(one: ServiceSnapshot) -> list[dict[str, Any]] | None:
     """Those that go off with it; None where none does."""
     rows = [
         {"server": line.server_id, "name": line.name, "priority": line.priority, "state": line.state,

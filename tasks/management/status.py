@@ -19,16 +19,16 @@ from compute.models.host import COMPUTE, CONDUCTOR, SCHEDULER
 from compute.operations import dispatch
 from tasks.management import guest_table, migration_table
 from tasks.management import snapshot as looking
-from tasks.management.options import Asked, Refused
+from tasks.management.options import CommandRefused, HostCommand
 from tasks.management.output import OPERATIONS, operations_shown, span
-from tasks.management.snapshot import Look, Place, look
+from tasks.management.snapshot import ServiceLocation, ServiceSnapshot, look
 from tasks.management.wait import DONE, SILENT
 
 COLUMNS = ("host", "cell", "state", "wanted", "running", "heartbeat", "version", "reason")
 TAKES = {CONDUCTOR: [dispatch.CONDUCTOR_QUEUE], SCHEDULER: [dispatch.SCHEDULER_QUEUE]}
 
 
-def status(asked: Asked, form: str, global_broker: str) -> int:
+def status(asked: HostCommand, form: str, global_broker: str) -> int:
     """One page a host; SILENT when one of them is not up."""
     looks = look(asked.places())
     depths = {one.place.name: _depths(one.place, global_broker) for one in looks}
@@ -42,7 +42,7 @@ def status(asked: Asked, form: str, global_broker: str) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class StatusPage:
     """Which part of the list."""
 
     limit: int
@@ -50,10 +50,10 @@ class Page:
     everything: bool  # conductors and schedulers too
 
 
-def listing(out: OutputWrapper, err: OutputWrapper, form: str, page: Page) -> int:
+def listing(out: OutputWrapper, err: OutputWrapper, form: str, page: StatusPage) -> int:
     """A page of the hosts of all cells, by name; cells that do not answer are named."""
     if page.marker and not HostMapping.objects.filter(host=page.marker).exists() and not page.everything:
-        raise Refused(f"--marker: there is no host {page.marker}. It is the last host of the page before.")
+        raise CommandRefused(f"--marker: there is no host {page.marker}. It is the last host of the page before.")
     cells = list(Cell.objects.order_by("name"))
     gathered = scatter.gather(cells, lambda _: _services(page))
     rows: list[dict[str, Any]] = []
@@ -81,7 +81,7 @@ def _print(out: OutputWrapper, form: str, rows: Sequence[dict[str, Any]], more: 
         out.write("\n".join(table_lines(COLUMNS, shown, width_of(out))))
 
 
-def _services(page: Page) -> list[tuple[Service, int]]:
+def _services(page: StatusPage) -> list[tuple[Service, int]]:
     """One more than fits, with how many steps each runs. In the targeted cell: two queries."""
     services = Service.objects.filter(host__gt=page.marker).order_by("host", "binary")
     if not page.everything:
@@ -93,19 +93,21 @@ def _services(page: Page) -> list[tuple[Service, int]]:
     return [(row, counts.get(row.host, 0) if row.binary == COMPUTE else row.in_progress) for row in found]
 
 
-def _of_cell(cell: Cell, page: Page, services: list[tuple[Service, int]] | None) -> list[dict[str, Any]]:
+def _of_cell(cell: Cell, page: StatusPage, services: list[tuple[Service, int]] | None) -> list[dict[str, Any]]:
     """Those that announced themselves, then those that are only mapped, as all are when the cell is away."""
-    rows = [_row(Look(Place(one.host, one.binary, cell), one), count) for one, count in services or ()]
+    rows = [
+        _row(ServiceSnapshot(ServiceLocation(one.host, one.binary, cell), one), count) for one, count in services or ()
+    ]
     seen = {row["host"] for row in rows if row["binary"] == COMPUTE}
     mapped = HostMapping.objects.filter(cell=cell, host__gt=page.marker).order_by("host")
     down = "" if services is not None else "its cell does not answer"
     for host in mapped.values_list("host", flat=True)[: page.limit + 1]:
         if host not in seen:
-            rows.append(_row(Look(Place(host, COMPUTE, cell), down=down), None))
+            rows.append(_row(ServiceSnapshot(ServiceLocation(host, COMPUTE, cell), down=down), None))
     return rows
 
 
-def _row(one: Look, running: int | None) -> dict[str, Any]:
+def _row(one: ServiceSnapshot, running: int | None) -> dict[str, Any]:
     service = one.service
     return {
         "host": one.place.name, "binary": one.place.binary, "cell": one.place.cell.name, "state": one.state,
@@ -123,7 +125,7 @@ def _wanted(service: Service | None) -> str | None:
     return ", ".join(words) or "work"
 
 
-def _page(one: Look, depths: dict[str, int | None], width: int | None) -> list[str]:
+def _page(one: ServiceSnapshot, depths: dict[str, int | None], width: int | None) -> list[str]:
     place, service = one.place, one.service
     pid = place.pid
     lines = [
@@ -152,7 +154,7 @@ def _page(one: Look, depths: dict[str, int | None], width: int | None) -> list[s
     return lines
 
 
-def _process(place: Place, pid: int | None) -> str:
+def _process(place: ServiceLocation, pid: int | None) -> str:
     if place.node is None:
         return "on another machine"
     return f"pid {pid}, log {place.node.log}" if pid else f"does not run, log {place.node.log}"
@@ -173,7 +175,7 @@ def _wish(service: Service) -> str:
     return ", ".join(words)
 
 
-def _seen(one: Look, service: Service) -> str:
+def _seen(one: ServiceSnapshot, service: Service) -> str:
     words = [f"heartbeat {_ago(one.beat_age)}"]
     if service.ended_at:
         words.append(f"ended {_ago((one.at - service.ended_at).total_seconds())}")
@@ -188,7 +190,7 @@ def _ago(seconds: float | None) -> str:
     return "never" if seconds is None else f"{span(max(0.0, seconds))} ago"
 
 
-def _depths(place: Place, global_broker: str) -> dict[str, int | None]:
+def _depths(place: ServiceLocation, global_broker: str) -> dict[str, int | None]:
     """Messages in its queues; None where the broker does not answer."""
     lanes = (dispatch.REQUESTS, dispatch.OPS)
     names = TAKES.get(place.binary) or [dispatch.host_queue(place.name, lane) for lane in lanes]

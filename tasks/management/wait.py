@@ -10,24 +10,24 @@ from datetime import datetime
 from cloud.words import counted
 from compute.models import Service
 from tasks.management import guest_table
-from tasks.management.output import End, Screen
-from tasks.management.snapshot import Look, Place, look
+from tasks.management.output import Outcome, Output
+from tasks.management.snapshot import ServiceLocation, ServiceSnapshot, look
 
 DONE, USAGE, STILL, SILENT, UNFINISHED, NOT_STARTED, CANCELLED = 0, 1, 2, 3, 4, 5, 6
 INTERRUPTED = 130
 MARGIN = 15.0  # a process records and closes after its deadline
 
-Goal = Callable[[Look], tuple[int, str] | None]  # None: not yet
+Goal = Callable[[ServiceSnapshot], tuple[int, str] | None]  # None: not yet
 
 
 @dataclass(slots=True)
-class Hearing:
+class LivenessWatch:
     """When we last heard something new of a host. By our own clock: those of two machines differ."""
 
     patience: float
     _last: dict[str, tuple[object, float]] = field(default_factory=dict)
 
-    def silent(self, one: Look) -> float:
+    def silent(self, one: ServiceSnapshot) -> float:
         """Seconds since its record last changed."""
         service, now = one.service, time.monotonic()
         said: object = service and (service.draining_since, service.ended_at)
@@ -39,34 +39,34 @@ class Hearing:
             return 0.0
         return now - before[1]
 
-    def lost(self, one: Look) -> End | None:
+    def lost(self, one: ServiceSnapshot) -> Outcome | None:
         """The end, when a host or its cell has been silent for too long."""
         silent = self.silent(one)
         if silent <= self.patience:
             return None
         name, cell = one.place.name, one.place.cell.name
         if one.down:
-            return End(name, SILENT, f"{name}: {cell} has not answered for {silent:.0f} s ({one.down}). "
+            return Outcome(name, SILENT, f"{name}: {cell} has not answered for {silent:.0f} s ({one.down}). "
                        "What was asked for stays asked for; see: manage.py cell_list.")  # fmt: skip
         if one.beat_age is not None and one.beat_age < self.patience:
-            return End(name, SILENT, f"{name} has not done what it was asked for within {silent:.0f} s, and stays "
+            return Outcome(name, SILENT, f"{name} has not done what it was asked for within {silent:.0f} s, and stays "
                        f"asked. Does its log say why? See: manage.py host status {name}")  # fmt: skip
-        return End(name, SILENT, f"{name} has not been heard of for {silent:.0f} s. What was asked for stays "
+        return Outcome(name, SILENT, f"{name} has not been heard of for {silent:.0f} s. What was asked for stays "
                    f"asked for. On its machine: manage.py host status {name}; manage.py host start {name}")  # fmt: skip
 
 
 def follow(
-    places: Sequence[Place], goal: Goal, screen: Screen, interval: float, patience: float
-) -> tuple[list[Look], list[End]]:
+    places: Sequence[ServiceLocation], goal: Goal, screen: Output, interval: float, patience: float
+) -> tuple[list[ServiceSnapshot], list[Outcome]]:
     """Look, show, wait; until every host has ended one way or another. The last look, and the ends."""
-    hearing, ends = Hearing(patience), {}
+    hearing, ends = LivenessWatch(patience), {}
     while True:
         looks = look(places)
         for one in looks:
             name = one.place.name
             reached = None if name in ends else goal(one)
             if reached is not None:
-                ends[name] = End(name, *reached)
+                ends[name] = Outcome(name, *reached)
             elif name not in ends and (lost := hearing.lost(one)):
                 ends[name] = lost
         screen.show(looks)
@@ -78,7 +78,7 @@ def follow(
 def drained(began: datetime) -> Goal:
     """Nothing needs it any more; or, when it was told to exit, it has ended. Followed since `began`."""
 
-    def goal(one: Look) -> tuple[int, str] | None:
+    def goal(one: ServiceSnapshot) -> tuple[int, str] | None:
         service, name = one.service, one.place.name
         if service is None:
             return None
@@ -113,7 +113,7 @@ def undrained(beats: dict[str, datetime | None]) -> Goal:
     Where its servers are to come back, they have.
     """
 
-    def goal(one: Look) -> tuple[int, str] | None:
+    def goal(one: ServiceSnapshot) -> tuple[int, str] | None:
         service, name = one.service, one.place.name
         if service is None:
             return None
@@ -138,7 +138,7 @@ def undrained(beats: dict[str, datetime | None]) -> Goal:
 def stopped(until: float) -> Goal:
     """Its process is gone. `until`: when to give up, in time.monotonic(); 0: never."""
 
-    def goal(one: Look) -> tuple[int, str] | None:
+    def goal(one: ServiceSnapshot) -> tuple[int, str] | None:
         name, service = one.place.name, one.service
         if one.place.pid is not None:
             if not until or time.monotonic() < until:
@@ -159,7 +159,7 @@ def stopped(until: float) -> Goal:
 def started(lives: dict[str, str]) -> Goal:
     """It beats, in another life than `lives` has of it."""
 
-    def goal(one: Look) -> tuple[int, str] | None:
+    def goal(one: ServiceSnapshot) -> tuple[int, str] | None:
         name, service = one.place.name, one.service
         if service is None or service.incarnation == lives.get(name, "") or not service.beats:
             return None
@@ -173,14 +173,14 @@ def started(lives: dict[str, str]) -> Goal:
     return goal
 
 
-def _back(one: Look, service: Service) -> tuple[int, str] | None:
+def _back(one: ServiceSnapshot, service: Service) -> tuple[int, str] | None:
     """It takes work, and nobody is to come back any more."""
     if service.drain_moves:
         return None
     return DONE, f"{one.place.name} takes work."
 
 
-def _stays(one: Look, service: Service) -> str:
+def _stays(one: ServiceSnapshot, service: Service) -> str:
     took = ""
     since = service.drain_asked_at if service.drain_moves else service.draining_since
     if service.drained_at and since:
@@ -190,12 +190,12 @@ def _stays(one: Look, service: Service) -> str:
     return f"{name} is drained{took}{_far(one)}{waits}. It stays so until: manage.py host undrain {name}"
 
 
-def _far(one: Look) -> str:
+def _far(one: ServiceSnapshot) -> str:
     moved = f"; {one.moves.sentence}" if one.moves.lines else ""
     return moved + (f"; {guest_table.sentence(one.guests)}" if one.guests else "")
 
 
-def _is_late(one: Look, service: Service, began: datetime) -> bool:
+def _is_late(one: ServiceSnapshot, service: Service, began: datetime) -> bool:
     """A deadline that was over before somebody began to follow is no news."""
     deadline = service.drain_deadline
     if deadline is None or deadline < began:
@@ -209,7 +209,7 @@ def _deaf(service: Service) -> bool:
     return not signalled and service.drain_wanted != (service.draining_since is not None)
 
 
-def _needed(one: Look) -> str:
+def _needed(one: ServiceSnapshot) -> str:
     return counted(len(one.operations), "operation needs it", "operations need it")
 
 

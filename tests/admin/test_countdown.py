@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from cells.context import target_cell
 from compute.models import Service, Step
-from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_timer import ShutdownTimer
 from tests.admin.conftest import PROGRESS, action, draining, host, staff, url
 from tests.admin.test_legal_actions import offered
 from tests.admin.test_legal_actions import url as server_url
@@ -122,7 +122,7 @@ def test_a_countdown_that_nobody_ends_is_said(api, browser, cloud):
     with target_cell(cloud.cell_of(server_id)):
         now = time.time()
         late = timezone.now() - timedelta(seconds=90)
-        clock = Clock(now - 150, now - 90, 10, signals=6, signalled=now - 100, by="agent, acpi").facts
+        clock = ShutdownTimer(now - 150, now - 90, 10, signals=6, signalled=now - 100, by="agent, acpi").facts
         Step.objects.filter(server_id=server_id, state="queued").update(state="waiting", clock=clock, deadline=late)
     said = plain(text(browser, server_url(server_id)))
     assert "Its time was over 1 min 30 s ago" in said
@@ -152,7 +152,7 @@ def test_waiting_has_a_sign_and_words_of_its_own(operator, cells):
     host(cell, "h1")
     host(cell, "h2", last_seen_up=now - timedelta(hours=2))
     for name, at in (("for-guest", "h1"), ("for-host", "h2")):
-        clock = Clock.start(time.time(), 60, 10).facts
+        clock = ShutdownTimer.start(time.time(), 60, 10).facts
         deadline = now + timedelta(seconds=60)
         action(cell, str(uuid4()), host=at, name=name, state="waiting", clock=clock, deadline=deadline, lane="ops")
     action(cell, str(uuid4()), host="h1", name="for-turn", state="waiting", details="its turn to go down", lane="ops")
@@ -168,7 +168,7 @@ def test_a_host_that_drains_waits_for_guests_and_says_for_how_long(operator, cel
     cell = cells["cell1"]
     service = draining(cell, "h1")
     instance = rows.server(cell, host="h1")
-    clock = Clock.start(time.time(), 60, 10)
+    clock = ShutdownTimer.start(time.time(), 60, 10)
     step = action(cell, instance.uuid, host="h1", name="power_off", state="waiting", lane="ops", details=clock.words(),
                   clock=clock.facts, deadline=timezone.now() + timedelta(seconds=60))  # fmt: skip
     panel = plain(text(operator, url(cell, service)))

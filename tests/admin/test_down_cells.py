@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from cells import circuit_breaker
 from cells.context import target_cell
-from cells.models import BuildRequest, Cell, CellOutage, HostMapping, LastKnown, LateDelete, LateEvent
+from cells.models import BuildRequest, Cell, CellOutage, DeferredDelete, DeferredEvent, HostMapping, ServerSnapshot
 from compute.models import Instance, Service, Step
 from tests.admin.conftest import HOSTS, action, furnish
 from tests.admin.test_pages import CELLS, EVIL, GONE, SERVERS, text
@@ -34,7 +34,7 @@ def wounded(cells, lost):
     rows.mapping(lost, GONE)
     HostMapping.objects.create(host="h9", cell=lost)
     Cell.objects.filter(pk=lost.pk).update(swept_at=timezone.now() - timedelta(hours=2))
-    LastKnown.objects.create(
+    ServerSnapshot.objects.create(
         server_id=GONE, cell=lost, name=f"web-9 {EVIL}", vm_state="error", host="h9", flavor="m1.large", power_state=1,
         addresses={"net": [{"addr": "10.0.0.9"}]}, changed_at=timezone.now() - timedelta(days=1),
     )  # fmt: skip
@@ -98,7 +98,7 @@ def test_the_page_of_an_unknown_server_shows_what_it_was_and_that_this_is_not_wh
         assert words in page
     red = re.findall(r'<span class="[^"]*bg-red[^"]*"[^>]*>[^<]*', page)
     assert red == []  # that it was in ERROR is no alarm of now
-    LastKnown.objects.all().delete()
+    ServerSnapshot.objects.all().delete()
     assert "What it was is not on record." in text(browser, f"{SERVERS}{GONE}/change/")
 
 
@@ -140,8 +140,8 @@ def test_the_page_of_cells_says_what_waits_for_one_and_what_other_processes_saw(
     now = timezone.now()
     who = {"project_id": "p1", "user_id": "u1", "request_id": "req-1"}
     for number in range(2):
-        LateDelete.objects.create(server_id=f"{number}", cell=wounded, asked_at=now, **who)
-    LateEvent.objects.create(
+        DeferredDelete.objects.create(server_id=f"{number}", cell=wounded, asked_at=now, **who)
+    DeferredEvent.objects.create(
         server_id="1", cell=wounded, name="network-changed", status="completed", received_at=now, **who
     )
     saw = ("api on a, pid 1", 1200, 1140), ("api on a, pid 2", 1199, 1141), ("api on b", 600, None)

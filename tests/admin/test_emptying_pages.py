@@ -6,7 +6,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 
 from cells.context import target_cell
-from compute.models import Departure
+from compute.models import DrainMigration
 from tests.admin.conftest import HOSTS, host, url
 from tests.admin.test_drain_pages import press, stored
 from tests.admin.test_pages import text
@@ -32,8 +32,8 @@ def service(cell):
 def change(cell, state, **columns):
     """What a conductor writes of one that waits."""
     with target_cell(cell):
-        one = Departure.objects.filter(state="waiting").order_by("pk").first()
-        Departure.objects.filter(pk=one.pk).update(state=state, **columns)
+        one = DrainMigration.objects.filter(state="waiting").order_by("pk").first()
+        DrainMigration.objects.filter(pk=one.pk).update(state=state, **columns)
         return one.server_id
 
 
@@ -59,13 +59,13 @@ def test_a_drain_that_empties_is_asked_for_and_shows_how_far_it_is(operator, cel
 def test_taken_back_those_that_wait_stay_and_those_that_left_may_return(operator, cell, service):
     press(operator, cell, service, "drain", moves="2")
     with target_cell(cell):
-        gone = Departure.objects.order_by("pk").first()
+        gone = DrainMigration.objects.order_by("pk").first()
         type(gone).objects.filter(pk=gone.pk).update(state="away", moved_to="h2")
     panel = press(operator, cell, service, "undrain")
     assert stored(cell, service).drain_state == ""
     assert 'value="return"' in panel  # one is away
     with target_cell(cell):
-        assert Departure.objects.count() == 1
+        assert DrainMigration.objects.count() == 1
 
     panel = press(operator, cell, service, "return", moves="3")  # it lives on h1 all the same: back already
     assert (stored(cell, service).drain_moves, stored(cell, service).is_returning) == (3, True)
@@ -75,7 +75,7 @@ def test_taken_back_those_that_wait_stay_and_those_that_left_may_return(operator
 def test_who_lives_elsewhere_since_is_named_and_left_alone(operator, cell, service):
     elsewhere = rows.server(cell, host="h9", node="h9", display_name="moved", vm_state="active")
     with target_cell(cell):
-        Departure.objects.create(server_id=elsewhere.uuid, host="h1", moved_to="h2", state="away")
+        DrainMigration.objects.create(server_id=elsewhere.uuid, host="h1", moved_to="h2", state="away")
     panel = press(operator, cell, service, "return", moves="")
     assert f"left alone, as somebody moved them: {elsewhere.uuid} (on h9)" in panel
 

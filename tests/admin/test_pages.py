@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from cells.context import target_cell
-from cells.models import BuildRequest, Cell, HostMapping, LastKnown
+from cells.models import BuildRequest, Cell, HostMapping, ServerSnapshot
 from compute.models import Flavor, Instance, InstanceAction, KeyPair, Quota
 from tests.admin.conftest import EVIL, action, furnish
 from tests.cells import rows
@@ -124,7 +124,7 @@ def test_servers_are_found_by_id_project_and_name(browser, cells, lost):
 def test_a_server_of_a_lost_cell_is_listed_and_found_as_what_it_was(browser, cells, lost):
     rows.mapping(lost, GONE)
     Cell.objects.filter(pk=lost.pk).update(swept_at=timezone.now() - timedelta(hours=2))
-    LastKnown.objects.create(
+    ServerSnapshot.objects.create(
         server_id=GONE, cell=lost, name=f"web-9 {EVIL}", vm_state="active", host="h9", changed_at=timezone.now()
     )
     for query in ({}, {"q": "WEB-9"}):

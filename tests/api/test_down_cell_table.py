@@ -15,7 +15,7 @@ import pytest
 from django.utils import timezone
 
 from cells.context import target_cell
-from cells.models import Cell, HostMapping, LateDelete, LateEvent
+from cells.models import Cell, DeferredDelete, DeferredEvent, HostMapping
 from compute.api import urls
 from compute.contract.microversion import MAXIMUM, MINIMUM, Version, text
 from compute.hosts import services
@@ -159,7 +159,7 @@ class Place:
             return "shows what is in the cell"
         if "UNKNOWN" in told and not (is_there and '"UNKNOWN"' in shown):
             return "does not show what is UNKNOWN"
-        kept = (late.objects.filter(server_id=self.server_id).exists() for late in (LateDelete, LateEvent))
+        kept = (late.objects.filter(server_id=self.server_id).exists() for late in (DeferredDelete, DeferredEvent))
         if "kept" in told and not any(kept):
             return "is not kept"
         if told == "503":

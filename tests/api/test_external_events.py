@@ -8,7 +8,7 @@ from django.core.management import call_command
 from django.db import connections
 
 from cells.context import target_cell
-from cells.models import Cell, InstanceMapping, LateEvent
+from cells.models import Cell, DeferredEvent, InstanceMapping
 from cells.sqlite.base import create_file
 from compute.external_events import journal as external_events_journal
 from compute.models import InstanceAction, Service, Step
@@ -176,7 +176,7 @@ def test_a_failure_of_ours_in_one_cell_harms_nobody(service, cells, monkeypatch)
     monkeypatch.setattr(external_events_journal, "record", breaks)
     assert codes(say(service, heard(bad), heard(good), heard(bad, tag="p"))) == (200, [200, 200, 200])
     assert len(journal(cells["cell1"])) == 1
-    assert [(one.server_id, one.tag) for one in LateEvent.objects.order_by("pk")] == [(bad, ""), (bad, "p")]
+    assert [(one.server_id, one.tag) for one in DeferredEvent.objects.order_by("pk")] == [(bad, ""), (bad, "p")]
 
 
 def test_a_server_of_a_down_cell_is_unknown_only_when_its_delete_was_accepted(service, cells, down_cell):
@@ -186,7 +186,7 @@ def test_a_server_of_a_down_cell_is_unknown_only_when_its_delete_was_accepted(se
                                        queued_for_delete=server_id == leaving, created_at=LONG_AGO)  # fmt: skip
     answer = say(service, off(there), off(leaving), off(there, tag="?"), heard(there))
     assert codes(answer) == (207, [200, 404, 400, 200])
-    assert [(one.name, one.server_id) for one in LateEvent.objects.order_by("pk")] == [
+    assert [(one.name, one.server_id) for one in DeferredEvent.objects.order_by("pk")] == [
         ("power-update", there), ("network-changed", there)
     ]  # fmt: skip
 
@@ -233,7 +233,7 @@ def test_a_thousand_events_over_ten_cells_with_one_down(service, ten_cells, sett
     for cell in up:
         with target_cell(cell):
             assert set(Step.objects.values_list("server_id", flat=True)) == set(of[cell.id])
-    assert LateEvent.objects.count() == 98
+    assert DeferredEvent.objects.count() == 98
 
 
 def test_the_queries_of_a_batch_do_not_grow_with_it(service, cells, down_cell, settings):

@@ -14,11 +14,11 @@ from kombu import Connection
 from prometheus_client.parser import text_string_to_metric_families
 
 from cells.context import target_cell
-from cells.models import BuildRequest, Cell, CellOutage, HostMapping, LateDelete, LateEvent
+from cells.models import BuildRequest, Cell, CellOutage, DeferredDelete, DeferredEvent, HostMapping
 from cloud.metrics import DECLARED
 from compute.models import Service, Step
 from compute.operations import journal
-from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_timer import ShutdownTimer
 from deploy.local.ports import any_free
 from tests.cells import rows
 
@@ -172,7 +172,7 @@ def test_guests_whose_clock_runs_by_host_and_the_worst_of_them(fleet):
         operation(fleet["cell1"], name, "ops", age=5, state=Step.State.WAITING)
         with target_cell(fleet["cell1"]):
             deadline = timezone.now() + timedelta(seconds=left)
-            clock = Clock(now - 9, now + left, 10).facts
+            clock = ShutdownTimer(now - 9, now + left, 10).facts
             Step.objects.filter(pk=Step.objects.latest("pk").pk).update(clock=clock, deadline=deadline)
     operation(fleet["cell2"], "shutdown", "ops", age=5, state=Step.State.WAITING)  # for others, not for a guest
     assert lines("guests_shutting_down") == {("cell1", "h1"): 3}
@@ -219,9 +219,9 @@ def test_what_a_cell_that_is_down_means_and_what_waits_for_it(fleet, down_cell):
     for number in range(3):
         rows.mapping(down_cell, f"unknown-{number}")
     who = {"project_id": "p1", "user_id": "u1", "request_id": "req-1"}
-    LateDelete.objects.create(server_id="d", cell=down_cell, asked_at=now - timedelta(seconds=90), **who)
+    DeferredDelete.objects.create(server_id="d", cell=down_cell, asked_at=now - timedelta(seconds=90), **who)
     for age in (20, 60):
-        LateEvent.objects.create(
+        DeferredEvent.objects.create(
             server_id="e", cell=down_cell, name="network-changed", status="completed",
             received_at=now - timedelta(seconds=age), **who,
         )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cells.context import target_cell
-from compute.models import Departure
+from compute.models import DrainMigration
 from tests.api.test_services import listed, message, stored
 from tests.api.test_services_drain import KEY, fleet, put
 from tests.cells import rows
@@ -26,8 +26,8 @@ def test_the_list_is_in_every_record_until_the_host_takes_work(admin, fleet, cel
     moves = shown[KEY]["migrate"]
     assert moves == {"parallel": 3, "total": 2, "away": 0, "moving": [], "blocked": 0, "blockers": []}
     with target_cell(cells["cell1"]):
-        Departure.objects.filter(server_id=servers[0]).update(state="blocked", why="it is suspended: resume it")
-        Departure.objects.filter(server_id=servers[1]).update(state="away", moved_to="h3")
+        DrainMigration.objects.filter(server_id=servers[0]).update(state="blocked", why="it is suspended: resume it")
+        DrainMigration.objects.filter(server_id=servers[1]).update(state="away", moved_to="h3")
     moves = listed(admin.get("/os-services"))["h1"][KEY]["migrate"]
     assert (moves["away"], moves["blocked"]) == (1, 1)
     assert moves["blockers"] == [{"server": servers[0], "why": "it is suspended: resume it"}]
@@ -59,14 +59,14 @@ def test_a_wrong_wish_changes_nothing(admin, fleet, cells, servers, wanted):
 
 def test_a_service_that_is_forgotten_leaves_no_list(admin, fleet, cells):
     with target_cell(cells["cell1"]):
-        Departure.objects.create(server_id="s", host="h1", state="away", moved_to="h3")
+        DrainMigration.objects.create(server_id="s", host="h1", state="away", moved_to="h3")
     assert admin.delete(f"/os-services/{fleet['h1'].uuid}").status_code == 204
     with target_cell(cells["cell1"]):
-        assert not Departure.objects.exists()
+        assert not DrainMigration.objects.exists()
 
 
 def test_ten_hosts_with_nothing_to_move_cost_no_more(admin, fleet, cells, queries):
     few = queries(lambda: listed(admin.get("/os-services")))
     with target_cell(cells["cell1"]):
-        Departure.objects.create(server_id="s", host="h1", state="away", moved_to="h3")
+        DrainMigration.objects.create(server_id="s", host="h1", state="away", moved_to="h3")
     assert queries(lambda: listed(admin.get("/os-services"))) == few

@@ -121,7 +121,7 @@ def test_a_changed_url_is_followed_without_a_restart(run, cells, lost, fresh_url
         return list(Service.objects.values_list("host", flat=True))
 
     for _ in range(scatter.THREADS_PER_CELL):
-        assert isinstance(scatter.one(lost, hosts), scatter.Down)
+        assert isinstance(scatter.one(lost, hosts), scatter.CellFailure)
         circuit_breaker._down.clear()
     assert run("cell_update", "--name", "lost", "--database-url", fresh_url).code == 0
     assert run("cell_migrate", "--name", "lost").code == 0

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from cells import scatter
-from cells.models import Cell, HostMapping, InstanceMapping, LateDelete, RequestSpec
+from cells.models import Cell, DeferredDelete, HostMapping, InstanceMapping, RequestSpec
 from tests.cells import rows
 from tests.cells.conftest import NOWHERE
 from tests.conftest import client
@@ -53,14 +53,14 @@ def test_its_servers_are_deleted_first_and_then_it_can_be_forgotten(run, away):
     assert refused.code == 3
     assert "1 server. Delete it first; that is accepted also while the cell is down." in refused.err
     assert client("admin").delete(f"/servers/{SERVER}").status_code == 204
-    assert LateDelete.objects.count() == 1
+    assert DeferredDelete.objects.count() == 1
     assert run("cell_delete", "--uuid", away.id).code == 2  # it has a host
     forgotten = run("cell_delete", "--uuid", away.id, "--force")
     assert forgotten.code == 0
     assert "The cell does not answer" in forgotten.err
     assert "could not be checked" in forgotten.err
     assert "The cell away is forgotten, with 1 records of deleted servers." in forgotten.out
-    for left in (LateDelete, InstanceMapping, RequestSpec, HostMapping):
+    for left in (DeferredDelete, InstanceMapping, RequestSpec, HostMapping):
         assert not left.objects.exists()
     assert client("admin").get(f"/servers/{SERVER}").status_code == 404
 

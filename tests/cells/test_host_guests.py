@@ -19,7 +19,7 @@ from django.utils import timezone
 from cells.context import target_cell
 from cells.models import Cell
 from compute.hosts import guest_shutdown
-from compute.hosts.guest_shutdown import Line
+from compute.hosts.guest_shutdown import GuestShutdown
 from compute.models import Instance, Service
 from compute.power import sync
 from compute.virt.base import PowerState
@@ -27,7 +27,7 @@ from compute.virt.fake.driver import FakeDriver
 from tasks import boot_marker
 from tasks.management import output, shutdown_guests
 from tasks.management.commands.host import Command
-from tasks.management.snapshot import Look, Place
+from tasks.management.snapshot import ServiceLocation, ServiceSnapshot
 from tests.byhand import Host
 from tests.cells.conftest import Ended
 from tests.conftest import url_of
@@ -279,7 +279,7 @@ def test_ctrl_c_says_what_becomes_of_the_guests(host, cloud, servers, on_its_mac
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(output.Lines, "show", interrupt)
+    monkeypatch.setattr(output.LineOutput, "show", interrupt)
     ended = host("shutdown-guests", "host1", *QUICK)
     assert (ended.code, "Nobody signals the guests any more" in ended.err) == (130, True)
 
@@ -287,13 +287,13 @@ def test_ctrl_c_says_what_becomes_of_the_guests(host, cloud, servers, on_its_mac
 # -- the words
 
 
-def line(state: str, **words: Any) -> Line:
-    return Line("uuid-1", "web", "req-1", 0, state, **words)
+def line(state: str, **words: Any) -> GuestShutdown:
+    return GuestShutdown("uuid-1", "web", "req-1", 0, state, **words)
 
 
-def look(*lines: Line) -> Look:
-    place = Place("host1", "nova-compute", Cell(id="1", name="cell1"))
-    return Look(place, Service(host="host1", last_seen_up=timezone.now()), guests=lines)
+def look(*lines: GuestShutdown) -> ServiceSnapshot:
+    place = ServiceLocation("host1", "nova-compute", Cell(id="1", name="cell1"))
+    return ServiceSnapshot(place, Service(host="host1", last_seen_up=timezone.now()), guests=lines)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_a_followed_shutdown_ends_when(lines, code):
 
 def test_lines_name_each_guest_with_its_signals_and_the_time_it_has_left():
     out = io.StringIO()
-    shown = output.Lines(OutputWrapper(out))
+    shown = output.LineOutput(OutputWrapper(out))
     down = partial(line, "shutting down")
     shown.show([look(line("waiting", words="waits for its turn"))])
     for left, signals in ((58.2, 1), (50.0, 1), (48.0, 2)):

@@ -18,12 +18,12 @@ from django.utils import timezone
 from cells.context import target_cell
 from cells.management import tables
 from cells.models import Cell, HostMapping
-from compute.hosts.drain import Operation
-from compute.hosts.drain_moves import Line, Moves
+from compute.hosts.drain import OpenOperation
+from compute.hosts.drain_moves import DrainMove, DrainMoves
 from compute.models import InstanceAction, Service, Step
 from tasks.management import output, wait
 from tasks.management.commands.host import Command
-from tasks.management.snapshot import Look, Place
+from tasks.management.snapshot import ServiceLocation, ServiceSnapshot
 from tests.cells.conftest import Ended
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -218,16 +218,17 @@ def test_the_codes_are_in_the_help(capsys):
 # -- how a follow ends, and what it shows
 
 
-def seen(*operations: Operation, waiting: int = 0, **columns: Any) -> Look:
+def seen(*operations: OpenOperation, waiting: int = 0, **columns: Any) -> ServiceSnapshot:
     """A look at a host with this record."""
     now = timezone.now()
     record = Service(binary="nova-compute", host="h", **({"last_seen_up": now, "created_at": now} | columns))
-    return Look(Place("h", "nova-compute", Cell(id="c", name="cell1")), record, operations, waiting)
+    where = ServiceLocation("h", "nova-compute", Cell(id="c", name="cell1"))
+    return ServiceSnapshot(where, record, operations, waiting)
 
 
-def operation(state: str = "running", **more: Any) -> Operation:
+def operation(state: str = "running", **more: Any) -> OpenOperation:
     """A stop in progress."""
-    return Operation(
+    return OpenOperation(
         "stop", "power_off", state, "server-1", "req-1", "h", timezone.now() - timedelta(seconds=5), **more
     )
 
@@ -261,7 +262,7 @@ def test_a_followed_drain_ends_when(look, code):
 def test_a_drained_host_that_is_then_to_be_emptied_is_followed_and_its_time_is_not_over():
     """`host drain h`, then `host drain h --migrate` ended at once, "as the time was over", and the moves went on."""
     asked = {"drained_at": timezone.now(), "drain_wanted": False, "drain_moves": 4, "drain_asked_at": timezone.now()}
-    goal, listed = wait.drained(timezone.now()), Moves((Line("server-1", "waiting", "h"),))
+    goal, listed = wait.drained(timezone.now()), DrainMoves((DrainMove("server-1", "waiting", "h"),))
     assert goal(replace(seen(**wanted(**asked)), moves=listed)) is None  # it has not read that yet
     assert goal(replace(seen(**wanted(**asked, draining_since=None)), moves=listed)) is None  # now it has
     late = goal(replace(seen(**wanted(drained_at=timezone.now(), drain_moves=4)), moves=listed))
@@ -270,7 +271,7 @@ def test_a_drained_host_that_is_then_to_be_emptied_is_followed_and_its_time_is_n
 
 
 def test_a_host_that_beats_and_does_not_do_what_it_is_asked_for_is_silent():
-    hearing = wait.Hearing(patience=-1.0)
+    hearing = wait.LivenessWatch(patience=-1.0)
     asked = {"drain_wanted": True, "drain_by": "ann@x"}
     assert hearing.silent(seen(**asked)) == 0
     assert hearing.silent(seen(**asked)) > 0  # another beat is no answer
@@ -280,7 +281,7 @@ def test_a_host_that_beats_and_does_not_do_what_it_is_asked_for_is_silent():
 
 def test_lines_say_each_change_once():
     out = io.StringIO()
-    lines = output.Lines(OutputWrapper(out))
+    lines = output.LineOutput(OutputWrapper(out))
     looks = [seen(operation(), waiting=3, **wanted()), seen(operation(), waiting=3, **wanted())]
     for look in (*looks, seen(**wanted(drained_at=timezone.now()))):
         lines.show([look])
@@ -294,7 +295,7 @@ def test_lines_say_each_change_once():
 def test_the_live_table_is_written_over_itself_and_fits_the_terminal(monkeypatch):
     monkeypatch.setattr("shutil.get_terminal_size", lambda **_: (130, 8))
     out = io.StringIO()
-    live = output.Live(OutputWrapper(out))
+    live = output.LiveOutput(OutputWrapper(out))
     live.show([seen(operation(), **wanted())])
     live.show([seen(*[operation()] * 20, **wanted())])
     first, second = out.getvalue().split("\x1b[5F\x1b[J")
@@ -311,7 +312,7 @@ def test_a_terminal_of_so_many_columns_cuts_nothing_off_the_table_of_a_drain(mon
     server, waits = str(uuid4()), "3 signals (acpi); forced off at 2026-11-22T23:15:00Z unless it shuts down"
     one = seen(replace(operation("waiting", details=waits), server_id=server), **wanted(drain_reason="a new kernel"))
     out = io.StringIO()
-    live = output.Live(OutputWrapper(out))
+    live = output.LiveOutput(OutputWrapper(out))
     live.show([one])
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) < columns
@@ -349,7 +350,7 @@ def test_a_row_that_is_wider_than_the_terminal_goes_on_below_its_heading():
 
 def test_json_is_one_document_and_jsonl_a_line_for_each_change():
     looks = [seen(operation(), **wanted()), seen(operation(), **wanted()), seen(**wanted(drained_at=timezone.now()))]
-    ends = [wait.End("h", 0, "h is drained")]
+    ends = [wait.Outcome("h", 0, "h is drained")]
     printed = {}
     for form in ("json", "jsonl"):
         out = io.StringIO()

@@ -80,7 +80,7 @@ def test_a_file_that_was_moved_away_is_not_made_anew_and_works_when_it_is_back(m
         with target_cell(moved.cell), pytest.raises(OperationalError, match="is missing"):
             Service.objects.update(disabled_reason="written")
         close_old_connections()
-    assert scatter.one(moved.cell, read) == scatter.Down("missing: there is no such file")
+    assert scatter.one(moved.cell, read) == scatter.CellFailure("missing: there is no such file")
     assert set(os.listdir(moved.file.parent)) == left - {f"cell.sqlite3{ending}" for ending in endings}
 
     moved.bring_back(*endings)
@@ -129,7 +129,7 @@ def test_a_transaction_ends_in_the_file_it_began_in(moved):
 def test_a_file_that_cannot_be_opened_is_said_to_be_so(cells):
     """A name that is too long, as root may read everything."""
     cell = Cell(id=str(uuid4()), name="x", database_url=f"sqlite:////{'x' * 300}")
-    assert scatter.one(cell, read) == scatter.Down("refused: the file cannot be opened")
+    assert scatter.one(cell, read) == scatter.CellFailure("refused: the file cannot be opened")
 
 
 def test_cell_migrate_makes_no_empty_file_for_a_cell_that_has_hosts(moved, run):

@@ -148,7 +148,7 @@ def test_a_cell_that_is_back_is_found_by_a_look_of_our_own(cells, settings):
     settings.CELL_RETRY_INTERVAL = 0.2
     cell = cells["cell1"]
     circuit_breaker.seen_down(cell.id, "was away")
-    assert isinstance(scatter.one(cell, hosts), scatter.Down)
+    assert isinstance(scatter.one(cell, hosts), scatter.CellFailure)
     until(lambda: not circuit_breaker.known_down(cell.id))  # no request asked meanwhile
     assert scatter.one(cell, hosts) == []
 
@@ -158,7 +158,7 @@ def test_no_request_waits_for_the_look_at_a_cell_that_is_down(lost, settings):
     asked = []
     scatter.one(lost, hosts)
     until(lambda: circuit_breaker.outage(lost.id).looks > 3)
-    assert isinstance(scatter.one(lost, asked.append), scatter.Down)
+    assert isinstance(scatter.one(lost, asked.append), scatter.CellFailure)
     assert asked == []
     assert circuit_breaker.known_down(lost.id) == "missing: there is no such file"
 

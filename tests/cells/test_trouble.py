@@ -246,7 +246,7 @@ def test_a_cell_in_trouble_costs_the_others_nothing_and_comes_back(cells, bad, t
 def test_a_missing_file_is_not_made(cells, tmp_path, settings):
     settings.CELL_RETRY_INTERVAL = 60
     lost = Cell.objects.create(id=str(uuid4()), name="bad", database_url=f"sqlite:///{tmp_path}/lost.sqlite3")
-    assert isinstance(scatter.one(lost, ask), scatter.Down)
+    assert isinstance(scatter.one(lost, ask), scatter.CellFailure)
     assert os.listdir(tmp_path) == []
 
 

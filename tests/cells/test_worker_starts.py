@@ -32,12 +32,12 @@ def test_a_scheduler_takes_a_cell0_that_cannot_be_asked_for_one_that_is_down(url
         Cell.objects.filter(pk=CELL0).update(database_url=url)
     me = worker.Worker("scheduler", "scheduler", "")
     with pytest.raises(DatabaseError):
-        heartbeat.beat(me, heartbeat.Status())
+        heartbeat.beat(me, heartbeat.WorkerStatus())
 
 
 def test_a_worker_that_is_superseded_between_two_statements_of_its_beat_finds_out(cells):
     old, young = (worker.Worker("conductor", "c1", cells["cell1"].id) for _ in range(2))
-    heartbeat.beat(old, heartbeat.Status())
+    heartbeat.beat(old, heartbeat.WorkerStatus())
     came = []
 
     def comes(execute, sql, params, many, context):
@@ -49,5 +49,5 @@ def test_a_worker_that_is_superseded_between_two_statements_of_its_beat_finds_ou
 
     alias = cells["cell1"].alias
     with target_cell(alias), connections[alias].execute_wrapper(comes), pytest.raises(heartbeat.Superseded):
-        heartbeat.beat(old, heartbeat.Status())
+        heartbeat.beat(old, heartbeat.WorkerStatus())
     assert came

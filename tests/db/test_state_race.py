@@ -12,7 +12,7 @@ from compute.actions.delete import Delete
 from compute.actions.pause import Pause
 from compute.errors import StateConflict
 from compute.models import Instance, InstanceAction
-from compute.operations.action import Asked
+from compute.operations.action import ActionRequest
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 from tests.conftest import client
@@ -96,10 +96,10 @@ def test_an_action_that_lost_the_race_says_in_which_state_the_server_is(server, 
     server_id, cell = server
     with target_cell(cell):
         instance = Instance.objects.get(uuid=server_id)
-        Delete().submit(instance, Asked(api.caller, "req-1"))
+        Delete().submit(instance, ActionRequest(api.caller, "req-1"))
         stale = Instance.objects.get(uuid=server_id)
         with pytest.raises(Conflict, match=r"Cannot 'pause' instance .* while it is in task_state deleting"):
-            Pause().submit(stale, Asked(api.caller, "req-2"))
+            Pause().submit(stale, ActionRequest(api.caller, "req-2"))
 
 
 def test_of_forty_looks_at_one_change_one_is_put_on_record(server):

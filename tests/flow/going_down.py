@@ -35,7 +35,7 @@ def ask(cloud: Cloud, **words: Any) -> str:
         return guest_shutdown.ask("host1", by="ann@desk", **words)
 
 
-def read(cloud: Cloud, request_id: str = "") -> dict[str, guest_shutdown.Line]:
+def read(cloud: Cloud, request_id: str = "") -> dict[str, guest_shutdown.GuestShutdown]:
     """The lines, by server."""
     with target_cell(cloud.cells["cell1"]):
         return {line.server_id: line for line in guest_shutdown.read("host1", request_id)}

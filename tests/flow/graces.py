@@ -9,8 +9,8 @@ import pytest
 from cells.context import target_cell
 from compute.models import Instance, Step
 from compute.operations import registry
-from compute.operations.action import Run
-from compute.virt.shutdown_timer import Clock
+from compute.operations.action import StepContext
+from compute.virt.shutdown_timer import ShutdownTimer
 from tests.flow import one_host
 from tests.flow.stories import Killed, act
 
@@ -76,13 +76,13 @@ def killed(cloud, host, when):
     else:
         step = host.begin(step.pk)
         with target_cell(host.cell):
-            run = Run(Instance.objects.get(uuid=step.server_id), step.action, step, host.driver)
+            run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, host.driver)
             getattr(registry.named(step.action.key), step.name)(run)
     assert host.restart() == 1
 
 
 def length(step: Step) -> float:
     """The seconds a waiting step's guest has."""
-    clock = Clock.load(step.clock)
+    clock = ShutdownTimer.load(step.clock)
     assert clock is not None
     return round(clock.deadline - clock.begun, 3)

@@ -11,7 +11,7 @@ from django.db import connections, transaction
 
 from cells import circuit_breaker
 from cells.context import target_cell
-from cells.models import CellModel, InstanceMapping, LastKnown, RequestSpec
+from cells.models import CellModel, InstanceMapping, RequestSpec, ServerSnapshot
 from compute.models import Flavor, Instance, InstanceAction, Step
 from compute.periodic import stale_delete_flags
 from compute.placement import quota
@@ -68,7 +68,7 @@ def test_a_server_its_restored_cell_does_not_know_is_deleted_once_and_not_counte
     assert (api.get(f"/servers/{server_id}").status_code, counted()) == (404, 1)
     assert api.delete(f"/servers/{server_id}").status_code == 204
     assert counted() == 0
-    assert not [model for model in (InstanceMapping, RequestSpec, LastKnown) if model.objects.exists()]
+    assert not [model for model in (InstanceMapping, RequestSpec, ServerSnapshot) if model.objects.exists()]
     assert api.delete(f"/servers/{server_id}").status_code == 404
 
 

@@ -11,7 +11,7 @@ import pytest
 from cells.context import target_cell
 from compute.actions.delete import end_waiting
 from compute.virt.base import HypervisorUnavailable, PowerState, VirtError
-from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_timer import ShutdownTimer
 from tests.flow import lost_hosts, one_host, stories, two_hosts
 from tests.flow.graces import (
     FORCED,
@@ -102,7 +102,8 @@ def test_a_stop_and_a_delete_that_joins_it_have_one_clock_and_one_outcome(api, c
         [stop] = host.waiting()
         delete(api, cloud, server_id, "?shutdown_type=SOFT&shutdown_timeout=3600")
         assert waits(host) == ["stop.power_off", "delete.terminate"]
-        assert [Clock.load(step.clock).deadline for step in host.waiting()] == [Clock.load(stop.clock).deadline] * 2
+        deadlines = [ShutdownTimer.load(step.clock).deadline for step in host.waiting()]
+        assert deadlines == [ShutdownTimer.load(stop.clock).deadline] * 2
         cloud.work_until(lambda: cloud.row(server_id).deleted)
     is_gone(cloud, server_id)
     words = "forced off after N s, 1 signal (acpi)"

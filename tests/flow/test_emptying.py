@@ -11,7 +11,7 @@ from django.utils import timezone
 from cells.context import target_cell
 from compute.hosts import drain, drain_dry_run, drain_migrations, drain_moves, guest_shutdown
 from compute.hosts.drain_moves import State
-from compute.models import ComputeNode, Departure, Flavor, Instance, InstanceAction, Service
+from compute.models import ComputeNode, DrainMigration, Flavor, Instance, InstanceAction, Service
 from compute.virt.base import InsufficientResources
 from tests.flow import stories, two_hosts
 from tests.flow.stories import act
@@ -64,7 +64,7 @@ class Ward:
     def again(self):
         """The pauses are over."""
         with target_cell(self.cloud.cells["cell1"]):
-            Departure.objects.update(not_before=None)
+            DrainMigration.objects.update(not_before=None)
         self.work()
 
     def moves(self, host="host1"):

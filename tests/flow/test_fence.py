@@ -210,7 +210,7 @@ def conductor(cloud: Cloud, name: str = "c1") -> worker.Worker:
 def test_a_conductor_that_restarted_keeps_the_step_it_claims_before_its_first_beat(admin, two, meanwhile, monkeypatch):  # noqa: F811
     server_id = two.boot(admin, host="host1")
     before = conductor(two)
-    heartbeat.beat(before, heartbeat.Status())
+    heartbeat.beat(before, heartbeat.WorkerStatus())
     with target_cell(two.cells["cell1"]):
         Service.objects.filter(host="c1").update(ended_at=Service.objects.get(host="c1").last_seen_up)  # its goodbye
     assert act(admin, server_id, LIVE).status_code == 202
@@ -259,15 +259,15 @@ def test_of_two_workers_of_one_name_the_older_takes_no_steps_and_stops(api, clou
     host, [(cell, step)] = cloud.host_of(server_id), cloud.queued()
     older = worker.Worker("host", host.name, cell.id, host.driver, "older")
     younger = worker.Worker("host", host.name, cell.id, host.driver, "younger")
-    heartbeat.beat(older, heartbeat.Status())
-    heartbeat.beat(younger, heartbeat.Status())
+    heartbeat.beat(older, heartbeat.WorkerStatus())
+    heartbeat.beat(younger, heartbeat.WorkerStatus())
     with target_cell(cell):
         claim = journal.claim(step.pk, younger.name, younger.incarnation, host=host.name)
         assert claim is not None
         assert periodic._strays(older) == 0
         assert journal.is_ours(claim)
         with pytest.raises(heartbeat.Superseded):
-            heartbeat.beat(older, heartbeat.Status())
+            heartbeat.beat(older, heartbeat.WorkerStatus())
         assert Service.objects.get(host=host.name, binary="nova-compute").incarnation == "younger"
         Step.objects.filter(pk=step.pk).update(state="queued", token="", incarnation="")
         assert journal.claim(step.pk, older.name, older.incarnation, host=host.name) is None
@@ -275,10 +275,10 @@ def test_of_two_workers_of_one_name_the_older_takes_no_steps_and_stops(api, clou
 
 def test_a_service_whose_record_an_operator_deleted_beats_on(cloud):
     me = conductor(cloud)
-    heartbeat.beat(me, heartbeat.Status())
+    heartbeat.beat(me, heartbeat.WorkerStatus())
     with target_cell(cloud.cells["cell1"]):
         Service.objects.filter(host="c1").delete()
-        heartbeat.beat(me, heartbeat.Status())
+        heartbeat.beat(me, heartbeat.WorkerStatus())
         assert Service.objects.get(host="c1").beats
 
 

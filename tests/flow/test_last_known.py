@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from cells import circuit_breaker
 from cells.context import target_cell
-from cells.models import Cell, LastKnown
+from cells.models import Cell, ServerSnapshot
 from compute.models import Instance
 from compute.servers import last_known
 from tests.flow import stories
@@ -79,12 +79,12 @@ def test_changes_are_followed_and_what_has_not_changed_is_not_copied_again(api, 
     old = timezone.now() - timedelta(hours=1)
     with target_cell(cloud.cell_of(server_id)):
         Instance.objects.update(updated_at=old)
-    LastKnown.objects.update(changed_at=timezone.now() - timedelta(minutes=30))
+    ServerSnapshot.objects.update(changed_at=timezone.now() - timedelta(minutes=30))
     assert sweep(cloud) == 0
     stories.act(api, server_id, {"os-stop": None})
     cloud.work()
     assert sweep(cloud) == 1
-    assert LastKnown.objects.get(pk=server_id).vm_state == "stopped"
+    assert ServerSnapshot.objects.get(pk=server_id).vm_state == "stopped"
 
 
 def test_a_deleted_server_is_forgotten(api, cloud):
@@ -93,7 +93,7 @@ def test_a_deleted_server_is_forgotten(api, cloud):
     api.delete(f"/servers/{server_id}")
     cloud.work()
     sweep(cloud)
-    assert not LastKnown.objects.exists()
+    assert not ServerSnapshot.objects.exists()
 
 
 def test_many_servers_are_copied_in_batches_whatever_their_times(api, cloud, monkeypatch):
@@ -103,7 +103,7 @@ def test_many_servers_are_copied_in_batches_whatever_their_times(api, cloud, mon
         with target_cell(cell):
             Instance.objects.update(updated_at=timezone.now())
     assert sweep(cloud) == 5
-    assert set(LastKnown.objects.values_list("pk", flat=True)) == servers
+    assert set(ServerSnapshot.objects.values_list("pk", flat=True)) == servers
 
 
 def test_strangers_see_nothing(stranger, lost):

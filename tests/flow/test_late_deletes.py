@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cells import circuit_breaker
-from cells.models import InstanceMapping, LateDelete
+from cells.models import DeferredDelete, InstanceMapping
 from compute.periodic import stale_delete_flags
 from compute.placement import quota
 from compute.servers import deferred_deletes
@@ -29,7 +29,7 @@ def is_deleted(api, cloud, server_id):
     cloud.work()
     assert api.get(f"/servers/{server_id}").status_code == 404
     assert server_id not in cloud.host_of(server_id).driver.guests()
-    assert not LateDelete.objects.exists()
+    assert not DeferredDelete.objects.exists()
     assert InstanceMapping.objects.get(pk=server_id).queued_for_delete
 
 
@@ -77,7 +77,7 @@ def test_a_lock_holds_it_and_the_server_is_counted_again(api, cloud, away):
     assert deferred_deletes.carry_out() == 0
     cloud.work()
     assert api.get(f"/servers/{away}").json()["server"]["status"] == "ACTIVE"
-    assert not LateDelete.objects.exists()
+    assert not DeferredDelete.objects.exists()
     assert not InstanceMapping.objects.get(pk=away).queued_for_delete
 
 
@@ -103,7 +103,7 @@ def test_a_scheduler_killed_after_it_told_the_cell_is_followed_by_another_one(ap
 
 def test_strangers_delete_nothing(stranger, cloud, away):
     assert stranger.delete(f"/servers/{away}").status_code == 404
-    assert not LateDelete.objects.exists()
+    assert not DeferredDelete.objects.exists()
 
 
 def _killed(*_):

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from cells import circuit_breaker
 from cells.context import target_cell
-from cells.models import LateEvent
+from cells.models import DeferredEvent
 from compute.external_events import deferred, journal
 from compute.models import InstanceAction
 from tests.flow import stories
@@ -50,7 +50,7 @@ def heard(cloud, server_id):
 
 
 def kept():
-    return list(LateEvent.objects.order_by("pk").values_list("tag", flat=True))
+    return list(DeferredEvent.objects.order_by("pk").values_list("tag", flat=True))
 
 
 def test_it_is_accepted_at_once_and_delivered_when_the_cell_is_back(admin, cloud, away):
@@ -99,7 +99,7 @@ def test_a_scheduler_killed_before_it_could_say_so_is_followed_by_another_one(ad
     comes_back(cloud, away)
     with monkeypatch.context() as broken:
         broken.setattr(deferred, "_tell", _killed)
-        broken.setattr(LateEvent.objects, "filter", _killed)
+        broken.setattr(DeferredEvent.objects, "filter", _killed)
         with pytest.raises(stories.Killed):
             deferred.deliver()
     assert (heard(cloud, away), kept()) == (["a"], ["a"])

@@ -183,9 +183,9 @@ def test_a_step_that_is_claimed_between_the_look_and_the_word_is_left_to_its_wor
         read = repair.find(two_hosts.waiting(cloud).pk)
     claimed_step = host.begin(read.pk)
     with target_cell(host.cell):
-        with pytest.raises(repair.Refused, match="has gone on meanwhile"):
+        with pytest.raises(repair.RepairRefused, match="has gone on meanwhile"):
             repair.give_up(read, by="ann", reason="r")
-        with pytest.raises(repair.Refused, match="goes on already"):
+        with pytest.raises(repair.RepairRefused, match="goes on already"):
             repair.retry(read)
     host.finish(claimed_step)
     assert stories.states(cloud, server_id) == ("paused", None)

@@ -51,7 +51,7 @@ def build_in(cloud, name, request, mapping):
     with target_cell(cell):
         host = select.read_hosts(cell.id)[0]
     spec = RequestSpec.objects.get(pk=request.pk)
-    wanted = select.Wanted(spec.server_id, spec.vcpus, spec.memory_mb, spec.disk_gb)
+    wanted = select.Requirements(spec.server_id, spec.vcpus, spec.memory_mb, spec.disk_gb)
     return build._build_in(cell, host, wanted, request, mapping)
 
 
@@ -229,7 +229,7 @@ def test_a_host_that_was_filled_meanwhile_is_followed_by_the_next(cloud):
     with target_cell(largest.cell):
         seen = select.read_hosts(largest.cell.id)
         ComputeNode.objects.filter(host="largest").update(memory_mb_used=1 << 20)
-        assert select.claim_best(lambda: (select.Wanted("a", 1, 512, 1), seen)).host == "host1"
+        assert select.claim_best(lambda: (select.Requirements("a", 1, 512, 1), seen)).host == "host1"
 
 
 # -- cells that are down

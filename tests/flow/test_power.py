@@ -8,7 +8,7 @@ from cells.context import target_cell
 from compute.models import Instance
 from compute.power import reconcile
 from compute.power import sync as power_sync
-from compute.power.reconcile import Difference
+from compute.power.reconcile import PowerMismatch
 from compute.virt.base import GuestEvent, PowerState
 from tasks.periodic import rounds_of
 from tests.flow import stories
@@ -189,7 +189,7 @@ def test_a_power_off_that_nobody_asked_for_leaves_a_busy_record_alone(api, cloud
         seen = Instance.objects.get(uuid=server_id)
     stories.act(api, server_id, {"pause": None})
     with target_cell(host.cell):
-        look = Difference(seen, PowerState.SHUTDOWN, "seen before the task began")
+        look = PowerMismatch(seen, PowerState.SHUTDOWN, "seen before the task began")
         reconcile.settle(host.name, host.driver, [look], found_by="sync", booted=False)
     assert stories.states(cloud, server_id) == ("active", "pausing")
 

@@ -7,13 +7,13 @@ from itertools import cycle
 import pytest
 
 from cloud import env
-from compute.power.sync_policy import DECIDED, TABLES, Truth
+from compute.power.sync_policy import DECIDED, TABLES, PowerAuthority
 from compute.state import VmState
 from compute.virt.base import PowerState
 from tests.flow import stories
 from tests.flow.powers import do, guest, notice, speaks, sync, tasks
 
-HYPERVISOR, DATABASE, NOVA, RECORD_ONLY = Truth
+HYPERVISOR, DATABASE, NOVA, RECORD_ONLY = PowerAuthority
 LEADS = {"stop": "os-stop", "pause": "pause", "suspend": "suspend", "rescue": "rescue"}
 # how it was led there, what somebody does to its guest, then by truth: vm_state and the guest's end
 STORIES = {
@@ -62,7 +62,7 @@ STORIES = {
 def test_the_right_side_wins(name, look, api, cloud):
     """One server for each truth; heard of by an event, or found by the sync."""
     led_by, change, ends = STORIES[name]
-    servers = {truth: cloud.boot(api, metadata={"power_truth": truth}) for truth in Truth}
+    servers = {truth: cloud.boot(api, metadata={"power_truth": truth}) for truth in PowerAuthority}
     for verb in led_by:
         for server_id in servers.values():
             assert stories.act(api, server_id, {LEADS[verb]: None}).status_code in (200, 202)
@@ -85,8 +85,8 @@ def test_what_is_being_built_resized_or_in_error_is_never_touched():
 
 
 def test_the_words_are_those_of_the_setting():
-    assert tuple(str(truth) for truth in Truth) == env.POWER_TRUTHS
-    assert set(TABLES) == set(Truth)
+    assert tuple(str(truth) for truth in PowerAuthority) == env.POWER_TRUTHS
+    assert set(TABLES) == set(PowerAuthority)
 
 
 def test_a_guest_that_cannot_be_told_is_nobodys_business():

@@ -8,7 +8,7 @@ from cells.context import target_cell
 from compute.hosts import guest_shutdown
 from compute.models import Instance, Service
 from compute.operations import registry, runner
-from compute.operations.action import Run
+from compute.operations.action import StepContext
 from compute.virt.base import GuestInvalidState, PowerState
 from tests.flow import stories
 from tests.flow.going_down import one_host
@@ -265,7 +265,7 @@ def test_a_host_that_is_killed_meanwhile_ends_it_in_its_next_life(moment, api, c
         if moment == "after the work":
             with target_cell(host.cell):
                 registry.named("PutBack").put_back(
-                    Run(Instance.objects.get(uuid=off), step.action, step, host.driver)
+                    StepContext(Instance.objects.get(uuid=off), step.action, step, host.driver)
                 )
     host.restart()
     cloud.work()

@@ -7,7 +7,7 @@ import pytest
 from cells.context import target_cell
 from compute.actions.reboot import Reboot
 from compute.models import Instance
-from compute.operations.action import Run
+from compute.operations.action import StepContext
 from compute.virt.base import PowerState
 from compute.virt.fake.effects import Effect
 from tests.flow import stories
@@ -45,7 +45,7 @@ def test_a_reboot_killed_between_the_work_and_its_record_happens_once(story, api
     host = cloud.host_of(server_id)
     step = host.begin(stories.only_step(cloud).pk)
     with target_cell(host.cell):
-        run = Run(Instance.objects.get(uuid=server_id), step.action, step, host.driver)
+        run = StepContext(Instance.objects.get(uuid=server_id), step.action, step, host.driver)
         Reboot().reboot(run)
     before = [one.effect for one in host.driver.effects(server_id)]
     assert before.count(Effect.REBOOTED) == 1

@@ -11,7 +11,7 @@ from cells.context import target_cell
 from compute.models import Instance, Step
 from compute.operations import journal
 from compute.shutdown import status
-from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_timer import ShutdownTimer
 from tests.api.queries import counted
 from tests.flow import stories
 from tests.flow.stories import act
@@ -91,7 +91,7 @@ def test_progress_is_the_share_of_the_grace_that_has_passed(api, cloud, begun, e
     act(api, server_id, {"os-stop": None})
     with target_cell(cloud.cell_of(server_id)):
         Step.objects.filter(server_id=server_id, state="queued").update(
-            state="waiting", clock=Clock(now - begun, now + ends, 10, signals=3).facts
+            state="waiting", clock=ShutdownTimer(now - begun, now + ends, 10, signals=3).facts
         )
     server = show(api, server_id)
     assert server["progress"] == progress
@@ -195,7 +195,7 @@ def test_a_clock_whose_end_nobody_saw_does_not_run_for_ever(api, cloud, state, w
         action = journal.open_action(Instance.objects.get(uuid=server_id), name="stop", key="Stop", request_id="r",
                                      user_id="u", project_id="p", params={})  # fmt: skip
         step = journal.open_step(action, name="power_off", event="e", host="host1", lane="requests")
-        step.state, step.clock = state, Clock.start(time.time(), 60, 10).facts
+        step.state, step.clock = state, ShutdownTimer.start(time.time(), 60, 10).facts
         seen = status.shown(step)
         step.clock = None
         assert status.shown(step) is None

@@ -13,22 +13,22 @@ from compute.hosts import drain, drain_handback
 from compute.models import Instance, Service, Step
 from compute.operations import action as operations_action
 from compute.operations import journal, recovery, registry
-from compute.operations.action import Run
+from compute.operations.action import StepContext
 from compute.operations.step import StepWaiting
 from compute.scheduler import host_state
 from compute.shutdown import grace
 from compute.virt.base import HypervisorUnavailable
-from compute.virt.shutdown_timer import Clock
-from compute.virt.shutdown_watcher import Keeper
+from compute.virt.shutdown_timer import ShutdownTimer
+from compute.virt.shutdown_watcher import ShutdownWatcher
 from tests.flow import stories, two_hosts
 from tests.flow.stories import act
 from tests.flow.waits import WAYS, Waiting, begin
 
 
-def run_of(waiting: Waiting, step: Step) -> Run:
+def run_of(waiting: Waiting, step: Step) -> StepContext:
     """One try of a step, by hand."""
     with target_cell(waiting.host.cell):
-        return Run(Instance.objects.get(uuid=waiting.server_id), step.action, step, waiting.host.driver)
+        return StepContext(Instance.objects.get(uuid=waiting.server_id), step.action, step, waiting.host.driver)
 
 
 def work(waiting: Waiting, step: Step) -> None:
@@ -118,7 +118,7 @@ def test_its_host_is_killed(name, moment, admin, cloud, settings):
             clock = waiting.clock
             waiting.goes_off()
         else:
-            clock = Clock.load(waiting.step.clock)
+            clock = ShutdownTimer.load(waiting.step.clock)
         cloud.work_until(waiting.is_over)
     if moment is after_its_work and name == "soft reboot":
         assert waiting.step.details == "was done before the restart"  # it is not rebooted twice
@@ -138,7 +138,7 @@ def test_a_host_that_was_dead_at_the_deadline_forces_the_guest_off_in_its_next_l
     time.sleep(max(0.0, clock.deadline - time.time()) + 0.1)
     with waiting.host.with_keeper():
         cloud.work_until(waiting.is_over)
-    ended = Clock.load(waiting.step.clock)
+    ended = ShutdownTimer.load(waiting.step.clock)
     assert (ended.how, ended.begun, ended.deadline) == ("forced", clock.begun, clock.deadline)
     assert waiting.step.details.startswith("forced off after 1 s, 1 signal")
     stories.settled(cloud)
@@ -156,7 +156,7 @@ def test_a_soft_reboot_falls_back_to_a_hard_one_and_says_so(admin, cloud, settin
 
 def test_a_keeper_that_never_says_anything_is_replaced_by_the_relay(admin, cloud, settings):
     waiting = begin("stop", admin, cloud, settings)
-    keeper = Keeper(waiting.host.driver, lambda uuid, clock: None)  # never started: nobody turns the clock
+    keeper = ShutdownWatcher(waiting.host.driver, lambda uuid, clock: None)  # never started: nobody turns the clock
     grace.attend(keeper)
     try:
         step = waiting.parked()
@@ -223,7 +223,7 @@ def test_a_second_clock_word_wakes_nobody_twice_and_a_late_one_changes_nothing(a
         assert journal.note_clock(waiting.host.name, waiting.server_id, ended) == 1
         assert journal.note_clock(waiting.host.name, waiting.server_id, ended) == 0
         assert journal.note_clock(waiting.host.name, waiting.server_id, waiting.clock) == 0
-    assert (waiting.step.state, Clock.load(waiting.step.clock)) == ("queued", ended)
+    assert (waiting.step.state, ShutdownTimer.load(waiting.step.clock)) == ("queued", ended)
 
 
 @pytest.mark.parametrize("hard", [True, False])
@@ -242,7 +242,7 @@ def test_a_delete_joins_the_wait_of_a_stop_or_ends_it(hard, admin, cloud, settin
     stop, delete = cloud.history(waiting.server_id)[-2:]
     how = "forced off after 0 s: somebody could not wait" if hard else "guest shut down in"
     assert stop.outcome.startswith(f"preempted: {how}")
-    assert [Clock.load(action.steps.latest("pk").clock).begun for action in (stop, delete)] == [clock.begun] * 2
+    assert [ShutdownTimer.load(action.steps.latest("pk").clock).begun for action in (stop, delete)] == [clock.begun] * 2
     assert cloud.row(waiting.server_id).deleted
     stories.settled(cloud)
 
@@ -261,7 +261,7 @@ def test_one_that_joins_and_fails_leaves_the_others_their_clock(admin, cloud, se
     stop, delete = cloud.history(waiting.server_id)[-2:]
     assert delete.steps.get().details == "could not be shut down: clock failed to order"  # and was destroyed
     assert stop.outcome.startswith("preempted: guest was gone after")  # and not: given up
-    assert Clock.load(waiting.step.clock).begun == clock.begun
+    assert ShutdownTimer.load(waiting.step.clock).begun == clock.begun
     stories.settled(cloud)
 
 

@@ -13,7 +13,7 @@ from django.db import OperationalError
 from cells.context import target_cell
 from compute.models import Step
 from compute.shutdown import grace
-from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_timer import ShutdownTimer
 from tasks import shutdown_recorder, worker
 from tests.flow import stories
 from tests.flow.waits import begin
@@ -43,10 +43,10 @@ def away(cells) -> Away:
 
 
 @pytest.fixture
-def scribe(away, monkeypatch) -> Iterator[shutdown_recorder.Scribe]:
+def scribe(away, monkeypatch) -> Iterator[shutdown_recorder.ShutdownRecorder]:
     """As in a host's process."""
     monkeypatch.setattr(shutdown_recorder, "AGAIN", 0.05)
-    scribe = shutdown_recorder.Scribe(away)
+    scribe = shutdown_recorder.ShutdownRecorder(away)
     yield scribe
     scribe.close()
     until(has_ended)
@@ -83,7 +83,7 @@ def test_a_clock_that_ends_while_the_database_is_away_is_on_record_when_it_is_ba
     until(lambda: waiting.step_state() == "queued")
     waiting.goes_off()
     cloud.work()
-    assert Clock.load(waiting.step.clock).deadline == clock.deadline
+    assert ShutdownTimer.load(waiting.step.clock).deadline == clock.deadline
     stories.settled(cloud)
 
 
@@ -119,7 +119,7 @@ def test_a_word_that_cannot_be_written_holds_up_no_other(admin, cloud, settings,
             state="waiting", clock={}, queued_at=row.queued_at,
         )  # fmt: skip
     clock = waiting.clock
-    scribe.hear("strange", Clock(clock.begun, 1e300, 1.0))  # no calendar has that day
+    scribe.hear("strange", ShutdownTimer(clock.begun, 1e300, 1.0))  # no calendar has that day
     scribe.hear(waiting.server_id, clock.end(clock.begun + 7))
     until(lambda: waiting.step_state() == "queued")
     with target_cell(waiting.host.cell):
@@ -149,5 +149,5 @@ def test_a_host_process_finds_what_waits_and_lets_go_in_the_end(admin, cloud, se
         shutdown_recorder.stop()
         until(has_ended)
     assert shutdown_recorder.kept() == 0
-    assert grace._Post.keeper is None
+    assert grace._Watch.keeper is None
     assert again.clock.runs

@@ -8,7 +8,7 @@ from typing import Any
 
 from cells.context import target_cell
 from compute.models import Flavor, InstanceAction, Step
-from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_timer import ShutdownTimer
 from tests.byhand import Cloud, Host
 from tests.flow import stories, two_hosts
 from tests.flow.stories import act
@@ -61,7 +61,7 @@ class Waiting:
             return steps.latest("pk")
 
     @property
-    def clock(self) -> Clock:
+    def clock(self) -> ShutdownTimer:
         """As the hypervisor has it."""
         clock = self.host.driver.clock(self.server_id)
         assert clock is not None
@@ -101,12 +101,12 @@ class Waiting:
         """Whether its action has ended."""
         return self.newest().finished_at is not None
 
-    def ended_with(self, clock: Clock) -> None:
+    def ended_with(self, clock: ShutdownTimer) -> None:
         """One clock from the first signal to the end, on record with the step; and the server is where it was to go."""
         row, step = self.cloud.row(self.server_id), self.step
         assert (row.vm_state, row.task_state) == (self.way.end, None)
         assert self.newest().message is None
-        kept = Clock.load(step.clock)
+        kept = ShutdownTimer.load(step.clock)
         assert kept is not None
         assert (kept.begun, kept.deadline) == (clock.begun, clock.deadline)
         assert (step.state, kept.runs) == ("done", False)

@@ -30,7 +30,7 @@ from deploy.local import api, envfiles, first_server, hosts, libvirtd_conf, redi
 from deploy.local.libvirtd import LibvirtHost
 from deploy.local.ports import any_free, next_free
 from deploy.local.processes import Daemon
-from deploy.local.state import ROOT, State
+from deploy.local.state import ROOT, StackState
 from tests import stock
 from tests.machine import fair
 
@@ -59,9 +59,9 @@ class Cloud:
         self.redis_port = next_free(20000 + self.port % 20000)
 
     @property
-    def state(self) -> State:
+    def state(self) -> StackState:
         """Its folder, read anew."""
-        return State(self.directory)
+        return StackState(self.directory)
 
     @property
     def url(self) -> str:

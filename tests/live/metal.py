@@ -156,8 +156,8 @@ class Rig:
         return pid is not None and alive(pid)
 
     @property
-    def _process(self) -> processes.Node:
-        return workers.process(self.cloud.state, workers.Node(HOST, "host"))
+    def _process(self) -> processes.WorkerNode:
+        return workers.process(self.cloud.state, workers.LocalWorker(HOST, "host"))
 
     def _looks(self) -> int:
         return sum("associated=True" in line for line in self.ironic.asked())

@@ -119,7 +119,7 @@ def start(place: Cloud, *hosts: str) -> None:
     """As `manage.py host start` does, which waits for the database."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("DJANGO_SETTINGS_MODULE", raising=False)  # pytest-django's are not the product's
-        found = [workers.process(place.state, workers.Node(host, "host")) for host in hosts]
+        found = [workers.process(place.state, workers.LocalWorker(host, "host")) for host in hosts]
         worker_process.start(found, place.state.directory)
 
 

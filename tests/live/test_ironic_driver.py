@@ -32,8 +32,8 @@ from compute.virt.base import (
     VirtError,
 )
 from compute.virt.ironic.node import InMaintenance
-from compute.virt.shutdown_timer import Clock
-from compute.virt.shutdown_watcher import Keeper
+from compute.virt.shutdown_timer import ShutdownTimer
+from compute.virt.shutdown_watcher import ShutdownWatcher
 from deploy.local.ironic import USER, Ironic
 from deploy.local.output import wait_for
 from deploy.local.ports import any_free
@@ -357,14 +357,14 @@ def test_a_shutdown_outlives_the_worker_that_began_it(metal: Metal):
 
 def test_one_that_goes_off_is_noticed_long_before_the_next_signal(metal: Metal):
     guest = metal.running(obeys=2)
-    ended, over = list[Clock](), threading.Event()
+    ended, over = list[ShutdownTimer](), threading.Event()
 
-    def tell(_: str, clock: Clock) -> None:
+    def tell(_: str, clock: ShutdownTimer) -> None:
         if clock.ended:
             ended.append(clock)
             over.set()
 
-    keeper = Keeper(metal.driver, tell)
+    keeper = ShutdownWatcher(metal.driver, tell)
     keeper.start()
     keeper.keep(guest.uuid, metal.driver.begin_shutdown(guest.uuid, 100, 90))
     assert over.wait(SECONDS)

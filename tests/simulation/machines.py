@@ -14,9 +14,9 @@ from typing import Any
 from compute.virt.base import HypervisorUnavailable, PowerState, VirtError
 from compute.virt.fake import driver as fake_driver
 from compute.virt.fake import state
-from compute.virt.fake.call_log import Calls
+from compute.virt.fake.call_log import CallLog
 from compute.virt.fake.driver import FakeDriver
-from compute.virt.fake.faults import KINDS, Orders, Shutdown
+from compute.virt.fake.faults import KINDS, Faults, ShutdownBehaviour
 from tests.simulation import primitives
 from tests.simulation.kernel import Simulation
 
@@ -28,12 +28,12 @@ class Machine:
 
     def __init__(self, sim: Simulation, name: str, dice: Random, folder: Path) -> None:
         self.sim, self.name, self.dice = sim, name, dice
-        self.state = state.State(None)
+        self.state = state.StateFile(None)
         self.inbox = folder / name
         self.inbox.mkdir()
         self.away_until = 0.0
         self.failures: list[tuple[str, str, bool]] = []  # verb ("" any that writes), kind, after the effect
-        self.orders = Orders()
+        self.orders = Faults()
         self.locks: dict[str, primitives.Lock] = defaultdict(primitives.Lock)
         self.slow = 0.0
         self.before: Callable[[str], None] = lambda verb: None  # each verb that is no read
@@ -48,7 +48,7 @@ class Machine:
         """How guests of this machine take it that they are to shut down."""
         delay = self.dice.choice((0.0, 0.5, 3.0, 8.0))
         ignore = self.dice.random() < 0.15
-        self.orders._shutdown = {"": Shutdown(delay=delay, ignore=ignore)}
+        self.orders._shutdown = {"": ShutdownBehaviour(delay=delay, ignore=ignore)}
 
     def powers(self) -> dict[str, PowerState]:
         """Every guest's."""
@@ -59,7 +59,7 @@ class Machine:
         return {uuid for (uuid,) in self.state.run("SELECT uuid FROM departed")}
 
 
-class _Calls(Calls):
+class _Calls(CallLog):
     """Every verb is a moment at which others may come first, and at which it may fail."""
 
     machine: Machine
@@ -158,12 +158,12 @@ def open_driver(machine: Machine) -> FakeDriver:
         """Calls to this machine."""
 
     Bound.machine = machine
-    kept = fake_driver.State, fake_driver.Calls
-    fake_driver.State, fake_driver.Calls = (lambda file: machine.state), Bound  # type: ignore[assignment,misc]
+    kept = fake_driver.StateFile, fake_driver.CallLog
+    fake_driver.StateFile, fake_driver.CallLog = (lambda file: machine.state), Bound  # type: ignore[assignment,misc]
     try:
         made = machine.driver()
     finally:
-        fake_driver.State, fake_driver.Calls = kept  # type: ignore[misc]
+        fake_driver.StateFile, fake_driver.CallLog = kept  # type: ignore[misc]
     made._locks = _Locks(machine)  # type: ignore[assignment]
     return made
 

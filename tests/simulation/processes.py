@@ -69,7 +69,7 @@ GLOBALS: tuple[tuple[Any, str, Callable[[], Any]], ...] = (
     (heartbeat, "_beating", primitives.Lock), (heartbeat, "_registering", primitives.Lock),
     (worker_signals, "_consumer", lambda: None),
     (worker, "_current", lambda: None),
-    (grace._Post, "keeper", lambda: None),
+    (grace._Watch, "keeper", lambda: None),
 )  # fmt: skip
 
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from compute.virt.shutdown_timer import HURRY, Clock
-from tasks.shutdown_recorder import Ends
+from compute.virt.shutdown_timer import HURRY, ShutdownTimer
+from tasks.shutdown_recorder import ShutdownCounter
 from tests.unit.test_metrics import any_free, metrics, scraped
 
 FORCED, SECONDS = "stillwater_guests_forced_off_total why={}", "stillwater_guest_shutdown_seconds_count how={}"
@@ -22,7 +22,7 @@ def counters():
 
 
 def begun(timeout=60.0):
-    return Clock.start(time.time() - 5, timeout, 10)
+    return ShutdownTimer.start(time.time() - 5, timeout, 10)
 
 
 @pytest.mark.parametrize(
@@ -38,19 +38,19 @@ def begun(timeout=60.0):
 def test_a_plug_that_was_pulled_is_counted_by_why(counters, clock, why, in_histogram):
     names = FORCED.format(why), SECONDS.format("forced")
     before = counters(*names)
-    assert Ends().count("s", clock.end(time.time()), 0)
+    assert ShutdownCounter().count("s", clock.end(time.time()), 0)
     assert [after - was for after, was in zip(counters(*names), before, strict=True)] == [1, in_histogram]
 
 
 def test_a_guest_that_obeys_is_in_the_histogram_alone(counters):
     names = [SECONDS.format("guest"), *(FORCED.format(why) for why in ("deadline", "hurry", "paused", "hard"))]
     before = counters(*names)
-    assert Ends().count("s", begun().end(time.time()), 1)
+    assert ShutdownCounter().count("s", begun().end(time.time()), 1)
     assert [after - was for after, was in zip(counters(*names), before, strict=True)] == [1, 0, 0, 0, 0]
 
 
 def test_an_end_is_counted_once_however_often_it_is_told():
-    ends, clock = Ends(), begun().end(time.time())
+    ends, clock = ShutdownCounter(), begun().end(time.time())
     assert ends.count("s", clock, 2)
     assert not ends.count("s", clock, 0)
     assert not ends.count("s", clock, 1)
@@ -59,18 +59,18 @@ def test_an_end_is_counted_once_however_often_it_is_told():
 
 
 def test_one_that_runs_is_no_end():
-    assert not Ends().count("s", begun(), 1)
+    assert not ShutdownCounter().count("s", begun(), 1)
 
 
 def test_an_end_of_a_past_life_counts_where_somebody_waits_to_hear_of_it():
-    long_ago = Clock.start(time.time() - 100, 60, 10).end(time.time() - 50)
-    assert not Ends().count("s", long_ago, 0), "the past life counted it"
-    assert Ends().count("s", long_ago, 1)
+    long_ago = ShutdownTimer.start(time.time() - 100, 60, 10).end(time.time() - 50)
+    assert not ShutdownCounter().count("s", long_ago, 0), "the past life counted it"
+    assert ShutdownCounter().count("s", long_ago, 1)
 
 
 def test_only_so_many_are_remembered(monkeypatch):
     monkeypatch.setattr("tasks.shutdown_recorder.MOST", 3)
-    ends = Ends()
+    ends = ShutdownCounter()
     for number in range(10):
         assert ends.count(str(number), begun().end(time.time()), 0)
     assert len(ends._counted) == 3

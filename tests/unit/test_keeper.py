@@ -12,8 +12,8 @@ import pytest
 from compute.virt import shutdown_watcher as module
 from compute.virt.base import Guest, Image, VirtError
 from compute.virt.fake.driver import FakeDriver
-from compute.virt.shutdown_timer import Clock
-from compute.virt.shutdown_watcher import Keeper
+from compute.virt.shutdown_timer import ShutdownTimer
+from compute.virt.shutdown_watcher import ShutdownWatcher
 
 EMPTY = Image("empty", "raw")
 
@@ -28,8 +28,8 @@ class World:
 
     def __init__(self) -> None:
         self.driver = FakeDriver("host")
-        self.told: list[tuple[str, Clock]] = []
-        self.keeper = Keeper(self.driver, lambda uuid, clock: self.told.append((uuid, clock)))
+        self.told: list[tuple[str, ShutdownTimer]] = []
+        self.keeper = ShutdownWatcher(self.driver, lambda uuid, clock: self.told.append((uuid, clock)))
 
     def boot(self, *names: str, **orders: Any) -> None:
         """Guests that answer the power button as ordered."""
@@ -37,7 +37,7 @@ class World:
             self.driver.spawn(guest(name), lambda path: path.write_bytes(b"\0" * 512) and None)
             self.driver.orders.shutdown(uuid=name, **orders)
 
-    def stop(self, name: str, seconds: float, interval: float = 10.0) -> Clock:
+    def stop(self, name: str, seconds: float, interval: float = 10.0) -> ShutdownTimer:
         """What a step does before it waits, and once it does."""
         clock = self.driver.begin_shutdown(name, seconds, interval)
         assert clock is not None
@@ -145,12 +145,12 @@ def test_who_listens_and_fails_is_told_again(monkeypatch):
     world = World()
     failures, heard = [1, 2], []
 
-    def tell(uuid: str, clock: Clock) -> None:
+    def tell(uuid: str, clock: ShutdownTimer) -> None:
         if failures:
             raise OSError(failures.pop())
         heard.append((uuid, clock.how))
 
-    world.keeper = Keeper(world.driver, tell)
+    world.keeper = ShutdownWatcher(world.driver, tell)
     world.boot("a")
     world.keeper.start()
     world.stop("a", 60)

@@ -27,7 +27,7 @@ def sleeper(*words: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_worker_that_starts_slowly_is_not_said_to_have_ended(tmp_path: Path):
     """Seen on a machine with too much to do: celery took more than 15 s to its pidfile."""
-    one = worker_process.Node("host9", tmp_path / "host9.env", tmp_path, tmp_path)
+    one = worker_process.WorkerNode("host9", tmp_path / "host9.env", tmp_path, tmp_path)
     assert not one.daemon.is_there()
     with sleeper(one.daemon.needle) as process:
         assert (one.daemon.pid(), one.daemon.is_there()) == (None, True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from compute.virt.wakeable_thread import Rounds
+from compute.virt.wakeable_thread import WakeableThread
 
 
 def test_what_was_said_while_it_looked_is_looked_at_at_once():
@@ -20,7 +20,7 @@ def test_what_was_said_while_it_looked_is_looked_at_at_once():
             again.set()
 
     again = threading.Event()
-    rounds = Rounds("looks", look)
+    rounds = WakeableThread("looks", look)
     rounds.start()
     assert looked.wait(10)
     rounds.wake()

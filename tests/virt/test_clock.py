@@ -11,21 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute.virt import shutdown_timer as clocks
-from compute.virt.shutdown_timer import FAR, Clock
+from compute.virt.shutdown_timer import FAR, ShutdownTimer
 
 moments = st.floats(0, 4e9)
 timeouts = st.floats(0, 86_400)
 intervals = st.floats(0.05, 3600)
 texts = st.text(max_size=20)
 clock_of = st.builds(
-    Clock, moments, moments, intervals, st.integers(0, 10_000), moments, texts, moments, texts, texts, texts,
+    ShutdownTimer, moments, moments, intervals, st.integers(0, 10_000), moments, texts, moments, texts, texts, texts,
     st.floats(-4e9, 4e9),
 )  # fmt: skip
 
 
 @given(moments, timeouts, intervals, st.floats(0, 86_400))
 def test_the_next_signal_is_at_a_whole_number_of_intervals_after_the_last_one(now, timeout, interval, late):
-    clock = Clock.start(now, timeout, interval)
+    clock = ShutdownTimer.start(now, timeout, interval)
     assert clock.next_signal == now
     signalled = clock.signal(now + late, "acpi")
     if not signalled.signalled:
@@ -38,7 +38,7 @@ def test_the_next_signal_is_at_a_whole_number_of_intervals_after_the_last_one(no
 
 @given(moments, timeouts, intervals)
 def test_signals_in_time_are_as_many_as_intervals_fit(now, timeout, interval):
-    clock = Clock.start(max(1.0, now), timeout, interval)
+    clock = ShutdownTimer.start(max(1.0, now), timeout, interval)
     for _ in range(50):
         clock = clock.signal(clock.next_signal, "acpi")
     assert clock.signalled == pytest.approx(clock.begun + 49 * interval, abs=1e-2)
@@ -47,47 +47,47 @@ def test_signals_in_time_are_as_many_as_intervals_fit(now, timeout, interval):
 
 @given(clock_of)
 def test_what_is_written_is_what_is_read(clock):
-    assert Clock.load(clock.text) == Clock.load(clock.facts) == clock
-    assert Clock.load(json.dumps(clock.facts | {"colour": "red"})) == clock, "as a newer version writes it"
+    assert ShutdownTimer.load(clock.text) == ShutdownTimer.load(clock.facts) == clock
+    assert ShutdownTimer.load(json.dumps(clock.facts | {"colour": "red"})) == clock, "as a newer version writes it"
 
 
 def test_what_an_older_version_wrote_is_read():
-    assert Clock.load('{"begun": 1, "deadline": 61, "interval": 10}') == Clock(1.0, 61.0, 10.0)
+    assert ShutdownTimer.load('{"begun": 1, "deadline": 61, "interval": 10}') == ShutdownTimer(1.0, 61.0, 10.0)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | texts, lambda some: st.lists(some) | st.dictionaries(
     st.sampled_from(["begun", "deadline", "interval", "signals", "x"]), some)))  # fmt: skip
 def test_nonsense_is_no_clock(kept):
     for said in (kept, json.dumps(kept)):
-        found = Clock.load(said)
+        found = ShutdownTimer.load(said)
         assert found is None or (max(found.begun, found.deadline) < FAR and found.words())
-    assert Clock.load("{") is None
-    assert Clock.load("") is None
+    assert ShutdownTimer.load("{") is None
+    assert ShutdownTimer.load("") is None
 
 
 def test_who_sets_the_wall_clock_gives_and_takes_no_grace(monkeypatch: pytest.MonkeyPatch):
     wall = time.time
-    clock = Clock.start(wall(), 60, 10).signal(wall(), "acpi")
+    clock = ShutdownTimer.start(wall(), 60, 10).signal(wall(), "acpi")
     for jump in (-3600, 3600):
         monkeypatch.setattr(time, "time", lambda jump=jump: wall() + jump)
-        read = Clock.load(clock.text)
+        read = ShutdownTimer.load(clock.text)
         assert read.now() - clock.begun < 5
         assert 5 < read.wait <= 10
 
 
 def test_after_another_start_of_the_host_the_wall_clock_is_all_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path):
-    clock = replace(Clock.start(time.time() - 100, 60, 10), boot="of another start", offset=12345.0)
+    clock = replace(ShutdownTimer.start(time.time() - 100, 60, 10), boot="of another start", offset=12345.0)
     assert clock.now() == pytest.approx(time.time(), abs=1)
     assert clock.wait == 0
     monkeypatch.setattr(clocks, "BOOT_ID", tmp_path / "missing")
     clocks._boot_id.cache_clear()
     try:
-        assert Clock.start(100.0, 60, 10).now() == pytest.approx(time.time(), abs=1)
+        assert ShutdownTimer.start(100.0, 60, 10).now() == pytest.approx(time.time(), abs=1)
     finally:
         clocks._boot_id.cache_clear()
 
 
-BEGUN = Clock(1000.0, 1060.0, 10.0)
+BEGUN = ShutdownTimer(1000.0, 1060.0, 10.0)
 SIGNALLED = BEGUN.signal(1000.0, "agent").signal(1010.0, "acpi").signal(1020.0, "agent")
 
 
@@ -105,7 +105,7 @@ SIGNALLED = BEGUN.signal(1000.0, "agent").signal(1010.0, "acpi").signal(1020.0, 
         (SIGNALLED.end(1003.0, "gone"), "guest was gone after 3.0 s, 3 signals (agent, acpi)"),
         (SIGNALLED.end(1003.0, "left"), "given up after 3.0 s, 3 signals (agent, acpi)"),
         (replace(BEGUN, signalled=1050.0).forcing().end(1060.0), "forced off after 60 s, 0 signals"),
-        (Clock(1000.0, 1000.0, 10.0).forcing().end(1000.1), "forced off at once"),
+        (ShutdownTimer(1000.0, 1000.0, 10.0).forcing().end(1000.1), "forced off at once"),
         (BEGUN.forcing("it was paused").end(1000.1), "forced off at once: it was paused"),
     ],
 )

@@ -28,7 +28,7 @@ from compute.virt.base import (
 )
 from compute.virt.fake.driver import FakeDriver
 from compute.virt.fake.effects import Effect
-from compute.virt.fake.faults import ALWAYS, Orders, parse_orders
+from compute.virt.fake.faults import ALWAYS, Faults, parse_orders
 from compute.virt.image_check import check, write_empty_qcow2
 from tests.virt.conftest import Bench, wait_until
 
@@ -296,7 +296,7 @@ def test_a_snapshot_is_a_real_qcow2(tmp_path: Path, size: int):
 
 
 def test_orders_may_be_shared_by_hosts():
-    orders = Orders("spawn.fail=1")
+    orders = Faults("spawn.fail=1")
     drivers = [FakeDriver("one", orders=orders), FakeDriver("two", orders=orders)]
     assert drivers[0].orders is drivers[1].orders
     for driver in drivers:

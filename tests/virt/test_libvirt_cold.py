@@ -27,7 +27,7 @@ from compute.virt.base import (
 from compute.virt.libvirt import cold_migration, qemu_img
 from compute.virt.libvirt.destination import opened
 from compute.virt.libvirt.files import files_of
-from compute.virt.libvirt.migration import Road
+from compute.virt.libvirt.migration import MigrationEndpoint
 from deploy.local.libvirtd import LibvirtHost
 from tests.virt.conftest import READY, Bench, Pair, libvirt_pair, wait_until
 
@@ -221,7 +221,7 @@ def test_a_source_killed_on_the_way_can_have_it_back(source: Bench, destination:
 def test_a_host_that_may_send_so_much_a_second_sends_no_more(source: Bench, destination: Bench):
     guest = large(source)
     to, begun = destination.driver.expect(guest), time.monotonic()
-    source.driver._road = Road(bandwidth=FILLED // MIB // 4)
+    source.driver._road = MigrationEndpoint(bandwidth=FILLED // MIB // 4)
     source.driver.reach(guest.uuid, to)
     source.driver.hand_over(guest, to, go_on)
     assert time.monotonic() - begun >= 4
@@ -259,14 +259,14 @@ def test_a_destination_that_hangs_while_the_disk_is_sent_is_given_up_and_asked_a
             os.kill(daemon, signal.SIGSTOP)
         return Command.GO_ON
 
-    source.driver._road = Road(bandwidth=FILLED // MIB // 4)
+    source.driver._road = MigrationEndpoint(bandwidth=FILLED // MIB // 4)
     try:
         with pytest.raises(HypervisorUnavailable):
             source.driver.hand_over(guest, to, hang)
         assert time.monotonic() - hung[0] < 60
     finally:
         os.kill(daemon, signal.SIGCONT)
-    source.driver._road = Road()
+    source.driver._road = MigrationEndpoint()
     source.driver.hand_over(guest, to, go_on)
     destination.driver.settle(guest)
     assert (source.driver.guests(), destination.driver.guests()) == ({}, {guest.uuid: PowerState.SHUTDOWN})

@@ -21,7 +21,7 @@ from compute.virt import load
 from compute.virt.base import Command, Guest, HypervisorUnavailable, MigrationAborted, PowerState, Progress, VirtError
 from compute.virt.libvirt import live_migration
 from compute.virt.libvirt.guest import LibvirtGuest
-from compute.virt.libvirt.live_migration import Live
+from compute.virt.libvirt.live_migration import LiveMigration
 from deploy.local.libvirtd import LibvirtHost
 from tests.machine import fair
 from tests.virt.conftest import READY, Pair, libvirt_pair, wait_until
@@ -125,13 +125,13 @@ def test_a_worker_that_is_killed_when_the_guest_has_left_finds_it_there(pair: Pa
     class Killed(BaseException):
         """kill -9."""
 
-    def die(_: Live) -> str:
+    def die(_: LiveMigration) -> str:
         raise Killed
 
     guest = pair.a.running()
     to = pair.b.driver.expect(guest)
     with monkeypatch.context() as patched:
-        patched.setattr(Live, "_how_it_went", die)
+        patched.setattr(LiveMigration, "_how_it_went", die)
         with pytest.raises(Killed):
             pair.a.driver.hand_over(guest, to, go_on)
     assert pair.places() == ({}, {})
@@ -216,9 +216,9 @@ def is_off_at_its_source(pair: Pair, guest: Guest, state: PowerState) -> None:
 
 def test_the_sources_qemu_dies_and_its_daemon_never_says_so(pair: Pair, monkeypatch):
     """Seen with libvirt 9.0, about once in a hundred moves whose QEMU died: the move went on for ever."""
-    guest, asked, over = endless(pair), Live._ask, threading.Event()
+    guest, asked, over = endless(pair), LiveMigration._ask, threading.Event()
 
-    def ask_and_hear_nothing(self: Live, found: LibvirtGuest) -> None:
+    def ask_and_hear_nothing(self: LiveMigration, found: LibvirtGuest) -> None:
         with suppress(libvirt.libvirtError):
             asked(self, found)
         over.wait(60)
@@ -227,7 +227,7 @@ def test_the_sources_qemu_dies_and_its_daemon_never_says_so(pair: Pair, monkeypa
         for pid in pair.a.host.qemu_pids():
             os.kill(pid, signal.SIGKILL)
 
-    monkeypatch.setattr(Live, "_ask", ask_and_hear_nothing)
+    monkeypatch.setattr(LiveMigration, "_ask", ask_and_hear_nothing)
     monkeypatch.setattr(live_migration, "UNHEARD_SECONDS", 2.0)
     with pytest.raises(VirtError, match="went off"):
         hand_over_whatever_dies(pair, guest, once_on_its_way(kill))
@@ -271,7 +271,7 @@ def test_a_hurried_guest_is_paused_for_a_moment_only(pair: Pair):
 
 
 def test_where_post_copy_is_not_to_be_had_a_hurried_guest_is_stopped(pair: Pair, monkeypatch):
-    monkeypatch.setattr(Live, "__post_init__", lambda live: setattr(live, "post_copy", False))
+    monkeypatch.setattr(LiveMigration, "__post_init__", lambda live: setattr(live, "post_copy", False))
     guest = endless(pair)
     pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), answer(Command.END_NOW))
     arrives(pair, guest)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from compute.virt.guest_locks import Locks
+from compute.virt.guest_locks import GuestLocks
 
 PROGRAM = """
 import sys, time
@@ -25,12 +25,12 @@ with Locks(Path(sys.argv[1])).alone("a"):
 
 @pytest.mark.parametrize("where", ["memory", "files"])
 def test_many_want_it_and_one_has_it(where: str, tmp_path: Path):
-    locks = [Locks(tmp_path / "locks" if where == "files" else None)] * 2
+    locks = [GuestLocks(tmp_path / "locks" if where == "files" else None)] * 2
     if where == "files":
-        locks[1] = Locks(tmp_path / "locks")
+        locks[1] = GuestLocks(tmp_path / "locks")
     inside, most = [0], [0]
 
-    def work(mine: Locks) -> None:
+    def work(mine: GuestLocks) -> None:
         for _ in range(20):
             with mine.alone("a"):
                 inside[0] += 1
@@ -48,12 +48,12 @@ def test_many_want_it_and_one_has_it(where: str, tmp_path: Path):
 
 
 def test_guests_do_not_wait_for_each_other(tmp_path: Path):
-    with Locks(tmp_path).alone("a"), Locks(tmp_path).alone("b/../c"):
+    with GuestLocks(tmp_path).alone("a"), GuestLocks(tmp_path).alone("b/../c"):
         assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_what_a_process_held_is_free_when_it_is_killed(tmp_path: Path):
-    locks = Locks(tmp_path)
+    locks = GuestLocks(tmp_path)
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as other:
         assert other.stdout.readline() == "held\n"
@@ -71,5 +71,5 @@ def test_what_a_process_held_is_free_when_it_is_killed(tmp_path: Path):
 
 def test_where_no_file_can_be_made_it_goes_on_without(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with Locks(tmp_path / "file").alone("a"):
+    with GuestLocks(tmp_path / "file").alone("a"):
         assert (tmp_path / "file").is_file()

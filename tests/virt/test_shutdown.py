@@ -17,7 +17,7 @@ import pytest
 
 from compute.virt import load
 from compute.virt.base import Driver, Guest, GuestNotFound, HypervisorUnavailable, PowerState
-from compute.virt.shutdown_timer import HURRY, Clock
+from compute.virt.shutdown_timer import HURRY, ShutdownTimer
 from deploy.local.libvirtd import LibvirtHost
 from tests.machine import fair
 from tests.virt.conftest import GUESTS, Bench, wait_until
@@ -95,7 +95,7 @@ def heard(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> Heard:
     return moments
 
 
-def runs(ward: Ward, guest: Guest) -> Clock:
+def runs(ward: Ward, guest: Guest) -> ShutdownTimer:
     """Its clock, which has to be there, and to run."""
     clock = ward.driver.clock(guest.uuid)
     assert clock is not None
@@ -103,7 +103,7 @@ def runs(ward: Ward, guest: Guest) -> Clock:
     return clock
 
 
-def one_each_interval(heard: Heard, clock: Clock) -> None:
+def one_each_interval(heard: Heard, clock: ShutdownTimer) -> None:
     """However late a signal was, the next one is at its own time."""
     intervals = [int((moment - clock.begun) / clock.interval) for moment in heard.signals]
     assert len(set(intervals)) == len(intervals), intervals
@@ -157,7 +157,7 @@ def test_who_comes_later_joins_the_clock_and_moves_nothing(ward: Ward):
 def test_who_cannot_wait_ends_it_for_all(ward: Ward):
     guest, driver = ward.deaf(), ward.driver
     begun = driver.begin_shutdown(guest.uuid, LONG, 30)
-    ends: list[Clock] = []
+    ends: list[ShutdownTimer] = []
     waits = threading.Thread(target=lambda: ends.append(driver.power_off(guest.uuid, LONG)))
     waits.start()
     ended = driver.power_off(guest.uuid, 0)
@@ -206,7 +206,7 @@ def test_who_is_off_or_was_never_on_is_off(ward: Ward, heard: Heard):
         assert driver.clock(uuid) is None
     assert not heard.signals
     with pytest.raises(GuestNotFound):
-        driver.keep_clock(STRANGER, Clock.start(time.time(), 1, 1))
+        driver.keep_clock(STRANGER, ShutdownTimer.start(time.time(), 1, 1))
 
 
 @pytest.mark.parametrize("then", ["obeys", "is cut off"])
@@ -257,14 +257,14 @@ time.sleep(60)
 """
 
 
-def begun_by_a_process_that_is_killed(ward: Ward, guest: Guest, seconds: float) -> Clock:
+def begun_by_a_process_that_is_killed(ward: Ward, guest: Guest, seconds: float) -> ShutdownTimer:
     """The clock as that process had it."""
     kind = "libvirt" if ward.is_real else "fake"
     command = [sys.executable, "-c", PROGRAM, kind, json.dumps(ward.options), guest.uuid, str(seconds)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as worker:
         said = worker.stdout.readline()
         worker.send_signal(signal.SIGKILL)
-    clock = Clock.load(said)
+    clock = ShutdownTimer.load(said)
     assert clock is not None
     return clock
 
@@ -340,7 +340,7 @@ def test_killed_before_and_after_everything_it_does_the_next_life_ends_it_at_the
 
     for verb in PRIMITIVES:
         monkeypatch.setattr(driver, verb, deadly(verb, getattr(driver, verb)))
-    clock: Clock | None = begun
+    clock: ShutdownTimer | None = begun
     while clock is not None and clock.runs:
         try:
             clock = driver.turn(guest.uuid)

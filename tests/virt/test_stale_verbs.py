@@ -22,7 +22,7 @@ from compute.virt.base import (
     PowerState,
     VirtError,
 )
-from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_timer import ShutdownTimer
 from tests.virt.conftest import READY, Bench, Pair
 from tests.virt.test_moving import go_on, moved
 
@@ -44,7 +44,7 @@ REFUSED = {
     "put_back on": lambda driver, guest: driver.put_back(guest, on=True),
     "reboot_hard": lambda driver, guest: driver.reboot_hard(guest, "7"),
     "signal_shutdown": lambda driver, guest: driver.signal_shutdown(guest.uuid),
-    "keep_clock": lambda driver, guest: driver.keep_clock(guest.uuid, Clock.start(1.0, 60, 10)),
+    "keep_clock": lambda driver, guest: driver.keep_clock(guest.uuid, ShutdownTimer.start(1.0, 60, 10)),
     "pause": lambda driver, guest: driver.pause(guest.uuid),
     "unpause": lambda driver, guest: driver.unpause(guest.uuid),
     "suspend": lambda driver, guest: driver.suspend(guest.uuid),

@@ -11,7 +11,6 @@ import pytest
 libvirt = pytest.importorskip("libvirt")
 
 from compute.virt.base import (  # noqa: E402 - libvirt may be absent where only the fake is used
-    Farewell,
     Guest,
     GuestInvalidState,
     GuestNotFound,
@@ -21,6 +20,7 @@ from compute.virt.base import (  # noqa: E402 - libvirt may be absent where only
     NotSupported,
     OperationTimedOut,
     PowerState,
+    ShutdownPreference,
     VirtError,
 )
 from compute.virt.libvirt import agent, xml  # noqa: E402
@@ -214,8 +214,8 @@ def test_how_a_guest_wants_to_be_shut_down_is_read_as_it_was_written(seconds, pr
 
 def test_what_somebody_else_wrote_of_a_shutdown_is_not_believed():
     said = "<guest><name>n</name><shutdown_timeout>soon</shutdown_timeout><shutdown_priority/></guest>"
-    assert xml.farewell(said) == Farewell("n")
-    assert xml.farewell("<guest/>") == Farewell("")
+    assert xml.farewell(said) == ShutdownPreference("n")
+    assert xml.farewell("<guest/>") == ShutdownPreference("")
     assert xml.note_text(xml.note_xml("clock", NASTY_TEXT)) == NASTY_TEXT
     assert xml.note_text("") == ""
 

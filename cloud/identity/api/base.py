@@ -9,14 +9,14 @@ from django.conf import settings
 from rest_framework.request import Request
 
 from cloud import errors, faults
-from cloud.api_base import WireView, caller
+from cloud.api_base import JsonView, caller
 from cloud.identity.models import DOMAIN_ID, DOMAIN_NAME, Project, User
 
 DOMAIN = {"id": DOMAIN_ID, "name": DOMAIN_NAME}
 NAME_PATTERN = r"\S"
 
 
-class IdentityView(WireView):
+class IdentityView(JsonView):
     """A Keystone resource."""
 
     def get_exception_handler(self) -> Callable[..., Any]:

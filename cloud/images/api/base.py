@@ -7,13 +7,13 @@ from typing import Any
 from rest_framework.request import Request
 
 from cloud import errors
-from cloud.api_base import WireView, caller
+from cloud.api_base import JsonView, caller
 from cloud.images import service
 from cloud.images.models import Image
 from cloud.images.representation import require_owner
 
 
-class UnknownView(WireView):
+class UnknownView(JsonView):
     """Any other path."""
 
     authentication_classes = ()

@@ -6,14 +6,14 @@ from django.conf import settings
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from cloud.api_base import WireView
+from cloud.api_base import JsonView
 from cloud.images import schemas
 
 # What Glance calls the state of its API; v2.9 is the newest this one has all calls of.
 _VERSIONS = (("v2.9", "CURRENT"), ("v2.7", "SUPPORTED"), ("v2.5", "SUPPORTED"), ("v2.0", "SUPPORTED"))
 
 
-class VersionsView(WireView):
+class VersionsView(JsonView):
     """All versions, at one address."""
 
     authentication_classes = ()
@@ -26,7 +26,7 @@ class VersionsView(WireView):
         return Response({"versions": versions}, status=200 if request.path.endswith("versions") else 300)
 
 
-class SchemaView(WireView):
+class SchemaView(JsonView):
     """GET /v2/schemas/image and /v2/schemas/images."""
 
     schema_of = ""
@@ -36,7 +36,7 @@ class SchemaView(WireView):
         return Response({"image": schemas.IMAGE, "images": schemas.IMAGES}[self.schema_of])
 
 
-class ImportInfoView(WireView):
+class ImportInfoView(JsonView):
     """GET /v2/info/import."""
 
     def get(self, request: Request) -> Response:

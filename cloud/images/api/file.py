@@ -12,11 +12,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cloud import errors, log
-from cloud.api_base import WireView, caller
+from cloud.api_base import JsonView, caller
 from cloud.identity.authentication import CHALLENGE, TokenAuthentication
 from cloud.images import service, upload
 from cloud.images.api.base import own_image
-from cloud.images.authentication import Admitted, TicketAuthentication, hide_ticket
+from cloud.images.authentication import TicketAuthentication, TicketHolder, hide_ticket
 from cloud.images.models import Image, Status
 
 logger = log.get(__name__)
@@ -30,7 +30,7 @@ class TicketOrToken(TicketAuthentication):
         return CHALLENGE
 
 
-class FileView(WireView):
+class FileView(JsonView):
     """The content of one image, for users with a token and hosts with a ticket."""
 
     authentication_classes = (TicketOrToken, TokenAuthentication)
@@ -60,7 +60,7 @@ class FileView(WireView):
 
     def put(self, request: Request, image_id: str) -> Response:
         """204 once the content is checked and in place."""
-        if not isinstance(request.auth, Admitted):
+        if not isinstance(request.auth, TicketHolder):
             own_image(request, image_id)
         if (request.content_type or "").split(";")[0].strip().lower() != "application/octet-stream":
             raise errors.UnsupportedMediaType("Image content is sent as application/octet-stream.")
@@ -69,7 +69,7 @@ class FileView(WireView):
         return Response(status=204)
 
     def _readable(self, request: Request, image_id: str) -> Image:
-        if isinstance(request.auth, Admitted):
+        if isinstance(request.auth, TicketHolder):
             image = Image.objects.filter(pk=image_id).exclude(status=Status.DELETED).first()
             if image is None:
                 raise errors.NotFound(f"Image {image_id} could not be found.")

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cloud import errors, log
-from cloud.api_base import WireView, body, caller, whole_number
+from cloud.api_base import JsonView, body, caller, whole_number
 from cloud.drf_json import OrjsonParser
 from cloud.images import listing, representation, schemas, service
 from cloud.images.api.base import own_image
@@ -25,7 +25,7 @@ class JsonPatchParser(OrjsonParser):
     media_type = "application/openstack-images-v2.1-json-patch"
 
 
-class ImagesView(WireView):
+class ImagesView(JsonView):
     """The collection."""
 
     def get(self, request: Request) -> Response:
@@ -60,7 +60,7 @@ class ImagesView(WireView):
         return Response(representation.as_json(image), status=201, headers={"Location": location})
 
 
-class ImageView(WireView):
+class ImageView(JsonView):
     """One image."""
 
     parser_classes = (JsonPatchParser,)
@@ -85,7 +85,7 @@ class ImageView(WireView):
         return Response(status=204)
 
 
-class TagView(WireView):
+class TagView(JsonView):
     """/v2/images/{id}/tags/{tag}."""
 
     def put(self, request: Request, image_id: str, tag: str) -> Response:

@@ -14,7 +14,16 @@ from compute.errors import StateConflict
 from compute.migration import cold, moves
 from compute.models import Instance, InstanceAction
 from compute.operations import journal, registry
-from compute.operations.action import OPS, Answer, Asked, On, Run, ServerAction, StepSpec, fault_of
+from compute.operations.action import (
+    OPS,
+    ActionRequest,
+    ActionResponse,
+    On,
+    ServerAction,
+    StepContext,
+    StepSpec,
+    fault_of,
+)
 from compute.placement import claims
 from compute.servers import deletion
 from compute.shutdown import grace
@@ -33,19 +42,19 @@ class Ending(ServerAction):
     needs_host = False
     move: ClassVar[Move]
 
-    def submit(self, instance: Instance, asked: Asked) -> Answer:
+    def submit(self, instance: Instance, asked: ActionRequest) -> ActionResponse:
         """Deleting a server that is being deleted is success, and nothing more happens."""
         goes_on = instance.task_state is not None and instance.task_state not in self.move.over
         if instance.deleted or goes_on:
             deletion.hurry(instance, asked.body)
-            return Answer(204)
+            return ActionResponse(204)
         return super().submit(instance, asked)
 
-    def prepare(self, instance: Instance, asked: Asked) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """How long the guest has."""
         return deletion.farewell(instance, asked.body)
 
-    def begin(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> None:
+    def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
         """What is queued for the server is cancelled; what runs ends first, then this runs."""
         try:
             super().begin(instance, asked, params)
@@ -63,15 +72,15 @@ class Ending(ServerAction):
             return {}
         return {"move": waits.pk, "source": waits.params["source"], "source_node": waits.params["source_node"]}
 
-    def record(self, instance: Instance, asked: Asked, params: dict[str, Any]) -> Any:
+    def record(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> Any:
         """Nothing, when another delete was faster."""
         return None if params.get("late") else super().record(instance, asked, params)
 
-    def answer(self, params: dict[str, Any], asked: Asked) -> Answer:
+    def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
         """No body."""
-        return Answer(204)
+        return ActionResponse(204)
 
-    def shut_down(self, run: Run) -> None:
+    def shut_down(self, run: StepContext) -> None:
         """With the grace it was given. It goes, whatever its guest does."""
         try:
             run.note(grace.shut_down(run))
@@ -80,11 +89,11 @@ class Ending(ServerAction):
         except VirtError as error:
             run.note(f"could not be shut down: {error}")
 
-    def forget_source(self, run: Run) -> None:
+    def forget_source(self, run: StepContext) -> None:
         """What its old host has kept for a revert."""
         moves.end_at(run, run.params["source"])
 
-    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """A resize whose server is deleted is as good as confirmed."""
         if run.step.name == "forget_source" and run.instance.host != run.params["source"]:
             claims.release(run.instance.uuid, run.params["source_node"])
@@ -92,11 +101,11 @@ class Ending(ServerAction):
             if "ended" not in move.params:
                 journal.change_params(move, ended="confirmed")
 
-    def next_step(self, done: str, run: Run) -> StepSpec | None:
+    def next_step(self, done: str, run: StepContext) -> StepSpec | None:
         """Only a server that was resized has left something on another host."""
         return super().next_step(done, run) if "source" in run.params else None
 
-    def complete(self, run: Run, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """All is recorded with its end; or it failed, and lives on, unless a newer delete has it."""
         if run.step.name != "count_again":
             return
@@ -106,11 +115,11 @@ class Ending(ServerAction):
             state.abandon(run.instance, self.move, fault_of(VirtError(why)))
         journal.close_action(run.action, outcome=why, failed=True)
 
-    def after_failure(self, run: Run, error: BaseException) -> StepSpec | None:
+    def after_failure(self, run: StepContext, error: BaseException) -> StepSpec | None:
         """A server that lives on is counted again before it can be asked anything."""
         return self.clean_up if run.step.name == self.steps[0].name else None
 
-    def count_again(self, run: Run) -> None:
+    def count_again(self, run: StepContext) -> None:
         """On a conductor, which may touch the global side. A newer delete of the same server wins."""
         instance = run.instance
         newer = InstanceAction.objects.filter(server_id=instance.uuid, key__in=deletion.KEYS, pk__gt=run.action.pk)

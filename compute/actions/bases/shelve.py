@@ -17,7 +17,7 @@ from cloud.images import service
 from compute import state
 from compute.models import Instance
 from compute.operations import dispatch, journal, registry
-from compute.operations.action import Asked, Run, ServerAction
+from compute.operations.action import ActionRequest, ServerAction, StepContext
 from compute.placement import claims
 from compute.state import VmState
 from compute.virt.base import PowerState
@@ -29,7 +29,7 @@ BATCH = 500
 class Offloads(ServerAction):
     """Has a step `offload`. Once that is begun nothing is taken back: the image is the server's only sure disk."""
 
-    def offload(self, run: Run) -> None:
+    def offload(self, run: StepContext) -> None:
         """Gone already is success."""
         run.hypervisor.destroy(run.instance.uuid)
 
@@ -37,16 +37,16 @@ class Offloads(ServerAction):
         """A guest that is half gone is of no use to anybody."""
         return name == "offload" or super().insists_on(name)
 
-    def is_wanted(self, run: Run) -> bool:
+    def is_wanted(self, run: StepContext) -> bool:
         """Carried to its end, whoever took the server meanwhile."""
         return (run.step.name == "offload" and run.step.attempts > 1) or super().is_wanted(run)
 
-    def record_step(self, run: Run, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """It is nowhere, whoever took it meanwhile, and its room is free."""
         if run.step.name == "offload":
             leave_host(run.instance)
 
-    def complete(self, run: Run, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """Free for the next request."""
         move = self.move_for(run.params)
         if move is not None:
@@ -60,7 +60,7 @@ def leave_host(instance: Instance) -> None:
     claims.release(instance.uuid)
 
 
-def is_offloading(run: Run) -> bool:
+def is_offloading(run: StepContext) -> bool:
     """Whether the offload of this action was ever begun."""
     return run.action.steps.filter(name="offload", attempts__gt=0).exists()
 
@@ -108,7 +108,7 @@ def offload_due() -> int:
     shelved = Instance.objects.filter(vm_state=VmState.SHELVED, task_state__isnull=True, deleted=False)
     asked_for = 0
     for instance in shelved.filter(shelved_at__lte=since).order_by("shelved_at")[:BATCH]:
-        asked = Asked(Caller("", project_id=instance.project_id), f"req-{uuid4()}")
+        asked = ActionRequest(Caller("", project_id=instance.project_id), f"req-{uuid4()}")
         with suppress(Conflict):
             registry.named("ShelveOffload").submit(instance, asked)
             logger.info("shelved.offload", server=instance.uuid, request_id=asked.request_id)

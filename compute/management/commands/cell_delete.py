@@ -60,7 +60,7 @@ class Command(BaseCommand):
             return Instance.objects.filter(deleted=False).count()
 
         found = scatter.one(cell, undead)
-        if isinstance(found, scatter.Down):
+        if isinstance(found, scatter.CellFailure):
             self.stderr.write(
                 f"The cell does not answer ({found.reason}): the global records say that every server's "
                 "delete was asked for; whether all were carried out could not be checked."

@@ -41,7 +41,7 @@ class Command(BaseCommand):
             return Instance.objects.filter(host=host, deleted=False).count()
 
         count = scatter.one(cell, servers)
-        if isinstance(count, scatter.Down):
+        if isinstance(count, scatter.CellFailure):
             arguments.end(self, 5, f"{cell.name} does not answer ({count.reason}); {host} may have servers.")
         if count:
             arguments.end(self, 4, f"The host {host} has {counted(count, 'server')}.")

@@ -41,7 +41,7 @@ class Command(BaseCommand):
         cell = arguments.cell_or_end(self, options["uuid"], code=255)
         mapped, more = 0, False
         answer = scatter.one(cell, scatter.touch)  # within the deadline, which what follows has not
-        if isinstance(answer, scatter.Down):
+        if isinstance(answer, scatter.CellFailure):
             arguments.end(self, 255, f"The cell {cell.name} does not answer ({answer.reason}).")
         try:
             with target_cell(cell):

@@ -20,7 +20,7 @@ from compute.servers import deletion
 
 BATCH = 50
 
-Living = Callable[[list[str]], "set[str] | scatter.Down"]
+Living = Callable[[list[str]], "set[str] | scatter.CellFailure"]
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ def _fill(rows: QuerySet[InstanceMapping], living_of: Living, room: int | None, 
         if not ids:
             return ""
         living = living_of(ids)
-        if isinstance(living, scatter.Down):
+        if isinstance(living, scatter.CellFailure):
             return living.reason
         after = ids[-1]
         done.completed += rows.filter(pk__in=living).update(queued_for_delete=False)
@@ -106,7 +106,7 @@ def _fill(rows: QuerySet[InstanceMapping], living_of: Living, room: int | None, 
     return ""
 
 
-def _living_of(cell: Cell, ids: list[str]) -> set[str] | scatter.Down:
+def _living_of(cell: Cell, ids: list[str]) -> set[str] | scatter.CellFailure:
     return scatter.one(cell, lambda _: _living(ids))
 
 

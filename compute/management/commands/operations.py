@@ -22,7 +22,7 @@ from cells.management.tables import add_json, print_json, print_table
 from cells.models import Cell
 from compute.models import Step
 from compute.operations import repair
-from compute.operations.repair import OpenStep, Refused
+from compute.operations.repair import OpenStep, RepairRefused
 
 REFUSED, SILENT = 1, 3
 COLUMNS = ("step", "server", "operation", "name", "host", "state", "since", "tries", "next try", "details")
@@ -72,7 +72,7 @@ class Command(BaseCommand):
                     self._retry(number)
                 else:
                     self._give_up(number, options["step"], options["reason"], sure=options["yes"])
-        except Refused as refused:
+        except RepairRefused as refused:
             arguments.end(self, REFUSED, str(refused))
         except scatter.DATABASE_AWAY as away:
             arguments.end(self, SILENT, f"{cell.name} does not answer ({type(away).__name__}). Look again before you "
@@ -124,7 +124,7 @@ class Command(BaseCommand):
         """Where the page before ended: the name of the cell, when the step was opened, its number."""
         cell, number = self._named(marker)
         found = scatter.one(cell, lambda _: Step.objects.filter(pk=number).values_list("queued_at", flat=True).first())
-        if isinstance(found, scatter.Down):
+        if isinstance(found, scatter.CellFailure):
             arguments.end(self, SILENT, f"--marker: {cell.name} does not answer ({found.reason}).")
         if found is None:
             arguments.end(self, REFUSED, f"--marker: there is no step {marker}. Begin again without it.")

@@ -49,7 +49,7 @@ def _verdict(server: str) -> tuple[int, str]:
 
     where = f"{mapping.cell.name} ({mapping.cell_id})"
     found = scatter.one(mapping.cell, deleted)
-    if isinstance(found, scatter.Down):
+    if isinstance(found, scatter.CellFailure):
         going = " Its delete was asked for." if mapping.queued_for_delete else ""
         return 0, f"{server} is mapped to {where}, which does not answer ({found.reason}): not verified.{going}"
     if found is None and BuildRequest.objects.filter(pk=server).exists():

@@ -11,18 +11,18 @@ from contextlib import contextmanager
 from functools import partial
 
 from compute.virt.base import Guest, HypervisorUnavailable
-from compute.virt.fake.faults import ALWAYS, Order, Orders, from_properties
-from compute.virt.fake.state import State
+from compute.virt.fake.faults import ALWAYS, Fault, Faults, from_properties
+from compute.virt.fake.state import StateFile
 
 KEPT = 10_000
 HALF_WAY = frozenset({"reboot_hard", "hand_over", "rescue"})  # verbs that say themselves where their middle is
 OWN_TIME = frozenset({"hand_over"})  # verbs that keep the time ordered themselves
 
 
-class Calls:
+class CallLog:
     """Every call, and what becomes of it before its verb does any work. `away`: why none gets through."""
 
-    def __init__(self, state: State, orders: Orders) -> None:
+    def __init__(self, state: StateFile, orders: Faults) -> None:
         self.made: deque[tuple[str, str]] = deque(maxlen=KEPT)
         self.away = ""
         self._state, self._orders = state, orders
@@ -39,7 +39,7 @@ class Calls:
         if self.away:
             raise HypervisorUnavailable(self.away)
         order = self._orders.take(verb, uuid)
-        wish = from_properties(self._properties(uuid, guest)).verbs.get(verb, Order())
+        wish = from_properties(self._properties(uuid, guest)).verbs.get(verb, Fault())
         failure = order.error if order.fail else None
         if wish.fail and failure is None:
             count = self._state.count_failure(uuid, verb)
@@ -56,7 +56,7 @@ class Calls:
 
     def seconds(self, verb: str, uuid: str, guest: Guest) -> float:
         """The time ordered for a verb that keeps it itself."""
-        wish = from_properties(self._properties(uuid, guest)).verbs.get(verb, Order())
+        wish = from_properties(self._properties(uuid, guest)).verbs.get(verb, Fault())
         return max(self._orders.seconds(verb, uuid), wish.delay)
 
     def pause(self, seconds: float) -> None:

@@ -6,16 +6,16 @@ import time
 from collections.abc import Callable
 
 from compute.virt.base import PowerState
-from compute.virt.fake.state import SHARED_SECONDS, State
-from compute.virt.wakeable_thread import Rounds
+from compute.virt.fake.state import SHARED_SECONDS, StateFile
+from compute.virt.wakeable_thread import WakeableThread
 
 
-class Clock:
+class GuestTimers:
     """One thread for all guests; it starts when there is something to wait for."""
 
-    def __init__(self, state: State, is_down: Callable[[str], None]) -> None:
+    def __init__(self, state: StateFile, is_down: Callable[[str], None]) -> None:
         self._state, self._is_down = state, is_down
-        self._rounds = Rounds("fake-clock", self._look)
+        self._rounds = WakeableThread("fake-clock", self._look)
         if state.next_down() is not None:  # asked for in the last process's life
             self.wind()
 
@@ -35,12 +35,12 @@ class Clock:
         return None if next_down is None else max(0.0, next_down - time.time())
 
 
-class Lookout:
+class StateFilePoller:
     """Sees what other processes do to guests in a shared file; one thread, from when somebody wants to know it."""
 
-    def __init__(self, state: State, changed: Callable[[str], None]) -> None:
+    def __init__(self, state: StateFile, changed: Callable[[str], None]) -> None:
         self._state, self._changed = state, changed
-        self._rounds = Rounds("fake-lookout", self._look)
+        self._rounds = WakeableThread("fake-lookout", self._look)
         self._version = -1
         self._powers: dict[str, PowerState] = {}
 

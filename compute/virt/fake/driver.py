@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,26 +20,26 @@ from compute.virt.base import (
     ImageUnusable,
     PowerState,
 )
-from compute.virt.events import Announcer, Bells
-from compute.virt.fake.call_log import Calls
-from compute.virt.fake.clock import Clock, Lookout
-from compute.virt.fake.effects import Effect, Happened
-from compute.virt.fake.faults import Orders
+from compute.virt.events import EventThread, GuestNotifier
+from compute.virt.fake.call_log import CallLog
+from compute.virt.fake.clock import GuestTimers, StateFilePoller
+from compute.virt.fake.effects import Effect, RecordedEffect
+from compute.virt.fake.faults import Faults
 from compute.virt.fake.images import Images
 from compute.virt.fake.migration import Migration
 from compute.virt.fake.nodes import Nodes
-from compute.virt.fake.power_button import Button
+from compute.virt.fake.power_button import PowerButton
 from compute.virt.fake.rescue import Rescue
-from compute.virt.fake.shutdown import ALIVE, Ending
-from compute.virt.fake.state import Record, State
-from compute.virt.guest_locks import Locks
+from compute.virt.fake.shutdown import ALIVE, FakeShutdown
+from compute.virt.fake.state import GuestRecord, StateFile
+from compute.virt.guest_locks import GuestLocks
 
 SUPPORTS = frozenset({"pause", "suspend", "snapshot", "live_snapshot", "console_output", "shutdown_signal",
                       "live_migrate", "migrate"})  # fmt: skip
 MIB, GIB = 1 << 20, 1 << 30
 
 
-class FakeDriver(Migration, Rescue, Button, Ending, Driver):
+class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
     """The whole contract, in no time, or in as much as was ordered.
 
     With a `state` file guests outlive this process, also a killed one, as real guests do. Orders
@@ -50,7 +51,7 @@ class FakeDriver(Migration, Rescue, Button, Ending, Driver):
         hostname: str = "fake-host",
         *,
         state: Path | str | None = None,
-        orders: Orders | str = "",
+        orders: Faults | str = "",
         vcpus: int = 64,
         memory_mb: int = 262_144,
         disk_gb: int = 8192,
@@ -60,19 +61,19 @@ class FakeDriver(Migration, Rescue, Button, Ending, Driver):
     ) -> None:
         self.machines = Nodes(nodes, resource_class)
         self.guests_live_elsewhere = bool(resource_class)
-        self.orders = orders if isinstance(orders, Orders) else Orders(orders)
+        self.orders = orders if isinstance(orders, Faults) else Faults(orders)
         self._facts = (hostname, vcpus, memory_mb, disk_gb, host_ip)
         self._started = time.monotonic()
-        self._state = State(Path(state) if state else None)
+        self._state = StateFile(Path(state) if state else None)
         self._images = Images(self._state)
         self._watchers: list[Callable[[GuestEvent], None]] = []
-        self._bells = Bells()
-        self._locks = Locks(Path(state).with_suffix(".locks") if state else None)
-        self._announcer = Announcer("fake-announcer")
-        self._call = Calls(self._state, self.orders)
+        self._bells = GuestNotifier()
+        self._locks = GuestLocks(Path(state).with_suffix(".locks") if state else None)
+        self._announcer = EventThread("fake-announcer")
+        self._call = CallLog(self._state, self.orders)
         self.calls = self._call.made
-        self._clock = Clock(self._state, self._is_down)
-        self._lookout = Lookout(self._state, self._others_changed)
+        self._clock = GuestTimers(self._state, self._is_down)
+        self._lookout = StateFilePoller(self._state, self._others_changed)
 
     def facts(self) -> HostFacts:
         with self._call("facts", ""):
@@ -194,7 +195,7 @@ class FakeDriver(Migration, Rescue, Button, Ending, Driver):
         self._announcer.close()
         self._state.close()
 
-    def effects(self, uuid: str = "") -> list[Happened]:
+    def effects(self, uuid: str = "") -> list[RecordedEffect]:
         """Every change made to a guest (to any), oldest first; also of guests that are gone."""
         return self._state.effects(uuid)
 
@@ -224,7 +225,7 @@ class FakeDriver(Migration, Rescue, Button, Ending, Driver):
         record = self._state.find(uuid)
         return record.power if record else PowerState.NOSTATE
 
-    def _in(self, uuid: str, *powers: PowerState) -> Record:
+    def _in(self, uuid: str, *powers: PowerState) -> GuestRecord:
         record = self._state.get(uuid)
         if record.power not in powers:
             raise GuestInvalidState(f"guest {uuid} is {record.power.name}")
@@ -250,7 +251,7 @@ class FakeDriver(Migration, Rescue, Button, Ending, Driver):
         self._is_down(guest.uuid)
         with self._state.alone():
             old = self._state.find(guest.uuid)
-            record = Record(
+            record = GuestRecord(
                 guest.uuid,
                 guest.name,
                 PowerState.RUNNING,
@@ -276,9 +277,8 @@ class FakeDriver(Migration, Rescue, Button, Ending, Driver):
         with self._state.alone():
             properties, off = dict(guest.image.properties), PowerState.SHUTDOWN
             farewell, node = guest.farewell, guest.node
-            self._state.save(
-                Record(guest.uuid, guest.name, off, virtual_size, properties=properties, farewell=farewell, node=node)
-            )
+            record = GuestRecord(guest.uuid, guest.name, off, virtual_size, properties=properties, farewell=farewell)
+            self._state.save(replace(record, node=node))
             self._state.happened(guest.uuid, Effect.BUILT)
 
     def _others_changed(self, uuid: str) -> None:

@@ -40,7 +40,7 @@ ENDS = {Effect.OFF_BY_GUEST: "guest", Effect.OFF_BY_FORCE: "forced", Effect.CRAS
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class RecordedEffect:
     """One change: when (seconds since 1970), to which guest, and what the caller called it, if anything."""
 
     at: float

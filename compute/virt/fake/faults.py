@@ -26,7 +26,7 @@ ALIASES = {"fake_agent": "fake_shutdown_agent"}
 
 
 @dataclass(slots=True)
-class Order:
+class Fault:
     """What one verb shall do; `fail` counts down, ALWAYS never ends.
 
     `die`: so often, over all its lives, the process is killed in the middle of the verb. `accept`: it is supported,
@@ -41,7 +41,7 @@ class Order:
 
 
 @dataclass(slots=True)
-class Shutdown:
+class ShutdownBehaviour:
     """How a guest takes it that it is to shut down."""
 
     delay: float = 0.0  # seconds until it is off
@@ -51,9 +51,9 @@ class Shutdown:
     agent: str = ""  # yes: it has one, which answers when the guest is not deaf any more; hangs: and it never answers
     ends: str = ""  # not off, but with a crash, or with a reboot
 
-    def over(self, weaker: Shutdown) -> Shutdown:
+    def over(self, weaker: ShutdownBehaviour) -> ShutdownBehaviour:
         """Both wishes in one: of two numbers this one's or the larger, of two words this one's."""
-        return Shutdown(
+        return ShutdownBehaviour(
             delay=self.delay or weaker.delay,
             ignore=self.ignore or weaker.ignore,
             skip=max(self.skip, weaker.skip),
@@ -64,14 +64,14 @@ class Shutdown:
 
 
 @dataclass(slots=True)
-class Parsed:
+class ParsedFault:
     """Orders as written in a setting or in image properties."""
 
-    verbs: dict[str, Order] = field(default_factory=dict)
-    shutdown: Shutdown = field(default_factory=Shutdown)
+    verbs: dict[str, Fault] = field(default_factory=dict)
+    shutdown: ShutdownBehaviour = field(default_factory=ShutdownBehaviour)
 
 
-class Orders:
+class Faults:
     """Orders of one driver, safe to change while it works. `uuid` "" is every guest."""
 
     def __init__(self, text: str = "") -> None:
@@ -126,20 +126,20 @@ class Orders:
     def shutdown(self, *, uuid: str = "", **wishes: Any) -> None:
         """How guests take it from now on; the wishes are those of `Shutdown`."""
         with self._lock:
-            self._shutdown[uuid] = Shutdown(**wishes)
+            self._shutdown[uuid] = ShutdownBehaviour(**wishes)
 
     def clear(self) -> None:
         """No delays, no failures."""
         with self._lock:
             self._orders.clear()
             self._locked.clear()
-            self._shutdown = {"": Shutdown()}
+            self._shutdown = {"": ShutdownBehaviour()}
 
-    def take(self, verb: str, uuid: str) -> Order:
+    def take(self, verb: str, uuid: str) -> Fault:
         """What this call has to do; a failure taken is a failure less."""
         with self._lock:
             chosen = [o for key in {uuid, ""} if (o := self._orders.get((verb, key)))]
-            due = Order(
+            due = Fault(
                 delay=max((order.delay for order in chosen), default=0.0),
                 die=max((order.die for order in chosen), default=0),
             )
@@ -154,20 +154,20 @@ class Orders:
         with self._lock:
             return max((o.delay for key in {uuid, ""} if (o := self._orders.get((verb, key)))), default=0.0)
 
-    def shutdown_of(self, uuid: str) -> Shutdown:
+    def shutdown_of(self, uuid: str) -> ShutdownBehaviour:
         """How this guest takes it."""
         with self._lock:
             return self._shutdown.get(uuid) or self._shutdown[""]
 
-    def _order(self, verb: str, uuid: str) -> Order:
+    def _order(self, verb: str, uuid: str) -> Fault:
         if verb not in VERBS:
             raise ValueError(f"{verb!r} is no verb of a hypervisor: {', '.join(sorted(VERBS))}")
-        return self._orders.setdefault((verb, uuid), Order())
+        return self._orders.setdefault((verb, uuid), Fault())
 
 
-def parse_orders(text: str) -> Parsed:
+def parse_orders(text: str) -> ParsedFault:
     """Read "spawn.delay=0.5,spawn.fail=2,spawn.error=InsufficientResources,shutdown.ignore=1"."""
-    parsed = Parsed()
+    parsed = ParsedFault()
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = item.partition("=")
         verb, dot, what = name.strip().rpartition(".")
@@ -177,9 +177,9 @@ def parse_orders(text: str) -> Parsed:
     return parsed
 
 
-def from_properties(properties: Mapping[str, str]) -> Parsed:
+def from_properties(properties: Mapping[str, str]) -> ParsedFault:
     """Read an image's `fake_<verb>_<what>` properties, and `fake_agent`; nonsense in them is ignored, not raised."""
-    parsed = Parsed()
+    parsed = ParsedFault()
     for name, value in properties.items():
         verb, underscore, what = ALIASES.get(name, name).removeprefix(PROPERTY).rpartition("_")
         if name.startswith(PROPERTY) and underscore:
@@ -190,7 +190,7 @@ def from_properties(properties: Mapping[str, str]) -> Parsed:
     return parsed
 
 
-def _set(parsed: Parsed, verb: str, what: str, value: str) -> None:
+def _set(parsed: ParsedFault, verb: str, what: str, value: str) -> None:
     shutdown: Mapping[str, Callable[[str], object]] = {
         "delay": float,
         "ignore": lambda text: text.lower() in TRUE,
@@ -211,7 +211,7 @@ def _set(parsed: Parsed, verb: str, what: str, value: str) -> None:
         raise ValueError(f"there is no order {verb}.{what}")
     read = readers[what](value)
     shut = verb == "shutdown"
-    setattr(parsed.shutdown if shut else parsed.verbs.setdefault(verb, Order()), what, read)
+    setattr(parsed.shutdown if shut else parsed.verbs.setdefault(verb, Fault()), what, read)
 
 
 def _times(text: str) -> int:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from compute.virt import image_check
 from compute.virt.base import Image, ImageSource
-from compute.virt.fake.state import State
+from compute.virt.fake.state import StateFile
 
 
 class Images:
     """Parallel spawns of one image fetch it once."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: StateFile) -> None:
         self._state = state
         self._locks: dict[str, threading.Lock] = {}
 

@@ -23,10 +23,10 @@ from compute.virt.base import (
     VirtError,
     Watch,
 )
-from compute.virt.fake.call_log import Calls
-from compute.virt.fake.clock import Clock
+from compute.virt.fake.call_log import CallLog
+from compute.virt.fake.clock import GuestTimers
 from compute.virt.fake.effects import Effect
-from compute.virt.fake.state import COLUMNS, State
+from compute.virt.fake.state import COLUMNS, StateFile
 
 LOOK_EVERY = 0.2  # seconds between two looks at what becomes of a migration
 MIB, GIB = 1 << 20, 1 << 30
@@ -35,9 +35,9 @@ MIB, GIB = 1 << 20, 1 << 30
 class Migration:
     """The verbs from host to host. A guest is in `guests` of one host only: the one where it lives."""
 
-    _state: State
-    _call: Calls
-    _clock: Clock
+    _state: StateFile
+    _call: CallLog
+    _clock: GuestTimers
 
     def expect(self, guest: Guest) -> Mapping[str, str]:
         with self._call("expect", guest.uuid, guest):

@@ -6,21 +6,21 @@ import time
 from abc import abstractmethod
 
 from compute.virt.base import Driver, Guest, GuestEvent, GuestLocked, PowerState
-from compute.virt.fake.call_log import Calls
+from compute.virt.fake.call_log import CallLog
 from compute.virt.fake.effects import Effect
-from compute.virt.fake.faults import Orders, from_properties
+from compute.virt.fake.faults import Faults, from_properties
 from compute.virt.fake.shutdown import ALIVE
-from compute.virt.fake.state import State
+from compute.virt.fake.state import StateFile
 
 VERB = "power_update_event"
 
 
-class Button(Driver):
+class PowerButton(Driver):
     """What is said of a machine's power state, and what is done to it by hand."""
 
-    orders: Orders
-    _state: State
-    _call: Calls
+    orders: Faults
+    _state: StateFile
+    _call: CallLog
 
     def power_update_event(self, uuid: str, said: PowerState) -> PowerState:
         """What the machine does now. Only of guests that were ordered to accept it."""

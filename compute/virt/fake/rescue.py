@@ -5,17 +5,17 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from compute.virt.base import Guest, Image, ImageSource, PowerState
-from compute.virt.fake.call_log import Calls
+from compute.virt.fake.call_log import CallLog
 from compute.virt.fake.effects import Effect
 from compute.virt.fake.images import Images
-from compute.virt.fake.state import State
+from compute.virt.fake.state import StateFile
 
 
 class Rescue:
     """The verbs of rescue."""
 
-    _state: State
-    _call: Calls
+    _state: StateFile
+    _call: CallLog
     _images: Images
 
     def rescue(self, guest: Guest, image: Image, fetch: ImageSource) -> None:

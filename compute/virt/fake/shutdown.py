@@ -6,33 +6,33 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable
 
-from compute.virt.base import Farewell, PowerState
-from compute.virt.events import Bells, wait_for
-from compute.virt.fake.call_log import Calls
-from compute.virt.fake.clock import Clock as FakeClock
-from compute.virt.fake.clock import Lookout
+from compute.virt.base import PowerState, ShutdownPreference
+from compute.virt.events import GuestNotifier, wait_for
+from compute.virt.fake.call_log import CallLog
+from compute.virt.fake.clock import GuestTimers as FakeClock
+from compute.virt.fake.clock import StateFilePoller
 from compute.virt.fake.effects import Effect
-from compute.virt.fake.faults import Orders, from_properties
-from compute.virt.fake.faults import Shutdown as ShutdownOrder
-from compute.virt.fake.state import Record, State
-from compute.virt.shutdown import Shutdown
-from compute.virt.shutdown_timer import Clock
+from compute.virt.fake.faults import Faults, from_properties
+from compute.virt.fake.faults import ShutdownBehaviour as ShutdownOrder
+from compute.virt.fake.state import GuestRecord, StateFile
+from compute.virt.shutdown import ShutdownDriver
+from compute.virt.shutdown_timer import ShutdownTimer
 
 AGENT_SECONDS = 1.0  # until one that hangs is given up
 ALIVE = frozenset({PowerState.RUNNING, PowerState.PAUSED})
 
 
-class Ending(Shutdown):
+class FakeShutdown(ShutdownDriver):
     """The verbs of a shutdown."""
 
-    orders: Orders
-    _state: State
-    _call: Calls
-    _bells: Bells
+    orders: Faults
+    _state: StateFile
+    _call: CallLog
+    _bells: GuestNotifier
     _clock: FakeClock
-    _lookout: Lookout
+    _lookout: StateFilePoller
 
-    def farewells(self) -> dict[str, Farewell]:
+    def farewells(self) -> dict[str, ShutdownPreference]:
         with self._call("farewells", ""):
             powers = self._state.powers()
             return {uuid: known for uuid, known in self._state.farewells().items() if powers.get(uuid) in ALIVE}
@@ -42,16 +42,16 @@ class Ending(Shutdown):
             if self._power(uuid) in ALIVE | {PowerState.SUSPENDED}:
                 self._change(uuid, PowerState.SHUTDOWN, "destroyed", Effect.OFF_BY_FORCE)
 
-    def clock(self, uuid: str) -> Clock | None:
+    def clock(self, uuid: str) -> ShutdownTimer | None:
         with self._call("clock", uuid):
             return self._state.clock(uuid)
 
-    def keep_clock(self, uuid: str, clock: Clock) -> None:
+    def keep_clock(self, uuid: str, clock: ShutdownTimer) -> None:
         with self._call("keep_clock", uuid), self._state.alone():
             self._state.get(uuid)
             self._state.keep_clock(uuid, clock)
 
-    def clocks(self) -> dict[str, Clock]:
+    def clocks(self) -> dict[str, ShutdownTimer]:
         with self._call("clocks", ""):
             return {uuid: clock for uuid, clock in self._state.clocks().items() if clock.runs}
 
@@ -77,7 +77,7 @@ class Ending(Shutdown):
         self._clock.wind()
         return "agent" if answers and way.agent == "yes" else "acpi"
 
-    def _hear(self, record: Record, way: ShutdownOrder) -> None:
+    def _hear(self, record: GuestRecord, way: ShutdownOrder) -> None:
         now = time.time()
         record.presses += 1
         lost = way.ignore or record.presses <= way.skip or now < record.booted_at + way.deaf
@@ -98,7 +98,7 @@ class Ending(Shutdown):
         """The driver's own."""
 
     @abstractmethod
-    def _in(self, uuid: str, *powers: PowerState) -> Record:
+    def _in(self, uuid: str, *powers: PowerState) -> GuestRecord:
         """The driver's own."""
 
     @abstractmethod

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from compute.virt.base import Farewell, GuestNotFound, PowerState
-from compute.virt.fake.effects import ENDS, KEPT, Effect, Happened
-from compute.virt.shutdown_timer import Clock
+from compute.virt.base import GuestNotFound, PowerState, ShutdownPreference
+from compute.virt.fake.effects import ENDS, KEPT, Effect, RecordedEffect
+from compute.virt.shutdown_timer import ShutdownTimer
 
 CONSOLE_CHARACTERS = 64 << 10
 SHARED_SECONDS = 0.2
@@ -50,7 +50,7 @@ OUTCOMES = {
 
 
 @dataclass(slots=True)
-class Record:
+class GuestRecord:
     """One guest; `off_at` is when a guest that was asked to shut down will be off, or what else it `ends` in.
 
     `mark` names the last reboot that was begun, `rescue` the image it boots instead of its own disk.
@@ -66,13 +66,13 @@ class Record:
     properties: Mapping[str, str] = field(default_factory=dict)
     mark: str = ""
     rescue: str = ""
-    farewell: Farewell = field(default_factory=lambda: Farewell(""))
+    farewell: ShutdownPreference = field(default_factory=lambda: ShutdownPreference(""))
     booted_at: float = 0.0
     ends: str = ""  # one of OUTCOMES
     node: str = ""  # of the host's, where it is
 
 
-class State:
+class StateFile:
     """Guests, images, used-up failures and effects in one SQLite database, read afresh each time.
 
     Safe for many threads and for a second process; `alone()` makes several steps one.
@@ -107,17 +107,17 @@ class State:
                 raise
             self._database.execute("COMMIT")
 
-    def find(self, uuid: str) -> Record | None:
+    def find(self, uuid: str) -> GuestRecord | None:
         rows = self.run(f"SELECT {COLUMNS} FROM guests WHERE uuid = ?", uuid)  # noqa: S608
         return _record(rows[0]) if rows else None
 
-    def get(self, uuid: str) -> Record:
+    def get(self, uuid: str) -> GuestRecord:
         record = self.find(uuid)
         if record is None:
             raise GuestNotFound(f"no guest {uuid} on this host")
         return record
 
-    def save(self, record: Record) -> None:
+    def save(self, record: GuestRecord) -> None:
         self.run(
             f"INSERT INTO guests ({COLUMNS})"  # noqa: S608 - our own column names
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO UPDATE SET name=excluded.name,"
@@ -157,10 +157,10 @@ class State:
         if row[0][0] % 1000 == 0:
             self.run("DELETE FROM effects WHERE id <= ?", row[0][0] - KEPT)
 
-    def effects(self, uuid: str = "") -> list[Happened]:
+    def effects(self, uuid: str = "") -> list[RecordedEffect]:
         """What was done to a guest (to all of them), oldest first."""
         rows = self.run("SELECT at, uuid, verb, mark FROM effects WHERE ? IN ('', uuid) ORDER BY id", uuid)
-        return [Happened(at, of, Effect(verb), mark) for at, of, verb, mark in rows]
+        return [RecordedEffect(at, of, Effect(verb), mark) for at, of, verb, mark in rows]
 
     def powers(self) -> dict[str, PowerState]:
         """Every guest's power state, those whose time to go down has come among them."""
@@ -175,7 +175,7 @@ class State:
         """The node of every guest."""
         return dict(self.run("SELECT uuid, node FROM guests"))
 
-    def farewells(self) -> dict[str, Farewell]:
+    def farewells(self) -> dict[str, ShutdownPreference]:
         """Of every guest there is a record of."""
         return {uuid: _farewell(text) for uuid, text in self.run("SELECT uuid, farewell FROM guests")}
 
@@ -214,18 +214,18 @@ class State:
         rows = self.run("SELECT verb FROM effects WHERE uuid = ? ORDER BY id DESC LIMIT 1", uuid)
         return ENDS.get(Effect(rows[0][0]), "") if rows else ""
 
-    def clock(self, uuid: str) -> Clock | None:
+    def clock(self, uuid: str) -> ShutdownTimer | None:
         """The clock of the guest's last shutdown since it booted."""
         rows = self.run("SELECT clock FROM guests WHERE uuid = ?", uuid)
-        return Clock.load(rows[0][0]) if rows else None
+        return ShutdownTimer.load(rows[0][0]) if rows else None
 
-    def keep_clock(self, uuid: str, clock: Clock | None) -> None:
+    def keep_clock(self, uuid: str, clock: ShutdownTimer | None) -> None:
         self.run("UPDATE guests SET clock = ? WHERE uuid = ?", clock.text if clock else "", uuid)
 
-    def clocks(self) -> dict[str, Clock]:
+    def clocks(self) -> dict[str, ShutdownTimer]:
         """Of every guest that has one."""
         rows = self.run("SELECT uuid, clock FROM guests WHERE clock != ''")
-        return {uuid: clock for uuid, text in rows if (clock := Clock.load(text)) is not None}
+        return {uuid: clock for uuid, text in rows if (clock := ShutdownTimer.load(text)) is not None}
 
     def write_console(self, uuid: str, text: str) -> None:
         self.run(
@@ -272,8 +272,8 @@ class State:
             return self._database.execute(statement, values).fetchall()
 
 
-def _record(row: tuple) -> Record:
-    record = Record(*row)
+def _record(row: tuple) -> GuestRecord:
+    record = GuestRecord(*row)
     record.power, record.properties = PowerState(record.power), json.loads(str(record.properties))
     record.farewell = _farewell(str(record.farewell))
     if record.off_at is not None and record.off_at <= time.time():  # it went down, maybe while nobody looked
@@ -281,5 +281,5 @@ def _record(row: tuple) -> Record:
     return record
 
 
-def _farewell(text: str) -> Farewell:
-    return Farewell(**json.loads(text)) if text else Farewell("")
+def _farewell(text: str) -> ShutdownPreference:
+    return ShutdownPreference(**json.loads(text)) if text else ShutdownPreference("")

@@ -31,7 +31,7 @@ Seen = TypeVar("Seen", Node, Node | None)
 OURS_TO_SEE = ("power", "deploy")  # of what is validated; the rest has no say in a deployment of ours
 
 
-class Unanswered(HypervisorUnavailable):
+class NoAnswer(HypervisorUnavailable):
     """No answer came, so nobody here knows whether the request was heard."""
 
 
@@ -159,7 +159,7 @@ class Ironic:
         except (ClientException, SDKException, RequestException) as error:
             if not self.newest:  # what was found out about where it is may be wrong
                 self.close()
-            raise Unanswered(f"Ironic does not answer: {error}") from error
+            raise NoAnswer(f"Ironic does not answer: {error}") from error
         if not answer.ok:
             raise _said(answer)
         self.newest = _count(answer.headers.get("X-OpenStack-Ironic-API-Maximum-Version", "")) or self.newest

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 from compute.virt.base import Guest, InsufficientResources, VirtError
-from compute.virt.ironic.api import PAUSE, Ironic, NoNode, Taken, Unanswered
+from compute.virt.ironic.api import PAUSE, Ironic, NoAnswer, NoNode, Taken
 from compute.virt.ironic.node import OURS, Node
 
 COMES_BACK = frozenset({"deleting", "cleaning", "clean wait", "clean hold"})  # given back, and soon to be had
@@ -25,7 +25,7 @@ REASON_SECONDS = 5.0
 DEPLOYED = frozenset({"active", "rescue", "rescue failed", "unrescue failed"})
 
 
-class Lease:
+class Deployment:
     """The verbs of what is deployed on a machine."""
 
     _ironic: Ironic
@@ -131,7 +131,7 @@ class Lease:
             try:
                 self._ironic.provision(node.id, target, **more)
                 return
-            except Unanswered:
+            except NoAnswer:
                 now = self._ironic.until(lambda: self._ironic.node_of(server), _is_at_rest, until)
                 if now is None or now.state != node.state:
                     return

@@ -18,16 +18,16 @@ from compute.virt.base import (
     NotSupported,
     PowerState,
 )
-from compute.virt.events import Bells
-from compute.virt.guest_locks import Locks
+from compute.virt.events import GuestNotifier
+from compute.virt.guest_locks import GuestLocks
 from compute.virt.ironic.api import Busy, Ironic, Taken
-from compute.virt.ironic.deployment import Lease
+from compute.virt.ironic.deployment import Deployment
 from compute.virt.ironic.node import Node
-from compute.virt.ironic.shutdown import Ending, Lookout
-from compute.virt.ironic.state_files import Notes
+from compute.virt.ironic.shutdown import IronicShutdown, PowerPoller
+from compute.virt.ironic.state_files import StateFiles
 
 
-class IronicDriver(Ending, Lease, Driver):
+class IronicDriver(IronicShutdown, Deployment, Driver):
     """Every node of one Ironic, or of one conductor group or shard of it. Connects when it is first asked.
 
     A node in maintenance is left alone: its power state is NOSTATE, and verbs raise InMaintenance.
@@ -56,10 +56,10 @@ class IronicDriver(Ending, Lease, Driver):
         state = Path(state_dir) / "ironic"
         self._hostname, self._seconds = hostname, deploy_timeout
         self._ironic = Ironic(url, username, password, cloud, group=conductor_group, shard=shard, seconds=timeout)
-        self._notes = Notes(state)
-        self._locks = Locks(state / "locks")
-        self._bells = Bells()
-        self._lookout = Lookout(self._ironic, self._notes, self._bells)
+        self._notes = StateFiles(state)
+        self._locks = GuestLocks(state / "locks")
+        self._bells = GuestNotifier()
+        self._lookout = PowerPoller(self._ironic, self._notes, self._bells)
 
     def facts(self) -> HostFacts:
         """All its machines together; each of them is in `nodes`."""

@@ -13,20 +13,20 @@ from contextlib import suppress
 from dataclasses import replace
 
 from compute.virt.base import (
-    Farewell,
     GuestInvalidState,
     GuestNotFound,
     HypervisorUnavailable,
     PowerState,
+    ShutdownPreference,
     VirtError,
 )
-from compute.virt.events import Bells, wait_for
+from compute.virt.events import GuestNotifier, wait_for
 from compute.virt.ironic.api import PATIENCE, Busy, Ironic
 from compute.virt.ironic.node import Node
-from compute.virt.ironic.state_files import Notes
-from compute.virt.shutdown import Shutdown
-from compute.virt.shutdown_timer import Clock
-from compute.virt.wakeable_thread import Rounds
+from compute.virt.ironic.state_files import StateFiles
+from compute.virt.shutdown import ShutdownDriver
+from compute.virt.shutdown_timer import ShutdownTimer
+from compute.virt.wakeable_thread import WakeableThread
 
 LOOK_SECONDS = 1.0  # between looks at servers that are being shut down; one request for all of them
 SIGNAL_PATIENCE = 1.5  # seconds a signal may take
@@ -35,15 +35,15 @@ LAST_SIGNAL = 15.0  # seconds before the deadline from which on Ironic is asked 
 ASK_SECONDS = 10  # of whoever signals without a clock
 
 
-class Ending(Shutdown):
+class IronicShutdown(ShutdownDriver):
     """The verbs of a shutdown."""
 
     _ironic: Ironic
-    _notes: Notes
-    _bells: Bells
-    _lookout: Lookout
+    _notes: StateFiles
+    _bells: GuestNotifier
+    _lookout: PowerPoller
 
-    def farewells(self) -> dict[str, Farewell]:
+    def farewells(self) -> dict[str, ShutdownPreference]:
         """None: the machines stay on when the one that this worker runs on goes down."""
         return {}
 
@@ -53,21 +53,21 @@ class Ending(Shutdown):
             self._switch(node, on=False)
             self._bells.ring(uuid)
 
-    def clock(self, uuid: str) -> Clock | None:
+    def clock(self, uuid: str) -> ShutdownTimer | None:
         clock = self._notes.clock(uuid)
         if clock is None or clock.runs or clock.how == "left":
             return clock
         node = self._ironic.node_of(uuid)
         return None if node is None or node.power_state is PowerState.RUNNING else clock
 
-    def keep_clock(self, uuid: str, clock: Clock) -> None:
+    def keep_clock(self, uuid: str, clock: ShutdownTimer) -> None:
         if self._ironic.node_of(uuid) is None:
             self._notes.forget(uuid)
             raise GuestNotFound(f"no node has server {uuid}")
         self._notes.keep_clock(uuid, clock)
         self._lookout.wake()
 
-    def clocks(self) -> dict[str, Clock]:
+    def clocks(self) -> dict[str, ShutdownTimer]:
         return self._notes.clocks()
 
     def how_ended(self, uuid: str) -> str:
@@ -109,7 +109,7 @@ class Ending(Shutdown):
         with self._bells.listening(uuid) as bell:
             return wait_for(bell, is_off_or_away, seconds, LOOK_SECONDS) or is_off()
 
-    def _signal(self, uuid: str, clock: Clock, now: float) -> Clock:
+    def _signal(self, uuid: str, clock: ShutdownTimer, now: float) -> ShutdownTimer:
         """A node that Ironic still waits for was signalled; near the deadline the lock would be in the way."""
         if clock.signals and clock.left(now) < LAST_SIGNAL:
             return self._noted(uuid, replace(clock, signalled=now))
@@ -141,12 +141,12 @@ class Ending(Shutdown):
         """The driver's own."""
 
 
-class Lookout:
+class PowerPoller:
     """Sees which of those that are being shut down went off. Ironic tells nobody, so it is asked, but only then."""
 
-    def __init__(self, ironic: Ironic, notes: Notes, bells: Bells) -> None:
+    def __init__(self, ironic: Ironic, notes: StateFiles, bells: GuestNotifier) -> None:
         self._ironic, self._notes, self._bells = ironic, notes, bells
-        self._rounds = Rounds("ironic-lookout", self._look)
+        self._rounds = WakeableThread("ironic-lookout", self._look)
 
     def start(self) -> None:
         """From when somebody wants to know it."""
@@ -167,6 +167,6 @@ class Lookout:
                 self._bells.ring(server)
         return LOOK_SECONDS if running else None
 
-    def _off(self, running: dict[str, Clock]) -> list[str]:
+    def _off(self, running: dict[str, ShutdownTimer]) -> list[str]:
         states = {node.server: node.power_state for node in self._ironic.servers()}
         return [server for server in running if states.get(server) in (None, PowerState.SHUTDOWN)]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import uuid4
 
-from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_timer import ShutdownTimer
 
 
-class Notes:
+class StateFiles:
     """The clock of a server's last shutdown, and the mark of its last reboot."""
 
     def __init__(self, directory: Path) -> None:
@@ -20,15 +20,15 @@ class Notes:
         for folder in (self._clocks, self._marks):
             folder.mkdir(parents=True, exist_ok=True)
 
-    def clock(self, server: str) -> Clock | None:
+    def clock(self, server: str) -> ShutdownTimer | None:
         """None if there is none."""
-        return Clock.load(_read(self._clocks / server))
+        return ShutdownTimer.load(_read(self._clocks / server))
 
-    def keep_clock(self, server: str, clock: Clock) -> None:
+    def keep_clock(self, server: str, clock: ShutdownTimer) -> None:
         """Instead of any other."""
         _write(self._clocks / server, clock.text)
 
-    def clocks(self) -> dict[str, Clock]:
+    def clocks(self) -> dict[str, ShutdownTimer]:
         """Those that run."""
         known = {entry.name: self.clock(entry.name) for entry in self._clocks.iterdir() if entry.name[0] != "."}
         return {server: clock for server, clock in known.items() if clock is not None and clock.runs}

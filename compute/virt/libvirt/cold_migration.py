@@ -17,7 +17,7 @@ from compute.virt.libvirt.destination import Destination
 from compute.virt.libvirt.disk import GIB
 from compute.virt.libvirt.errors import translated
 from compute.virt.libvirt.files import GuestFiles
-from compute.virt.libvirt.upload import LOOK_EVERY, Way, upload
+from compute.virt.libvirt.upload import LOOK_EVERY, StreamTarget, upload
 
 LEAVING, ARRIVING = "disk.leaving", "disk.arriving"
 
@@ -34,10 +34,10 @@ def send(files: GuestFiles, there: Destination, watch: Watch, bandwidth: int = 0
     before = _stamp(files.disk)
     try:
         if qemu_img.stands_alone(files.disk):
-            upload(files.disk, there.connection, arriving, Way(watch, files.disk.stat().st_size), bandwidth)
+            upload(files.disk, there.connection, arriving, StreamTarget(watch, files.disk.stat().st_size), bandwidth)
         else:
             size = qemu_img.measure(files.disk)
-            way = Way(watch, 2 * size)
+            way = StreamTarget(watch, 2 * size)
             _flatten(files.disk, leaving, way)
             way.behind, way.total = size, size + leaving.stat().st_size
             upload(leaving, there.connection, arriving, way, bandwidth)
@@ -52,7 +52,7 @@ def leave_copy(files: GuestFiles, host: str, watch: Watch) -> None:
     leaving, kept = files.directory / LEAVING, _kept(files, host)
     if files.disk.exists():
         leaving.unlink(missing_ok=True)
-        _flatten(files.disk, leaving, Way(watch, qemu_img.measure(files.disk)))
+        _flatten(files.disk, leaving, StreamTarget(watch, qemu_img.measure(files.disk)))
         with translated():
             files.disk.replace(kept)
     if not kept.exists():
@@ -97,7 +97,7 @@ def _kept(files: GuestFiles, host: str) -> Path:
     return files.directory.with_name(f"{files.directory.name}.{host}.qcow2")
 
 
-def _flatten(disk: Path, target: Path, way: Way) -> None:
+def _flatten(disk: Path, target: Path, way: StreamTarget) -> None:
     """One file with everything the disk is based on. A QEMU that has the disk keeps qemu-img from reading it."""
     way.look(0)
     with qemu_img.converting(disk, target) as ended:

@@ -23,16 +23,16 @@ from compute.virt.base import (
     PowerState,
     VirtError,
 )
-from compute.virt.events import Announcer, Bells
-from compute.virt.guest_locks import Locks
+from compute.virt.events import EventThread, GuestNotifier
+from compute.virt.guest_locks import GuestLocks
 from compute.virt.libvirt import capabilities, disk, rescue, snapshot
 from compute.virt.libvirt.errors import translated
-from compute.virt.libvirt.files import Notes, files_of, host_id
+from compute.virt.libvirt.files import GuestRecords, files_of, host_id
 from compute.virt.libvirt.guest import LibvirtGuest, power_state
 from compute.virt.libvirt.host import Host
 from compute.virt.libvirt.lifecycle_events import news
-from compute.virt.libvirt.migration import Moving, Road
-from compute.virt.libvirt.shutdown import Ending
+from compute.virt.libvirt.migration import Migration, MigrationEndpoint
+from compute.virt.libvirt.shutdown import LibvirtShutdown
 from compute.virt.libvirt.xml import choose_virt_type, domain_xml
 
 LOOKED_AT_SECONDS = 5.0  # by then a daemon that was restarted has looked at its guests
@@ -40,7 +40,7 @@ LOOKED_AT_SECONDS = 5.0  # by then a daemon that was restarted has looked at its
 BEGUN = frozenset({PowerState.RUNNING, PowerState.SHUTDOWN})
 
 
-class LibvirtDriver(Ending, Moving, rescue.Rescue, Driver):
+class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
     """One libvirt daemon, one state directory. Connects at first use: build it after a fork."""
 
     def __init__(
@@ -68,16 +68,17 @@ class LibvirtDriver(Ending, Moving, rescue.Rescue, Driver):
             self._state.mkdir(parents=True, exist_ok=True)
             self._guests.mkdir(parents=True, exist_ok=True)
             self._id = host_id(self._state)
-            self._arriving, self._departed = Notes(self._state / "arriving"), Notes(self._state / "departed")
-        self._road = Road(migration_uri, migration_address, migration_bandwidth)
+            self._arriving = GuestRecords(self._state / "arriving")
+            self._departed = GuestRecords(self._state / "departed")
+        self._road = MigrationEndpoint(migration_uri, migration_address, migration_bandwidth)
         self._images = disk.ImageCache(images)
         self._virt_type = choose_virt_type(virt_type)
         self._disk_cache = disk.cache_mode(self._guests)
         self._hostname, self._host_ip, self._open_network = hostname, host_ip, open_network
         self._watchers: list[Callable[[GuestEvent], None]] = []
-        self._bells = Bells()
-        self._locks = Locks(self._state / "locks")
-        self._announcer = Announcer("libvirt-announcer")
+        self._bells = GuestNotifier()
+        self._locks = GuestLocks(self._state / "locks")
+        self._announcer = EventThread("libvirt-announcer")
         self._host = Host(uri, self._on_event, self._on_back)
 
     def facts(self) -> HostFacts:

@@ -96,7 +96,7 @@ def files_of(guests: Path, uuid: str) -> GuestFiles:
     return GuestFiles(guests / uuid)
 
 
-class Notes:
+class GuestRecords:
     """What a host writes down of some of its guests, one small file each; there, whole, or not at all."""
 
     def __init__(self, directory: Path) -> None:

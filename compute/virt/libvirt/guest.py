@@ -10,11 +10,11 @@ from time import monotonic
 import libvirt
 
 from compute.virt.base import (
-    Farewell,
     GuestInvalidState,
     GuestNotFound,
     OperationTimedOut,
     PowerState,
+    ShutdownPreference,
     VirtError,
 )
 from compute.virt.libvirt import agent
@@ -31,7 +31,7 @@ from compute.virt.libvirt.xml import (
     note_xml,
     reboot_mark,
 )
-from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown_timer import ShutdownTimer
 
 CALL_SECONDS = 60.0
 SAVE_SECONDS = 600.0
@@ -97,17 +97,17 @@ class LibvirtGuest:
         """The mark its definition has of the last reboot begun; "" if it has none."""
         return reboot_mark(kept) if (kept := self._metadata(NAMESPACE)) else ""
 
-    def farewell(self) -> Farewell:
+    def farewell(self) -> ShutdownPreference:
         """How it wants to be shut down, as its definition says."""
-        return farewell(kept) if (kept := self._metadata(NAMESPACE)) else Farewell("")
+        return farewell(kept) if (kept := self._metadata(NAMESPACE)) else ShutdownPreference("")
 
-    def clock(self) -> Clock | None:
+    def clock(self) -> ShutdownTimer | None:
         """The clock of its last shutdown, which is in its definition until that is made anew.
 
         One that runs is bound to the QEMU it began with, by a note that is in no definition: who starts the guest
         again, e.g. with virsh, starts it without its old clock.
         """
-        clock = Clock.load(note_text(self._metadata(CLOCK_NAMESPACE)))
+        clock = ShutdownTimer.load(note_text(self._metadata(CLOCK_NAMESPACE)))
         if clock is None:
             return None
         with suppress(GuestInvalidState):  # off: there is no other boot
@@ -115,7 +115,7 @@ class LibvirtGuest:
                 return None
         return clock
 
-    def keep_clock(self, clock: Clock) -> None:
+    def keep_clock(self, clock: ShutdownTimer) -> None:
         """Of a domain that is gone by now: GuestNotFound. The first may take long: without it there is no clock."""
         first = not clock.signalled
         seconds = CALL_SECONDS if first and not clock.how else NOTE_SECONDS

@@ -53,7 +53,7 @@ PEER_TO_PEER = (
 )
 
 
-class Where(enum.Enum):
+class GuestLocation(enum.Enum):
     """Where a guest is that is being migrated."""
 
     HERE = "runs here"
@@ -63,7 +63,7 @@ class Where(enum.Enum):
 
 
 @dataclass
-class Live:
+class LiveMigration:
     """One guest, from `host` to `there`. `shared`: they have its disk in common."""
 
     host: Host
@@ -84,36 +84,36 @@ class Live:
         failed: VirtError | None = None
         for _ in range(ATTEMPTS):
             where = self._where()
-            if where is Where.THERE:
+            if where is GuestLocation.THERE:
                 return self._how_it_went()
-            if where is Where.OFF:
+            if where is GuestLocation.OFF:
                 raise GuestInvalidState("the guest went off while it was moving")
-            if where is Where.HERE:
+            if where is GuestLocation.HERE:
                 go_on(self._here(), running=self.was_running)
                 if failed:
                     raise failed
-            failed = self._accompany(watch) if where is Where.MOVING else self._attempt(watch)
+            failed = self._accompany(watch) if where is GuestLocation.MOVING else self._attempt(watch)
         raise failed or VirtError("the migration ended, and the guest did not move")
 
     def _here(self) -> LibvirtGuest:
         return self.host.guest(self.uuid)
 
-    def _where(self) -> Where:
+    def _where(self) -> GuestLocation:
         """A guest that runs here, and is not on its way, is here whatever the other host says."""
         try:
             guest = self._here()
             if guest.is_going_out():
-                return Where.MOVING
+                return GuestLocation.MOVING
             state = guest.power_state()
         except GuestNotFound:
             state = PowerState.NOSTATE
         if state is PowerState.RUNNING:
-            return Where.HERE
+            return GuestLocation.HERE
         if self.there.has(self.uuid):
-            return Where.THERE
+            return GuestLocation.THERE
         if state is PowerState.NOSTATE:
             raise GuestNotFound(f"guest {self.uuid} is neither here nor there")
-        return Where.OFF if state in OFF else Where.HERE
+        return GuestLocation.OFF if state in OFF else GuestLocation.HERE
 
     def _attempt(self, watch: Watch) -> VirtError | None:
         """One call of libvirt's, on a connection of its own: it holds up others of the same connection."""

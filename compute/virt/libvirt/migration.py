@@ -18,14 +18,14 @@ from compute.virt.base import Guest, GuestNotFound, PowerState, VirtError, Watch
 from compute.virt.libvirt import cold_migration, volumes
 from compute.virt.libvirt.destination import Destination, has_come, opened, said_before, uuid_of
 from compute.virt.libvirt.errors import translated
-from compute.virt.libvirt.files import GuestFiles, Notes, files_of
+from compute.virt.libvirt.files import GuestFiles, GuestRecords, files_of
 from compute.virt.libvirt.guest import OFF, LibvirtGuest
 from compute.virt.libvirt.host import Host
-from compute.virt.libvirt.live_migration import Live, call_off, go_on
+from compute.virt.libvirt.live_migration import LiveMigration, call_off, go_on
 
 
 @dataclass(frozen=True, slots=True)
-class Road:
+class MigrationEndpoint:
     """How other hosts reach this one for a migration, and how fast one may go from here."""
 
     uri: str = ""  # of this host's libvirt, as seen from others; "" = the own one
@@ -33,16 +33,16 @@ class Road:
     bandwidth: int = 0  # MiB/s; 0 = no limit
 
 
-class Moving:
+class Migration:
     """The verbs from host to host."""
 
     _host: Host
     _guests: Path
     _id: str
     _disk_cache: str
-    _road: Road
-    _arriving: Notes
-    _departed: Notes
+    _road: MigrationEndpoint
+    _arriving: GuestRecords
+    _departed: GuestRecords
 
     def expect(self, guest: Guest) -> Mapping[str, str]:
         """On shared storage the directory is there already, and another host's; else it is made."""
@@ -173,7 +173,7 @@ class Moving:
     def _move(self, uuid: str, files: GuestFiles, was: PowerState, there: Destination, watch: Watch) -> str:
         shared = there.shares_disks_with(self._id)
         if was not in OFF:
-            live = Live(self._host, uuid, files, there, shared=shared, was_running=was is PowerState.RUNNING)
+            live = LiveMigration(self._host, uuid, files, there, shared=shared, was_running=was is PowerState.RUNNING)
             live.bandwidth = self._road.bandwidth
             return live.migrate(watch)
         if not there.has(uuid):

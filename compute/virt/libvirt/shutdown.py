@@ -9,26 +9,26 @@ from pathlib import Path
 
 import libvirt
 
-from compute.virt.base import Farewell, GuestInvalidState, GuestNotFound, HypervisorUnavailable, PowerState
-from compute.virt.events import Bells, wait_for
+from compute.virt.base import GuestInvalidState, GuestNotFound, HypervisorUnavailable, PowerState, ShutdownPreference
+from compute.virt.events import GuestNotifier, wait_for
 from compute.virt.libvirt import agent
 from compute.virt.libvirt.errors import translated
-from compute.virt.libvirt.files import Notes
+from compute.virt.libvirt.files import GuestRecords
 from compute.virt.libvirt.guest import OFF, LibvirtGuest
 from compute.virt.libvirt.host import Host
-from compute.virt.shutdown import Shutdown
-from compute.virt.shutdown_timer import Clock
+from compute.virt.shutdown import ShutdownDriver
+from compute.virt.shutdown_timer import ShutdownTimer
 
 
-class Ending(Shutdown):
+class LibvirtShutdown(ShutdownDriver):
     """The verbs of a shutdown."""
 
     _host: Host
     _guests: Path
-    _arriving: Notes
-    _bells: Bells
+    _arriving: GuestRecords
+    _bells: GuestNotifier
 
-    def farewells(self) -> dict[str, Farewell]:
+    def farewells(self) -> dict[str, ShutdownPreference]:
         known = {}
         with translated():
             ours = {entry.name for entry in self._guests.iterdir()} - self._arriving.all()
@@ -45,15 +45,15 @@ class Ending(Shutdown):
             guest.stop()
             guest.forget_saved_memory()
 
-    def clock(self, uuid: str) -> Clock | None:
+    def clock(self, uuid: str) -> ShutdownTimer | None:
         with suppress(GuestNotFound):
             return self._guest(uuid).clock()
         return None
 
-    def keep_clock(self, uuid: str, clock: Clock) -> None:
+    def keep_clock(self, uuid: str, clock: ShutdownTimer) -> None:
         self._guest(uuid).keep_clock(clock)
 
-    def clocks(self) -> dict[str, Clock]:
+    def clocks(self) -> dict[str, ShutdownTimer]:
         running = {}
         for uuid in self.guests():
             clock = self.clock(uuid)

@@ -34,7 +34,7 @@ MIB = 1 << 20
 
 
 @dataclass
-class Way:
+class StreamTarget:
     """How far the disk is, for whoever watches; ends it when it is to end, or goes no further."""
 
     watch: Watch
@@ -55,7 +55,7 @@ class Way:
             raise MigrationAborted("the migration was aborted")
 
 
-def upload(disk: Path, there: libvirt.virConnect, target: Path, way: Way, bandwidth: int = 0) -> None:
+def upload(disk: Path, there: libvirt.virConnect, target: Path, way: StreamTarget, bandwidth: int = 0) -> None:
     """A qcow2 file, as a new one of another host; checked there, as libvirt sees it. `bandwidth` in MiB/s."""
     size = str(disk.stat().st_size), str(qemu_img.virtual_size(disk, "qcow2"))
     with translated(), volumes.folder(there, target.parent) as pool:
@@ -108,7 +108,7 @@ class _Stopped(Exception):
     """Nobody waits for it any more."""
 
 
-def _in_thread(work: Callable[[_Pouring], None], way: Way, bandwidth: int) -> None:
+def _in_thread(work: Callable[[_Pouring], None], way: StreamTarget, bandwidth: int) -> None:
     """A stream that hangs cannot be interrupted: it is left to its thread, and ends with the connection."""
     pouring, errors, done = _Pouring(bandwidth), list[BaseException](), threading.Event()
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from compute.virt.base import Farewell, Guest, VirtError
+from compute.virt.base import Guest, ShutdownPreference, VirtError
 from compute.virt.libvirt import agent
 
 NAMESPACE = "urn:stillwater:guest:1"
@@ -101,11 +101,11 @@ def reboot_mark(metadata: str) -> str:
     return ET.fromstring(metadata).findtext("{*}reboot") or ""  # noqa: S314 - ours, from libvirt
 
 
-def farewell(metadata: str) -> Farewell:
+def farewell(metadata: str) -> ShutdownPreference:
     """How the guest wants to be shut down, out of our element of a domain's metadata; an older one says less."""
     element = ET.fromstring(metadata)  # noqa: S314 - ours, from libvirt
     said = {name: element.findtext(f"{{*}}{name}") or "" for name in ("name", "shutdown_timeout", "shutdown_priority")}
-    return Farewell(said["name"], _whole(said["shutdown_timeout"]), _whole(said["shutdown_priority"]) or 0)
+    return ShutdownPreference(said["name"], _whole(said["shutdown_timeout"]), _whole(said["shutdown_priority"]) or 0)
 
 
 def note_xml(tag: str, text: str) -> str:

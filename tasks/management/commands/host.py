@@ -24,12 +24,12 @@ from django.db import DatabaseError
 
 from cloud import env
 from tasks.management import drain, output, processes, shutdown_guests, status
-from tasks.management.options import Asked, Refused
+from tasks.management.options import CommandRefused, HostCommand
 from tasks.management.wait import CANCELLED, INTERRUPTED, SILENT, USAGE
 from tasks.worker_process import BadEnvFile
 
 CODES = " ".join(line.strip() for line in (__doc__ or "").split("\n\n", 1)[1].splitlines())
-DOES: dict[str, tuple[str, Callable[[Asked], int] | None]] = {
+DOES: dict[str, tuple[str, Callable[[HostCommand], int] | None]] = {
     "start": ("start the process on this machine, and wait until it is up", processes.start),
     "stop": ("SIGTERM to the process on this machine, and follow its drain to the end", processes.stop),
     "restart": ("stop, start, wait until it is up; one host after the other", processes.restart),
@@ -83,7 +83,7 @@ class Command(BaseCommand):
         logging.getLogger("cells").setLevel(logging.ERROR)
         try:
             code = self._run(options)
-        except Refused as exc:
+        except CommandRefused as exc:
             self._end(exc.code, str(exc))
         except BadEnvFile as exc:
             self._end(USAGE, f"{exc}. Mend the file, and run this again.")
@@ -108,10 +108,10 @@ class Command(BaseCommand):
         verb, form = options["verb"], options["form"]
         if verb == "list":
             if settings.ROLE == "host":
-                raise Refused("This is a host, which knows no other. Ask where the global database is known.")
-            page = status.Page(limit=options["limit"], marker=options["marker"], everything=options["everything"])
+                raise CommandRefused("This is a host, which knows no other. Ask where the global database is known.")
+            page = status.StatusPage(limit=options["limit"], marker=options["marker"], everything=options["everything"])
             return status.listing(self.stdout, self.stderr, form, page)
-        asked = Asked(
+        asked = HostCommand(
             screen=output.of(form, self.stdout), names=tuple(options["hosts"]), state=env.state_dir(),
             env_dir=Path(options["env_dir"] or env.get("STILLWATER_NODE_DIR") or env.state_dir() / "env").resolve(),
             **{key: options[key] for key in SAID if key in options},
