@@ -53,7 +53,7 @@ def wait_until_up(broker_url: str, seconds: float) -> bool:
         return _changed.wait_for(lambda: broker_url not in _down, timeout=seconds)
 
 
-def forget() -> None:
+def reset() -> None:
     """Close every breaker, and end the looks. For tests."""
     with _changed:
         _down.clear()

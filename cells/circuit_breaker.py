@@ -86,12 +86,12 @@ def _begun(cell_id: str, reason: str) -> Outage:
         return _next(found)
     times = last.times + 1
     outages.again(cell_id, reason)
-    if _is_worth_a_line(times):
+    if _should_log(times):
         logger.warning("cell.flaps", cell=cell_id, reason=reason, times=times)
     return _next(Outage(reason, last.since, looks=times - 1, times=times))
 
 
-def _is_worth_a_line(times: int) -> bool:
+def _should_log(times: int) -> bool:
     """The 1st, 2nd, 4th, 8th … time."""
     return times & (times - 1) == 0
 
@@ -114,7 +114,7 @@ def seen_up(cell_id: str) -> None:
             outages.ended(cell_id, time.time())
             _changed.notify_all()
         if found is not None:
-            if _is_worth_a_line(found.times):
+            if _should_log(found.times):
                 logger.info("cell.up", cell=cell_id, seconds=round(time.time() - found.since, 1), times=found.times)
             for tell in _then:
                 tell()
@@ -152,7 +152,7 @@ def _watch() -> None:
     while True:
         with _changed:
             now = time.monotonic()
-            _forget_flaps(now)
+            _reset_flaps(now)
             due = [cell_id for cell_id, found in _down.items() if found.next_look <= now]
             is_written = not outages.has_news()
             if not (_down or _lately) and is_written:
@@ -169,7 +169,7 @@ def _watch() -> None:
             write_again = time.monotonic() + float(settings.CELL_RETRY_INTERVAL)
 
 
-def _forget_flaps(now: float) -> None:
+def _reset_flaps(now: float) -> None:
     for cell_id, (found, until) in list(_lately.items()):
         if until <= now:
             del _lately[cell_id]

@@ -33,7 +33,7 @@ else:
 
 
 @signals.worker_init.connect
-def _must_be_somebody(**_: Any) -> None:
+def _require_worker_name(**_: Any) -> None:
     """A worker without a role would listen to nothing, for ever."""
     if settings.ROLE not in ROLES:
         env.stop(f"STILLWATER_ROLE is {settings.ROLE!r}; a worker is one of {', '.join(ROLES)}.")

@@ -177,7 +177,7 @@ def during(instance: Instance, move: Move, **changes: Any) -> None:
     _swap(instance, Q(task_state=move.busy), **changes)
 
 
-def moved(instance: Instance, **where: Any) -> None:
+def set_location(instance: Instance, **where: Any) -> None:
     """Write down that the guest is elsewhere now, whatever the server is about to do. Nothing for a deleted one."""
     with suppress(StateConflict):
         _swap(instance, Q(), **where)
@@ -188,7 +188,7 @@ def reset(instance: Instance, vm_state: VmState) -> None:
     _swap(instance, Q(vm_state__in=LIVING), vm_state=vm_state, task_state=None)
 
 
-def bury(instance: Instance, when: datetime | None = None) -> None:
+def mark_deleted(instance: Instance, when: datetime | None = None) -> None:
     """Living -> deleted; the row stays as history."""
     now = when or timezone.now()
     _swap(

@@ -11,20 +11,20 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SEEN, _STOPPED = "boot-id", "guests-stopped-with-host"
 
 
-def announce(folder: Path) -> None:
+def expect_boot(folder: Path) -> None:
     """Said by whoever stops guests because their host goes down, in the host's state folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _STOPPED).touch()
 
 
-def happened(folder: Path) -> bool:
+def host_booted(folder: Path) -> bool:
     """True when the machine booted, or its guests were stopped with it, since `remember`."""
     seen = folder / _SEEN
     rebooted = seen.is_file() and seen.read_text() != BOOT_ID.read_text()
     return rebooted or (folder / _STOPPED).exists()
 
 
-def remember(folder: Path) -> None:
+def record_boot(folder: Path) -> None:
     """The guests of this boot are looked after: what is off from now on went off by itself."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _SEEN).write_text(BOOT_ID.read_text())

@@ -23,8 +23,8 @@ def run_step(step_id: int, **newer_sender: Any) -> None:
 
 
 @app.task(name=dispatch.MIND_DEPARTURES)
-def mind_departures(host: str, **newer_sender: Any) -> None:
+def run_drain_migrations(host: str, **newer_sender: Any) -> None:
     """Go on with the servers that leave a host, or come back. A message that is lost is made up for by the clock."""
     if not tracker.tracker.refused():
         with target_cell(worker.current().alias):
-            drain_migrations.go_on(host)
+            drain_migrations.run(host)

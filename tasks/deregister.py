@@ -18,7 +18,7 @@ logger = log.get(__name__)
 SECONDS = 2.0
 
 
-def say(me: worker.Worker, unfinished: int) -> None:
+def deregister(me: worker.Worker, unfinished: int) -> None:
     """The service is down at once, not when its heartbeat has become old; a wish to end is fulfilled."""
     heartbeat.stop(SECONDS)  # a beat that comes after would say that we drain
     logger.info("worker.goodbye", worker=me.name, unfinished=unfinished)

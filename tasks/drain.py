@@ -209,7 +209,7 @@ class Drain(threading.Thread):
     def _leave(self) -> None:
         """Nothing is in progress: Celery's own warm shutdown ends at once, or we do."""
         systemd.stopping("drained")
-        deregister.say(self._me, unfinished=0)
+        deregister.deregister(self._me, unfinished=0)
         _leaving.set()
         self._consuming.end(0)
         time.sleep(STUCK_AFTER)  # the main thread ends the process meanwhile
@@ -223,7 +223,7 @@ class Drain(threading.Thread):
         left = len(tracker.running()) + self._waits_left
         logger.warning("drain.gave_up", why=why, unfinished=left)
         systemd.stopping(why)
-        deregister.say(self._me, unfinished=left)
+        deregister.deregister(self._me, unfinished=left)
         os._exit(1)
 
     # -- what is left

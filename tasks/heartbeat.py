@@ -122,14 +122,14 @@ def beat(me: worker.Worker, status: WorkerStatus) -> DrainRequest:
         if status.signal and status.since is not None:
             _show_signal(mine, status)
         row = mine.first()
-        return beat(me, status) if row is None else _wish(row)  # superseded just now, or deleted: the next beat knows
+        return beat(me, status) if row is None else _drain_request(row)  # superseded just now, or deleted: the next beat knows
 
 
-def read_wish(me: worker.Worker) -> DrainRequest:
+def read_drain_request(me: worker.Worker) -> DrainRequest:
     """What the row says before the first beat: a drained host that starts again stays drained."""
     with target_cell(me.alias):
         row = Service.objects.filter(binary=me.binary, host=me.host).first()
-        return _wish(row) if row is not None else DrainRequest(wanted=False)
+        return _drain_request(row) if row is not None else DrainRequest(wanted=False)
 
 
 def _facts(status: WorkerStatus) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def _show_signal(mine: QuerySet[Service], status: WorkerStatus) -> None:
     )  # fmt: skip
 
 
-def _wish(row: Service) -> DrainRequest:
+def _drain_request(row: Service) -> DrainRequest:
     return DrainRequest(
         row.drain_wanted, row.drain_by, row.drain_reason, row.drain_deadline, row.drain_then_exit,
         row.drain_asked_at,

@@ -33,7 +33,7 @@ def run_step(step_id: int, **newer_sender: Any) -> None:
 
 
 @app.task(name=dispatch.MIND_WISHES)
-def mind_wishes(**newer_sender: Any) -> None:
+def follow_drain_requests(**newer_sender: Any) -> None:
     """Read our own service record now: an operator wants something of us."""
     heartbeat.now()
 

@@ -77,9 +77,9 @@ def rounds_of(role: str) -> list[Periodic]:
             Periodic("relay_build_requests", relay, lambda me: build.relay(), after_outage=True),
             Periodic("late_deletes", relay, lambda me: deferred_deletes.carry_out(), after_outage=True),
             Periodic("late_events", relay, lambda me: deferred.deliver(), after_outage=True),
-            Periodic("uncounted", settings.RESEND_AFTER, lambda me: stale_delete_flags.count_again()),
+            Periodic("uncounted", settings.RESEND_AFTER, lambda me: stale_delete_flags.clear()),
             Periodic("unfilled", settings.RESEND_AFTER, lambda me: abandoned_snapshots.discard()),
-            Periodic("ungrouped", 60, lambda me: stale_group_members.forget()),
+            Periodic("ungrouped", 60, lambda me: stale_group_members.remove()),
             Periodic("restored", 60, lambda me: mappings.repair()),
         ]
     if role == "conductor":
@@ -88,9 +88,9 @@ def rounds_of(role: str) -> list[Periodic]:
             Periodic("strays", 15, _strays),
             Periodic("dead_conductors", 10, lambda me: recovery.recover_dead_conductors(me.name)),
             Periodic("gone_hosts", relay, lambda me: delete.end_waiting()),
-            Periodic("departures", relay, lambda me: drain_migrations.go_round()),
+            Periodic("departures", relay, lambda me: drain_migrations.run_all()),
             Periodic("last_known", relay, lambda me: last_known.sweep(me.cell_id)),
-            Periodic("heard_events", purge_events.EVERY, lambda me: purge_events.forget()),
+            Periodic("heard_events", purge_events.EVERY, lambda me: purge_events.purge()),
         ]
         if settings.RECLAIM_INSTANCE_INTERVAL > 0:
             rounds.append(Periodic("reclaim", 15, lambda me: reclaim_deleted.reclaim()))
@@ -103,7 +103,7 @@ def rounds_of(role: str) -> list[Periodic]:
     rounds = [
         Periodic("strays", 15, _strays),
         Periodic("comeback", 2, restart_guests.look),
-        Periodic("lost_guests", 15, lambda me: me.driver and fenced.turn_off(me.host, me.driver)),
+        Periodic("lost_guests", 15, lambda me: me.driver and fenced.power_off_evacuated(me.host, me.driver)),
         Periodic("inventory", 60, inventory.report),
     ]
     if settings.SYNC_POWER_STATE_INTERVAL > 0:

@@ -24,14 +24,14 @@ def after_start(me: worker.Worker) -> None:
     if with_host(me.driver):
         guest_shutdown.call_off(me.host, "the host went down before its turn")
     sync(me)
-    boot_marker.remember(settings.HOST_STATE)
+    boot_marker.record_boot(settings.HOST_STATE)
     _due.set()
     look(me)
 
 
 def with_host(driver: Driver) -> bool:
     """Whether who is found off went off with the host: the machine booted, or somebody stops its guests."""
-    return not driver.guests_live_elsewhere and boot_marker.happened(settings.HOST_STATE)
+    return not driver.guests_live_elsewhere and boot_marker.host_booted(settings.HOST_STATE)
 
 
 def sync(me: worker.Worker) -> int:
@@ -53,5 +53,5 @@ def look(me: worker.Worker) -> int:
     if guest_shutdown.has_open(me.host):
         return 0
     _due.clear()
-    boot_marker.remember(settings.HOST_STATE)
-    return guest_shutdown.bring_back(me.host)
+    boot_marker.record_boot(settings.HOST_STATE)
+    return guest_shutdown.start_guests(me.host)

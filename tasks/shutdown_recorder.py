@@ -103,7 +103,7 @@ def start(me: worker.Worker) -> None:
     scribe = ShutdownRecorder(me)
     keeper = ShutdownWatcher(me.driver, scribe.hear)
     _posts.append((keeper, scribe))
-    grace.attend(keeper)
+    grace.set_watcher(keeper)
     keeper.start()
 
 
@@ -112,7 +112,7 @@ def look_after_waiting(me: worker.Worker) -> int:
     waiting = Step.objects.filter(host=me.host, state=Step.State.WAITING)
     servers = set(waiting.values_list("server_id", flat=True))
     for server_id in servers:
-        grace.mind(server_id)
+        grace.recheck(server_id)
     return len(servers)
 
 
@@ -123,7 +123,7 @@ def kept() -> int:
 
 def stop() -> None:
     """Before the driver is closed."""
-    grace.attend(None)
+    grace.set_watcher(None)
     while _posts:
         keeper, scribe = _posts.pop()
         keeper.close()

@@ -71,7 +71,7 @@ class Worker:
 _current: Worker | None = None
 
 
-def become() -> Worker:
+def register() -> Worker:
     """Read who we are from the settings. Raises ImproperlyConfigured with what to set."""
     global _current  # a process is one worker, for its whole life
     role = settings.ROLE

@@ -30,21 +30,21 @@ _consumer: Any = None  # of Celery's worker, once it is ready
 
 def attach() -> None:
     """Connect to Celery; called by each role's task module as it is imported."""
-    signals.worker_init.connect(_born, weak=False)
+    signals.worker_init.connect(_init_worker, weak=False)
     signals.worker_ready.connect(_ready, weak=False)
     signals.worker_shutting_down.connect(_shutting_down, weak=False)
     signals.worker_shutdown.connect(_ended, weak=False)
 
 
-def _born(**_: Any) -> None:
+def _init_worker(**_: Any) -> None:
     try:
-        me = worker.become()
+        me = worker.register()
     except ImproperlyConfigured as wrong:  # Celery would log it and go on as nobody
         env.stop(str(wrong))
     logger.info("worker.born", worker=me.name, incarnation=me.incarnation, version=worker.version())
     with suppress(Error):  # away: then nothing can be claimed either
         heartbeat.register(me)
-        tracker.refuse(refusing=heartbeat.read_wish(me).wanted)  # who is drained begins nothing, not even at first
+        tracker.refuse(refusing=heartbeat.read_drain_request(me).wanted)  # who is drained begins nothing, not even at first
 
 
 def _ready(sender: Any, **_: Any) -> None:
@@ -55,7 +55,7 @@ def _ready(sender: Any, **_: Any) -> None:
     listening = drain.start(me, queues.ConsumerHandle(sender))
     if tracker.refuses:
         listening.obey(heartbeat.DrainRequest(wanted=True))  # the first beat says more
-    threading.Thread(target=_first_things, args=(me, listening), name="first-things", daemon=True).start()
+    threading.Thread(target=_startup, args=(me, listening), name="first-things", daemon=True).start()
     metrics.serve(settings.METRICS_PORT, settings.METRICS_BIND)
     systemd.warn_if_impatient(settings.GRACEFUL_SHUTDOWN_TIMEOUT)
     systemd.watch(listening.is_alive)
@@ -109,13 +109,13 @@ def _exit(controller: Any) -> None:
     os._exit(0)
 
 
-def _first_things(me: worker.Worker, listening: drain.Drain) -> None:
+def _startup(me: worker.Worker, listening: drain.Drain) -> None:
     """What a new life does first, again and again until its database and hypervisor let it."""
     pause = 0.5
     while True:
         try:
             close_old_connections()
-            _look_after_the_past(me, listening)
+            _recover_previous(me, listening)
             return
         except (Error, VirtError) as error:
             logger.warning("worker.first_things_wait", error=repr(error), again_in=pause)
@@ -125,7 +125,7 @@ def _first_things(me: worker.Worker, listening: drain.Drain) -> None:
         pause = min(pause * 2, float(settings.CELL_RETRY_INTERVAL))
 
 
-def _look_after_the_past(me: worker.Worker, listening: drain.Drain) -> None:
+def _recover_previous(me: worker.Worker, listening: drain.Drain) -> None:
     if me.role == "scheduler":
         heartbeat.start(listening.status, listening.obey, _superseded)
         left = build.free_leases_of(me.host)
@@ -135,8 +135,8 @@ def _look_after_the_past(me: worker.Worker, listening: drain.Drain) -> None:
     with target_cell(me.alias):
         inventory.report(me)
         if me.driver is not None:
-            fenced.turn_off(me.host, me.driver)
-        wanted = heartbeat.read_wish(me).wanted
+            fenced.power_off_evacuated(me.host, me.driver)
+        wanted = heartbeat.read_drain_request(me).wanted
         # not before the inventory: a host that is up can be picked
         heartbeat.start(listening.status, listening.obey, _superseded)
         lane = dispatch.OPS if wanted else ""
@@ -161,6 +161,6 @@ def _noticed(event: GuestEvent) -> None:
     try:
         close_old_connections()  # this thread lives long, and its database may have been away
         with tracker.doing(Kind.EVENT, "power event"), target_cell(me.alias):
-            sync.noticed(me.host, me.driver, event, booted=restart_guests.with_host(me.driver))
+            sync.record_event(me.host, me.driver, event, booted=restart_guests.with_host(me.driver))
     except Error as error:
         logger.warning("power.event_not_recorded", server=event.uuid, error=repr(error))  # the sync will

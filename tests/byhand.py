@@ -87,13 +87,13 @@ class Host:
         """As in a host's process: steps wait for guests without a thread. Leaving the block kills only the keeper."""
         keeper = ShutdownWatcher(self.driver, self._hear)
         keeper.start()
-        grace.attend(keeper)
+        grace.set_watcher(keeper)
         try:
             for step in self.waiting():
                 keeper.mind(step.server_id)
             yield keeper
         finally:
-            grace.attend(None)
+            grace.set_watcher(None)
             keeper.close(10)
 
     def waiting(self) -> list[Step]:

@@ -39,7 +39,7 @@ class Drain:
         self.deadline = self.started + (settings.GRACEFUL_SHUTDOWN_TIMEOUT or math.inf)
         self.report_at = self.started
         self.finished = self.refused = 0
-        worker.refusing = master.nobody_follows(worker)
+        worker.refusing = master.no_successor(worker)
         accept_balancing.leaves(worker)
 
     def run(self) -> NoReturn:

@@ -48,7 +48,7 @@ def on_exit(arbiter: Any) -> None:
         sys.exit(1)
 
 
-def nobody_follows(worker: Any) -> bool:
+def no_successor(worker: Any) -> bool:
     """Whether a connection that a stopping worker does not take is taken by nobody.
 
     Otherwise its siblings take it, or, where systemd holds the socket, the API's next life.

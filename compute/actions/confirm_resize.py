@@ -25,7 +25,7 @@ class ConfirmResize(ServerAction):
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """Of which move."""
-        return cold.word_for(instance) if instance.vm_state == VmState.RESIZED else {}
+        return cold.status_of(instance) if instance.vm_state == VmState.RESIZED else {}
 
     def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
         """No body."""
@@ -33,7 +33,7 @@ class ConfirmResize(ServerAction):
 
     def forget_source(self, run: StepContext) -> None:
         """What the source has kept for a revert."""
-        moves.forget(run, run.params["source"])
+        moves.remove_stale(run, run.params["source"])
 
     def count(self, run: StepContext) -> None:
         """On a conductor, which may touch the global side: the project has the new size."""

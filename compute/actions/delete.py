@@ -68,7 +68,7 @@ class Delete(delete.Ending):
 
 def bury(instance: Instance) -> None:
     """Record, claims and what is on the shelf, in one transaction of the caller."""
-    state.bury(instance)
+    state.mark_deleted(instance)
     claims.release(instance.uuid)
     shelve.leave_image(instance)
 
@@ -94,9 +94,9 @@ def _end_at_once(instance: Instance, action: InstanceAction) -> None:
     """Deleted as far as anybody can see; hosts that are gone do their part when they are back."""
     host, left = instance.host, set()
     if host:
-        left = fenced.end_all(instance) | ({action.params["source"]} if "source" in action.params else set())
+        left = fenced.abort_all_steps(instance) | ({action.params["source"]} if "source" in action.params else set())
     bury(instance)
     for name in left:
-        fenced.leave(instance, name)
+        fenced.schedule_cleanup(instance, name)
     then = f"{host}, which is gone, removes what it has when it is back" if host else "it had no host"
     journal.close_action(action, outcome=f"deleted; {then}")

@@ -88,7 +88,7 @@ class Evacuate(ServerAction):
 
     def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
         """Over whatever cannot go on because a host is gone. Raises StateConflict."""
-        follows = fenced.let_go(instance)
+        follows = fenced.abort_steps(instance)
         params |= {"task": _task_of(follows), "follows": follows.pk if follows is not None else None}
         task = frozenset({TaskState(instance.task_state)} if instance.task_state else ())
         state.begin(instance, Move(rebuild.FROM, TaskState.REBUILDING, over=task - NOT_FROM))
@@ -122,11 +122,11 @@ class Evacuate(ServerAction):
             return
         moves.arrived(run)
         if run.instance.deleted:
-            fenced.leave(run.instance, run.params["destination"])
+            fenced.schedule_cleanup(run.instance, run.params["destination"])
             claims.release(run.instance.uuid)
             return
         registry.follow(run.instance, run.params["source"])
-        fenced.leave(run.instance, run.params["source"], run.action)
+        fenced.schedule_cleanup(run.instance, run.params["source"], run.action)
         self._leave_others(run)
 
     def _leave_others(self, run: StepContext) -> None:
@@ -135,7 +135,7 @@ class Evacuate(ServerAction):
         for node in [allocation.node for allocation in held]:
             if node.host != run.params["destination"]:
                 claims.release(run.instance.uuid, node.hypervisor_hostname)
-                fenced.leave(run.instance, node.host)
+                fenced.schedule_cleanup(run.instance, node.host)
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """Whoever took the server meanwhile has it where it is now."""
@@ -176,7 +176,7 @@ def _way_out(run: StepContext) -> Move:
 def must_be_gone(host: str) -> None:
     """Raises BadRequest, Conflict unless somebody said that a host is off, and it is silent."""
     service = Service.objects.filter(binary=COMPUTE, host=host).first()
-    if service is None or fenced.is_gone(service):
+    if service is None or fenced.is_fenced(service):
         return
     if service.is_up:
         raise BadRequest(f"Compute service of {host} is still in use.")

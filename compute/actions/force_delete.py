@@ -20,6 +20,6 @@ class ForceDelete(ServerAction):
 
     def submit(self, instance: Instance, asked: ActionRequest) -> ActionResponse:
         """The delete itself carries it out."""
-        with deletion.uncounted(instance.uuid):
+        with deletion.marked_for_delete(instance.uuid):
             registry.named("Delete").submit(instance, replace(asked, body=options.AT_ONCE))
         return ActionResponse(202)

@@ -26,8 +26,8 @@ class Migrate(cold.ColdMove):
     def schema(self, version: Version) -> dict[str, Any]:
         """A host can be named since 2.56."""
         if version < (2, 56):
-            return options.with_them()
-        return options.with_them(
+            return options.add_to_schema()
+        return options.add_to_schema(
             {"type": ["object", "null"], "properties": {"host": HOST}, "additionalProperties": False}
         )
 

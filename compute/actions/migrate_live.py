@@ -95,12 +95,12 @@ class MigrateLive(ServerAction):
     def check_destination(self, run: StepContext) -> None:
         """Can it take the guest? Nothing has happened yet."""
         _must_be_wanted(run)
-        moves.must_go_on(run)
+        moves.raise_if_draining(run)
 
     def check_source(self, run: StepContext) -> None:
         """Is the guest here, and fit to move?"""
         _must_be_wanted(run)
-        moves.must_go_on(run)
+        moves.raise_if_draining(run)
         if run.hypervisor.power_state(run.instance.uuid) not in (PowerState.RUNNING, PowerState.PAUSED):
             raise MigrationAborted("the guest does not run")
 
@@ -137,7 +137,7 @@ class MigrateLive(ServerAction):
 
     def clean_up_source(self, run: StepContext) -> None:
         """Nothing is left where it was; a guest that came back meanwhile is left alone."""
-        moves.forget(run, run.params["source"])
+        moves.remove_stale(run, run.params["source"])
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """With its arrival a server belongs to its new host, and is free for the next request."""

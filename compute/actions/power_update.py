@@ -169,9 +169,9 @@ def _wait(run: StepContext) -> StepWaiting:
     """Park it. Older ones that wait hear that they are superseded."""
     older = Step.objects.filter(server_id=run.instance.uuid, state=Step.State.WAITING, name=run.step.name)
     for step in older.filter(action__key=run.action.key, action__lt=run.action.pk):
-        journal.go_on(step)
+        journal.resume_step(step)
     lane = REQUESTS if _is_for_later(run) else OPS
-    journal.park(run.step, journal.FOR_THE_TASK, seconds=AGAIN, lane=lane)
+    journal.wait_step(run.step, journal.FOR_THE_TASK, seconds=AGAIN, lane=lane)
     return StepWaiting(journal.FOR_THE_TASK, parked=True)
 
 

@@ -17,7 +17,7 @@ class ForgetGuest(ServerAction):
 
     def forget(self, run: StepContext) -> None:
         """Gone already is success; a guest that came back meanwhile is left alone."""
-        moves.end_at(run, run.params["source"])
+        moves.destroy_stale(run, run.params["source"])
 
     def must_run(self, name: str) -> bool:
         """Nobody else will do it."""

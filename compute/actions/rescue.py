@@ -24,7 +24,7 @@ class Rescue(ServerAction):
 
     key = name = "rescue"
     policy = "os_compute_api:os-rescue"
-    body = options.with_them({
+    body = options.add_to_schema({
         "type": ["object", "null"],
         "properties": {"adminPass": {"type": "string"}, "rescue_image_ref": UUID},
         "additionalProperties": False,

@@ -29,7 +29,7 @@ class Resize(cold.ColdMove):
     def schema(self, version: Version) -> dict[str, Any]:
         """`flavor_id` is what the spec of the grace period calls it."""
         disk_config = {"type": "string", "enum": ["AUTO", "MANUAL"]}
-        return options.with_them({
+        return options.add_to_schema({
             "type": "object",
             "properties": {"flavorRef": FLAVOR, "flavor_id": FLAVOR, DISK_CONFIG: disk_config},
             "if": {"required": ["flavor_id"]}, "then": TWICE, "else": {"required": ["flavorRef"]},

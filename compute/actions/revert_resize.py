@@ -30,7 +30,7 @@ class RevertResize(ServerAction):
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """Of which move."""
-        return cold.word_for(instance) if instance.vm_state == VmState.RESIZED else {}
+        return cold.status_of(instance) if instance.vm_state == VmState.RESIZED else {}
 
     def power_off(self, run: StepContext) -> None:
         """With grace. It stays here until it lives at its source again."""
@@ -59,11 +59,11 @@ class RevertResize(ServerAction):
     def leave_again(self, run: StepContext) -> None:
         """Somebody took the server when it was back and that was not on record: it lives where the record says."""
         if run.hypervisor.power_state(run.instance.uuid) != PowerState.NOSTATE:
-            moves.end_at(run, run.params["source"])
+            moves.destroy_stale(run, run.params["source"])
 
     def forget_destination(self, run: StepContext) -> None:
         """Nothing of it is left there."""
-        moves.end_at(run, run.params["destination"])
+        moves.destroy_stale(run, run.params["destination"])
 
     def after_failure(self, run: StepContext, error: BaseException) -> StepSpec | None:
         """What the destination does not let go of is not what the project has."""
@@ -80,7 +80,7 @@ class RevertResize(ServerAction):
         params = run.params
         zone = params["source_zone"] or run.instance.availability_zone  # versions before did not write it down
         where = {"host": params["source"], "node": params["source_node"], "availability_zone": zone}
-        state.moved(run.instance, **where, **params["old"])
+        state.set_location(run.instance, **where, **params["old"])
         claims.release(run.instance.uuid, params["destination_node"])
         registry.follow(run.instance, params["destination"])
         cold.ended(run, "reverted", power_state)

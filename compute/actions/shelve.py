@@ -35,7 +35,7 @@ class Shelve(shelve.Offloads):
     key = name = "shelve"
     policy = "os_compute_api:os-shelve:shelve"
     not_of_machines = bare_metal.CANNOT_COPY
-    body = options.with_them()
+    body = options.add_to_schema()
     steps = (
         StepSpec("register", "conductor_shelve_image", On.CONDUCTOR, undo="drop_image"),
         StepSpec("power_off", "compute_shelve_power_off", undo="power_on_again"),
@@ -82,7 +82,7 @@ class Shelve(shelve.Offloads):
                 shelved_image_id=run.params["image_id"], shelved_at=database_clock.now(),
             )  # fmt: skip
         elif run.step.name == "drop_image" and not shelve.is_offloading(run):
-            state.moved(run.instance, shelved_image_id="", shelved_at=None)
+            state.set_location(run.instance, shelved_image_id="", shelved_at=None)
 
     def next_step(self, done: str, run: StepContext) -> StepSpec | None:
         """It may stay on its host for a while."""

@@ -32,7 +32,7 @@ class ShelveOffload(shelve.Offloads):
         )  # fmt: skip
         shelve.leave_host(instance)
         state.finish(instance, self.move)
-        fenced.leave(instance, host)
+        fenced.schedule_cleanup(instance, host)
         then = f"{host}, which is gone, removes what it has when it is back"
         journal.close_action(action, outcome=f"offloaded; {then}")
         return action

@@ -20,7 +20,7 @@ class Stop(ServerAction):
 
     key, name = "os-stop", "stop"
     policy = "os_compute_api:servers:stop"
-    body = options.with_them()
+    body = options.add_to_schema()
     move = SOFT
     steps = (StepSpec("power_off", "compute_stop_instance"),)
 

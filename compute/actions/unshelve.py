@@ -103,7 +103,7 @@ class Unshelve(ServerAction):
 
     def go_away(self, run: StepContext) -> None:
         """It does not come to live there."""
-        moves.end_at(run, run.params["destination"])
+        moves.destroy_stale(run, run.params["destination"])
 
     def give_back(self, run: StepContext) -> None:
         """The room claimed, and the zone."""

@@ -143,7 +143,7 @@ def carry_out(request: HttpRequest, mapping: InstanceMapping) -> str:
 def _delete(request: HttpRequest, mapping: InstanceMapping) -> str:
     asked = ActionRequest(caller(request, mapping), str(getattr(request, "request_id", "")), {}, VERSION)
     try:
-        is_begun = deferred_deletes.now_or_later(mapping, asked)
+        is_begun = deferred_deletes.delete_or_defer(mapping, asked)
     except ApiError as refusal:
         return f"delete was refused: {refusal.message}"
     trace(request, mapping, "delete")

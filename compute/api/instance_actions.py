@@ -120,7 +120,7 @@ class InstanceActionView(InstanceActionsView):
         if self.version >= (2, 84) and self.allows("os_compute_api:os-instance-actions:events:details"):
             event["details"] = step.details or None
         if self.version >= (2, 84) and step.clock is not None:  # who owns a server may know how it went down
-            event["shutdown"] = status.shown(step)
+            event["shutdown"] = status.as_json(step)
         return event
 
 

@@ -164,12 +164,12 @@ def image(image_id: str) -> Any:
 
 def _shutdown(row: ServerRow, database: str) -> dict[str, Any]:
     """Of a guest on its way off: its clock, and as progress the share of its grace that has passed."""
-    steps = shutdown_status.going_on(row.uuid, database)
+    steps = shutdown_status.in_progress(row.uuid, database)
     if not steps:
         return {}
     newest = steps[-1]  # they all wait for one clock
     passed = shutdown_status.share(newest)
-    return {"shutdown": shutdown_status.shown(newest)} | ({} if passed is None else {"progress": passed})
+    return {"shutdown": shutdown_status.as_json(newest)} | ({} if passed is None else {"progress": passed})
 
 
 def _services_of(row: ServerRow, database: str, caller: Caller) -> dict[str, Service]:

@@ -137,7 +137,7 @@ class ServerView(ComputeView):
             return Response({"server": server_view.full(rows.of(found.instance), view)})
         assert found.mapping.cell is not None  # noqa: S101  it was just read from there
         try:
-            with lookup.held(found.mapping.cell):
+            with lookup.locked_row(found.mapping.cell):
                 return self._read(found.instance)
         except CellDown:
             return self._down(found.mapping)
@@ -165,7 +165,7 @@ class ServerView(ComputeView):
         if create.cancel(server_id):
             return Response(status=204)
         asked = ActionRequest(self.caller, self.request_id, words, self.version)
-        deferred_deletes.now_or_later(mapping, asked)
+        deferred_deletes.delete_or_defer(mapping, asked)
         return Response(status=204)
 
     def _read(self, instance: Instance, *, changed: bool = False) -> Response:

@@ -44,7 +44,7 @@ def carry_out(one: ServiceRecord, wanted: dict[str, Any] | None, by: str) -> Ser
     if wanted is not None and {"migrate", "return"} & set(wanted) and service.binary != COMPUTE:
         raise BadRequest(f"Service {service} has no servers that could move.")
     left_alone: Sequence[DrainMove] = ()
-    with lookup.held(one.cell):
+    with lookup.locked_row(one.cell):
         if wanted is None:
             drain.undo(service)
         elif "return" in wanted:

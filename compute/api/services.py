@@ -176,8 +176,8 @@ def _wanted(body: dict[str, Any], binary: str) -> dict[str, Any]:
 def _change(one: ServiceRecord, wanted: dict[str, Any]) -> None:
     """Write only what was asked: the heartbeat writes the rest of the row. Raises BadRequest, CellDown."""
     wanted = {**wanted, "updated_at": timezone.now()}
-    with lookup.held(one.cell):
-        if wanted.get("forced_down") is False and (owed := fenced.owes(one.service.host)):
+    with lookup.locked_row(one.cell):
+        if wanted.get("forced_down") is False and (owed := fenced.pending_cleanups(one.service.host)):
             raise BadRequest(
                 f"Host {one.service.host} still has to remove what it has of {counted(owed, 'server')} evacuated or "
                 "deleted meanwhile. It does so when its nova-compute is started; then it can be forced up."
@@ -190,14 +190,14 @@ def _change(one: ServiceRecord, wanted: dict[str, Any]) -> None:
 
 def _remove(one: ServiceRecord) -> None:
     """Raises Conflict while a server is there, or is being placed there; CellDown."""
-    with lookup.held(one.cell):
+    with lookup.locked_row(one.cell):
         try:
             with transaction.atomic(using=one.cell.alias):
                 if one.service.binary == COMPUTE:
                     if Instance.objects.filter(host=one.service.host, deleted=False).exists():
                         raise _hosts_servers()
                     ComputeNode.objects.filter(host=one.service.host).delete()
-                    fenced.forget_host(one.service.host)
+                    fenced.cancel_cleanups(one.service.host)
                     DrainMigration.objects.filter(host=one.service.host).delete()
                 Service.objects.filter(pk=one.service.pk).delete()
         except (ProtectedError, IntegrityError) as exc:  # a claim on one of its hypervisors

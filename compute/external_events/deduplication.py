@@ -61,7 +61,7 @@ def entry(kept: dict[str, Any], started_at: datetime) -> Entry:
     return Entry(said, datetime.fromisoformat(event["received_at"]))
 
 
-def unheard(events: Iterable[Event], record: Iterable[Entry]) -> list[Event]:
+def new_events(events: Iterable[Event], record: Iterable[Entry]) -> list[Event]:
     """Those of one server, in order, that are not on its record, which is in order, too."""
     line, found = list(record), []
     for _, group in groupby(events, key=lambda event: (event.request_id, event.received_at)):

@@ -25,7 +25,7 @@ def waiting(servers: Collection[str]) -> set[str]:
     return set(found.distinct())
 
 
-def keep(events: Sequence[tuple[str, Event]]) -> None:
+def defer(events: Sequence[tuple[str, Event]]) -> None:
     """Keep events, each with the id of its cell; a request that is repeated is kept once."""
     cells, servers = {cell_id for cell_id, _ in events}, {event.server_id for _, event in events}
     with transaction.atomic(using="default"):
@@ -42,7 +42,7 @@ def keep(events: Sequence[tuple[str, Event]]) -> None:
             asked[cell_id, event.server_id].append(event)
         DeferredEvent.objects.bulk_create(
             _row(cell_id, event)
-            for (cell_id, server_id), new in asked.items() for event in deduplication.unheard(new, lines[server_id])
+            for (cell_id, server_id), new in asked.items() for event in deduplication.new_events(new, lines[server_id])
         )  # fmt: skip
     for cell_id in cells:
         count = sum(1 for one, _ in events if one == cell_id)

@@ -74,7 +74,7 @@ def _write(events: Mapping[str, list[Event]], hosts: Mapping[str, str]) -> None:
     if not events:
         return
     lines, taken = _on_record(events)
-    new = {server_id: deduplication.unheard(said, lines[server_id]) for server_id, said in events.items()}
+    new = {server_id: deduplication.new_events(said, lines[server_id]) for server_id, said in events.items()}
     if not any(new.values()):
         return
     moving = _moving(new)

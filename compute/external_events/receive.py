@@ -55,7 +55,7 @@ def receive(said: Sequence[Mapping[str, Any]], caller: Caller, request_id: str) 
     codes |= written
     kept = [event for event in late_or_now if event.server_id not in written]
     if kept:
-        deferred.keep([(where.of[event.server_id], event) for event in kept])
+        deferred.defer([(where.of[event.server_id], event) for event in kept])
     answers = [_code(event, where, codes) for event in events]
     _log(events, answers, kept)
     return answers

@@ -111,9 +111,9 @@ def undo(service: Service, *, bring_back: int = 0) -> list[DrainMove]:
         )  # fmt: skip
         if service.binary == COMPUTE:
             guest_shutdown.call_off(service.host, "the host takes work again")
-            drain_moves.call_off(service.host)
-            left_alone = drain_moves.call_back(service.host) if bring_back else []
-            dispatch.departures(service.host)
+            drain_moves.cancel(service.host)
+            left_alone = drain_moves.request_return(service.host) if bring_back else []
+            dispatch.drain_migrations_changed(service.host)
     return left_alone
 
 
@@ -205,18 +205,18 @@ def _of_step(step: Step, state: str = "") -> OpenOperation:
 def _list(host: str, *, begins: bool, emptying: bool) -> None:
     """Who is to leave, as of the new wish."""
     if begins:
-        drain_moves.begin_anew(host)
+        drain_moves.retry_failed(host)
     if emptying:
-        drain_moves.stay_away(host)
+        drain_moves.cancel_return(host)
         drain_moves.list_servers(host)
-        dispatch.departures(host)
+        dispatch.drain_migrations_changed(host)
     else:
-        drain_moves.call_off(host)
+        drain_moves.cancel(host)
 
 
 def _want(service: Service, **wish: object) -> None:
     with transaction.atomic(using=current_alias()):
         Service.objects.filter(pk=service.pk).update(**wish, updated_at=timezone.now())
         if service.binary == COMPUTE:
-            dispatch.wishes(service.host)
+            dispatch.service_changed(service.host)
     service.refresh_from_db()

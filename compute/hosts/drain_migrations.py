@@ -44,15 +44,15 @@ ADVICE: dict[str, str] = {
 }
 
 
-def go_round() -> None:
+def run_all() -> None:
     """Go on with every host that has something on its list."""
     listed = DrainMigration.objects.filter(state__in=(*UNDER_WAY, *COMING)).values_list("host", flat=True)
     wanted = Service.objects.filter(binary=COMPUTE, drain_wanted=False, drain_moves__gt=0)
     for host in sorted({*listed, *wanted.values_list("host", flat=True)}):
-        go_on(host)
+        run(host)
 
 
-def go_on(host: str) -> None:
+def run(host: str) -> None:
     """See what has become of the moves, and begin as many as there is room for."""
     for one in DrainMigration.objects.filter(host=host, state__in=UNDER_WAY):
         _follow(one)
@@ -196,10 +196,10 @@ def _follow(one: DrainMigration) -> None:
         logger.info("departure.returned", server=one.server_id, host=one.host)
         _mine(one).delete()
     else:
-        _gone(one, server)
+        _has_left(one, server)
 
 
-def _gone(one: DrainMigration, server: Instance) -> None:
+def _has_left(one: DrainMigration, server: Instance) -> None:
     """It lives elsewhere. When its host takes work again already, and is to have them back, it returns."""
     service = _service(one.host)
     state = State.RETURN_WAITING if service is not None and service.is_returning else State.AWAY
@@ -269,7 +269,7 @@ def _drain(host: str) -> bool:
         if not late and not drain_moves.is_empty(host):
             return False
         Service.objects.filter(pk=service.pk).update(drain_wanted=True, updated_at=timezone.now())
-        dispatch.wishes(host)
+        dispatch.service_changed(host)
     logger.info("departures.over", host=host, late=late)
     return True
 

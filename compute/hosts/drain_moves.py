@@ -150,24 +150,24 @@ def is_empty(host: str) -> bool:
     return not (lives or listed or needed)
 
 
-def call_off(host: str) -> None:
+def cancel(host: str) -> None:
     """Who has not begun to move stays where it is. What is under way goes on to its end."""
     DrainMigration.objects.filter(host=host, state__in=IDLE).delete()
-    stay_away(host)
+    cancel_return(host)
 
 
-def stay_away(host: str) -> None:
+def cancel_return(host: str) -> None:
     """Who was to come back, and has not begun, is as far as before."""
     waiting = DrainMigration.objects.filter(host=host, state=State.RETURN_WAITING)
     waiting.update(state=State.AWAY, why="", not_before=None)
 
 
-def begin_anew(host: str) -> None:
+def retry_failed(host: str) -> None:
     """A drain begins: who left in an earlier one has a new home."""
     DrainMigration.objects.filter(host=host, state=State.AWAY).delete()
 
 
-def call_back(host: str) -> list[DrainMove]:
+def request_return(host: str) -> list[DrainMove]:
     """Those that left are to come back. Who lives elsewhere since is left alone: those, and where they are."""
     rows = list(DrainMigration.objects.filter(host=host, state=State.AWAY).order_by("pk"))
     at = _homes(rows)

@@ -16,7 +16,7 @@ from compute.errors import StateConflict
 from compute.models import Allocation, Instance, InstanceAction, Service, Step
 from compute.models.host import COMPUTE
 from compute.operations import dispatch, journal, registry
-from compute.operations.action import REQUESTS, On, ServerAction, fault_of, make_good
+from compute.operations.action import REQUESTS, On, ServerAction, fault_of, compensate
 from compute.virt.base import Driver, PowerState
 
 logger = log.get(__name__)
@@ -24,7 +24,7 @@ FORGET, EVACUATE = "ForgetGuest", "Evacuate"  # keys in the journal
 ALIVE = frozenset({PowerState.RUNNING, PowerState.PAUSED})
 
 
-def is_gone(service: Service) -> bool:
+def is_fenced(service: Service) -> bool:
     """Forced down, and no heartbeat since: a host that beats again is not off, whatever was said of it."""
     return service.forced_down and service.last_seen_up == service.seen_when_forced
 
@@ -32,13 +32,13 @@ def is_gone(service: Service) -> bool:
 def hosts() -> frozenset[str]:
     """Every host that is gone."""
     forced = Service.objects.filter(binary=COMPUTE, forced_down=True)
-    return frozenset(service.host for service in forced if is_gone(service))
+    return frozenset(service.host for service in forced if is_fenced(service))
 
 
 # -- what was begun there
 
 
-def let_go(instance: Instance) -> Step | None:
+def abort_steps(instance: Instance) -> Step | None:
     """End what the server has begun on hosts that are gone. In the transaction that takes the server.
 
     The answer is a request nobody has begun, which is to follow the server to its new host.
@@ -59,7 +59,7 @@ def let_go(instance: Instance) -> Step | None:
     return follows
 
 
-def end_all(instance: Instance) -> set[str]:
+def abort_all_steps(instance: Instance) -> set[str]:
     """As `let_go`, for a server that is deleted: nothing follows it. The hosts that may have something of it."""
     off, left = hosts(), {instance.host}
     for step in _open_steps(instance):
@@ -93,19 +93,19 @@ def _end(instance: Instance, step: Step, off: frozenset[str]) -> None:
     here.update(state=Step.State.CANCELLED, finished_at=timezone.now(), details=why)
     if action is not None and action.clean_up is None:
         journal.remember_fault(step.action, fault_of(InterruptedError(why)))
-    while action is not None and make_good(action, step.action, instance):
+    while action is not None and compensate(action, step.action, instance):
         undo = step.action.steps.order_by("-pk")[0]
         if undo.host not in off:
             return
         journal.cancel(undo, f"host {undo.host} is gone")
-        leave(instance, undo.host)
+        schedule_cleanup(instance, undo.host)
     journal.close_action(step.action, outcome=why, failed=True)
 
 
 # -- what is left there
 
 
-def leave(instance: Instance, host: str, evacuation: InstanceAction | None = None) -> None:
+def schedule_cleanup(instance: Instance, host: str, evacuation: InstanceAction | None = None) -> None:
     """Whatever a host still has of a server goes when the host is there. In the caller's transaction."""
     owed = Step.objects.filter(host=host, server_id=instance.uuid, action__key=FORGET, state__in=journal.OPEN)
     if owed.exists():
@@ -118,20 +118,20 @@ def leave(instance: Instance, host: str, evacuation: InstanceAction | None = Non
     journal.open_step(action, name="forget", event="compute_forget_guest", host=host, lane=dispatch.OPS)
 
 
-def owes(host: str) -> int:
+def pending_cleanups(host: str) -> int:
     """How many servers a host has to let go of before it may be trusted with any: evacuated, or just being so."""
-    leaving = _leaving(host).values_list("server_id", flat=True)
-    return len({*_owed(host).values_list("server_id", flat=True), *leaving})
+    leaving = _open_evacuations(host).values_list("server_id", flat=True)
+    return len({*_cleanups(host).values_list("server_id", flat=True), *leaving})
 
 
-def turn_off(host: str, driver: Driver) -> int:
+def power_off_evacuated(host: str, driver: Driver) -> int:
     """A host that is back turns off what lives elsewhere by now, or is about to, first of all.
 
     The queue is heard already then: what is owed may be removed, running as it is, before this looks.
     """
-    owed = set(_owed(host).values_list("server_id", flat=True))
+    owed = set(_cleanups(host).values_list("server_id", flat=True))
     home = Instance.objects.filter(uuid__in=owed, host=host, deleted=False).values_list("uuid", flat=True)
-    lost = (owed - set(home)) | set(_leaving(host).values_list("server_id", flat=True))
+    lost = (owed - set(home)) | set(_open_evacuations(host).values_list("server_id", flat=True))
     alive = [uuid for uuid, power in driver.guests().items() if uuid in lost and power in ALIVE] if lost else []
     for uuid in alive:
         driver.power_off(uuid)
@@ -139,18 +139,18 @@ def turn_off(host: str, driver: Driver) -> int:
     return len(alive)
 
 
-def forget_host(host: str) -> None:
+def cancel_cleanups(host: str) -> None:
     """The operator has taken a host out of the cloud: nobody waits for it."""
-    for step in _owed(host).select_related("action"):
+    for step in _cleanups(host).select_related("action"):
         if journal.cancel(step, "the host was removed"):
             journal.close_action(step.action, outcome="the host was removed")
 
 
-def _owed(host: str) -> QuerySet[Step]:
+def _cleanups(host: str) -> QuerySet[Step]:
     return Step.objects.filter(action__key=FORGET, host=host, state__in=journal.OPEN)
 
 
-def _leaving(host: str) -> QuerySet[InstanceAction]:
+def _open_evacuations(host: str) -> QuerySet[InstanceAction]:
     """Evacuations of servers that have room on a host, and go elsewhere: the guest may be at any such host."""
     room = Allocation.objects.filter(node__host=host).values("server_id")
     leaving = InstanceAction.objects.filter(key=EVACUATE, finished_at__isnull=True, server_id__in=room)

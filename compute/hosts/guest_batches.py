@@ -44,7 +44,7 @@ def has_come(step: Step, action: InstanceAction) -> bool:
 
 def wait(step: Step, why: str, seconds: float) -> StepWaiting:
     """Park it under the lock that said so: whoever ends from now on wakes it."""
-    journal.park(step, why, seconds=seconds)
+    journal.wait_step(step, why, seconds=seconds)
     return StepWaiting(why, parked=True)
 
 
@@ -59,4 +59,4 @@ def wake(host: str, key: str) -> None:
         room = params["at_once"] - steps.filter(action__params__begun=True).count()
         waiting = steps.filter(state=Step.State.WAITING, details=WAITS, action__params__rank=params["rank"])
         for step in waiting.order_by("pk")[: max(0, room)]:
-            journal.go_on(step)
+            journal.resume_step(step)

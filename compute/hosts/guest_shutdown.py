@@ -149,7 +149,7 @@ def _change(steps: Sequence[Step], words: dict[str, Any]) -> None:
     for step in steps:
         if any(step.action.params[name] != word for name, word in words.items()):
             journal.change_params(step.action, **words)
-            journal.go_on(step)
+            journal.resume_step(step)
 
 
 def _line(step: Step, name: str) -> GuestShutdown:
@@ -170,7 +170,7 @@ def _word(step: Step, clock: ShutdownTimer | None) -> str:
 # -- coming back
 
 
-def bring_back(host: str) -> int:
+def start_guests(host: str) -> int:
     """Start again who was running when the host went down, the last ones first; how many there were.
 
     Without the setting they stay off for good.
@@ -184,13 +184,13 @@ def bring_back(host: str) -> int:
             logger.info("host.guests_stay_off", host=host, servers=stay_off, why="STILLWATER_RESUME_GUESTS is not set")
         return 0
     request_id = f"req-{uuid4()}"
-    begun = sum(_bring_back(instance, request_id) for instance in servers)
+    begun = sum(_start_guests(instance, request_id) for instance in servers)
     if begun:
         logger.info("host.guests_come_back", host=host, servers=begun, request_id=request_id)
     return begun
 
 
-def _bring_back(instance: Instance, request_id: str) -> bool:
+def _start_guests(instance: Instance, request_id: str) -> bool:
     stays = instance.vm_state != VmState.STOPPED
     rank = -shutdown_preferences.priority(instance.metadata)
     try:

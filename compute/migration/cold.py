@@ -111,7 +111,7 @@ class ColdMove(ServerAction):
 
     def forget_source(self, run: StepContext) -> None:
         """Nobody will ask for what the source has kept."""
-        migration_moves.forget(run, run.params["source"])
+        migration_moves.remove_stale(run, run.params["source"])
 
     # -- and back again
 
@@ -168,7 +168,7 @@ def last(instance: Instance) -> InstanceAction | None:
     return None if row is None or "ended" in row.params else row
 
 
-def word_for(instance: Instance) -> dict[str, Any]:
+def status_of(instance: Instance) -> dict[str, Any]:
     """The params of the user's word. Raises BadRequest when nothing waits for it."""
     row = last(instance)
     if row is None:

@@ -144,7 +144,7 @@ def give_back(run: StepContext) -> None:
         claims.release(run.instance.uuid, node)
 
 
-def must_go_on(run: StepContext) -> None:
+def raise_if_draining(run: StepContext) -> None:
     """While nothing has happened yet, a host that drains ends the move. Raises VirtError."""
     source, destination = run.params["source"], run.params.get("destination")
     if not _service(source).takes_requests:
@@ -156,19 +156,19 @@ def must_go_on(run: StepContext) -> None:
 def arrived(run: StepContext, **also: Any) -> None:
     """The guest lives at the destination. In the transaction that closes the step which saw to it."""
     params = run.params
-    state.moved(
+    state.set_location(
         run.instance, host=params["destination"], node=params["destination_node"],
         availability_zone=params.get("zone", ""), **also,
     )  # fmt: skip
 
 
-def forget(run: StepContext, host: str) -> None:
+def remove_stale(run: StepContext, host: str) -> None:
     """Nothing is left of the guest on a host it has left for good, unless it came back or is about to."""
     if not _is_expected(run, host):
         run.hypervisor.forget(run.instance.uuid)
 
 
-def end_at(run: StepContext, host: str) -> None:
+def destroy_stale(run: StepContext, host: str) -> None:
     """As `forget`, for a host where the guest itself still is."""
     if not _is_expected(run, host):
         run.hypervisor.destroy(run.instance.uuid)
@@ -223,7 +223,7 @@ def _look(run: StepContext, move: Move, progress: Progress) -> Command:
     with run.fenced():
         state.during(run.instance, move, progress=percent)
         journal.change_params(run.action, progress=asdict(progress))
-        journal.say(run.step, f"{percent} % of {total >> 20} MiB after {progress.seconds:.0f} s")
+        journal.set_details(run.step, f"{percent} % of {total >> 20} MiB after {progress.seconds:.0f} s")
     if run.params.get("abort"):
         return Command.ABORT
     return Command.END_NOW if run.params.get("force") else Command.GO_ON

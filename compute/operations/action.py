@@ -45,7 +45,7 @@ __all__ = (
     "StepContext",
     "StepSpec",
     "fault_of",
-    "make_good",
+    "compensate",
     "open_step",
 )  # fmt: skip
 MAX_TRIES = 8  # of a step that fails in a way worth trying again: about four minutes
@@ -344,7 +344,7 @@ def open_step(action: InstanceAction, spec: StepSpec, instance: Instance) -> Ste
     return journal.open_step(action, name=spec.name, event=spec.event, host=host, lane=spec.lane)
 
 
-def make_good(action: ServerAction, row: InstanceAction, instance: Instance) -> bool:
+def compensate(action: ServerAction, row: InstanceAction, instance: Instance) -> bool:
     """Open the step that takes back the newest thing an action did and has not taken back; False: nothing is left.
 
     In the caller's transaction. An action with a `clean_up` makes everything good in that one step.

@@ -94,12 +94,12 @@ def call(row: HostCall) -> None:
     _after_commit(current_alias(), queue_of(row.host, OPS), ANSWER_CALL, {"call_id": row.pk})
 
 
-def wishes(host: str) -> None:
+def service_changed(host: str) -> None:
     """Wake a host to read its own service record: somebody wants it to drain, or no more."""
     _after_commit(current_alias(), queue_of(host, OPS), MIND_WISHES, {})
 
 
-def departures(host: str) -> None:
+def drain_migrations_changed(host: str) -> None:
     """Wake a conductor for the servers that leave a host, or come back: one may have its turn now."""
     _after_commit(current_alias(), CONDUCTOR_QUEUE, MIND_DEPARTURES, {"host": host})
 
@@ -114,7 +114,7 @@ def send_requests(server_ids: Sequence[str]) -> list[str]:
     from cells.models import BuildRequest  # noqa: PLC0415  as below
 
     messages: list[Message] = [(SCHEDULER_QUEUE, SCHEDULE, {"server_id": server_id}) for server_id in server_ids]
-    sent = _those(server_ids, publish_all(settings.BROKER_URL, messages))
+    sent = _steps_by_queue(server_ids, publish_all(settings.BROKER_URL, messages))
     unsent = BuildRequest.objects.filter(pk__in=set(server_ids) - set(sent), lease_until__isnull=True)
     _mark(len(sent) < len(server_ids), lambda: unsent.update(sent_at=None, sends=0))
     return sent
@@ -186,14 +186,14 @@ def _send_steps(alias: str, rows: Sequence[Step], messages: Sequence[Message]) -
     """Those whose message went out. The others are marked: the relay need not wait before it tries them."""
     from compute.models import Step  # noqa: PLC0415  as above
 
-    sent = _those(rows, publish_all(brokers.url(alias), messages))
+    sent = _steps_by_queue(rows, publish_all(brokers.url(alias), messages))
     unsent = Step.objects.using(alias).filter(pk__in={row.pk for row in rows} - {row.pk for row in sent})
     queued = unsent.filter(state=Step.State.QUEUED)
     _mark(len(sent) < len(rows), lambda: queued.update(sent_at=None, sends=0))
     return sent
 
 
-def _those(rows: Sequence[Row], went: Sequence[bool]) -> list[Row]:
+def _steps_by_queue(rows: Sequence[Row], went: Sequence[bool]) -> list[Row]:
     return [row for row, out in zip(rows, went, strict=False) if out]
 
 

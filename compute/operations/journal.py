@@ -114,7 +114,7 @@ def claim(
             return None
         now = timezone.now()
         begun = Case(When(clock__isnull=False, then=Coalesce("started_at", now)), default=now)  # its wait is part of it
-        rightful = ~Exists(successors(worker, incarnation))
+        rightful = ~Exists(open_next_steps(worker, incarnation))
         won = Step.objects.filter(is_due(), rightful, pk=step_id, state=QUEUED).update(
             state=RUNNING, worker=worker, incarnation=incarnation, token=str(uuid4()), attempts=F("attempts") + 1,
             started_at=begun,
@@ -126,7 +126,7 @@ def claim(
         return step
 
 
-def take(step: Step) -> bool:
+def take_server(step: Step) -> bool:
     """Claim an open step for an operator, also from a worker that holds it; False when it is not as it was read.
 
     In a transaction. From now on the process that had it writes nothing more.
@@ -140,7 +140,7 @@ def take(step: Step) -> bool:
     return True
 
 
-def successors(worker: str, incarnation: str) -> QuerySet[Service]:
+def open_next_steps(worker: str, incarnation: str) -> QuerySet[Service]:
     """The service record of a worker, if a younger process of the same name has put its incarnation there."""
     binary, _, host = worker.partition("@")
     return Service.objects.filter(binary=binary, host=host).exclude(incarnation__in=("", incarnation))
@@ -176,7 +176,7 @@ def close_step(step: Step, state: Step.State, *, traceback: str = "") -> bool:
     return bool(won)
 
 
-def say(step: Step, details: str) -> None:
+def set_details(step: Step, details: str) -> None:
     """How far a step is that runs here, for whoever looks."""
     step.details = details
     _mine(step).update(details=details)
@@ -188,7 +188,7 @@ def requeue(step: Step, seconds: float, why: str, **changes: Any) -> bool:
     return bool(_mine(step).update(state=QUEUED, not_before=due, sent_at=None, details=why, **FREE, **changes))
 
 
-def park(
+def wait_step(
     step: Step, why: str, clock: ShutdownTimer | None = None, seconds: float | None = None, lane: str = dispatch.OPS
 ) -> bool:
     """A begun step waits, and nobody runs it meanwhile; False when it is not this process's any more.
@@ -212,11 +212,11 @@ def note_clock(host: str, server_id: str, clock: ShutdownTimer) -> int:
     with transaction.atomic(using=current_alias()):
         steps = list(waiting.order_by("pk"))
         for step in steps:
-            go_on(step, clock=clock.facts, details=clock.words(), deadline=None)  # of the wait, which is over
+            resume_step(step, clock=clock.facts, details=clock.words(), deadline=None)  # of the wait, which is over
     return len(steps)
 
 
-def go_on(step: Step, **changes: Any) -> bool:
+def resume_step(step: Step, **changes: Any) -> bool:
     """Have a waiting step run again, as the try it was; False when it does not wait any more. In a transaction."""
     waiting = Step.objects.filter(pk=step.pk, state=WAITING)
     changes |= {"state": QUEUED, "not_before": None, "attempts": Greatest(F("attempts") - 1, 0)}
@@ -237,7 +237,7 @@ def close_action(action: InstanceAction, *, outcome: str = "", failed: bool = Fa
     HostNeed.objects.filter(action=action).delete()
     _wake_for_a_free_server(action.server_id)
     if "empties" in action.params:  # see compute.hosts.drain_migrations: there may be room for the next one
-        dispatch.departures(action.params["empties"])
+        dispatch.drain_migrations_changed(action.params["empties"])
 
 
 def _wake_for_a_free_server(server_id: str) -> None:
@@ -245,7 +245,7 @@ def _wake_for_a_free_server(server_id: str) -> None:
     free = Instance.objects.filter(uuid=OuterRef("server_id"), task_state__isnull=True)
     waiting = Step.objects.filter(Exists(free), server_id=server_id, state=WAITING, details=FOR_THE_TASK)
     for step in waiting.order_by("pk"):
-        go_on(step, lane=dispatch.OPS)
+        resume_step(step, lane=dispatch.OPS)
 
 
 def remember_fault(action: InstanceAction, fault: dict[str, Any]) -> None:

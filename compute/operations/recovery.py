@@ -35,12 +35,12 @@ def recover(worker: str, incarnation: str, in_progress: Callable[[], Collection[
     name leads nothing out: the rows may be that one's.
     """
     failpoints.reached("recovery.begun")
-    if journal.successors(worker, incarnation).exists():
+    if journal.open_next_steps(worker, incarnation).exists():
         logger.warning("recovery.superseded", worker=worker, incarnation=incarnation)
         return 0
     left = list(Step.objects.select_related("action").filter(state=Step.State.RUNNING, worker=worker)[:BATCH])
     running_here = set(in_progress())
-    return _lead_out_all([s for s in left if s.incarnation != incarnation or s.pk not in running_here], lane)
+    return _recover_stuck_servers([s for s in left if s.incarnation != incarnation or s.pk not in running_here], lane)
 
 
 def recover_dead_conductors(me: str) -> int:
@@ -53,7 +53,7 @@ def recover_dead_conductors(me: str) -> int:
     lately = database_clock.is_recent("started_at", settings.SERVICE_DOWN_TIME)
     long_ago = ~lately | Q(worker__in=_names(gone))
     stuck = Step.objects.select_related("action").filter(long_ago, state=Step.State.RUNNING, host="")
-    return _lead_out_all(list(stuck.exclude(worker__in=living)[:BATCH]))
+    return _recover_stuck_servers(list(stuck.exclude(worker__in=living)[:BATCH]))
 
 
 def _names(conductors: QuerySet[Service]) -> list[str]:
@@ -68,7 +68,7 @@ def relay() -> int:
     now = database_clock.read(current_alias())
     for step in Step.objects.filter(_has_waited(now), state=Step.State.WAITING)[:BATCH]:
         with transaction.atomic(using=current_alias()):
-            journal.go_on(step)
+            journal.resume_step(step)
     host_request.sweep()
     # Those of a host that is away a long time are many, and not due again: they must not hide the others.
     late = Step.objects.filter(journal.is_due(), dispatch.is_due_again(now), state=Step.State.QUEUED)
@@ -80,7 +80,7 @@ def relay() -> int:
     return len(sent)
 
 
-def _lead_out_all(strays: Collection[Step], lane: str = "") -> int:
+def _recover_stuck_servers(strays: Collection[Step], lane: str = "") -> int:
     """Each by itself: one row that cannot be led out is logged, counted, marked, and keeps no other one waiting.
 
     How many were led out; the others are tried again in the next round. Raises what the database raised when no row
@@ -89,7 +89,7 @@ def _lead_out_all(strays: Collection[Step], lane: str = "") -> int:
     led_out, away, again = 0, None, []
     for step in strays:
         try:
-            again += [step] if _lead_out(step, lane) else []
+            again += [step] if _recover_server(step, lane) else []
         except (OperationalError, InterfaceError) as error:  # away; or this row is locked by a process that hangs
             close_old_connections()
             away = error
@@ -119,7 +119,7 @@ def _has_waited(now: datetime) -> Q:
     return Q(not_before__lte=now) | ahead
 
 
-def _lead_out(step: Step, lane: str = "") -> bool:
+def _recover_server(step: Step, lane: str = "") -> bool:
     """One rule per step: run it again (True: it is queued, and to be sent), undo, or end its action with a fault."""
     action = registry.every().get(step.action.key)
     spec = action.find(step.name) if action is not None else None

@@ -8,7 +8,7 @@ from functools import cache
 
 from compute.models import Instance, Step
 from compute.operations import dispatch, journal
-from compute.operations.action import On, ServerAction, fault_of, make_good
+from compute.operations.action import On, ServerAction, fault_of, compensate
 
 ACTIONS = "compute.actions"  # a package above this one: named, not imported
 
@@ -66,7 +66,7 @@ def cancel_open(instance: Instance, why: str) -> None:
             continue
         if action is not None and action.clean_up is None:
             journal.remember_fault(step.action, fault_of(InterruptedError(why)))
-        if action is None or not make_good(action, step.action, instance):
+        if action is None or not compensate(action, step.action, instance):
             journal.close_action(step.action, outcome=why, failed=True)
 
 

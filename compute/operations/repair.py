@@ -92,7 +92,7 @@ def retry(step: Step) -> None:
         raise RepairRefused(f"{where}: there is nothing to try.")
     with transaction.atomic(using=current_alias()):
         if step.state == Step.State.WAITING:
-            changed = journal.go_on(step)
+            changed = journal.resume_step(step)
         else:
             queued = Step.objects.filter(pk=step.pk, state=Step.State.QUEUED)
             changed = bool(queued.update(not_before=None, sent_at=timezone.now(), sends=1))
@@ -169,7 +169,7 @@ def _end(action: ServerAction, step: Step, why: str) -> str:
 
 def _end_without_server(step: Step, why: str) -> str:
     """A restored database may lack the server's row: then there is nothing to undo, and nobody to tell."""
-    if not journal.take(step):
+    if not journal.take_server(step):
         raise RepairRefused(f"Step {step.name} of server {step.server_id} has gone on meanwhile. Look again.")
     step.details = why
     journal.close_step(step, Step.State.FAILED)

@@ -31,7 +31,7 @@ from compute.operations.action import (
     StepSpec,
     fault_of,
     hosts_needed,
-    make_good,
+    compensate,
     open_step,
 )
 from compute.operations.step import SHUTDOWN_TIMEOUT, StepWaiting
@@ -52,22 +52,22 @@ def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
     run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, driver)
     try:
         if not action.is_wanted(run):
-            _persistently(run, partial(_preempted, action, run))
+            _until_written(run, partial(_preempted, action, run))
             return
         getattr(action, step.name)(run)
         failpoints.reached("undo.worked" if good else "step.worked", step.name, step.server_id)
         power_state = _look(run)
-        _persistently(run, partial(_done, action, run, power_state))
+        _until_written(run, partial(_done, action, run, power_state))
     except StepWaiting as waits:
-        _persistently(run, partial(_park, step, waits, step.action.params.get(SHUTDOWN_TIMEOUT)))
+        _until_written(run, partial(_wait_step, step, waits, step.action.params.get(SHUTDOWN_TIMEOUT)))
     except journal.StepLost as lost:
-        _say_lost(lost)
+        _log_claim_lost(lost)
     except DATABASE_AWAY:
         raise  # the step stays ours in the journal; recovery leads it out
     except Exception as error:
         logger.warning("step.failed", error=repr(error), exc_info=not isinstance(error, VirtError))
         with suppress(journal.StepLost):
-            _persistently(run, partial(_failed, action, run, error))
+            _until_written(run, partial(_failed, action, run, error))
 
 
 def fail_step(action: ServerAction, step: Step, why: str) -> None:
@@ -82,7 +82,7 @@ def give_up(action: ServerAction, step: Step, why: str) -> bool:
     Steps that insist are not tried again; else it is as `fail_step`. In the caller's transaction.
     """
     run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, None)
-    if not journal.take(step):
+    if not journal.take_server(step):
         return False
     _close_failed(action, run, InterruptedError(why), None)
     return True
@@ -115,30 +115,30 @@ def call_off(action: ServerAction, step: Step, why: str) -> bool:
             return False
         if action.clean_up is None:
             journal.remember_fault(step.action, fault)
-        if not make_good(action, step.action, run.instance):
+        if not compensate(action, step.action, run.instance):
             _end_with_fault(action, run, fault, None)
         journal.wake_next(step.server_id)
     return True
 
 
-def _say_lost(why: object) -> None:
+def _log_claim_lost(why: object) -> None:
     """Another process has the step, or has ended it."""
     metrics.STEPS_LOST.inc()
     logger.warning("step.not_ours_any_more", why=str(why))
 
 
-def _park(step: Step, waits: StepWaiting, known: Any) -> None:
+def _wait_step(step: Step, waits: StepWaiting, known: Any) -> None:
     """It waits. What it waits for may be over by now, so it is looked at once more.
 
     `known`: how long the guest was to have when this try began; a request in a hurry may have changed that.
     """
     with transaction.atomic(using=current_alias()):
-        if not waits.parked and not journal.park(step, waits.why, waits.clock, waits.seconds):
-            _say_lost("it was to wait")
+        if not waits.parked and not journal.wait_step(step, waits.why, waits.clock, waits.seconds):
+            _log_claim_lost("it was to wait")
             return
         asked = InstanceAction.objects.values_list("params", flat=True).get(pk=step.action_id)
         if asked.get(SHUTDOWN_TIMEOUT) != known:
-            journal.go_on(step)  # somebody has become hurried meanwhile
+            journal.resume_step(step)  # somebody has become hurried meanwhile
         journal.wake_next(step.server_id)  # a delete that is in a hurry, or that joins
     logger.info("step.waits", why=waits.why)
     waits.then()
@@ -149,7 +149,7 @@ def _done(action: ServerAction, run: StepContext, power_state: PowerState | None
     with transaction.atomic(using=current_alias()):
         transaction.on_commit(lambda: failpoints.reached("step.committed", run.step.name), using=current_alias())
         if not journal.close_step(run.step, Step.State.DONE):
-            _say_lost("it was done")
+            _log_claim_lost("it was done")
             return
         try:
             _go_on(action, run, power_state)
@@ -167,7 +167,7 @@ def _go_on(action: ServerAction, run: StepContext, power_state: PowerState | Non
     """What follows a step that went well."""
     action.record_step(run, power_state)
     if run.action.fault is not None:  # it was an undo: perhaps there is more of it
-        if not make_good(action, run.action, run.instance):
+        if not compensate(action, run.action, run.instance):
             _end_with_fault(action, run, run.action.fault, power_state)
         return
     following = action.next_step(run.step.name, run)
@@ -194,7 +194,7 @@ def _preempt(action: ServerAction, run: StepContext, why: str) -> None:
     """Somebody took the server: nothing of this action is left behind."""
     if action.clean_up is None:
         journal.remember_fault(run.action, fault_of(InterruptedError(why)))
-    if not make_good(action, run.action, run.instance):
+    if not compensate(action, run.action, run.instance):
         journal.close_action(run.action, outcome=why, failed=True)
 
 
@@ -218,7 +218,7 @@ def _close_failed(action: ServerAction, run: StepContext, error: Exception, powe
     with transaction.atomic(using=current_alias()):
         transaction.on_commit(lambda: failpoints.reached("step.committed", run.step.name), using=current_alias())
         if not journal.close_step(run.step, Step.State.FAILED, traceback=stack):
-            _say_lost(f"it failed: {error}")
+            _log_claim_lost(f"it failed: {error}")
             return
         metrics.STEPS.labels(run.action.action, run.step.name, "failed").inc()
         try:
@@ -236,7 +236,7 @@ def _after_failure(action: ServerAction, run: StepContext, error: Exception, pow
         return
     if action.clean_up is None:
         journal.remember_fault(run.action, fault_of(error))
-        if make_good(action, run.action, run.instance):
+        if compensate(action, run.action, run.instance):
             return
     action.abandon(run, error, power_state)
     journal.close_action(run.action, outcome=str(error), failed=True)
@@ -291,7 +291,7 @@ def _look(run: StepContext) -> PowerState | None:
     return None if seen is PowerState.NOSTATE and run.step.host != run.instance.host else seen
 
 
-def _persistently(run: StepContext, write: Callable[[], None]) -> None:
+def _until_written(run: StepContext, write: Callable[[], None]) -> None:
     """Write to the cell's database, trying for two minutes: the work is done, only its record is missing.
 
     Each try after the first begins from the rows: what a transaction that was rolled back has left in memory is not

@@ -20,7 +20,7 @@ EVERY = 15.0  # seconds between two rounds
 SECONDS = 3.0  # of a round, after which no batch begins: the same thread sends messages again
 
 
-def forget() -> int:
+def purge() -> int:
     """In the targeted cell; how many there were. Any number of conductors may do this at once."""
     now, end = timezone.now(), time.monotonic() + SECONDS
     events = InstanceAction.objects.filter(key=event_types.HEAR)

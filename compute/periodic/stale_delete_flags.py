@@ -25,7 +25,7 @@ _seen: dict[str, float] = {}  # since when a living server is known to have the 
 _after: dict[str, str] = {}  # where the last look at a cell's flags ended; flags stay for ever, as history
 
 
-def count_again() -> int:
+def clear() -> int:
     """Look at some flags of every cell, and at those that were wrong before; how many servers were counted again.
 
     A flag is taken back only when it was wrong for a while: the delete may be on its way.

@@ -16,7 +16,7 @@ BATCH = 500
 _after = 0  # where the last look ended: those of a cell that is down, or soft-deleted ones, may be many
 
 
-def forget() -> int:
+def remove() -> int:
     """Look at some members that nobody counts any more; how many were forgotten. Those in a down cell stay."""
     gone, by_cell = set(), defaultdict(set)
     uncounted = _some_uncounted()

@@ -56,7 +56,7 @@ def at_most(wanted: int, each: Usage, allowed: Mapping[str, int]) -> int:
     return max(0, _room(wanted, each, Usage(), allowed))
 
 
-def hold(
+def reserve_quota(
     project_id: str, least: int, most: int, each: Usage, allowed: Mapping[str, int], sizes: Sizes | None = None
 ) -> int:
     """How many of `most` servers fit, inside the global transaction that has just recorded them.

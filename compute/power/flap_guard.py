@@ -47,7 +47,7 @@ class FlapCounter:
             InstanceAction.objects.filter(pk__in=entries).update(updated_at=timezone.now())
 
 
-def look(server_ids: Sequence[str]) -> FlapCounter:
+def check(server_ids: Sequence[str]) -> FlapCounter:
     """Who of those that would be put back is not, in one query."""
     if not server_ids or not settings.POWER_FLAPS:
         return FlapCounter(frozenset(), {})

@@ -80,7 +80,7 @@ class PowerMismatch:
         return "left alone" if self.left_alone else words[self.verdict.does] if self.verdict else "recorded"
 
 
-def settle(host: str, driver: Driver, seen: Sequence[PowerMismatch], *, found_by: str, booted: bool) -> int:
+def reconcile(host: str, driver: Driver, seen: Sequence[PowerMismatch], *, found_by: str, booted: bool) -> int:
     """Do about each what its truth says, unless somebody was quicker; how many differed.
 
     With `booted` who runs on record and is off went down with the host, and nobody is put back.
@@ -90,7 +90,7 @@ def settle(host: str, driver: Driver, seen: Sequence[PowerMismatch], *, found_by
     _judge(seen, booted=booted)
     backs = [one for one in seen if one.back]
     stays = _are_left(host, backs, booted=booted)
-    flaps = flap_guard.look([one.instance.uuid for one in backs if one.instance.uuid not in stays])
+    flaps = flap_guard.check([one.instance.uuid for one in backs if one.instance.uuid not in stays])
     for one in backs:
         if one.instance.uuid in stays:
             one.verdict = None

@@ -23,7 +23,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def noticed(host: str, driver: Driver, event: GuestEvent, *, booted: bool = False) -> None:
+def record_event(host: str, driver: Driver, event: GuestEvent, *, booted: bool = False) -> None:
     """One event of the hypervisor. A server with a task is left to its task.
 
     An event may be late, so it only says where to look: what counts is the state now. `booted`: see `sync`.
@@ -38,7 +38,7 @@ def noticed(host: str, driver: Driver, event: GuestEvent, *, booted: bool = Fals
         return
     if _may_differ(instance, power_state):
         difference = PowerMismatch(instance, power_state, event.detail)
-        reconcile.settle(host, driver, [difference], found_by="event", booted=booted)
+        reconcile.reconcile(host, driver, [difference], found_by="event", booted=booted)
 
 
 def sync(host: str, driver: Driver, *, booted: bool = False) -> int:
@@ -58,7 +58,7 @@ def sync(host: str, driver: Driver, *, booted: bool = False) -> int:
     idle = [instance for instance in rows if _is_idle(instance)]
     seen = [PowerMismatch(one, actual.get(one.uuid, PowerState.NOSTATE), FOUND) for one in idle]
     found = [difference for difference in seen if _may_differ(difference.instance, difference.power_state)]
-    differing = reconcile.settle(host, driver, found, found_by="sync", booted=booted)
+    differing = reconcile.reconcile(host, driver, found, found_by="sync", booted=booted)
     orphan_guests.compare(host, driver, {one.uuid for one in rows}, {one.uuid for one in idle}, actual)
     metrics.POWER_SYNCS.labels("done").inc()
     return differing

@@ -57,7 +57,7 @@ def request_servers(order: BuildOrder) -> list[str]:
     with transaction.atomic(using="default"):
         # written first and counted then: the turn of a project, for which others wait, is no longer than it must be
         _record(order, ids)
-        fitting = quota.hold(project_id, order.least, len(ids), each, allowed, sizes)
+        fitting = quota.reserve_quota(project_id, order.least, len(ids), each, allowed, sizes)
         _take_back(ids[fitting:])
         ids = ids[:fitting]
         if "group" in order.scheduler_hints:

@@ -22,7 +22,7 @@ logger = log.get(__name__)
 BATCH = 500  # of a cell, a round
 
 
-def now_or_later(mapping: InstanceMapping, asked: ActionRequest) -> bool:
+def delete_or_defer(mapping: InstanceMapping, asked: ActionRequest) -> bool:
     """Delete a server, whatever its state; False when its cell is down: it is kept for later.
 
     One that its cell has lost (it was restored from a backup) is forgotten.
@@ -33,10 +33,10 @@ def now_or_later(mapping: InstanceMapping, asked: ActionRequest) -> bool:
         with lookup.server(mapping.server_id, asked.caller) as instance:
             if instance.locked_by and not asked.caller.is_admin:
                 raise ServerLocked(mapping.server_id)
-            with deletion.uncounted(mapping.server_id):
+            with deletion.marked_for_delete(mapping.server_id):
                 registry.named(deletion.key_for(instance)).submit(instance, asked)
     except CellDown:
-        accept(mapping, asked)
+        defer(mapping, asked)
         return False
     except ServerNotFound:
         if not mappings.forget(mapping):
@@ -44,7 +44,7 @@ def now_or_later(mapping: InstanceMapping, asked: ActionRequest) -> bool:
     return True
 
 
-def accept(mapping: InstanceMapping, asked: ActionRequest) -> None:
+def defer(mapping: InstanceMapping, asked: ActionRequest) -> None:
     """Keep it; asked for again it is the same delete, with what was said last. A lock is looked at when it is done."""
     caller = asked.caller
     said = {

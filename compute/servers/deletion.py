@@ -30,7 +30,7 @@ def key_for(instance: Instance) -> str:
 
 
 @contextmanager
-def uncounted(server_id: str) -> Iterator[None]:
+def marked_for_delete(server_id: str) -> Iterator[None]:
     """The quota does not count the server any more.
 
     Said first: whoever dies before the delete is recorded leaves a flag on a server that lives, and the scheduler
@@ -47,17 +47,17 @@ def is_ended(instance: Instance) -> bool:
     return instance.deleted or instance.vm_state == VmState.SOFT_DELETED or instance.task_state in GOING
 
 
-def farewell(instance: Instance, words: Any) -> dict[str, Any]:
+def shutdown_options(instance: Instance, words: Any) -> dict[str, Any]:
     """How long the guest of a server that is deleted has, for the params: none, as with Nova, unless somebody says so.
 
     The request's word counts more than the server's own; SOFT is a word, too.
     """
-    if options.are_in(words):
+    if options.has_options(words):
         return options.asked(words)
-    return {} if grace.own(instance) is not None else {grace.ASKED: 0}
+    return {} if grace.requested_timeout(instance) is not None else {grace.ASKED: 0}
 
 
-def hurry(instance: Instance, words: Any) -> None:
+def shorten_wait(instance: Instance, words: Any) -> None:
     """HARD ends the wait of the delete that goes on; any other word finds it going on, and changes nothing.
 
     The step is held while the action is changed: one that is about to wait looks again after it (`running._park`).
@@ -68,4 +68,4 @@ def hurry(instance: Instance, words: Any) -> None:
         going = Step.objects.select_for_update(of=("self",)).select_related("action")
         for step in going.filter(server_id=instance.uuid, action__key__in=KEYS, state__in=journal.OPEN):
             journal.change_params(step.action, **{grace.ASKED: 0})
-            journal.go_on(step)
+            journal.resume_step(step)

@@ -66,7 +66,7 @@ def server(server_id: str, caller: Caller) -> Iterator[Instance]:
         raise ServerNotFound(server_id)
     if found.down is not None:
         raise CellDown(cell.name)
-    with held(cell):
+    with locked_row(cell):
         instance = Instance.objects.filter(uuid=server_id, deleted=False).first()
         if instance is None:
             raise ServerNotReady(server_id) if found.request else ServerNotFound(server_id)
@@ -74,7 +74,7 @@ def server(server_id: str, caller: Caller) -> Iterator[Instance]:
 
 
 @contextmanager
-def held(cell: Cell) -> Iterator[None]:
+def locked_row(cell: Cell) -> Iterator[None]:
     """A cell that answered just now, targeted. Raises CellDown when it goes away meanwhile."""
     try:
         with scatter.to_change(cell):

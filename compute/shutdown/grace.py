@@ -32,18 +32,18 @@ class _Watch:
     keeper: ShutdownWatcher | None = None
 
 
-def attend(keeper: ShutdownWatcher | None) -> None:
+def set_watcher(keeper: ShutdownWatcher | None) -> None:
     """From now on this process waits with a keeper."""
     _Watch.keeper = keeper
 
 
-def mind(server_id: str) -> None:
+def recheck(server_id: str) -> None:
     """Have the keeper look at a guest's clock now, and say where it is."""
     if _Watch.keeper is not None:
         _Watch.keeper.mind(server_id)
 
 
-def seconds_for(instance: Instance, params: dict[str, Any] | None = None) -> int:
+def timeout_for(instance: Instance, params: dict[str, Any] | None = None) -> int:
     """The strongest word counts: the request's, the server's own, its image's, the operator's."""
     said = shutdown_preferences.said(instance.metadata, instance.image.get("properties", {}))
     for seconds in (shutdown_preferences.seconds((params or {}).get(ASKED)), said):
@@ -52,7 +52,7 @@ def seconds_for(instance: Instance, params: dict[str, Any] | None = None) -> int
     return int(settings.SHUTDOWN_TIMEOUT)
 
 
-def own(instance: Instance) -> int | None:
+def requested_timeout(instance: Instance) -> int | None:
     """The server's own grace period, if it has one."""
     return shutdown_preferences.own(instance.metadata)
 
@@ -64,7 +64,7 @@ def shut_down(run: StepContext, at_most: float | None = None) -> str:
     0 ends also a clock that somebody else started.
     """
     driver, uuid, known = run.hypervisor, run.instance.uuid, ShutdownTimer.load(run.step.clock)
-    seconds: float = seconds_for(run.instance, run.params)
+    seconds: float = timeout_for(run.instance, run.params)
     seconds = seconds if at_most is None else min(seconds, at_most)
     try:
         clock = driver.begin_shutdown(uuid, seconds, settings.SHUTDOWN_RETRY_INTERVAL)
@@ -74,12 +74,12 @@ def shut_down(run: StepContext, at_most: float | None = None) -> str:
         if not _others_wait(run):
             with suppress(VirtError):
                 driver.stop_clock(uuid)
-        mind(uuid)
+        recheck(uuid)
         raise
     if clock is not None and clock.runs:
         if _Watch.keeper is not None:
             _Watch.keeper.keep(uuid, clock)
-            raise StepWaiting(clock.words(), clock, then=partial(mind, uuid))
+            raise StepWaiting(clock.words(), clock, then=partial(recheck, uuid))
         clock = driver.power_off(uuid, clock.left(clock.now()), clock.interval)
     if clock is not None and (known is None or known.runs) and _Watch.keeper is not None:
         _Watch.keeper.over(uuid, clock)  # news: others may wait for it, too

@@ -36,7 +36,7 @@ OWN_OR_NOT = {key: {"if": {"not": {"type": "null"}}, "then": word} for key, word
 # -- in a request
 
 
-def with_them(body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def add_to_schema(body: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The schema of an action's value with these words in it; none: of one that takes anything else, as in Nova."""
     body = body or {}
     return {**body, "properties": {**body.get("properties", {}), **REQUEST}, "allOf": [NO_CONTRADICTION]}
@@ -57,7 +57,7 @@ def asked(body: Any) -> dict[str, Any]:
     return {grace.ASKED: int(said[TIMEOUT])} if TIMEOUT in said else {}
 
 
-def are_in(body: Any) -> bool:
+def has_options(body: Any) -> bool:
     """Whether a request says anything about it."""
     return isinstance(body, dict) and not REQUEST.keys().isdisjoint(body)
 

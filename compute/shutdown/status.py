@@ -21,13 +21,13 @@ UNSEEN = {  # the copy still runs, the step does not: nobody was there to see th
 }
 
 
-def going_on(server_id: str, database: str | None = None) -> list[Step]:
+def in_progress(server_id: str, database: str | None = None) -> list[Step]:
     """Open steps that wait for the server's guest or go on now that it is off, the oldest first. One query."""
     steps = Step.objects.using(database).filter(server_id=server_id, state__in=journal.OPEN, clock__isnull=False)
     return list(steps.select_related("action").defer("traceback", "action__params").order_by("pk"))
 
 
-def shown(step: Step) -> dict[str, Any] | None:
+def as_json(step: Step) -> dict[str, Any] | None:
     """A step's clock as the API shows it; None when it never had one."""
     clock = ShutdownTimer.load(step.clock)
     if clock is None:

@@ -59,7 +59,7 @@ def stop_guests(state: StackState, seconds: float, tell: Callable[[str], None]) 
     where = ", ".join(f"{count} on {name}" for name, count in running.items())
     tell(f"guests have {seconds:.0f} s to shut down: {where}")
     for name in running:
-        boot_marker.announce(state.path("hosts", name, "state"))  # they are to run again after the next `up`
+        boot_marker.expect_boot(state.path("hosts", name, "state"))  # they are to run again after the next `up`
     deadline = time.monotonic() + seconds
     while any(host.qemu_pids() for host in all_hosts) and time.monotonic() < deadline:
         for host in all_hosts:

@@ -44,7 +44,7 @@ def drain(asked: HostCommand) -> int:
     looks = [replace(one, place=replace(one.place, shutdown=shutdowns.get(one.place.name, ""))) for one in looks]
     if asked.shutdown_guests:
         dead = [one for one in looks if one.down or (one.service is not None and local_shutdown.is_dead(one))]
-        ends |= {one.place.name: shutdown_guests.nobody_there(asked, one) for one in dead}
+        ends |= {one.place.name: shutdown_guests.host_is_down(asked, one) for one in dead}
     if asked.no_wait:
         ends |= {
             one.place.name: Outcome(one.place.name, DONE, f"{one.place.name} is asked to drain. Follow it: "
@@ -109,7 +109,7 @@ def _ask_for(asked: HostCommand, service: Service, shutdowns: dict[str, str], *,
     """The wish, and the guests: at once, or an empty host would be drained in between."""
     with transaction.atomic(using=current_alias()):
         if not _wanted_already(asked, service):
-            _wish(asked, service)
+            _drain_request(asked, service)
         if with_guests:
             seconds = asked.seconds - min(RESERVE, asked.seconds / 10) if asked.seconds else None
             by, at_once = who(), asked.parallel
@@ -145,7 +145,7 @@ def _wanted_already(asked: HostCommand, service: Service) -> bool:
     return abs(had - asked.seconds) < 1
 
 
-def _wish(asked: HostCommand, service: Service) -> None:
+def _drain_request(asked: HostCommand, service: Service) -> None:
     """What is not said stays as somebody wanted it before."""
     goes_on = _goes_on(service)
     deadline, seconds = service.drain_deadline if goes_on else None, asked.seconds

@@ -49,7 +49,7 @@ def shut_down(asked: HostCommand, one: ServiceSnapshot, why: str) -> Outcome:
         return Outcome(name, SILENT, f"{name}: {why}, and its guests were not shut down. On its machine, with its own "
                    f"settings: STILLWATER_ENV_FILE={file} manage.py host shutdown-guests {name}")  # fmt: skip
     asked.screen.say(f"{name}: {why}; its guests are shut down by the hypervisor itself.")
-    boot_marker.announce(settings.HOST_STATE)
+    boot_marker.expect_boot(settings.HOST_STATE)
     try:
         driver = worker.open_driver()
         try:

@@ -66,7 +66,7 @@ def _round(asked: HostCommand, looks: Sequence[ServiceSnapshot], *, first: bool)
 def ask(asked: HostCommand, one: ServiceSnapshot) -> ServiceLocation | Outcome:
     """Ask a host; the place to look at, or how it has ended already."""
     if one.down or local_shutdown.is_dead(one):
-        return nobody_there(asked, one)
+        return host_is_down(asked, one)
     tell_paused(asked, one.place)
     request_id, away = written(one.place, asked, asked.seconds)
     if away:
@@ -130,7 +130,7 @@ def off() -> Goal:
     return goal
 
 
-def nobody_there(asked: HostCommand, one: ServiceSnapshot) -> Outcome:
+def host_is_down(asked: HostCommand, one: ServiceSnapshot) -> Outcome:
     """Nobody to ask: done here, if it can be."""
     why = f"its cell does not answer ({one.down})" if one.down else "its worker does not run"
     return local_shutdown.shut_down(asked, one, why)
@@ -140,7 +140,7 @@ def carried_out(asked: HostCommand, one: ServiceSnapshot, end: Outcome) -> Outco
     """What the host did not do is done here, if it can be."""
     if end.code == SILENT:
         if one.down:
-            return nobody_there(asked, one)
+            return host_is_down(asked, one)
         return local_shutdown.shut_down(asked, one, "it does not go on with it")
     if any(not line.is_over for line in one.guests) and local_shutdown.is_dead(one):
         return local_shutdown.shut_down(asked, one, "its worker has ended, with guests on")

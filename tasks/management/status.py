@@ -137,7 +137,7 @@ def _page(one: ServiceSnapshot, depths: dict[str, int | None], width: int | None
         lines.append(f"  unknown      {place.cell.name} does not answer ({one.down})")
     if service is not None:
         lines += [
-            f"  wanted       {_wish(service)}",
+            f"  wanted       {_drain_request(service)}",
             f"  seen         {_seen(one, service)}",
             f"  life         {service.incarnation or '-'}, version {service.version}",
         ]
@@ -160,7 +160,7 @@ def _process(place: ServiceLocation, pid: int | None) -> str:
     return f"pid {pid}, log {place.node.log}" if pid else f"does not run, log {place.node.log}"
 
 
-def _wish(service: Service) -> str:
+def _drain_request(service: Service) -> str:
     words = [f"disabled ({service.disabled_reason or 'no reason given'})" if service.disabled else "enabled"]
     if service.forced_down:
         words.append("forced down")

@@ -31,7 +31,7 @@ class LivenessWatch:
         """Seconds since its record last changed."""
         service, now = one.service, time.monotonic()
         said: object = service and (service.draining_since, service.ended_at)
-        if service and not _deaf(service):
+        if service and not _went_silent(service):
             said = (said, service.last_seen_up)
         before = self._last.get(one.place.name)
         if before is None or (not one.down and before[0] != said):
@@ -203,7 +203,7 @@ def _is_late(one: ServiceSnapshot, service: Service, began: datetime) -> bool:
     return (one.at - deadline).total_seconds() > (MARGIN if service.drain_then_exit else 0.0)
 
 
-def _deaf(service: Service) -> bool:
+def _went_silent(service: Service) -> bool:
     """It was asked for something and has not begun: its beats alone are no answer."""
     signalled = bool(service.drain_by) and not service.drain_wanted
     return not signalled and service.drain_wanted != (service.draining_since is not None)

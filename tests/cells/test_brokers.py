@@ -31,9 +31,9 @@ SECONDS = 20
 
 @pytest.fixture(autouse=True)
 def _no_breaker_is_open():
-    broker_circuit_breaker.forget()
+    broker_circuit_breaker.reset()
     yield
-    broker_circuit_breaker.forget()
+    broker_circuit_breaker.reset()
 
 
 @pytest.fixture

@@ -223,7 +223,7 @@ def test_on_its_machine_a_dead_worker_is_no_reason_to_leave_them_on(host, cloud,
     assert done.out.index(f"early ({early}) is off") < done.out.index(f"late ({late}) is off")
     assert "host1: 2 of 2 guests are off after" in done.out
     assert powers(cloud) == {PowerState.SHUTDOWN}
-    assert boot_marker.happened(tmp_path), "its next start brings them back"
+    assert boot_marker.host_booted(tmp_path), "its next start brings them back"
     assert {stories.states(cloud, each) for each in servers} == {("active", None)}
 
 

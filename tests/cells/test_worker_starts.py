@@ -20,7 +20,7 @@ def test_a_url_that_is_none_is_said_to_be_wrong(role, url, settings):
     settings.ROLE, settings.CELL_UUID = role, "c" * 36
     settings.CELL_DATABASE_URL, settings.CELL_BROKER_URL = url, "memory://"
     with pytest.raises(ImproperlyConfigured, match=r"^STILLWATER_CELL_DATABASE_URL: ") as wrong:
-        worker.become()
+        worker.register()
     assert url not in str(wrong.value), "it may have a password"
 
 

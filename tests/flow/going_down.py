@@ -46,7 +46,7 @@ def back(cloud: Cloud, *, booted: bool = False) -> int:
     host = cloud.hosts["host1"]
     host.restart()
     if booted:
-        boot_marker.announce(settings.HOST_STATE)
+        boot_marker.expect_boot(settings.HOST_STATE)
     before = open_starts(cloud)
     with target_cell(host.cell):
         restart_guests.after_start(process(host))

@@ -46,7 +46,7 @@ def back(cloud, host="host1"):
     beats(cloud, host)
     driver = cloud.hosts[host].driver
     with target_cell(cloud.cells["cell1"]):
-        off = fenced.turn_off(host, driver)
+        off = fenced.power_off_evacuated(host, driver)
     cloud.hosts[host].restart()
     with target_cell(cloud.cells["cell1"]):
         sync.sync(host, driver, booted=True)

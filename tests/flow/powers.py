@@ -17,7 +17,7 @@ def notice(cloud: Cloud, server_id: str, power_state: PowerState = PowerState.SH
     """The host hears of a change, late or not."""
     host = cloud.host_of(server_id)
     with target_cell(host.cell):
-        power_sync.noticed(host.name, host.driver, GuestEvent(server_id, power_state, "shutdown"))
+        power_sync.record_event(host.name, host.driver, GuestEvent(server_id, power_state, "shutdown"))
 
 
 def sync(cloud: Cloud, server_id: str, **options: Any) -> int:

@@ -277,7 +277,7 @@ def test_a_host_of_machines_that_is_to_be_emptied_says_that_they_cannot_move(adm
     answer = admin.send("put", f"/os-services/{found['id']}", {"stillwater:drain": {"migrate": {}}})
     assert answer.status_code == 200, answer.content
     with target_cell(metal.cell):
-        drain_migrations.go_round()
+        drain_migrations.run_all()
         assert [(line.server_id, line.why) for line in drain_moves.read("metal").blocked] == [
             (server_id, "bare metal cannot move")
         ]
@@ -314,7 +314,7 @@ def test_each_node_is_a_hypervisor_and_they_share_a_service(admin, cloud, metal,
 def test_a_machine_found_off_when_its_worker_was_booted_went_off_by_itself(cloud, metal, boot, settings, tmp_path):
     settings.HOST_STATE = tmp_path
     row = cloud.row(boot())
-    boot_marker.announce(tmp_path)
+    boot_marker.expect_boot(tmp_path)
     metal.driver.cut_power(row.uuid)
     assert restart_guests.with_host(cloud.hosts["host1"].driver)
     assert not restart_guests.with_host(metal.driver)

@@ -93,7 +93,7 @@ def test_a_server_that_comes_back_with_a_newer_backup_is_counted_again(api, clou
         with target_cell(cell):
             Instance.objects.all().delete()
         assert (mappings.repair(), counted()) == (1, 0)
-    assert (stale_delete_flags.count_again(), counted()) == (1, 1)
+    assert (stale_delete_flags.clear(), counted()) == (1, 1)
     assert api.get(f"/servers/{server_id}").json()["server"]["status"] == "ACTIVE"
 
 
@@ -177,7 +177,7 @@ def test_a_deleted_server_that_a_backup_brings_back_is_counted_and_deleted_again
     with restored_after(cloud.cell_of(server_id)):
         assert api.delete(f"/servers/{server_id}").status_code == 204
         cloud.work()
-    assert (stale_delete_flags.count_again(), mappings.repair(), counted()) == (1, 0, 1)
+    assert (stale_delete_flags.clear(), mappings.repair(), counted()) == (1, 0, 1)
     assert api.delete(f"/servers/{server_id}").status_code == 204
     cloud.work()
     assert (api.get(f"/servers/{server_id}").status_code, counted()) == (404, 0)

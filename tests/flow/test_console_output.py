@@ -26,7 +26,7 @@ def answering(cloud, server_id, settings, after=lambda: None):
     settings.ROLE, settings.HOST, settings.DRIVER = "host", host.name, "fake"
     settings.CELL_UUID, settings.CELL_DATABASE_URL = host.cell.id, url_of(host.cell.alias)
     settings.CELL_BROKER_URL = "memory://"
-    me = worker.become()
+    me = worker.register()
     me.driver = host.driver
     stop, answered = threading.Event(), threading.Event()
 

@@ -46,7 +46,7 @@ class Ward:
     def round(self):
         """A conductor looks; how many are under way then."""
         with target_cell(self.cloud.cells["cell1"]):
-            drain_migrations.go_round()
+            drain_migrations.run_all()
             open_moves = InstanceAction.objects.filter(key__in=MOVES, finished_at__isnull=True).count()
             self.most = max(self.most, open_moves)
         return open_moves
@@ -273,7 +273,7 @@ def test_a_guest_shut_down_for_its_host_that_cannot_leave_comes_back_with_it(war
 
     ward.ask(None)
     with target_cell(ward.cloud.cells["cell1"]):
-        assert guest_shutdown.bring_back("host1") == 1
+        assert guest_shutdown.start_guests("host1") == 1
     ward.cloud.work()
     assert stories.states(ward.cloud, server_id) == ("active", None)
     ward.is_sound(server_id)

@@ -88,11 +88,11 @@ def test_they_do_not_pile_up(api, admin, cloud):
     cloud.work()
     say(admin, server_id, tag="waits")
     with target_cell(cloud.cell_of(server_id)):
-        assert purge_events.forget() == 0
+        assert purge_events.purge() == 0
         long_ago = timezone.now() - timedelta(hours=2)
         InstanceAction.objects.filter(key="HearEvent").update(started_at=long_ago)
         InstanceAction.objects.filter(key="HearEvent", finished_at__isnull=False).update(finished_at=long_ago)
-        assert purge_events.forget() == 1
+        assert purge_events.purge() == 1
         assert [one.params["event"]["tag"] for one in InstanceAction.objects.filter(key="HearEvent")] == ["waits"]
     cloud.work()
     stories.settled(cloud)
@@ -108,7 +108,7 @@ def test_the_table_of_events_does_not_grow_for_ever_when_25_come_each_second(cel
         for _ in range(2):
             heard_long_ago(a_minute)
             for _ in range(int(60 / purge_events.EVERY)):
-                purge_events.forget()
+                purge_events.purge()
             assert InstanceAction.objects.count() == 0
             assert Step.objects.count() == 0
 
@@ -117,9 +117,9 @@ def test_a_round_of_removals_ends_in_time_and_the_next_one_goes_on(cells, monkey
     monkeypatch.setattr(purge_events, "SECONDS", 0)
     with target_cell(cells["cell1"]):
         heard_long_ago(purge_events.BATCH + 1)
-        assert purge_events.forget() == purge_events.BATCH
-        assert purge_events.forget() == 1
-        assert purge_events.forget() == 0
+        assert purge_events.purge() == purge_events.BATCH
+        assert purge_events.purge() == 1
+        assert purge_events.purge() == 0
 
 
 def test_rows_to_be_removed_are_found_by_an_index_and_not_by_reading_all_that_are_kept(cells):

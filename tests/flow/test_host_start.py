@@ -106,12 +106,12 @@ def test_guests_that_somebody_turned_off_as_the_cell_was_away_come_back_though_t
     """The command did, as the machine was to go down; then the cell was back, and after all it was not."""
     found, told = boot(api, cloud, 2)
     back(cloud)
-    boot_marker.announce(django_settings.HOST_STATE)
+    boot_marker.expect_boot(django_settings.HOST_STATE)
     for server_id in (found, told):
         host.driver.power_off(server_id, timeout=5)
     with target_cell(host.cell):
         event = GuestEvent(told, PowerState.SHUTDOWN, "shutdown")
-        sync.noticed("host1", host.driver, event, booted=restart_guests.with_host(host.driver))
+        sync.record_event("host1", host.driver, event, booted=restart_guests.with_host(host.driver))
         assert restart_guests.sync(process(host)) == 1
     assert flagged(cloud) == {found, told}
     assert come_back(cloud) == 0
@@ -227,10 +227,10 @@ def test_a_host_killed_while_it_starts_a_guest(when, api, cloud, host):
     first, second = priorities(api, cloud, 1, 2)
     down(cloud, first, second)
     with target_cell(host.cell):
-        assert guest_shutdown.bring_back("host1") == 2
+        assert guest_shutdown.start_guests("host1") == 2
     two_hosts.killed(cloud, step_of(cloud, second, guest_shutdown.UP), when)
     with target_cell(host.cell):
-        assert guest_shutdown.bring_back("host1") == 0, "each is brought back once"
+        assert guest_shutdown.start_guests("host1") == 0, "each is brought back once"
     cloud.work()
     for server_id in (first, second):
         assert states(cloud, server_id) == ("active", None)
@@ -256,7 +256,7 @@ def test_a_user_who_is_quicker_is_obeyed(api, cloud, host):
     deleted, started = boot(api, cloud, 2)
     down(cloud, deleted, started)
     with target_cell(host.cell):
-        guest_shutdown.bring_back("host1")
+        guest_shutdown.start_guests("host1")
     assert act(api, started, {"os-start": None}).status_code == 409
     assert api.delete(f"/servers/{deleted}").status_code == 204
     cloud.work()

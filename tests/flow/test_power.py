@@ -81,8 +81,8 @@ def test_an_event_of_a_guest_that_is_no_server_of_the_host_is_ignored(api, cloud
     other = next(host for host in cloud.hosts.values() if host is not there)
     for host in (there, other):
         with target_cell(host.cell):
-            power_sync.noticed(host.name, host.driver, GuestEvent("unknown", PowerState.SHUTDOWN))
-            power_sync.noticed("elsewhere", host.driver, GuestEvent(server_id, PowerState.SHUTDOWN))
+            power_sync.record_event(host.name, host.driver, GuestEvent("unknown", PowerState.SHUTDOWN))
+            power_sync.record_event("elsewhere", host.driver, GuestEvent(server_id, PowerState.SHUTDOWN))
     assert stories.states(cloud, server_id) == ("active", None)
 
 
@@ -190,7 +190,7 @@ def test_a_power_off_that_nobody_asked_for_leaves_a_busy_record_alone(api, cloud
     stories.act(api, server_id, {"pause": None})
     with target_cell(host.cell):
         look = PowerMismatch(seen, PowerState.SHUTDOWN, "seen before the task began")
-        reconcile.settle(host.name, host.driver, [look], found_by="sync", booted=False)
+        reconcile.reconcile(host.name, host.driver, [look], found_by="sync", booted=False)
     assert stories.states(cloud, server_id) == ("active", "pausing")
 
 

@@ -196,9 +196,9 @@ def test_a_clock_whose_end_nobody_saw_does_not_run_for_ever(api, cloud, state, w
                                      user_id="u", project_id="p", params={})  # fmt: skip
         step = journal.open_step(action, name="power_off", event="e", host="host1", lane="requests")
         step.state, step.clock = state, ShutdownTimer.start(time.time(), 60, 10).facts
-        seen = status.shown(step)
+        seen = status.as_json(step)
         step.clock = None
-        assert status.shown(step) is None
+        assert status.as_json(step) is None
         Step.objects.all().delete()
         type(action).objects.filter(pk=action.pk).delete()
     assert seen["outcome"] == words

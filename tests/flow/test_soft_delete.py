@@ -182,9 +182,9 @@ def test_it_preempts_what_goes_on(begun, api, cloud):
 def test_a_reset_of_the_state_takes_it_out_and_it_is_counted_again(api, admin, cloud, settings):
     settings.RESEND_AFTER = 0
     server_id = soft_deleted(api, cloud)
-    assert stale_delete_flags.count_again() == 0
+    assert stale_delete_flags.clear() == 0
     assert act(admin, server_id, {"os-resetState": {"state": "active"}}).status_code == 202
-    stale_delete_flags.count_again()
+    stale_delete_flags.clear()
     assert counts(server_id)
 
 

@@ -116,7 +116,7 @@ def test_a_guest_whose_host_booted_comes_back_in_rescue(api, cloud, rescued, set
     host.driver.power_off(rescued)
     _sync(cloud, rescued, booted=True)
     with target_cell(host.cell):
-        assert guest_shutdown.bring_back(host.name) == 1
+        assert guest_shutdown.start_guests(host.name) == 1
     cloud.work()
     is_rescued(cloud, rescued)
     done(api, cloud, rescued, UNRESCUE)

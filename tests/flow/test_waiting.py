@@ -157,7 +157,7 @@ def test_a_soft_reboot_falls_back_to_a_hard_one_and_says_so(admin, cloud, settin
 def test_a_keeper_that_never_says_anything_is_replaced_by_the_relay(admin, cloud, settings):
     waiting = begin("stop", admin, cloud, settings)
     keeper = ShutdownWatcher(waiting.host.driver, lambda uuid, clock: None)  # never started: nobody turns the clock
-    grace.attend(keeper)
+    grace.set_watcher(keeper)
     try:
         step = waiting.parked()
         with target_cell(waiting.host.cell):
@@ -170,7 +170,7 @@ def test_a_keeper_that_never_says_anything_is_replaced_by_the_relay(admin, cloud
         waiting.goes_off()
         cloud.work()
     finally:
-        grace.attend(None)
+        grace.set_watcher(None)
     assert waiting.step.details.startswith("guest shut down in")
     assert stories.states(cloud, waiting.server_id) == ("stopped", None)
 
@@ -185,8 +185,8 @@ def test_one_that_waits_again_and_again_uses_up_no_tries(admin, cloud, settings)
             step = waiting.parked()
             assert step.attempts == 1
             with target_cell(waiting.host.cell):
-                assert journal.go_on(step)
-                assert not journal.go_on(step)
+                assert journal.resume_step(step)
+                assert not journal.resume_step(step)
         clock = waiting.clock
         waiting.parked()
         waiting.goes_off()

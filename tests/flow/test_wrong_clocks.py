@@ -32,7 +32,7 @@ def beat(cloud, name, settings):
     settings.CELL_UUID, settings.CELL_DATABASE_URL = host.cell.id, url_of(host.cell.alias)
     settings.CELL_BROKER_URL = "memory://"
     try:
-        heartbeat.beat(worker.become(), heartbeat.WorkerStatus())
+        heartbeat.beat(worker.register(), heartbeat.WorkerStatus())
     finally:
         worker._current = None
 

@@ -23,7 +23,7 @@ SECONDS = 30
 def rabbit():
     with rabbitmq.server() as server:
         yield server
-    broker_circuit_breaker.forget()
+    broker_circuit_breaker.reset()
 
 
 def test_a_rabbitmq_short_of_memory_costs_the_first_message_a_second_and_the_others_nothing(rabbit):

@@ -46,14 +46,14 @@ def put_on() -> None:
         finally:
             me.what.pop("step", None)
 
-    say_lost = runner._say_lost
+    say_lost = runner._log_claim_lost
 
     def lost(why: object) -> None:
         if _is_mild:
             _broken.append(f"taken: {Simulation.current and Simulation.current.actor} was never away, and lost: {why}")
         say_lost(why)
 
-    runner.run_step, runner._say_lost = watched, lost
+    runner.run_step, runner._log_claim_lost = watched, lost
 
 
 def watch(cloud: Cloud) -> None:

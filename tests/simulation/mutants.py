@@ -59,14 +59,14 @@ MUTANTS = (
         "no look at the claim before an effect", "compute.operations.action:StepContext._must_be_ours",
         "asked_at = time.monotonic()", "return",
     ),
-    Mutant("recovery takes a step whoever has it", "compute.operations.recovery:_lead_out", ", token=step.token", ""),
+    Mutant("recovery takes a step whoever has it", "compute.operations.recovery:_recover_server", ", token=step.token", ""),
     Mutant(
         "a host takes its own running step for a stray", "compute.operations.recovery:recover",
         "s.incarnation != incarnation or s.pk not in running_here", "True",
     ),
     Mutant(
         "recovery of a superseded process", "compute.operations.recovery:recover",
-        "if journal.successors(worker, incarnation).exists():", "if False:",
+        "if journal.open_next_steps(worker, incarnation).exists():", "if False:",
     ),
     Mutant(
         "conductors that live are taken for dead", "compute.operations.recovery:recover_dead_conductors",
@@ -84,7 +84,7 @@ MUTANTS = (
         "a superseded process goes on", "tasks.heartbeat:beat", "raise Superseded(me.name)",
         "return _wish(Service.objects.get(binary=me.binary, host=me.host))",
     ),
-    Mutant("tries do not begin from rows", "compute.operations.runner:_persistently", "run.reload()", "pass"),
+    Mutant("tries do not begin from rows", "compute.operations.runner:_until_written", "run.reload()", "pass"),
     Mutant(
         "a fault is kept in memory over a rollback", "compute.operations.journal:remember_fault",
         "InstanceAction.objects.filter(pk=action.pk, fault__isnull=True).update(fault=fault)",

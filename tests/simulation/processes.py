@@ -161,13 +161,13 @@ class Process:
     def _live(self) -> None:
         """What tasks/worker_signals.py does when Celery says that the worker is made, and then that it is ready."""
         sender = SimpleNamespace(pidlock=None, process=self)
-        worker_signals._born()
+        worker_signals._init_worker()
         self.listens = self._queues()
         worker_signals._ready(sender)
         self.cloud.wire.push_all()
 
     def become(self) -> Any:
-        """In place of worker.become."""
+        """In place of worker.register."""
         driver = machines.open_driver(self.machine) if self.machine is not None else None
         self.me = worker._current = worker.Worker(self.role, self.host, self.cell, driver)
         return self.me
@@ -221,7 +221,7 @@ class Process:
             from compute.hosts import drain_migrations
 
             with target_cell(worker.current().alias):
-                drain_migrations.go_on(message.kwargs["host"])
+                drain_migrations.run(message.kwargs["host"])
 
 
 class Consuming:
@@ -275,7 +275,7 @@ def put_on() -> None:
 
     rounds_of = periodic.rounds_of
     periodic.rounds_of = lambda role: _stretched(rounds_of(role))  # type: ignore[assignment]
-    worker.become = lambda: current().become()  # type: ignore[assignment]
+    worker.register = lambda: current().become()  # type: ignore[assignment]
     drain.start = listen  # type: ignore[assignment]
     drain.REPORT_EVERY = 60.0
     mappings.PATIENCE = 60.0

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from compute.external_events.deduplication import Entry, Event, unheard
+from compute.external_events.deduplication import Entry, Event, new_events
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 OTHER = Entry(None, NOON)
@@ -19,7 +19,7 @@ def entry(tag, minute=0.0, request="req-1"):
 
 
 def tags(events, record=()):
-    return [one.tag for one in unheard(events, record)]
+    return [one.tag for one in new_events(events, record)]
 
 
 @pytest.mark.parametrize(

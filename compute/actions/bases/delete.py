@@ -46,13 +46,13 @@ class Ending(ServerAction):
         """Deleting a server that is being deleted is success, and nothing more happens."""
         goes_on = instance.task_state is not None and instance.task_state not in self.move.over
         if instance.deleted or goes_on:
-            deletion.hurry(instance, asked.body)
+            deletion.shorten_wait(instance, asked.body)
             return ActionResponse(204)
         return super().submit(instance, asked)
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """How long the guest has."""
-        return deletion.farewell(instance, asked.body)
+        return deletion.shutdown_options(instance, asked.body)
 
     def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
         """What is queued for the server is cancelled; what runs ends first, then this runs."""
@@ -60,7 +60,7 @@ class Ending(ServerAction):
             super().begin(instance, asked, params)
         except StateConflict:
             params["late"] = True  # another delete was faster
-            deletion.hurry(instance, asked.body)
+            deletion.shorten_wait(instance, asked.body)
             return
         registry.cancel_open(instance, "the server was deleted")
         params |= self.known_of(instance)
@@ -91,7 +91,7 @@ class Ending(ServerAction):
 
     def forget_source(self, run: StepContext) -> None:
         """What its old host has kept for a revert."""
-        moves.end_at(run, run.params["source"])
+        moves.destroy_stale(run, run.params["source"])
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """A resize whose server is deleted is as good as confirmed."""

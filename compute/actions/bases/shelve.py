@@ -56,7 +56,7 @@ class Offloads(ServerAction):
 def leave_host(instance: Instance) -> None:
     """Its record has no host any more. In the transaction that says why."""
     where = {"host": "", "node": "", "power_state": PowerState.NOSTATE}
-    state.moved(instance, vm_state=VmState.SHELVED_OFFLOADED, **where)
+    state.set_location(instance, vm_state=VmState.SHELVED_OFFLOADED, **where)
     claims.release(instance.uuid)
 
 

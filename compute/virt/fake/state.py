@@ -177,7 +177,7 @@ class StateFile:
 
     def farewells(self) -> dict[str, ShutdownPreference]:
         """Of every guest there is a record of."""
-        return {uuid: _farewell(text) for uuid, text in self.run("SELECT uuid, farewell FROM guests")}
+        return {uuid: _preference(text) for uuid, text in self.run("SELECT uuid, farewell FROM guests")}
 
     def version(self) -> int:
         """Another one when another process has written."""
@@ -275,11 +275,11 @@ class StateFile:
 def _record(row: tuple) -> GuestRecord:
     record = GuestRecord(*row)
     record.power, record.properties = PowerState(record.power), json.loads(str(record.properties))
-    record.farewell = _farewell(str(record.farewell))
+    record.farewell = _preference(str(record.farewell))
     if record.off_at is not None and record.off_at <= time.time():  # it went down, maybe while nobody looked
         record.power, record.off_at, record.presses = OUTCOMES[record.ends][0], None, 0
     return record
 
 
-def _farewell(text: str) -> ShutdownPreference:
+def _preference(text: str) -> ShutdownPreference:
     return ShutdownPreference(**json.loads(text)) if text else ShutdownPreference("")

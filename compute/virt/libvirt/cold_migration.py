@@ -61,7 +61,7 @@ def leave_copy(files: GuestFiles, host: str, watch: Watch) -> None:
         leaving.replace(files.directory / ARRIVING)
 
 
-def settle(files: GuestFiles, guest: Guest) -> None:
+def finish(files: GuestFiles, guest: Guest) -> None:
     """A disk that came gets its own name, and the size the guest has now. One that did so already is left alone."""
     arriving = files.directory / ARRIVING
     if not arriving.exists():
@@ -75,7 +75,7 @@ def settle(files: GuestFiles, guest: Guest) -> None:
         _sync(files.directory)
 
 
-def take_back(files: GuestFiles, host: str) -> None:
+def revert(files: GuestFiles, host: str) -> None:
     """The disk is what it was before it was sent."""
     kept = _kept(files, host)
     with translated():
@@ -86,7 +86,7 @@ def take_back(files: GuestFiles, host: str) -> None:
             kept.replace(files.disk)
 
 
-def forget(files: GuestFiles, host: str) -> None:
+def cleanup_source(files: GuestFiles, host: str) -> None:
     """Nothing is left of what was kept for a revert in a folder that hosts have in common."""
     with translated():
         _kept(files, host).unlink(missing_ok=True)

@@ -30,7 +30,7 @@ from compute.virt.libvirt.errors import translated
 from compute.virt.libvirt.files import GuestRecords, files_of, host_id
 from compute.virt.libvirt.guest import LibvirtGuest, power_state
 from compute.virt.libvirt.host import Host
-from compute.virt.libvirt.lifecycle_events import news
+from compute.virt.libvirt.lifecycle_events import meaning
 from compute.virt.libvirt.migration import Migration, MigrationEndpoint
 from compute.virt.libvirt.shutdown import LibvirtShutdown
 from compute.virt.libvirt.xml import choose_virt_type, domain_xml
@@ -261,7 +261,7 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
 
     def _on_event(self, uuid: str, event: int, detail: int) -> None:
         self._bells.ring(uuid)
-        what = news(event, detail)
+        what = meaning(event, detail)
         if what and self._watchers:
             self._announcer.submit(partial(self._report, uuid, what))
 

@@ -26,7 +26,7 @@ from compute.virt.libvirt.xml import (
     CLOCK_NAMESPACE,
     CLOCK_PREFIX,
     NAMESPACE,
-    farewell,
+    shutdown_preference,
     note_text,
     note_xml,
     reboot_mark,
@@ -99,7 +99,7 @@ class LibvirtGuest:
 
     def farewell(self) -> ShutdownPreference:
         """How it wants to be shut down, as its definition says."""
-        return farewell(kept) if (kept := self._metadata(NAMESPACE)) else ShutdownPreference("")
+        return shutdown_preference(kept) if (kept := self._metadata(NAMESPACE)) else ShutdownPreference("")
 
     def clock(self) -> ShutdownTimer | None:
         """The clock of its last shutdown, which is in its definition until that is made anew.

@@ -26,7 +26,7 @@ LEAVES = {
 }
 
 
-def news(event: int, detail: int) -> str:
+def meaning(event: int, detail: int) -> str:
     """What happened, in a word; "" for what is no news."""
     if (event, detail) in LEAVES:
         return ""

@@ -89,7 +89,7 @@ class LiveMigration:
             if where is GuestLocation.OFF:
                 raise GuestInvalidState("the guest went off while it was moving")
             if where is GuestLocation.HERE:
-                go_on(self._here(), running=self.was_running)
+                resume_if_running(self._here(), running=self.was_running)
                 if failed:
                     raise failed
             failed = self._accompany(watch) if where is GuestLocation.MOVING else self._attempt(watch)
@@ -231,7 +231,7 @@ class LiveMigration:
             return {}
 
 
-def call_off(host: Host, uuid: str) -> PowerState:
+def abort(host: Host, uuid: str) -> PowerState:
     """No migration takes the guest away any more; what it does now."""
     pause = threading.Event()
     try:
@@ -244,7 +244,7 @@ def call_off(host: Host, uuid: str) -> PowerState:
         return PowerState.NOSTATE
 
 
-def go_on(guest: LibvirtGuest, *, running: bool) -> None:
+def resume_if_running(guest: LibvirtGuest, *, running: bool) -> None:
     """A guest that ran before its migration runs on: one may have stopped it, to be over sooner."""
     if running and guest.power_state() is PowerState.PAUSED:
         guest.unpause()

@@ -21,7 +21,7 @@ from compute.virt.libvirt.errors import translated
 from compute.virt.libvirt.files import GuestFiles, GuestRecords, files_of
 from compute.virt.libvirt.guest import OFF, LibvirtGuest
 from compute.virt.libvirt.host import Host
-from compute.virt.libvirt.live_migration import LiveMigration, call_off, go_on
+from compute.virt.libvirt.live_migration import LiveMigration, abort, resume_if_running
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Migration:
             return
         with suppress(GuestNotFound):
             self._host.guest(uuid).remove()
-        volumes.let_go(self._host.connection, files.directory)
+        volumes.detach_left_behind(self._host.connection, files.directory)
         files.remove(self._id)
         self._arriving.remove(uuid)
 
@@ -91,7 +91,7 @@ class Migration:
                 went = self._move(uuid, files, PowerState[note["was"]], there, watch)
             except VirtError as error:
                 if not error.retryable and not isinstance(error, GuestNotFound):
-                    cold_migration.take_back(files, self._id)
+                    cold_migration.revert(files, self._id)
                     self._departed.remove(uuid)  # it is here, and does what it did
                 raise
             if not there.shares_disks_with(self._id):
@@ -114,8 +114,8 @@ class Migration:
             files.own(self._id)
             if said is not None:
                 files.remember_console(said)
-        volumes.let_go(self._host.connection, files.directory)
-        cold_migration.settle(files, guest)
+        volumes.detach_left_behind(self._host.connection, files.directory)
+        cold_migration.finish(files, guest)
         self._define(guest, mark)
         self._arriving.remove(uuid)
 
@@ -125,23 +125,23 @@ class Migration:
         if not note:
             self._guest(uuid)  # or GuestNotFound
             return
-        state, was = call_off(self._host, uuid), PowerState[note["was"]]
+        state, was = abort(self._host, uuid), PowerState[note["was"]]
         if was not in OFF and state not in OFF | {PowerState.RUNNING}:
             with opened(note["to"], uuid_of(self._host.connection)) as there:
                 there.remove(uuid)
-        cold_migration.take_back(files_of(self._guests, uuid), self._id)
+        cold_migration.revert(files_of(self._guests, uuid), self._id)
         if state is PowerState.NOSTATE:
             found = self._define(guest, note["mark"])
             if was not in OFF:
                 found.start()
         else:
-            go_on(self._host.guest(uuid), running=was is PowerState.RUNNING)
+            resume_if_running(self._host.guest(uuid), running=was is PowerState.RUNNING)
         self._departed.remove(uuid)
 
     def forget(self, uuid: str) -> None:
         files = files_of(self._guests, uuid)
         if "went" in self._departed.read(uuid):
-            cold_migration.forget(files, self._id)
+            cold_migration.cleanup_source(files, self._id)
             files.remove(self._id)
         self._departed.remove(uuid)
 
@@ -149,9 +149,9 @@ class Migration:
         """It is neither on its way here nor gone from here."""
         files = files_of(self._guests, uuid)
         if self._arriving.read(uuid):
-            volumes.let_go(self._host.connection, files.directory)
+            volumes.detach_left_behind(self._host.connection, files.directory)
         if self._departed.read(uuid):
-            cold_migration.forget(files, self._id)
+            cold_migration.cleanup_source(files, self._id)
         self._arriving.remove(uuid)
         self._departed.remove(uuid)
 

@@ -49,7 +49,7 @@ def folder(there: libvirt.virConnect, directory: Path) -> Iterator[libvirt.virSt
             pool.destroy()
 
 
-def let_go(here: libvirt.virConnect, directory: Path) -> None:
+def detach_left_behind(here: libvirt.virConnect, directory: Path) -> None:
     """No folder of this host stays a pool because another host died while it used it."""
     with suppress(libvirt.libvirtError):
         pool = _left_behind(here, directory)

@@ -101,7 +101,7 @@ def reboot_mark(metadata: str) -> str:
     return ET.fromstring(metadata).findtext("{*}reboot") or ""  # noqa: S314 - ours, from libvirt
 
 
-def farewell(metadata: str) -> ShutdownPreference:
+def shutdown_preference(metadata: str) -> ShutdownPreference:
     """How the guest wants to be shut down, out of our element of a domain's metadata; an older one says less."""
     element = ET.fromstring(metadata)  # noqa: S314 - ours, from libvirt
     said = {name: element.findtext(f"{{*}}{name}") or "" for name in ("name", "shutdown_timeout", "shutdown_priority")}
