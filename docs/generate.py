@@ -174,7 +174,7 @@ def server_actions() -> str:
     from compute.operations import registry  # noqa: PLC0415
 
     rows = (
-        (f"`{a.key}`", policy.RULES[a.policy].value, "yes" if a.minds_lock else "no", _span(a.since, a.until))
+        (f"`{a.key}`", policy.RULES[a.policy].value, "yes" if a.respects_lock else "no", _span(a.since, a.until))
         for a in sorted(registry.every().values(), key=lambda one: one.key) if a.key
     )  # fmt: skip
     return _table(("key", "who", "refused when locked", "microversions"), rows)

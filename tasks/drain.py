@@ -70,15 +70,15 @@ class Drain(threading.Thread):
         self._waits_left = 0  # unfinished, as of then
         self._silent_since = 0.0  # the journal does not answer
 
-    def obey(self, order: Signal | DrainRequest | Work) -> None:
+    def enqueue(self, order: Signal | DrainRequest | Work) -> None:
         """Tell it something. Never blocks."""
         self._inbox.put(order)
 
     def install(self) -> None:
         """Listen to signals and to ends of work. In the main thread."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
-            signal.signal(number, lambda caught, _frame: self.obey(Signal(caught)))
-        tracker.tell(self.obey)
+            signal.signal(number, lambda caught, _frame: self.enqueue(Signal(caught)))
+        tracker.tell(self.enqueue)
 
     def status(self) -> WorkerStatus:
         """For the heartbeat."""

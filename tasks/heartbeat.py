@@ -122,7 +122,8 @@ def beat(me: worker.Worker, status: WorkerStatus) -> DrainRequest:
         if status.signal and status.since is not None:
             _show_signal(mine, status)
         row = mine.first()
-        return beat(me, status) if row is None else _drain_request(row)  # superseded just now, or deleted: the next beat knows
+        # None: superseded just now, or deleted; the next beat tells which
+        return beat(me, status) if row is None else _drain_request(row)
 
 
 def read_drain_request(me: worker.Worker) -> DrainRequest:

@@ -44,7 +44,8 @@ def _init_worker(**_: Any) -> None:
     logger.info("worker.born", worker=me.name, incarnation=me.incarnation, version=worker.version())
     with suppress(Error):  # away: then nothing can be claimed either
         heartbeat.register(me)
-        tracker.refuse(refusing=heartbeat.read_drain_request(me).wanted)  # who is drained begins nothing, not even at first
+        # a drained host begins nothing, not even its first step
+        tracker.refuse(refusing=heartbeat.read_drain_request(me).wanted)
 
 
 def _ready(sender: Any, **_: Any) -> None:
@@ -54,7 +55,7 @@ def _ready(sender: Any, **_: Any) -> None:
     periodic.start(me)
     listening = drain.start(me, queues.ConsumerHandle(sender))
     if tracker.refuses:
-        listening.obey(heartbeat.DrainRequest(wanted=True))  # the first beat says more
+        listening.enqueue(heartbeat.DrainRequest(wanted=True))  # the first beat says more
     threading.Thread(target=_startup, args=(me, listening), name="first-things", daemon=True).start()
     metrics.serve(settings.METRICS_PORT, settings.METRICS_BIND)
     systemd.warn_if_impatient(settings.GRACEFUL_SHUTDOWN_TIMEOUT)
@@ -127,7 +128,7 @@ def _startup(me: worker.Worker, listening: drain.Drain) -> None:
 
 def _recover_previous(me: worker.Worker, listening: drain.Drain) -> None:
     if me.role == "scheduler":
-        heartbeat.start(listening.status, listening.obey, _superseded)
+        heartbeat.start(listening.status, listening.enqueue, _superseded)
         left = build.free_leases_of(me.host)
         build.relay()
         logger.info("worker.ready", worker=me.name, left_behind=left)
@@ -138,7 +139,7 @@ def _recover_previous(me: worker.Worker, listening: drain.Drain) -> None:
             fenced.power_off_evacuated(me.host, me.driver)
         wanted = heartbeat.read_drain_request(me).wanted
         # not before the inventory: a host that is up can be picked
-        heartbeat.start(listening.status, listening.obey, _superseded)
+        heartbeat.start(listening.status, listening.enqueue, _superseded)
         lane = dispatch.OPS if wanted else ""
         left = recovery.recover(me.name, me.incarnation, tracker.steps, lane)
         if me.driver is not None:

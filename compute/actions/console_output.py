@@ -19,7 +19,7 @@ class ConsoleOutput(ServerAction):
         "properties": {"length": {"type": ["integer", "string", "null"], "pattern": r"^-?[0-9]+\Z", "minimum": -1}},
         "additionalProperties": False,
     }
-    minds_lock = False
+    respects_lock = False
 
     def submit(self, instance: Instance, asked: ActionRequest) -> ActionResponse:
         """Raises HostUnreachable, also later, when the host does not answer in time."""

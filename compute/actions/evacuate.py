@@ -47,9 +47,9 @@ class Evacuate(ServerAction):
 
     key = name = "evacuate"
     policy = "os_compute_api:os-evacuate"
-    minds_lock = False
+    respects_lock = False
     builds = True
-    not_of_machines = bare_metal.CANNOT_MOVE
+    unsupported_on_bare_metal = bare_metal.CANNOT_MOVE
     steps = (
         StepSpec("pick", "rebuild_server", On.CONDUCTOR, undo="give_back"),
         StepSpec("build", "compute_rebuild_instance", On.DEST, OPS, undo="tear_down", no_return=True, long=True),

@@ -18,6 +18,6 @@ class ExtendVolume(ServerAction):
         volume = run.params["event"]["tag"]
         raise NotSupported(f"volume {volume} is not attached to server {run.instance.uuid}: servers have no volumes")
 
-    def is_wanted(self, run: StepContext) -> bool:
+    def still_applies(self, run: StepContext) -> bool:
         """Not of a server that is gone."""
         return not run.instance.deleted

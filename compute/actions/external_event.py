@@ -22,6 +22,6 @@ class HearEvent(ServerAction):
         run.note(f"unexpected event {event['name']}")
         logger.warning("event.unexpected", event_name=event["name"], tag=event["tag"], status=event["status"])
 
-    def is_wanted(self, run: StepContext) -> bool:
+    def still_applies(self, run: StepContext) -> bool:
         """Not of a server that is gone."""
         return not run.instance.deleted

@@ -21,7 +21,7 @@ class Lock(ServerAction):
     key = name = "lock"
     policy = "os_compute_api:os-lock-server:lock"
     needs_host = False
-    minds_lock = False
+    respects_lock = False
 
     def schema(self, version: Version) -> dict[str, Any]:
         """A reason may be given since 2.73; before, the value means nothing."""

@@ -34,13 +34,13 @@ class MigrateLive(ServerAction):
 
     key, name, called = "os-migrateLive", "live-migration", "os-migrateLive"
     policy = RULE
-    not_of_machines = bare_metal.CANNOT_MOVE
+    unsupported_on_bare_metal = bare_metal.CANNOT_MOVE
     move = MOVE
     steps = (
         StepSpec("pick", "conductor_live_migrate_instance", On.CONDUCTOR, undo="give_back"),
         StepSpec("check_destination", "compute_check_can_live_migrate_destination", On.DEST, on_drain=OnDrain.CANCEL),
         StepSpec("check_source", "compute_check_can_live_migrate_source", On.SOURCE, on_drain=OnDrain.CANCEL),
-        StepSpec("expect", "compute_pre_live_migration", On.DEST, OPS, undo="unexpect"),
+        StepSpec("pre_migrate", "compute_pre_live_migration", On.DEST, OPS, undo="cancel_pre_migrate"),
         StepSpec("migrate", "compute_live_migration", On.SOURCE, OPS, undo="stay", no_return=True, long=True),
         StepSpec("arrive", "compute_post_live_migration_at_destination", On.DEST, OPS),
         StepSpec("clean_up_source", "compute_post_live_migration", On.SOURCE, OPS),
@@ -104,10 +104,10 @@ class MigrateLive(ServerAction):
         if run.hypervisor.power_state(run.instance.uuid) not in (PowerState.RUNNING, PowerState.PAUSED):
             raise MigrationAborted("the guest does not run")
 
-    def expect(self, run: StepContext) -> None:
+    def pre_migrate(self, run: StepContext) -> None:
         """The destination makes ready, and says where it is to be found."""
         _must_be_wanted(run)
-        arrival = run.hypervisor.expect(run.instance.as_guest())
+        arrival = run.hypervisor.pre_migrate(run.instance.as_guest())
         _must_be_as_asked(run.params.get("copies_disk"), arrival)
         run.change_params(arrival=dict(arrival))
 
@@ -121,7 +121,7 @@ class MigrateLive(ServerAction):
         if run.hypervisor.power_state(run.instance.uuid) in (PowerState.SHUTDOWN, PowerState.CRASHED):
             raise MigrationAborted("the guest does not run any more")
         try:
-            went = run.hypervisor.hand_over(run.instance.as_guest(), run.params["arrival"], watch)
+            went = run.hypervisor.migrate_out(run.instance.as_guest(), run.params["arrival"], watch)
         except MigrationAborted:
             if timezone.now() > deadline and not run.params.get("abort"):
                 raise MigrationAborted(f"the migration was not over after {seconds:.0f} s") from None
@@ -133,7 +133,7 @@ class MigrateLive(ServerAction):
         if run.instance.deleted:
             run.hypervisor.destroy(run.instance.uuid)
         else:
-            run.hypervisor.settle(run.instance.as_guest())
+            run.hypervisor.finish_migration(run.instance.as_guest())
 
     def clean_up_source(self, run: StepContext) -> None:
         """Nothing is left where it was; a guest that came back meanwhile is left alone."""
@@ -152,9 +152,9 @@ class MigrateLive(ServerAction):
         claims.release(run.instance.uuid, run.params["source_node"])
         registry.follow(run.instance, run.params["source"])
 
-    def insists_on(self, name: str) -> bool:
+    def retry_always(self, name: str) -> bool:
         """A guest that cannot settle is said to be lost at once."""
-        return name != "arrive" and super().insists_on(name)
+        return name != "arrive" and super().retry_always(name)
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """All was recorded with the arrival."""
@@ -164,11 +164,11 @@ class MigrateLive(ServerAction):
     def stay(self, run: StepContext) -> None:
         """The guest lives at the source, as before."""
         if not run.instance.deleted:
-            run.hypervisor.take_back(run.instance.as_guest())
+            run.hypervisor.revert_migration(run.instance.as_guest())
 
-    def unexpect(self, run: StepContext) -> None:
+    def cancel_pre_migrate(self, run: StepContext) -> None:
         """The destination waits no more."""
-        run.hypervisor.unexpect(run.instance.uuid)
+        run.hypervisor.cancel_pre_migrate(run.instance.uuid)
 
     def give_back(self, run: StepContext) -> None:
         """The room claimed at the destination."""

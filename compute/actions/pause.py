@@ -10,7 +10,7 @@ class Pause(ServerAction):
 
     key = name = "pause"
     policy = "os_compute_api:os-pause-server:pause"
-    not_of_machines = bare_metal.CANNOT_PAUSE
+    unsupported_on_bare_metal = bare_metal.CANNOT_PAUSE
     move = Move(frozenset({VmState.ACTIVE}), TaskState.PAUSING, VmState.PAUSED)
     steps = (StepSpec("pause", "compute_pause_instance"),)
 

@@ -54,7 +54,7 @@ class PowerUpdate(ServerAction):
         """Whatever goes on with the server: it looks for itself what is left to do."""
         return True
 
-    def insists_on(self, name: str) -> bool:
+    def retry_always(self, name: str) -> bool:
         """The power sync will find what this could not."""
         return False
 

@@ -13,9 +13,9 @@ class ForgetGuest(ServerAction):
     """Opened by `gone.leave`. It waits until the host is back, in nobody's way, and is tried until it is done."""
 
     name = "forget_guest"
-    steps = (StepSpec("forget", "compute_forget_guest", On.SOURCE, OPS),)
+    steps = (StepSpec("remove", "compute_forget_guest", On.SOURCE, OPS),)
 
-    def forget(self, run: StepContext) -> None:
+    def remove(self, run: StepContext) -> None:
         """Gone already is success; a guest that came back meanwhile is left alone."""
         moves.destroy_stale(run, run.params["source"])
 

@@ -46,7 +46,7 @@ class RevertResize(ServerAction):
         if run.instance.deleted:
             return
         guest = cold.resized(run.instance, run.params["old"]).as_guest()
-        run.hypervisor.take_back(guest)
+        run.hypervisor.revert_migration(guest)
         if run.params["was"] != VmState.ACTIVE:
             return
         try:

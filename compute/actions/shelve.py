@@ -34,7 +34,7 @@ class Shelve(shelve.Offloads):
 
     key = name = "shelve"
     policy = "os_compute_api:os-shelve:shelve"
-    not_of_machines = bare_metal.CANNOT_COPY
+    unsupported_on_bare_metal = bare_metal.CANNOT_COPY
     body = options.add_to_schema()
     steps = (
         StepSpec("register", "conductor_shelve_image", On.CONDUCTOR, undo="drop_image"),

@@ -10,7 +10,7 @@ class Suspend(ServerAction):
 
     key = name = "suspend"
     policy = "os_compute_api:os-suspend-server:suspend"
-    not_of_machines = bare_metal.CANNOT_PAUSE
+    unsupported_on_bare_metal = bare_metal.CANNOT_PAUSE
     move = Move(frozenset({VmState.ACTIVE}), TaskState.SUSPENDING, VmState.SUSPENDED)
     steps = (StepSpec("suspend", "compute_suspend_instance"),)
 

@@ -15,7 +15,7 @@ class Unlock(ServerAction):
     key = name = "unlock"
     policy = "os_compute_api:os-lock-server:unlock"
     needs_host = False
-    minds_lock = False
+    respects_lock = False
 
     def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
         """Raises Forbidden when an admin locked it."""

@@ -16,7 +16,7 @@ from compute.errors import StateConflict
 from compute.models import Allocation, Instance, InstanceAction, Service, Step
 from compute.models.host import COMPUTE
 from compute.operations import dispatch, journal, registry
-from compute.operations.action import REQUESTS, On, ServerAction, fault_of, compensate
+from compute.operations.action import REQUESTS, On, ServerAction, compensate, fault_of
 from compute.virt.base import Driver, PowerState
 
 logger = log.get(__name__)
@@ -85,7 +85,7 @@ def _end(instance: Instance, step: Step, off: frozenset[str]) -> None:
     """Undo what its action did elsewhere, and end it. What only cleans up waits for the host's return."""
     action = registry.every().get(step.action.key)
     here = Step.objects.filter(pk=step.pk, state__in=journal.OPEN)
-    if action is not None and action.insists_on(step.name) and not action.makes_good(step.name):
+    if action is not None and action.retry_always(step.name) and not action.is_compensation(step.name):
         begun = here.exclude(state=Step.State.QUEUED)
         begun.update(state=Step.State.QUEUED, not_before=None, **journal.FREE)
         return
@@ -115,7 +115,7 @@ def schedule_cleanup(instance: Instance, host: str, evacuation: InstanceAction |
         instance, name="forget_guest", key=FORGET, request_id=f"req-{uuid4()}", user_id="",
         project_id=instance.project_id, params=params,
     )  # fmt: skip
-    journal.open_step(action, name="forget", event="compute_forget_guest", host=host, lane=dispatch.OPS)
+    journal.open_step(action, name="remove", event="compute_forget_guest", host=host, lane=dispatch.OPS)
 
 
 def pending_cleanups(host: str) -> int:

@@ -35,11 +35,11 @@ class ColdMove(ServerAction):
     """Active or stopped -> resized, elsewhere. A resize that waits for a stopped source waits with nothing done."""
 
     move: ClassVar[Move | None] = MOVE
-    not_of_machines = bare_metal.CANNOT_MOVE
+    unsupported_on_bare_metal = bare_metal.CANNOT_MOVE
     steps = (
         StepSpec("check_source", "compute_check_source"),
         StepSpec("pick", "cold_migrate", On.CONDUCTOR, OPS, undo="give_back"),
-        StepSpec("expect", "compute_prep_resize", On.DEST, OPS, undo="unexpect"),
+        StepSpec("pre_migrate", "compute_prep_resize", On.DEST, OPS, undo="cancel_pre_migrate"),
         StepSpec("leave", "compute_resize_instance", On.SOURCE, OPS, undo="come_back", long=True),
         StepSpec("finish", "compute_finish_resize", On.DEST, OPS, undo="go_away", no_return=True),
         StepSpec("forget_source", "compute_forget_source", On.SOURCE, OPS),
@@ -59,18 +59,18 @@ class ColdMove(ServerAction):
             quota.grow(run.instance.project_id, run.instance.uuid, new["vcpus"], new["memory_mb"])
         migration_moves.claim(run, migration_moves.wanted(run.instance, run.params["host"], size=new))
 
-    def expect(self, run: StepContext) -> None:
+    def pre_migrate(self, run: StepContext) -> None:
         """The destination makes ready, and says where it is to be found."""
-        arrival = run.hypervisor.expect(run.instance.as_guest())
+        arrival = run.hypervisor.pre_migrate(run.instance.as_guest())
         run.change_params(arrival=dict(arrival))
 
     def leave(self, run: StepContext) -> None:
         """Off, with grace, and over, however long its disk takes. Gone already is success."""
         guest, driver = run.instance.as_guest(), run.hypervisor
         if driver.power_state(guest.uuid) == PowerState.RUNNING:
-            driver.reach(guest.uuid, run.params["arrival"])
+            driver.check_can_migrate(guest.uuid, run.params["arrival"])
         off = grace.shut_down(run)
-        went = run.hypervisor.hand_over(guest, run.params["arrival"], migration_moves.watching(run, MOVE))
+        went = run.hypervisor.migrate_out(guest, run.params["arrival"], migration_moves.watching(run, MOVE))
         run.note(f"{off}; {went}")
 
     def finish(self, run: StepContext) -> None:
@@ -79,7 +79,7 @@ class ColdMove(ServerAction):
             run.hypervisor.destroy(run.instance.uuid)
             return
         guest = resized(run.instance, run.params["new"]).as_guest()
-        run.hypervisor.settle(guest)
+        run.hypervisor.finish_migration(guest)
         if run.params["was"] == VmState.ACTIVE or (run.params.get(COMES_UP) and settings.RESUME_GUESTS):
             run.hypervisor.power_on(guest)
 
@@ -122,13 +122,13 @@ class ColdMove(ServerAction):
     def come_back(self, run: StepContext) -> None:
         """It lives at the source, as before."""
         if not run.instance.deleted:
-            run.hypervisor.take_back(run.instance.as_guest())
+            run.hypervisor.revert_migration(run.instance.as_guest())
             if run.params["was"] == VmState.ACTIVE:
                 run.hypervisor.power_on(run.instance.as_guest())
 
-    def unexpect(self, run: StepContext) -> None:
+    def cancel_pre_migrate(self, run: StepContext) -> None:
         """The destination waits no more."""
-        run.hypervisor.unexpect(run.instance.uuid)
+        run.hypervisor.cancel_pre_migrate(run.instance.uuid)
 
     def give_back(self, run: StepContext) -> None:
         """The room claimed at the destination, and what the project was counted for it."""

@@ -29,12 +29,12 @@ MAY_FORCE = MAY_ABORT = frozenset({"running"})
 MAY_ABORT_QUEUED = frozenset({"accepted", "queued", "preparing", "running"})  # since 2.65
 # the open step of a migration -> its status; `migrate` is only running once somebody has begun it
 _LIVE_AT = {
-    "pick": "accepted", "check_destination": "queued", "check_source": "queued", "expect": "preparing",
+    "pick": "accepted", "check_destination": "queued", "check_source": "queued", "pre_migrate": "preparing",
     "migrate": "running", "arrive": "post-migrating", "clean_up_source": "post-migrating",
 }  # fmt: skip
 _COLD_AT = {"leave": "migrating", "finish": "post-migrating", "forget_source": "post-migrating"}
 _COPIED = frozenset({"post-migrating", "completed", "finished", "confirmed", "reverted", "done"})
-_BEGUN = ("expect", "build")  # a step that leaves something at the destination
+_BEGUN = ("pre_migrate", "build")  # a step that leaves something at the destination
 STATUSES = (
     "accepted", "queued", "preparing", "running", "pre-migrating", "migrating", "post-migrating", "completed",
     "finished", "confirmed", "reverted", "done", "cancelled", "failed", "error",

@@ -165,11 +165,11 @@ def arrived(run: StepContext, **also: Any) -> None:
 def remove_stale(run: StepContext, host: str) -> None:
     """Nothing is left of the guest on a host it has left for good, unless it came back or is about to."""
     if not _is_expected(run, host):
-        run.hypervisor.forget(run.instance.uuid)
+        run.hypervisor.cleanup_source(run.instance.uuid)
 
 
 def destroy_stale(run: StepContext, host: str) -> None:
-    """As `forget`, for a host where the guest itself still is."""
+    """As `cleanup_source`, for a host where the guest itself still is."""
     if not _is_expected(run, host):
         run.hypervisor.destroy(run.instance.uuid)
 
@@ -179,7 +179,7 @@ def _is_expected(run: StepContext, host: str) -> bool:
 
     Steps of one server run one at a time, so this stays true while the step runs.
     """
-    ready = _goes_to(run, host).filter(steps__name="expect", steps__state=Step.State.DONE)
+    ready = _goes_to(run, host).filter(steps__name="pre_migrate", steps__state=Step.State.DONE)
     return _lives_at(run, host) or ready.exists()
 
 

@@ -44,8 +44,8 @@ __all__ = (
     "ServerAction",
     "StepContext",
     "StepSpec",
-    "fault_of",
     "compensate",
+    "fault_of",
     "open_step",
 )  # fmt: skip
 MAX_TRIES = 8  # of a step that fails in a way worth trying again: about four minutes
@@ -160,8 +160,8 @@ class ServerAction:
     elsewhere: ClassVar[StepSpec | None] = None  # looks for another host
     needs_host: ClassVar[bool] = True
     builds: ClassVar[bool] = False  # makes the guest, so there need not have been one
-    minds_lock: ClassVar[bool] = True
-    not_of_machines: ClassVar[str] = ""  # why a bare-metal server cannot do it; "" when it can
+    respects_lock: ClassVar[bool] = True
+    unsupported_on_bare_metal: ClassVar[str] = ""  # why a bare-metal server cannot do it; "" when it can
     is_shown: ClassVar[bool] = True  # in os-instance-actions
 
     # -- API side
@@ -256,10 +256,11 @@ class ServerAction:
 
     def _must_be_possible(self, instance: Instance) -> None:
         """Whoever has a machine is told at once what it cannot do."""
-        if self.not_of_machines and bare_metal.is_asked(instance.flavor):
+        if self.unsupported_on_bare_metal and bare_metal.is_asked(instance.flavor):
             name = self.called or self.name or self.key
             raise BadRequest(
-                f"Cannot '{name}' instance {instance.uuid}: it is a bare-metal server, and {self.not_of_machines}."
+                f"Cannot '{name}' instance {instance.uuid}: it is a bare-metal server, and "
+                f"{self.unsupported_on_bare_metal}."
             )
 
     def _must_have_run(self, instance: Instance) -> None:
@@ -279,7 +280,7 @@ class ServerAction:
         more = (self.clean_up, self.elsewhere, *(spec.undone_by for spec in self.steps))
         return (*self.steps, *(spec for spec in more if spec is not None))
 
-    def makes_good(self, name: str) -> bool:
+    def is_compensation(self, name: str) -> bool:
         """Whether a step takes back what others did: it runs whoever took the server meanwhile."""
         good = (self.clean_up, *(spec.undone_by for spec in self.steps))
         return any(spec is not None and spec.name == name for spec in good)
@@ -288,13 +289,13 @@ class ServerAction:
         """Whether a step runs whoever took the server meanwhile: it makes good, or there is no return before it."""
         names = [spec.name for spec in self.steps]
         behind = self.steps[: names.index(name)] if name in names else ()
-        return self.makes_good(name) or any(spec.no_return for spec in behind)
+        return self.is_compensation(name) or any(spec.no_return for spec in behind)
 
-    def insists_on(self, name: str) -> bool:
+    def retry_always(self, name: str) -> bool:
         """Whether only this step can bring things in order, so that it is tried again whatever went wrong."""
         return self.must_run(name)
 
-    def is_wanted(self, run: StepContext) -> bool:
+    def still_applies(self, run: StepContext) -> bool:
         """False once a delete, an operator or a hard reboot took the server: then no step begins."""
         if self.must_run(run.step.name):
             return True

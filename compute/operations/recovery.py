@@ -133,7 +133,7 @@ def _recover_server(step: Step, lane: str = "") -> bool:
     )  # fmt: skip
     metrics.RECOVERED.labels(step.action.action, step.name, rule.value).inc()
     worn_out = step.attempts >= MAX_TRIES  # it may be what kills the worker
-    if rule is not OnRestart.RERUN or (worn_out and not action.insists_on(step.name)):
+    if rule is not OnRestart.RERUN or (worn_out and not action.retry_always(step.name)):
         runner.fail_step(action, step, f"the service that ran step '{step.name}' was restarted")
         return False
     mine = Step.objects.filter(pk=step.pk, state=Step.State.RUNNING, token=step.token)

@@ -8,7 +8,7 @@ from functools import cache
 
 from compute.models import Instance, Step
 from compute.operations import dispatch, journal
-from compute.operations.action import On, ServerAction, fault_of, compensate
+from compute.operations.action import On, ServerAction, compensate, fault_of
 
 ACTIONS = "compute.actions"  # a package above this one: named, not imported
 

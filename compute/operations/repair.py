@@ -124,7 +124,7 @@ def outcome_of_giving_up(step: Step) -> str:
 def warning(step: Step) -> str:
     """What nobody can take back once the step is given up."""
     action = registry.every().get(step.action.key)
-    if action is None or not action.insists_on(step.name):
+    if action is None or not action.retry_always(step.name):
         return ""
     where = f"host {step.host}" if step.host else "the cell's database"
     return (
@@ -184,7 +184,7 @@ def _became(step: Step) -> str:
     opened = step.action.steps.filter(state=Step.State.QUEUED, pk__gt=step.pk).order_by("pk").first()
     if opened is not None:
         where = f"host {opened.host}" if opened.host else "a conductor"
-        good = registry.named(step.action.key).makes_good(opened.name)
+        good = registry.named(step.action.key).is_compensation(opened.name)
         what = "which takes back what was done" if good else "which goes on with it"
         return f"Step {step.name} fails; next is step {opened.name} on {where}, {what}."
     shown, task = state.status(server.vm_state, server.task_state), server.task_state or "no task"

@@ -29,9 +29,9 @@ from compute.operations.action import (
     ServerAction,
     StepContext,
     StepSpec,
+    compensate,
     fault_of,
     hosts_needed,
-    compensate,
     open_step,
 )
 from compute.operations.step import SHUTDOWN_TIMEOUT, StepWaiting
@@ -47,11 +47,11 @@ def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
     log.bind(
         request_id=step.action.request_id, server=step.server_id, action=step.action.action, step=step.name
     )
-    good = action.makes_good(step.name)
+    good = action.is_compensation(step.name)
     failpoints.reached("undo.begun" if good else "step.claimed", step.name, step.server_id)
     run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, driver)
     try:
-        if not action.is_wanted(run):
+        if not action.still_applies(run):
             _until_written(run, partial(_preempted, action, run))
             return
         getattr(action, step.name)(run)
@@ -98,7 +98,7 @@ def hand_back(action: ServerAction, step: Step) -> bool:
         return call_off(action, step, why)
     instance = Instance.objects.get(uuid=step.server_id)
     with transaction.atomic(using=current_alias()):
-        if not action.is_wanted(StepContext(instance, step.action, step, None)) or not journal.cancel(step, why):
+        if not action.still_applies(StepContext(instance, step.action, step, None)) or not journal.cancel(step, why):
             return False
         params = {**step.action.params, "left": step.host}
         InstanceAction.objects.filter(pk=step.action_id).update(params=params)
@@ -111,7 +111,7 @@ def call_off(action: ServerAction, step: Step, why: str) -> bool:
     run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, None)
     fault = fault_of(InterruptedError(why))
     with transaction.atomic(using=current_alias()):
-        if action.must_run(step.name) or not action.is_wanted(run) or not journal.cancel(step, why):
+        if action.must_run(step.name) or not action.still_applies(run) or not journal.cancel(step, why):
             return False
         if action.clean_up is None:
             journal.remember_fault(step.action, fault)
@@ -200,7 +200,7 @@ def _preempt(action: ServerAction, run: StepContext, why: str) -> None:
 
 def _failed(action: ServerAction, run: StepContext, error: Exception) -> None:
     """One transaction: try again later, make good, or end the action with a fault."""
-    insists = action.insists_on(run.step.name)
+    insists = action.retry_always(run.step.name)
     if insists and isinstance(error, HypervisorUnavailable):
         _wait_for_hypervisor(run, error)
         return

@@ -38,4 +38,4 @@ def submit(action: ServerAction, instance: Instance, asked: ActionRequest) -> Ac
 
 def is_locked(action: ServerAction, instance: Instance, caller: Caller) -> bool:
     """Whether a lock keeps the caller from it. None holds an admin."""
-    return bool(action.minds_lock and instance.locked_by and not caller.is_admin)
+    return bool(action.respects_lock and instance.locked_by and not caller.is_admin)

@@ -132,7 +132,7 @@ class Driver(ABC):
         """The shutdown is given up: the guest is signalled no more, and stays on. No clock is success."""
 
     @abstractmethod
-    def cut_power(self, uuid: str) -> None:
+    def force_off(self, uuid: str) -> None:
         """Pull the plug. Off or unknown is success."""
 
     @abstractmethod
@@ -244,47 +244,48 @@ class Driver(ABC):
         else:
             self.power_off(guest.uuid)
 
-    # -- from host to host: expect (destination), hand_over (source), settle (destination), forget
-    # (source); back again: unexpect (destination), take_back (source). A driver that cannot do this has none.
+    # -- from host to host: pre_migrate (destination), migrate_out (source), finish_migration (destination),
+    # cleanup_source (source); back again: cancel_pre_migrate (destination), revert_migration (source). A driver that
+    # cannot do this has none.
 
-    def expect(self, guest: Guest) -> Mapping[str, str]:
+    def pre_migrate(self, guest: Guest) -> Mapping[str, str]:
         """Make ready for a guest that will come; what its present host has to know of us. Again is success.
 
         What an earlier stay of this guest left here is cleaned up first.
         """
         raise NotSupported(f"a {type(self).__name__} host cannot take a guest from another host")
 
-    def unexpect(self, uuid: str) -> None:
+    def cancel_pre_migrate(self, uuid: str) -> None:
         """It does not come: nothing of it is left here. A guest that has settled stays."""
         raise NotSupported(f"a {type(self).__name__} host expects no guest")
 
-    def reach(self, uuid: str, to: Mapping[str, str]) -> None:
+    def check_can_migrate(self, uuid: str, to: Mapping[str, str]) -> None:
         """Look whether the host that expects a guest can be reached from here, before the guest is disturbed.
 
         Raises VirtError.
         """
         raise NotSupported(f"a {type(self).__name__} host cannot hand a guest over")
 
-    def hand_over(self, guest: Guest, to: Mapping[str, str], watch: Watch) -> str:
+    def migrate_out(self, guest: Guest, to: Mapping[str, str], watch: Watch) -> str:
         """Give the guest, as it is now, to the host that expects it; running if it runs. How it went, for people.
 
-        Gone already is success. What stays here is no guest any more, and enough for `take_back`. Raises
+        Gone already is success. What stays here is no guest any more, and enough for `revert_migration`. Raises
         MigrationAborted; GuestInvalidState when the guest went off by itself on its way.
         """
         raise NotSupported(f"a {type(self).__name__} host cannot hand a guest over")
 
-    def settle(self, guest: Guest) -> None:
+    def finish_migration(self, guest: Guest) -> None:
         """The guest that came lives here from now on, and its disk has the size it says; a disk only grows.
 
         Here already is success. Raises GuestNotFound.
         """
         raise NotSupported(f"a {type(self).__name__} host cannot take a guest from another host")
 
-    def take_back(self, guest: Guest) -> None:
+    def revert_migration(self, guest: Guest) -> None:
         """A guest that was handed over, and settled nowhere, lives here again. Here already is success."""
         raise NotSupported(f"a {type(self).__name__} host cannot take a guest back")
 
-    def forget(self, uuid: str) -> None:
+    def cleanup_source(self, uuid: str) -> None:
         """Nothing is left of a guest that was handed over. A guest that lives here is left alone."""
         raise NotSupported(f"a {type(self).__name__} host hands no guest over")
 

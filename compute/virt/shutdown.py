@@ -30,7 +30,7 @@ BLINK = 0.1  # seconds: it is going off this very moment
 
 
 class ShutdownDriver(Driver):
-    """What every driver has in common, built on its `clock`, `keep_clock`, `signal_shutdown`, `cut_power`."""
+    """What every driver has in common, built on its `clock`, `keep_clock`, `signal_shutdown`, `force_off`."""
 
     _locks: GuestLocks
 
@@ -47,7 +47,7 @@ class ShutdownDriver(Driver):
                     return self._force(uuid, clock, HURRY)
                 return self._turn(uuid, clock, state)
             if state in OFF:
-                self.cut_power(uuid)
+                self.force_off(uuid)
                 return clock
             clock = ShutdownTimer.start(time.time(), timeout, retry_interval)
             if timeout <= 0 and state not in CANNOT_HEAR:
@@ -106,7 +106,7 @@ class ShutdownDriver(Driver):
 
     def _force(self, uuid: str, clock: ShutdownTimer, why: str = "") -> ShutdownTimer:
         clock = self._noted(uuid, clock.forcing(why))
-        self.cut_power(uuid)
+        self.force_off(uuid)
         return self._off(uuid, clock)
 
     def _off(self, uuid: str, clock: ShutdownTimer) -> ShutdownTimer:

@@ -21,7 +21,7 @@ TRY, GIVE_UP = 'value="retry-step"', 'value="give-up-step"'
 def behind(admin, cloud):
     """A server that has migrated; its source's hypervisor is away, so what is left there cannot be cleaned up."""
     server_id = two_hosts.booted(admin, cloud)
-    cloud.hosts["host1"].driver.orders.fail("forget", times=-1, error=HypervisorUnavailable)
+    cloud.hosts["host1"].driver.orders.fail("cleanup_source", times=-1, error=HypervisorUnavailable)
     act(admin, server_id, LIVE)
     cloud.work()
     return server_id

@@ -252,7 +252,7 @@ def test_a_guest_whose_record_is_gone_has_the_grace_its_host_keeps(
         Instance.objects.filter(display_name="stubborn").delete()
     settings.FAKE_OPTIONS = settings.FAKE_OPTIONS | {"orders": "shutdown.ignore=1"}
     for server_id in servers:
-        driver.cut_power(server_id)
+        driver.force_off(server_id)
     done = host("shutdown-guests", "host1", *QUICK)
     assert "is off: forced off after 1 s" in done.out, done.out
     assert "1 of 1 guests are off after 1" in done.out

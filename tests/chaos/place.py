@@ -21,16 +21,16 @@ LIMITS = ("--instances", "2000", "--cores", "4000", "--ram", "4000000")
 OFTEN = {"STILLWATER_SYNC_POWER_STATE_INTERVAL": "8"}
 QUICK = {
     "spawn": 0.3, "destroy": 0.1, "power_on": 0.2, "power_off": 0.05, "reboot_hard": 0.3, "pause": 0.05,
-    "unpause": 0.05, "suspend": 0.3, "resume": 0.3, "snapshot": 0.3, "shutdown": 0.2, "hand_over": 0.3,
-    "settle": 0.1, "take_back": 0.1, "rescue": 0.2, "unrescue": 0.1,
+    "unpause": 0.05, "suspend": 0.3, "resume": 0.3, "snapshot": 0.3, "shutdown": 0.2, "migrate_out": 0.3,
+    "finish_migration": 0.1, "revert_migration": 0.1, "rescue": 0.2, "unrescue": 0.1,
 }  # fmt: skip
 SLOW = {
     "spawn": 3.0, "destroy": 1.0, "power_on": 1.5, "power_off": 0.5, "reboot_hard": 2.0, "pause": 0.5,
-    "unpause": 0.5, "suspend": 2.5, "resume": 2.5, "snapshot": 3.0, "shutdown": 2.0, "hand_over": 3.0,
-    "settle": 1.0, "take_back": 1.0, "rescue": 2.0, "unrescue": 1.0,
+    "unpause": 0.5, "suspend": 2.5, "resume": 2.5, "snapshot": 3.0, "shutdown": 2.0, "migrate_out": 3.0,
+    "finish_migration": 1.0, "revert_migration": 1.0, "rescue": 2.0, "unrescue": 1.0,
 }  # fmt: skip
 DIES = ("spawn", "destroy", "power_on", "power_off", "reboot_hard", "pause", "unpause", "suspend", "resume",
-        "snapshot", "signal_shutdown", "expect", "hand_over", "settle", "take_back",
+        "snapshot", "signal_shutdown", "pre_migrate", "migrate_out", "finish_migration", "revert_migration",
         "rescue", "unrescue")  # fmt: skip
 DISK = b"\xeb\xfe".ljust(1 << 16, b"\0")
 

@@ -26,17 +26,18 @@ BEFORE = {"unpause": "pause", "resume": "suspend", "start": "stop", "confirm": "
 DEADLY = {
     "spawn": "", "destroy": "delete", "power_on": "start", "power_off": "stop", "reboot_hard": "hard reboot",
     "pause": "pause", "unpause": "unpause", "suspend": "suspend", "resume": "resume", "snapshot": "createImage",
-    "signal_shutdown": "soft reboot", "expect": "live-migrate", "hand_over": "live-migrate", "settle": "live-migrate",
-    "take_back": "revert", "rescue": "rescue", "unrescue": "unrescue",
+    "signal_shutdown": "soft reboot", "pre_migrate": "live-migrate", "migrate_out": "live-migrate",
+    "finish_migration": "live-migrate",
+    "revert_migration": "revert", "rescue": "rescue", "unrescue": "unrescue",
 }  # fmt: skip
 # wish -> each step and the kind of process that runs it
 STEPS = {
-    "resize": {"check_source": "host", "pick": "conductor", "expect": "host", "leave": "host", "finish": "host"},
+    "resize": {"check_source": "host", "pick": "conductor", "pre_migrate": "host", "leave": "host", "finish": "host"},
     "confirm": {"forget_source": "host", "count": "conductor"},
     "revert": {"power_off": "host", "come_back": "host", "forget_destination": "host", "count": "conductor"},
 }
 UNDOS = {
-    "resize": {"go_away": "host", "come_back": "host", "unexpect": "host", "give_back": "conductor"},
+    "resize": {"go_away": "host", "come_back": "host", "cancel_pre_migrate": "host", "give_back": "conductor"},
     "revert": {"leave_again": "host", "power_on_again": "host"},
 }
 FAILING = {"resize": "unsettled", "revert": "unreturned"}  # images with which all of them have to be undone

@@ -315,7 +315,7 @@ def test_a_machine_found_off_when_its_worker_was_booted_went_off_by_itself(cloud
     settings.HOST_STATE = tmp_path
     row = cloud.row(boot())
     boot_marker.expect_boot(tmp_path)
-    metal.driver.cut_power(row.uuid)
+    metal.driver.force_off(row.uuid)
     assert restart_guests.with_host(cloud.hosts["host1"].driver)
     assert not restart_guests.with_host(metal.driver)
     with target_cell(metal.cell):

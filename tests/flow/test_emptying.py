@@ -265,7 +265,7 @@ def test_a_guest_shut_down_for_its_host_that_cannot_leave_comes_back_with_it(war
     (server_id,) = ward.boot()
     drained_with_guests(ward)
     for name in ("host3", "host4"):
-        ward.cloud.hosts[name].driver.orders.fail("settle", times=9, error=InsufficientResources)
+        ward.cloud.hosts[name].driver.orders.fail("finish_migration", times=9, error=InsufficientResources)
     ward.ask({"migrate": {}})
     ward.work()
     assert (ward.host_of(server_id), stories.states(ward.cloud, server_id)) == ("host1", ("stopped", None))
@@ -307,7 +307,7 @@ def drained_with_guests(ward):
 def test_a_move_that_fails_is_tried_again_later_and_later(ward):
     (server_id,) = ward.boot()
     for name in ("host3", "host4"):
-        ward.cloud.hosts[name].driver.orders.fail("expect", -1, InsufficientResources)
+        ward.cloud.hosts[name].driver.orders.fail("pre_migrate", -1, InsufficientResources)
     ward.ask({"migrate": {}})
     pauses = []
     for tries in (1, 2, 3):
@@ -317,7 +317,7 @@ def test_a_move_that_fails_is_tried_again_later_and_later(ward):
         assert (line.tries, ward.host_of(server_id)) == (tries, "host1")
     assert pauses[0] < pauses[1] < pauses[2]
     for name in ("host3", "host4"):
-        ward.cloud.hosts[name].driver.orders.fail("expect", 0)
+        ward.cloud.hosts[name].driver.orders.fail("pre_migrate", 0)
     ward.again()
     assert ward.state() == "draining"
     ward.is_sound(server_id)
@@ -478,7 +478,7 @@ def test_two_hosts_emptied_at_once_send_nobody_to_each_other(ward):
     ward.is_sound(*servers)
 
 
-@pytest.mark.parametrize("step", ["check_destination", "check_source", "expect", "migrate"])
+@pytest.mark.parametrize("step", ["check_destination", "check_source", "pre_migrate", "migrate"])
 def test_a_destination_that_is_to_be_emptied_meanwhile_is_left_again_or_never_reached(ward, step):
     (server_id,) = ward.boot()
     with target_cell(ward.cloud.cells["cell1"]):
@@ -554,7 +554,7 @@ def test_a_conductor_that_dies_in_the_middle_loses_no_turn(ward, name, when):
     (server_id,) = ward.boot()
     if name == "give_back":
         for host in ("host3", "host4"):
-            ward.cloud.hosts[host].driver.orders.fail("expect", 1, InsufficientResources)
+            ward.cloud.hosts[host].driver.orders.fail("pre_migrate", 1, InsufficientResources)
     ward.ask({"migrate": {}})
     ward.round()
     two_hosts.killed(ward.cloud, two_hosts.until(ward.cloud, name), when)

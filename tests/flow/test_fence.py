@@ -85,14 +85,14 @@ def wake(cloud: Cloud, step: Step) -> None:
 def test_a_move_that_failed_is_undone_though_the_database_rolled_its_record_back_once(body, admin, two):
     server_id = cloud_boot = two.boot(admin, host="host1")
     assert act(admin, server_id, body).status_code == 202
-    until(two, "expect")
-    two.hosts["host3"].driver.orders.fail("expect", error=VirtError)
-    with fails_once(two, "INSERT INTO \"compute_step\"…unexpect", OperationalError("the disk is full")):
+    until(two, "pre_migrate")
+    two.hosts["host3"].driver.orders.fail("pre_migrate", error=VirtError)
+    with fails_once(two, "INSERT INTO \"compute_step\"…cancel_pre_migrate", OperationalError("the disk is full")):
         two.work()
     assert states(two, cloud_boot) == ("active", None)
     assert (homes(two, server_id), claimed(two, server_id)) == (["host1"], {"host1"})
     assert two.history(server_id)[-1].message == "Error"
-    assert two.row(server_id).fault["message"] == "expect failed to order"
+    assert two.row(server_id).fault["message"] == "pre_migrate failed to order"
     stories.settled(two)
 
 
@@ -290,7 +290,7 @@ def test_a_resize_whose_undo_finds_the_hypervisor_away_for_long_is_undone_when_i
     source = two.row(server_id).host
     driver = two.hosts[source].driver
     until(two, "leave")
-    driver.orders.fail("hand_over", error=VirtError)
+    driver.orders.fail("migrate_out", error=VirtError)
     until(two, "come_back")
     driver.go_away()
     for _ in range(12):
@@ -315,7 +315,7 @@ def test_an_undo_that_kills_its_worker_again_and_again_is_not_given_up(api, two)
     source = two.row(server_id).host
     until(two, "leave")
     destination = two_hosts.action_of(two, server_id).params["destination"]
-    two.hosts[destination].driver.orders.fail("settle", error=VirtError)
+    two.hosts[destination].driver.orders.fail("finish_migration", error=VirtError)
     until(two, "come_back")
     for _ in range(10):
         stories.later(two)

@@ -23,7 +23,7 @@ from tests.flow.two_hosts import LIVE, booted, claimed, homes
 def test_a_host_killed_while_it_removes_its_old_guest_removes_it_in_its_next_life(when, admin, cloud):
     server_id = moved_out(admin, cloud)
     back(cloud)
-    two_hosts.killed(cloud, until(cloud, "forget"), when)
+    two_hosts.killed(cloud, until(cloud, "remove"), when)
     cloud.work()
     is_at(cloud, server_id, "host3")
     assert migration(admin, server_id)["status"] == "completed"
@@ -66,7 +66,7 @@ def test_a_host_that_fails_to_clean_up_tries_for_ever(admin, cloud):
 def test_the_relay_does_not_send_for_a_host_that_is_away_all_the_time(admin, cloud):
     moved_out(admin, cloud)
     with target_cell(cloud.cells["cell1"]):
-        owed = Step.objects.get(name="forget")
+        owed = Step.objects.get(name="remove")
         Step.objects.filter(pk=owed.pk).update(sends=12, sent_at=timezone.now() - timedelta(seconds=300))
         assert recovery.relay() == 0
         Step.objects.filter(pk=owed.pk).update(sent_at=timezone.now() - timedelta(seconds=601))

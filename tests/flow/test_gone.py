@@ -204,7 +204,7 @@ def test_a_cold_migration_whose_source_died_does_not_power_the_old_guest_on_agai
 def test_what_goes_on_elsewhere_is_not_preempted(admin, cloud):
     server_id = booted(admin, cloud)
     act(admin, server_id, LIVE)
-    two_hosts.until(cloud, "expect")  # at its destination, which works
+    two_hosts.until(cloud, "pre_migrate")  # at its destination, which works
     gone_host(admin, cloud)
     answer = evacuate(admin, server_id)
     assert (answer.status_code, message(answer)) == (

@@ -130,7 +130,7 @@ def test_a_machine_that_went_down_before_every_turn_had_come_is_the_end_of_the_s
         with target_cell(host.cell):
             assert guest_shutdown.going_on("host1")
     for server_id in (first, second):  # the plug
-        host.driver.cut_power(server_id)
+        host.driver.force_off(server_id)
     host.restart()
     back(cloud, booted=True)
     with host.with_keeper():

@@ -15,7 +15,7 @@ from tests.flow.stories import Killed, act, message
 from tests.flow.two_hosts import LIVE, booted, claimed, homes, needed, until
 
 STEPS = [spec.name for spec in registry.named("MigrateLive").steps]
-UNDOS = ["stay", "unexpect", "give_back"]
+UNDOS = ["stay", "cancel_pre_migrate", "give_back"]
 
 
 def asked(admin, cloud):
@@ -111,7 +111,7 @@ def test_whoever_is_killed_the_server_arrives(name, when, admin, cloud):
 def test_a_source_killed_in_the_middle_of_handing_over_does_it_again(admin, cloud):
     server_id = asked(admin, cloud)
     step = until(cloud, "migrate")
-    cloud.hosts["host1"].driver.orders.fail("hand_over", error=Killed)
+    cloud.hosts["host1"].driver.orders.fail("migrate_out", error=Killed)
     with pytest.raises(Killed):
         cloud.work()
     assert homes(cloud, server_id) == ["host1"]
@@ -124,17 +124,17 @@ def test_a_source_killed_in_the_middle_of_handing_over_does_it_again(admin, clou
 @pytest.mark.parametrize("undo", UNDOS)
 def test_whoever_is_killed_while_it_is_taken_back_the_server_stays(undo, when, admin, cloud):
     server_id = asked(admin, cloud)
-    cloud.hosts["host1"].driver.orders.fail("hand_over")
+    cloud.hosts["host1"].driver.orders.fail("migrate_out")
     step = until(cloud, undo)
     two_hosts.killed(cloud, step, when)
     cloud.work()
     assert stories.states(cloud, server_id) == ("active", None)
     is_at(cloud, server_id, "host1")
     assert stories.last_action(admin, server_id)["message"] == "Error"
-    assert cloud.row(server_id).fault["message"] == "hand_over failed to order"
+    assert cloud.row(server_id).fault["message"] == "migrate_out failed to order"
 
 
-@pytest.mark.parametrize(("verb", "host"), [("expect", "host3"), ("hand_over", "host1")])
+@pytest.mark.parametrize(("verb", "host"), [("pre_migrate", "host3"), ("migrate_out", "host1")])
 def test_a_migration_that_fails_leaves_the_server_where_it_runs(verb, host, admin, cloud):
     server_id = asked(admin, cloud)
     cloud.hosts[host].driver.orders.fail(verb, error=InsufficientResources)
@@ -150,10 +150,10 @@ def test_a_migration_that_fails_leaves_the_server_where_it_runs(verb, host, admi
 
 def test_a_destination_that_cannot_settle_the_guest_says_so_and_keeps_one_claim(admin, cloud):
     server_id = asked(admin, cloud)
-    cloud.hosts["host3"].driver.orders.fail("settle")
+    cloud.hosts["host3"].driver.orders.fail("finish_migration")
     cloud.work()
     shown = admin.get(f"/servers/{server_id}").json()["server"]
-    assert (shown["status"], shown["fault"]["message"]) == ("ERROR", "settle failed to order")
+    assert (shown["status"], shown["fault"]["message"]) == ("ERROR", "finish_migration failed to order")
     assert (cloud.row(server_id).host, claimed(cloud, server_id), needed(cloud)) == ("host3", {"host3"}, set())
     assert admin.delete(f"/servers/{server_id}").status_code == 204
     cloud.work()
@@ -245,7 +245,7 @@ def test_hosts_are_needed_while_something_of_the_migration_is_still_to_be_done_t
     both = {"host1", "host3"}
     assert needs == {
         "pick": set(), "check_destination": set(), "check_source": set(),
-        "expect": both, "migrate": both, "arrive": both, "clean_up_source": {"host1"},
+        "pre_migrate": both, "migrate": both, "arrive": both, "clean_up_source": {"host1"},
     }  # fmt: skip
     is_at(cloud, server_id, "host3")
 
@@ -265,12 +265,12 @@ def test_a_migration_nobody_has_begun_is_cancelled_by_a_drain_and_the_server_say
 @pytest.mark.parametrize("host", ["host1", "host3"])
 def test_a_migration_that_has_begun_ends_while_its_hosts_drain(host, admin, cloud):
     server_id = asked(admin, cloud)
-    step = until(cloud, "expect")
+    step = until(cloud, "pre_migrate")
     two_hosts.drain(cloud, host)
     assert not two_hosts.call_off(cloud, step)
     with target_cell(cloud.cells["cell1"]):
         [operation] = drain.operations(Service.objects.get(host=host))
-        assert (operation.server_id, operation.step) == (server_id, "expect")
+        assert (operation.server_id, operation.step) == (server_id, "pre_migrate")
     cloud.work()
     is_at(cloud, server_id, "host3")
 

@@ -58,15 +58,15 @@ def on_its_way(cloud, server_id, seconds=60):
     """The guest is being handed over, which takes so long; the step has ended with the block."""
     step = until(cloud, "migrate")
     source = cloud.hosts["host1"]
-    source.driver.orders.delay("hand_over", seconds)
+    source.driver.orders.delay("migrate_out", seconds)
 
-    def hand_over():
+    def migrate_out():
         try:
             source.run(step.pk)
         finally:
             connections.close_all()
 
-    thread = threading.Thread(target=hand_over)
+    thread = threading.Thread(target=migrate_out)
     thread.start()
     eventually("it shows how far it is", lambda: "progress" in two_hosts.action_of(cloud, server_id).params, 20, 0.05)
     yield
@@ -85,11 +85,11 @@ def stayed(cloud, server_id):
 def test_a_migration_shows_what_it_is_doing_until_the_server_has_moved(admin, cloud):
     server_id = asked(admin, cloud)
     seen = {}
-    for name in ("pick", "check_destination", "check_source", "expect", "migrate", "arrive", "clean_up_source"):
+    for name in ("pick", "check_destination", "check_source", "pre_migrate", "migrate", "arrive", "clean_up_source"):
         until(cloud, name)
         seen[name] = [one["status"] for one in listed(admin, server_id)]
     assert seen == {
-        "pick": ["accepted"], "check_destination": ["queued"], "check_source": ["queued"], "expect": ["preparing"],
+        "pick": ["accepted"], "check_destination": ["queued"], "check_source": ["queued"], "pre_migrate": ["preparing"],
         "migrate": ["preparing"], "arrive": ["post-migrating"], "clean_up_source": ["post-migrating"],
     }  # fmt: skip
     cloud.work()
@@ -160,7 +160,7 @@ def test_an_abort_works_while_a_host_of_it_drains(host, admin, cloud):
     stayed(cloud, server_id)
 
 
-@pytest.mark.parametrize("name", ["pick", "check_destination", "check_source", "expect", "migrate"])
+@pytest.mark.parametrize("name", ["pick", "check_destination", "check_source", "pre_migrate", "migrate"])
 def test_a_migration_that_waits_can_be_aborted_since_2_65(name, admin, cloud):
     server_id = asked(admin, cloud)
     until(cloud, name)
@@ -176,7 +176,7 @@ def test_a_migration_that_waits_can_be_aborted_since_2_65(name, admin, cloud):
     assert [one["status"] for one in every(admin)] == ["cancelled"]
 
 
-@pytest.mark.parametrize("name", ["pick", "check_destination", "check_source", "expect", "migrate"])
+@pytest.mark.parametrize("name", ["pick", "check_destination", "check_source", "pre_migrate", "migrate"])
 def test_an_abort_during_a_step_ends_it_before_the_guest_moves(name, admin, cloud):
     server_id = asked(admin, cloud)
     step = two_hosts.claim(cloud, until(cloud, name))
@@ -386,11 +386,11 @@ def test_a_cold_migration_shows_what_it_is_doing_until_the_users_word(admin, clo
     server_id = booted(admin, cloud)
     assert act(admin, server_id, {"migrate": None}).status_code == 202
     seen = {}
-    for name in ("check_source", "pick", "expect", "leave", "finish"):
+    for name in ("check_source", "pick", "pre_migrate", "leave", "finish"):
         until(cloud, name)
         seen[name] = every(admin)[0]["status"]
     assert seen == {
-        "check_source": "pre-migrating", "pick": "pre-migrating", "expect": "pre-migrating", "leave": "migrating",
+        "check_source": "pre-migrating", "pick": "pre-migrating", "pre_migrate": "pre-migrating", "leave": "migrating",
         "finish": "post-migrating",
     }  # fmt: skip
     cloud.work()
@@ -403,7 +403,7 @@ def test_a_cold_migration_shows_what_it_is_doing_until_the_users_word(admin, clo
 
 def test_every_status_is_one_the_admin_page_can_ask_for(admin, cloud):
     server_id = asked(admin, cloud)
-    for name in ("pick", "check_destination", "check_source", "expect", "migrate", "arrive", "clean_up_source"):
+    for name in ("pick", "check_destination", "check_source", "pre_migrate", "migrate", "arrive", "clean_up_source"):
         until(cloud, name)
         assert every(admin)[0]["status"] in history.STATUSES
     cloud.work()

@@ -40,7 +40,7 @@ def operations(run):  # noqa: F811
 def behind(admin, cloud):
     """A live migration that has arrived; only its source has to be cleaned, and the hypervisor there is away."""
     server_id = two_hosts.booted(admin, cloud)
-    cloud.hosts["host1"].driver.orders.fail("forget", times=-1, error=HypervisorUnavailable)
+    cloud.hosts["host1"].driver.orders.fail("cleanup_source", times=-1, error=HypervisorUnavailable)
     assert act(admin, server_id, LIVE).status_code == 202
     cloud.work()
     assert two_hosts.waiting(cloud).name == "clean_up_source"
@@ -119,7 +119,7 @@ def test_a_step_that_is_given_up_ends_its_action_with_the_reason_and_the_server_
 
 def test_a_move_that_is_given_up_half_way_is_undone(admin, cloud, operations):
     server_id = two_hosts.booted(admin, cloud)
-    cloud.hosts["host3"].driver.orders.fail("settle", times=-1, error=HypervisorUnavailable)
+    cloud.hosts["host3"].driver.orders.fail("finish_migration", times=-1, error=HypervisorUnavailable)
     assert act(admin, server_id, {"migrate": None}).status_code == 202
     cloud.work()
     (seen,) = operations.listed()

@@ -143,7 +143,7 @@ def stays_on(cloud, server_id, why):
     """Its machine was never switched, and the put-back says so."""
     driver = cloud.host_of(server_id).driver
     assert driver.power_state(server_id) is PowerState.RUNNING
-    assert not {"cut_power", "power_off", "begin_shutdown"} & {verb for verb, _ in driver.calls}
+    assert not {"force_off", "power_off", "begin_shutdown"} & {verb for verb, _ in driver.calls}
     (opened,) = entries(cloud, server_id, "PutBack")
     assert opened.message is None
     assert f"power sync: left alone, {why}" in opened.outcome

@@ -288,7 +288,10 @@ def test_both_hosts_drain(name, step, admin, two):
 # -- a destination that refuses late
 
 
-REFUSALS = {"expect": ["expect"], "finish": ["settle", "power_on"], "arrive": ["settle"], "build": ["spawn"]}
+REFUSALS = {
+    "pre_migrate": ["pre_migrate"], "finish": ["finish_migration", "power_on"], "arrive": ["finish_migration"],
+    "build": ["spawn"],
+}  # fmt: skip
 LATE = [
     (name, spec.name, verb)
     for name, operation in OPERATIONS.items()

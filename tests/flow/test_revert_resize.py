@@ -58,7 +58,7 @@ def test_whoever_is_killed_the_server_is_as_it_was(name, when, api, cloud, resiz
 
 def test_a_source_that_cannot_have_it_back_leaves_it_running_where_it_is(api, cloud, resized):  # noqa: F811
     server_id, source = resized
-    cloud.hosts[source].driver.orders.fail("take_back", error=VirtError)
+    cloud.hosts[source].driver.orders.fail("revert_migration", error=VirtError)
     act(api, server_id, REVERT)
     cloud.work()
     assert stories.states(cloud, server_id) == ("resized", None)
@@ -101,7 +101,7 @@ def test_a_reverted_server_that_soon_goes_there_again_is_on_one_host(api, admin,
     act(api, server_id, REVERT)
     cloud.work()
     act(admin, server_id, {"migrate": None})
-    expect = until(cloud, "expect")
+    expect = until(cloud, "pre_migrate")
     stories.later(cloud)
     cloud.hosts[expect.host].run(next(step.pk for _, step in cloud.queued() if step.name == "forget_destination"))
     cloud.work()

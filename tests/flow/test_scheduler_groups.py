@@ -182,7 +182,7 @@ def test_nobody_joins_an_affine_server_that_is_between_two_hosts(cloud, group, b
 def test_a_move_that_fails_leaves_the_home_where_the_server_is(cloud, group, boot, admin):
     together = group("affinity")
     first = boot(together, "a", host="host1")
-    cloud.hosts["host3"].driver.orders.fail("expect", times=9)
+    cloud.hosts["host3"].driver.orders.fail("pre_migrate", times=9)
     assert move(admin, cloud, first, "host3") == "host1"
     assert hosts(cloud, [first, boot(together, "b")]) == ["host1", "host1"]
     settled(cloud)

@@ -188,7 +188,7 @@ def test_a_reset_of_the_state_takes_it_out_and_it_is_counted_again(api, admin, c
     assert counts(server_id)
 
 
-@pytest.mark.parametrize("step", ["pick", "expect", "leave", "finish"])
+@pytest.mark.parametrize("step", ["pick", "pre_migrate", "leave", "finish"])
 def test_a_server_on_its_way_to_another_host_is_kept_in_one_place(step, admin, cloud):
     server_id = two_hosts.booted(admin, cloud)
     act(admin, server_id, {"migrate": None})
@@ -200,7 +200,7 @@ def test_a_server_on_its_way_to_another_host_is_kept_in_one_place(step, admin, c
     assert two_hosts.claimed(cloud, server_id) == {cloud.row(server_id).host}
 
 
-@pytest.mark.parametrize("step", ["expect", "migrate", "arrive", "clean_up_source"])
+@pytest.mark.parametrize("step", ["pre_migrate", "migrate", "arrive", "clean_up_source"])
 def test_a_server_that_is_live_migrated_is_kept_in_one_place(step, admin, cloud):
     server_id = two_hosts.booted(admin, cloud)
     act(admin, server_id, two_hosts.LIVE)

@@ -573,7 +573,7 @@ def test_what_no_machine_can_do_is_refused(metal: Metal, tmp_path: Path):
     with pytest.raises(NotSupported):
         driver.resume(guest)
     with pytest.raises(NotSupported):
-        driver.expect(guest)
+        driver.pre_migrate(guest)
 
 
 def test_machines_stay_on_when_the_one_of_their_worker_goes_down(metal: Metal):

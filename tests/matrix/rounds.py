@@ -55,12 +55,12 @@ class Rounds:
             self._hold(row, uuid)
         refused = self._ask(servers)
         if scene == Scene.RETURNS:
-            self._rest(but="step forget ")
+            self._rest(but="step remove ")
             self._source_returns()
         unheld = refused | self._all_held({row: uuid for row, uuid in servers.items() if row not in refused})
         self._blow([name for name in PROCESSES[who] if scene != Scene.GONE or name != HOST[SOURCE]], how)
         if scene == Scene.GONE:
-            self._rest(but="step forget ")
+            self._rest(but="step remove ")
             self._source_returns()
         self._rest()
         if scene != Scene.WELL:

@@ -59,7 +59,9 @@ MUTANTS = (
         "no look at the claim before an effect", "compute.operations.action:StepContext._must_be_ours",
         "asked_at = time.monotonic()", "return",
     ),
-    Mutant("recovery takes a step whoever has it", "compute.operations.recovery:_recover_server", ", token=step.token", ""),
+    Mutant(
+        "recovery takes a step whoever has it", "compute.operations.recovery:_recover_server", ", token=step.token", ""
+    ),
     Mutant(
         "a host takes its own running step for a stray", "compute.operations.recovery:recover",
         "s.incarnation != incarnation or s.pk not in running_here", "True",

@@ -33,8 +33,11 @@ ALL = sorted({verb for verbs in LEGAL.values() for verb in verbs} - {"create"})
 HARM = ("kill", "pause", "pause thread", "statement", "commit failed", "commit lost", "clock", "database", "broker",
         "weather", "hypervisor", "verb", "twin", "restart", "power", "drain", "silence", "slow")  # fmt: skip
 RESTORED = 0.03  # of the stories have a cell that is restored from a backup
-VERBS = ("", "", "spawn", "destroy", "power_on", "power_off", "reboot_hard", "hand_over", "settle", "take_back",
-         "expect", "unexpect", "forget", "snapshot", "power_state", "signal_shutdown")  # fmt: skip
+VERBS = (
+    "", "", "spawn", "destroy", "power_on", "power_off", "reboot_hard", "migrate_out", "finish_migration",
+    "revert_migration", "pre_migrate", "cancel_pre_migrate", "cleanup_source", "snapshot", "power_state",
+    "signal_shutdown",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

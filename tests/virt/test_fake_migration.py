@@ -51,11 +51,11 @@ def test_a_guest_goes_over_as_it_is(hosts: Hosts):
         seen.append(progress)
         return Command.GO_ON
 
-    a.orders.delay("hand_over", 0.5)
-    a.hand_over(GUEST, b.expect(GUEST), watch)
+    a.orders.delay("migrate_out", 0.5)
+    a.migrate_out(GUEST, b.pre_migrate(GUEST), watch)
     assert (a.guests(), b.guests()) == ({}, {})
-    b.settle(GUEST)
-    a.forget(GUEST.uuid)
+    b.finish_migration(GUEST)
+    a.cleanup_source(GUEST.uuid)
 
     assert (a.guests(), b.guests()) == ({}, {GUEST.uuid: PowerState.PAUSED})
     assert (effects(a), effects(b)) == ([Effect.SPAWNED, Effect.PAUSED, Effect.MIGRATED_OUT], [Effect.MIGRATED_IN])
@@ -67,71 +67,71 @@ def test_a_guest_goes_over_as_it_is(hosts: Hosts):
 
 def test_everything_may_be_asked_for_twice(hosts: Hosts):
     a, b = hosts
-    to = [b.expect(GUEST), b.expect(GUEST)][1]
+    to = [b.pre_migrate(GUEST), b.pre_migrate(GUEST)][1]
     for _ in range(2):
-        a.hand_over(GUEST, to, go_on)
+        a.migrate_out(GUEST, to, go_on)
     for _ in range(2):
-        b.settle(GUEST)
-        b.unexpect(GUEST.uuid)  # it has settled, so it stays
-        a.forget(GUEST.uuid)
+        b.finish_migration(GUEST)
+        b.cancel_pre_migrate(GUEST.uuid)  # it has settled, so it stays
+        a.cleanup_source(GUEST.uuid)
     assert b.guests() == {GUEST.uuid: PowerState.RUNNING}
     assert (effects(a), effects(b)) == ([Effect.SPAWNED, Effect.MIGRATED_OUT], [Effect.MIGRATED_IN])
 
 
 def test_a_guest_is_taken_back_before_it_has_settled(hosts: Hosts):
     a, b = hosts
-    a.hand_over(GUEST, b.expect(GUEST), go_on)
+    a.migrate_out(GUEST, b.pre_migrate(GUEST), go_on)
     for _ in range(2):
-        a.take_back(GUEST)
-        b.unexpect(GUEST.uuid)
+        a.revert_migration(GUEST)
+        b.cancel_pre_migrate(GUEST.uuid)
     assert (a.guests(), b.guests()) == ({GUEST.uuid: PowerState.RUNNING}, {})
     with pytest.raises(GuestNotFound):
-        b.settle(GUEST)
+        b.finish_migration(GUEST)
 
 
 def test_an_aborted_guest_stays_and_a_hurried_one_is_quick(hosts: Hosts):
     a, b = hosts
-    a.orders.delay("hand_over", 60)
-    to = b.expect(GUEST)
+    a.orders.delay("migrate_out", 60)
+    to = b.pre_migrate(GUEST)
     with pytest.raises(MigrationAborted):
-        a.hand_over(GUEST, to, answer(Command.ABORT))
+        a.migrate_out(GUEST, to, answer(Command.ABORT))
     assert a.guests() == {GUEST.uuid: PowerState.RUNNING}
-    a.hand_over(GUEST, to, answer(Command.END_NOW))
-    b.settle(GUEST)
+    a.migrate_out(GUEST, to, answer(Command.END_NOW))
+    b.finish_migration(GUEST)
     assert b.guests() == {GUEST.uuid: PowerState.RUNNING}
 
 
 def test_a_guest_that_lives_here_is_neither_expected_nor_forgotten(hosts: Hosts):
     a, _ = hosts
     with pytest.raises(VirtError, match="is on this host already"):
-        a.expect(GUEST)
-    a.forget(GUEST.uuid)
+        a.pre_migrate(GUEST)
+    a.cleanup_source(GUEST.uuid)
     assert a.guests() == {GUEST.uuid: PowerState.RUNNING}
 
 
 def test_a_guest_may_come_back_to_a_host_that_has_not_cleaned_up(hosts: Hosts):
     a, b = hosts
     for here, there in ((a, b), (b, a)):
-        here.hand_over(GUEST, there.expect(GUEST), go_on)
-        there.settle(GUEST)
-    a.forget(GUEST.uuid)
+        here.migrate_out(GUEST, there.pre_migrate(GUEST), go_on)
+        there.finish_migration(GUEST)
+    a.cleanup_source(GUEST.uuid)
     assert (a.guests(), b.guests()) == ({GUEST.uuid: PowerState.RUNNING}, {})
 
 
 def test_a_destroyed_guest_leaves_nothing_to_take_back(hosts: Hosts):
     a, b = hosts
-    a.hand_over(GUEST, b.expect(GUEST), go_on)
+    a.migrate_out(GUEST, b.pre_migrate(GUEST), go_on)
     a.destroy(GUEST.uuid)
     b.destroy(GUEST.uuid)
     with pytest.raises(GuestNotFound):
-        a.take_back(GUEST)
+        a.revert_migration(GUEST)
     with pytest.raises(GuestNotFound):
-        b.settle(GUEST)
+        b.finish_migration(GUEST)
 
 
 def test_a_worker_killed_in_the_middle_hands_over_in_its_next_life(tmp_path: Path):
     b = FakeDriver("b", state=tmp_path / "b.sqlite3")
-    to = b.expect(GUEST)
+    to = b.pre_migrate(GUEST)
     file = tmp_path / "a.sqlite3"
     first = multiprocessing.get_context("spawn").Process(target=hand_over_and_die, args=(file, dict(to)))
     first.start()
@@ -140,13 +140,13 @@ def test_a_worker_killed_in_the_middle_hands_over_in_its_next_life(tmp_path: Pat
 
     a = FakeDriver("a", state=file)
     assert (a.guests(), b.guests()) == ({GUEST.uuid: PowerState.RUNNING}, {})
-    a.hand_over(GUEST, to, go_on)
-    b.settle(GUEST)
+    a.migrate_out(GUEST, to, go_on)
+    b.finish_migration(GUEST)
     assert (effects(a), effects(b)) == ([Effect.SPAWNED, Effect.MIGRATED_OUT], [Effect.MIGRATED_IN])
 
 
 def hand_over_and_die(file: Path, to: dict[str, str]) -> None:
     """In a process of its own, which does not come back."""
-    driver = FakeDriver("a", state=file, orders="hand_over.die=1")
+    driver = FakeDriver("a", state=file, orders="migrate_out.die=1")
     driver.spawn(GUEST, write_raw)
-    driver.hand_over(GUEST, to, go_on)
+    driver.migrate_out(GUEST, to, go_on)

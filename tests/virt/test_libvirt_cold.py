@@ -92,9 +92,9 @@ def large(bench: Bench) -> Guest:
 
 
 def moved(source: Bench, destination: Bench, guest: Guest) -> None:
-    to = destination.driver.expect(guest)
-    source.driver.hand_over(guest, to, go_on)
-    destination.driver.settle(guest)
+    to = destination.driver.pre_migrate(guest)
+    source.driver.migrate_out(guest, to, go_on)
+    destination.driver.finish_migration(guest)
 
 
 def test_a_guest_that_is_off_comes_with_its_disk_and_its_console(source: Bench, destination: Bench):
@@ -112,7 +112,7 @@ def test_a_guest_that_is_off_comes_with_its_disk_and_its_console(source: Bench, 
 def test_a_disk_that_stands_alone_goes_on(source: Bench, destination: Bench):
     guest = off(source)
     moved(source, destination, guest)
-    source.driver.forget(guest.uuid)
+    source.driver.cleanup_source(guest.uuid)
     moved(destination, source, guest)
     assert (source.driver.guests(), destination.driver.guests()) == ({guest.uuid: PowerState.SHUTDOWN}, {})
     source.driver.power_on(guest)
@@ -122,10 +122,10 @@ def test_a_disk_that_stands_alone_goes_on(source: Bench, destination: Bench):
 def test_it_settles_in_its_new_size_and_goes_back_in_its_old_one(source: Bench, destination: Bench):
     guest = off(source)
     larger = replace(guest, vcpus=2, memory_mb=32, disk_gb=1)
-    to = destination.driver.expect(guest)
-    source.driver.hand_over(guest, to, go_on)
+    to = destination.driver.pre_migrate(guest)
+    source.driver.migrate_out(guest, to, go_on)
     for _ in range(2):
-        destination.driver.settle(larger)
+        destination.driver.finish_migration(larger)
     assert qemu_img.virtual_size(disk_of(destination, guest), "qcow2") == GIB
     destination.driver.power_on(larger)
     _, _, memory, vcpus, _ = destination.driver._guest(guest.uuid).domain.info()
@@ -133,7 +133,7 @@ def test_it_settles_in_its_new_size_and_goes_back_in_its_old_one(source: Bench, 
     destination.wait_console(guest.uuid, READY, times=2)
 
     destination.driver.power_off(guest.uuid)
-    source.driver.take_back(guest)
+    source.driver.revert_migration(guest)
     destination.driver.destroy(guest.uuid)
     assert (source.driver.guests(), destination.driver.guests()) == ({guest.uuid: PowerState.SHUTDOWN}, {})
     assert qemu_img.virtual_size_in_use(disk_of(source, guest)) < GIB
@@ -150,13 +150,13 @@ def test_the_way_is_shown_and_can_be_ended(source: Bench, destination: Bench):
         seen.append(progress)
         return Command.ABORT if progress.disk_left < progress.disk_total / 2 else Command.GO_ON
 
-    to = destination.driver.expect(guest)
+    to = destination.driver.pre_migrate(guest)
     with pytest.raises(MigrationAborted):
-        source.driver.hand_over(guest, to, end_half_way)
+        source.driver.migrate_out(guest, to, end_half_way)
     assert seen[-1].disk_total >= 2 * FILLED, "copied once here, and once over there"
     assert sorted(seen, key=lambda progress: -progress.disk_left) == seen
-    source.driver.take_back(guest)
-    destination.driver.unexpect(guest.uuid)
+    source.driver.revert_migration(guest)
+    destination.driver.cancel_pre_migrate(guest.uuid)
     assert (source.driver.guests(), destination.driver.guests()) == ({guest.uuid: PowerState.SHUTDOWN}, {})
     assert content(disk_of(source, guest)) == before
     is_tidy(source, destination, guest)
@@ -179,7 +179,7 @@ def watch(progress):
     if progress.disk_left < progress.disk_total * part:
         os.kill(os.getpid(), signal.SIGKILL)
     return Command.GO_ON
-load("libvirt", uri=uri, state_dir=state, virt_type="qemu").hand_over(guest, to, watch)
+load("libvirt", uri=uri, state_dir=state, virt_type="qemu").migrate_out(guest, to, watch)
 """
 
 
@@ -194,13 +194,13 @@ def killed(source: Bench, guest: Guest, to: Mapping[str, str], part: float) -> N
 @pytest.mark.parametrize("part", [1.0, 0.75, 0.25], ids=["copied here", "half copied here", "half sent"])
 def test_a_source_killed_on_the_way_begins_again(part: float, source: Bench, destination: Bench):
     guest = large(source)
-    before, to = content(disk_of(source, guest)), destination.driver.expect(guest)
+    before, to = content(disk_of(source, guest)), destination.driver.pre_migrate(guest)
     killed(source, guest, to, part)
     assert destination.driver.guests() == {}
     with pytest.raises(GuestNotFound):
-        destination.driver.settle(guest)
-    source.driver.hand_over(guest, to, go_on)
-    destination.driver.settle(guest)
+        destination.driver.finish_migration(guest)
+    source.driver.migrate_out(guest, to, go_on)
+    destination.driver.finish_migration(guest)
     assert (source.driver.guests(), destination.driver.guests()) == ({}, {guest.uuid: PowerState.SHUTDOWN})
     assert content(disk_of(destination, guest)) == before
     assert not list(disk_of(source, guest).parent.glob("disk.leaving"))
@@ -208,10 +208,10 @@ def test_a_source_killed_on_the_way_begins_again(part: float, source: Bench, des
 
 def test_a_source_killed_on_the_way_can_have_it_back(source: Bench, destination: Bench):
     guest = large(source)
-    before, to = content(disk_of(source, guest)), destination.driver.expect(guest)
+    before, to = content(disk_of(source, guest)), destination.driver.pre_migrate(guest)
     killed(source, guest, to, 0.25)
-    source.driver.take_back(guest)
-    destination.driver.unexpect(guest.uuid)
+    source.driver.revert_migration(guest)
+    destination.driver.cancel_pre_migrate(guest.uuid)
     assert content(disk_of(source, guest)) == before
     is_tidy(source, destination, guest)
     source.driver.power_on(guest)
@@ -220,17 +220,17 @@ def test_a_source_killed_on_the_way_can_have_it_back(source: Bench, destination:
 
 def test_a_host_that_may_send_so_much_a_second_sends_no_more(source: Bench, destination: Bench):
     guest = large(source)
-    to, begun = destination.driver.expect(guest), time.monotonic()
+    to, begun = destination.driver.pre_migrate(guest), time.monotonic()
     source.driver._road = MigrationEndpoint(bandwidth=FILLED // MIB // 4)
-    source.driver.reach(guest.uuid, to)
-    source.driver.hand_over(guest, to, go_on)
+    source.driver.check_can_migrate(guest.uuid, to)
+    source.driver.migrate_out(guest, to, go_on)
     assert time.monotonic() - begun >= 4
-    destination.driver.settle(guest)
+    destination.driver.finish_migration(guest)
 
 
 def test_a_disk_that_is_in_use_is_not_copied(source: Bench, destination: Bench):
     guest = source.running()
-    to = destination.driver.expect(guest)
+    to = destination.driver.pre_migrate(guest)
     files = files_of(source.driver._guests, guest.uuid)
     with opened(to, "own") as there, pytest.raises(VirtError, match="lock"):
         cold_migration.send(files, there, go_on)
@@ -238,17 +238,20 @@ def test_a_disk_that_is_in_use_is_not_copied(source: Bench, destination: Bench):
 
 def test_a_destination_that_went_away_says_so_and_the_guest_is_here(source: Bench, destination: Bench):
     guest = off(source)
-    to = dict(destination.driver.expect(guest)) | {"uri": "qemu+unix:///system?socket=/nowhere"}
-    for ask in (lambda: source.driver.reach(guest.uuid, to), lambda: source.driver.hand_over(guest, to, go_on)):
+    to = dict(destination.driver.pre_migrate(guest)) | {"uri": "qemu+unix:///system?socket=/nowhere"}
+    asks = (
+        lambda: source.driver.check_can_migrate(guest.uuid, to), lambda: source.driver.migrate_out(guest, to, go_on)
+    )  # fmt: skip
+    for ask in asks:
         with pytest.raises(HypervisorUnavailable):
             ask()
-    source.driver.take_back(guest)
+    source.driver.revert_migration(guest)
     assert source.driver.guests() == {guest.uuid: PowerState.SHUTDOWN}
 
 
 def test_a_destination_that_hangs_while_the_disk_is_sent_is_given_up_and_asked_again(source: Bench, destination: Bench):
     guest = large(source)
-    to, hung = destination.driver.expect(guest), []
+    to, hung = destination.driver.pre_migrate(guest), []
     assert destination.host is not None
     daemon = destination.host.pid()
     assert daemon is not None
@@ -262,13 +265,13 @@ def test_a_destination_that_hangs_while_the_disk_is_sent_is_given_up_and_asked_a
     source.driver._road = MigrationEndpoint(bandwidth=FILLED // MIB // 4)
     try:
         with pytest.raises(HypervisorUnavailable):
-            source.driver.hand_over(guest, to, hang)
+            source.driver.migrate_out(guest, to, hang)
         assert time.monotonic() - hung[0] < 60
     finally:
         os.kill(daemon, signal.SIGCONT)
     source.driver._road = MigrationEndpoint()
-    source.driver.hand_over(guest, to, go_on)
-    destination.driver.settle(guest)
+    source.driver.migrate_out(guest, to, go_on)
+    destination.driver.finish_migration(guest)
     assert (source.driver.guests(), destination.driver.guests()) == ({}, {guest.uuid: PowerState.SHUTDOWN})
 
 
@@ -287,18 +290,18 @@ def test_on_shared_storage_the_old_disk_is_kept_for_a_revert(word: str, shared: 
     source, destination = shared
     guest = off(source)
     larger = replace(guest, disk_gb=1)
-    to = destination.driver.expect(guest)
+    to = destination.driver.pre_migrate(guest)
     assert to["storage"] == "shared"
-    source.driver.hand_over(guest, to, go_on)
-    destination.driver.settle(larger)
+    source.driver.migrate_out(guest, to, go_on)
+    destination.driver.finish_migration(larger)
     destination.driver.power_on(larger)
     assert "boots=2" in destination.wait_console(guest.uuid, READY, times=2)
     destination.driver.power_off(guest.uuid)
     if word == "confirmed":
-        source.driver.forget(guest.uuid)
+        source.driver.cleanup_source(guest.uuid)
         home, boots = destination, 3
     else:
-        back = [lambda: source.driver.take_back(guest), lambda: destination.driver.destroy(guest.uuid)]
+        back = [lambda: source.driver.revert_migration(guest), lambda: destination.driver.destroy(guest.uuid)]
         for verb in back if word == "reverted" else reversed(back):
             verb()
         home, boots = source, 2
@@ -312,11 +315,11 @@ def test_on_shared_storage_the_old_disk_is_kept_for_a_revert(word: str, shared: 
 def test_on_shared_storage_a_copy_that_is_ended_leaves_the_disk(shared: tuple[Bench, Bench]):
     source, destination = shared
     guest = off(source)
-    to = destination.driver.expect(guest)
+    to = destination.driver.pre_migrate(guest)
     with pytest.raises(MigrationAborted):
-        source.driver.hand_over(guest, to, lambda _: Command.ABORT)
-    source.driver.take_back(guest)
-    destination.driver.unexpect(guest.uuid)
+        source.driver.migrate_out(guest, to, lambda _: Command.ABORT)
+    source.driver.revert_migration(guest)
+    destination.driver.cancel_pre_migrate(guest.uuid)
     assert (source.driver.guests(), destination.driver.guests()) == ({guest.uuid: PowerState.SHUTDOWN}, {})
     source.driver.power_on(guest)
     assert "boots=2" in source.wait_console(guest.uuid, READY, times=2)

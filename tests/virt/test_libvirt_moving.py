@@ -63,15 +63,15 @@ def is_only_at(pair: Pair, guest: Guest, where: str, state: PowerState = PowerSt
 
 def stays(pair: Pair, guest: Guest) -> None:
     """What the action does when a hand-over has failed for good."""
-    pair.a.driver.take_back(guest)
-    pair.b.driver.unexpect(guest.uuid)
+    pair.a.driver.revert_migration(guest)
+    pair.b.driver.cancel_pre_migrate(guest.uuid)
     is_only_at(pair, guest, "a")
 
 
 def arrives(pair: Pair, guest: Guest) -> None:
     """What the action does when it is over."""
-    pair.b.driver.settle(guest)
-    pair.a.driver.forget(guest.uuid)
+    pair.b.driver.finish_migration(guest)
+    pair.a.driver.cleanup_source(guest.uuid)
     is_only_at(pair, guest, "b")
 
 
@@ -82,7 +82,7 @@ def arrives(pair: Pair, guest: Guest) -> None:
 def killed(pair: Pair, tmp_path: Path) -> tuple[Guest, dict[str, str]]:
     """A guest whose move was begun by a process that is dead."""
     guest = endless(pair)
-    to = dict(pair.b.driver.expect(guest))
+    to = dict(pair.b.driver.pre_migrate(guest))
     flag = tmp_path / "on its way"
     assert pair.a.host
     options = {
@@ -101,19 +101,19 @@ def killed(pair: Pair, tmp_path: Path) -> tuple[Guest, dict[str, str]]:
 
 def hand_over_for_ever(options: dict[str, object], guest: Guest, to: dict[str, str], flag: Path) -> None:
     """In a process of its own, which does not live to see the end."""
-    load("libvirt", **options).hand_over(guest, to, once_on_its_way(flag.touch))
+    load("libvirt", **options).migrate_out(guest, to, once_on_its_way(flag.touch))
 
 
 def test_a_worker_is_killed_and_its_next_life_goes_on_with_the_same_move(pair: Pair, killed):
     guest, to = killed
-    assert "the guest moved in" in pair.a.driver.hand_over(guest, to, answer(Command.END_NOW))
+    assert "the guest moved in" in pair.a.driver.migrate_out(guest, to, answer(Command.END_NOW))
     arrives(pair, guest)
 
 
 def test_a_worker_is_killed_and_its_next_life_aborts_the_move(pair: Pair, killed):
     guest, to = killed
     with pytest.raises(MigrationAborted):
-        pair.a.driver.hand_over(guest, to, answer(Command.ABORT))
+        pair.a.driver.migrate_out(guest, to, answer(Command.ABORT))
     stays(pair, guest)
 
 
@@ -129,13 +129,13 @@ def test_a_worker_that_is_killed_when_the_guest_has_left_finds_it_there(pair: Pa
         raise Killed
 
     guest = pair.a.running()
-    to = pair.b.driver.expect(guest)
+    to = pair.b.driver.pre_migrate(guest)
     with monkeypatch.context() as patched:
         patched.setattr(LiveMigration, "_how_it_went", die)
         with pytest.raises(Killed):
-            pair.a.driver.hand_over(guest, to, go_on)
+            pair.a.driver.migrate_out(guest, to, go_on)
     assert pair.places() == ({}, {})
-    assert "the guest moved in" in pair.a.driver.hand_over(guest, to, go_on)
+    assert "the guest moved in" in pair.a.driver.migrate_out(guest, to, go_on)
     arrives(pair, guest)
 
 
@@ -148,7 +148,7 @@ def test_a_worker_killed_after_it_stopped_the_guest_to_be_over_sooner_lets_it_ru
             os.kill(pid, signal.SIGKILL)
 
     with pytest.raises(VirtError):
-        pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), once_on_its_way(stop_and_die))
+        pair.a.driver.migrate_out(guest, pair.b.driver.pre_migrate(guest), once_on_its_way(stop_and_die))
     stays(pair, guest)
 
 
@@ -159,12 +159,12 @@ def test_a_worker_killed_after_it_stopped_the_guest_to_be_over_sooner_lets_it_ru
 def test_a_daemon_dies_in_the_middle(which: str, pair: Pair):
     guest, bench = endless(pair), pair.a if which == "source" else pair.b
     assert bench.host
-    to = pair.b.driver.expect(guest)
+    to = pair.b.driver.pre_migrate(guest)
     with pytest.raises(HypervisorUnavailable):
-        pair.a.driver.hand_over(guest, to, once_on_its_way(lambda: bench.host.stop(signal.SIGKILL)))
+        pair.a.driver.migrate_out(guest, to, once_on_its_way(lambda: bench.host.stop(signal.SIGKILL)))
     bench.host.start()
     wait_until(lambda: is_answered(pair), "both daemons answer")
-    pair.a.driver.hand_over(guest, to, answer(Command.END_NOW))
+    pair.a.driver.migrate_out(guest, to, answer(Command.END_NOW))
     arrives(pair, guest)
 
 
@@ -172,9 +172,9 @@ def test_a_daemon_dies_in_the_middle(which: str, pair: Pair):
 def test_a_daemon_dies_in_the_middle_and_the_guest_stays(which: str, pair: Pair):
     guest, bench = endless(pair), pair.a if which == "source" else pair.b
     assert bench.host
-    to = pair.b.driver.expect(guest)
+    to = pair.b.driver.pre_migrate(guest)
     with pytest.raises(HypervisorUnavailable):
-        pair.a.driver.hand_over(guest, to, once_on_its_way(lambda: bench.host.stop(signal.SIGKILL)))
+        pair.a.driver.migrate_out(guest, to, once_on_its_way(lambda: bench.host.stop(signal.SIGKILL)))
     bench.host.start()
     wait_until(lambda: is_answered(pair), "both daemons answer")
     stays(pair, guest)
@@ -188,7 +188,7 @@ def test_the_destinations_qemu_dies(pair: Pair):
             os.kill(pid, signal.SIGKILL)
 
     with pytest.raises(VirtError):
-        pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), once_on_its_way(kill))
+        pair.a.driver.migrate_out(guest, pair.b.driver.pre_migrate(guest), once_on_its_way(kill))
     assert pair.places() == ({guest.uuid: PowerState.RUNNING}, {})
     stays(pair, guest)
 
@@ -209,8 +209,8 @@ def test_the_sources_qemu_dies(pair: Pair):
 
 def is_off_at_its_source(pair: Pair, guest: Guest, state: PowerState) -> None:
     """A daemon that was restarted does not know how it went off."""
-    pair.a.driver.take_back(guest)
-    pair.b.driver.unexpect(guest.uuid)
+    pair.a.driver.revert_migration(guest)
+    pair.b.driver.cancel_pre_migrate(guest.uuid)
     assert pair.places() in (({guest.uuid: PowerState.CRASHED}, {}), ({guest.uuid: state}, {}))
 
 
@@ -239,9 +239,9 @@ def test_the_sources_qemu_dies_and_its_daemon_never_says_so(pair: Pair, monkeypa
 
 def test_a_destination_that_does_not_expect_it_any_more_ends_the_move(pair: Pair):
     guest = endless(pair)
-    watch = once_on_its_way(lambda: pair.b.driver.unexpect(guest.uuid))
+    watch = once_on_its_way(lambda: pair.b.driver.cancel_pre_migrate(guest.uuid))
     with pytest.raises(VirtError):
-        pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), watch)
+        pair.a.driver.migrate_out(guest, pair.b.driver.pre_migrate(guest), watch)
     stays(pair, guest)
 
 
@@ -258,14 +258,14 @@ def test_an_abort_takes_less_than_two_seconds(pair: Pair):
         return Command.ABORT
 
     with pytest.raises(MigrationAborted):
-        pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), watch)
+        pair.a.driver.migrate_out(guest, pair.b.driver.pre_migrate(guest), watch)
     assert time.monotonic() - told[0] < fair(2)
     stays(pair, guest)
 
 
 def test_a_hurried_guest_is_paused_for_a_moment_only(pair: Pair):
     guest = endless(pair)
-    went = pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), answer(Command.END_NOW))
+    went = pair.a.driver.migrate_out(guest, pair.b.driver.pre_migrate(guest), answer(Command.END_NOW))
     arrives(pair, guest)
     assert int(went.split("paused for ")[1].split()[0]) < 1500, went  # 3 MiB at 1 MiB/s: without post-copy 2 s and more
 
@@ -273,7 +273,7 @@ def test_a_hurried_guest_is_paused_for_a_moment_only(pair: Pair):
 def test_where_post_copy_is_not_to_be_had_a_hurried_guest_is_stopped(pair: Pair, monkeypatch):
     monkeypatch.setattr(LiveMigration, "__post_init__", lambda live: setattr(live, "post_copy", False))
     guest = endless(pair)
-    pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), answer(Command.END_NOW))
+    pair.a.driver.migrate_out(guest, pair.b.driver.pre_migrate(guest), answer(Command.END_NOW))
     arrives(pair, guest)
 
 
@@ -284,7 +284,7 @@ def test_how_far_it_is(pair: Pair):
         seen.append(progress)
         return Command.END_NOW if len(seen) > 6 else Command.GO_ON
 
-    pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), watch)
+    pair.a.driver.migrate_out(guest, pair.b.driver.pre_migrate(guest), watch)
     arrives(pair, guest)
     assert max(progress.memory_total for progress in seen) >= 16 << 20
     assert min(progress.memory_left for progress in seen if progress.memory_total) < 16 << 20
@@ -299,7 +299,7 @@ def test_a_copied_disk_stands_alone_and_is_as_large_as_it_was(tmp_path, images, 
         guest = replace(pair.a.guest(), disk_gb=1)
         pair.a.driver.spawn(guest, pair.a.fetch)
         pair.a.wait_console(guest.uuid, READY)
-        pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), go_on)
+        pair.a.driver.migrate_out(guest, pair.b.driver.pre_migrate(guest), go_on)
         arrives(pair, guest)
         copy = pair.b.driver.snapshot(guest.uuid, tmp_path / "copy.qcow2")
         assert copy.virtual_size == 1 << 30
@@ -323,7 +323,7 @@ def test_what_it_says_on_its_way_is_not_lost(pair: Pair):
     def watch(_: Progress) -> Command:
         return Command.END_NOW if "TICK 3" in pair.a.driver.console_output(guest.uuid) else Command.GO_ON
 
-    pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), watch)
+    pair.a.driver.migrate_out(guest, pair.b.driver.pre_migrate(guest), watch)
     arrives(pair, guest)
     said = pair.b.wait_console(guest.uuid, "TICK 6")
     ticks = [int(line.split()[-1]) for line in said.splitlines() if "TICK" in line]
@@ -333,10 +333,10 @@ def test_what_it_says_on_its_way_is_not_lost(pair: Pair):
 def test_a_uri_that_leads_back_here_moves_nothing(tmp_path, images, hosts: Hosts):
     with libvirt_pair(tmp_path, images / "micro.img", hosts) as pair:
         guest = pair.a.running()
-        to = dict(pair.b.driver.expect(guest))
+        to = dict(pair.b.driver.pre_migrate(guest))
         for wrong in (to | {"uri": hosts[0].uri}, to | {"uri": hosts[0].uri, "host_uuid": hosts[0].uuid}):
             with pytest.raises(VirtError, match="STILLWATER_LIBVIRT_MIGRATION_URI"):
-                pair.a.driver.hand_over(guest, wrong, go_on)
+                pair.a.driver.migrate_out(guest, wrong, go_on)
         stays(pair, guest)
 
 
@@ -348,7 +348,7 @@ def test_other_guests_are_served_while_many_move(tmp_path, images, hosts: Hosts)
 
         def move(guest: Guest) -> None:
             with pytest.raises(MigrationAborted):
-                pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), watch)
+                pair.a.driver.migrate_out(guest, pair.b.driver.pre_migrate(guest), watch)
 
         threads = [threading.Thread(target=move, args=(guest,)) for guest in guests]
         for thread in threads:

@@ -191,9 +191,9 @@ def test_a_guest_with_a_card_moves_and_its_network_is_closed_there_too(
         guest = with_a_card(pair.a)
         with Shell(pair.a, guest) as shell:
             assert "10.0.2.15" in shell.run(WITH_DHCP)
-        pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), lambda _: Command.GO_ON)
-        pair.b.driver.settle(guest)
-        pair.a.driver.forget(guest.uuid)
+        pair.a.driver.migrate_out(guest, pair.b.driver.pre_migrate(guest), lambda _: Command.GO_ON)
+        pair.b.driver.finish_migration(guest)
+        pair.a.driver.cleanup_source(guest.uuid)
         assert pair.places() == ({}, {guest.uuid: PowerState.RUNNING})
         pair.b.driver.suspend(guest.uuid)
         pair.b.driver.resume(guest)

@@ -59,15 +59,15 @@ def test_a_qemu_that_hangs_is_off_soon_after_the_deadline_and_holds_up_no_other(
     other, stuck = bench.running(), bench.running(bench.use(DEAF))
     pid = int((bench.host.directory / "run/qemu" / f"{stuck.name}.pid").read_text())
     os.kill(pid, signal.SIGSTOP)
-    ends, cuts, cut_power = [], [], driver.cut_power
+    ends, cuts, force_off = [], [], driver.force_off
 
     def cut(uuid: str) -> None:
         """It would take libvirt's SIGKILL ten seconds; all we want to see is when the plug is pulled."""
         cuts.append(time.time())
         os.kill(pid, signal.SIGCONT)
-        cut_power(uuid)
+        force_off(uuid)
 
-    monkeypatch.setattr(driver, "cut_power", cut)
+    monkeypatch.setattr(driver, "force_off", cut)
     waits = threading.Thread(target=lambda: ends.append(driver.power_off(stuck.uuid, 1.0, 0.5)))
     waits.start()
     assert driver.power_off(other.uuid, 60, 30).how == "guest"

@@ -38,7 +38,7 @@ def endless(pair: Pair) -> Guest:
     """A running guest that does not come to an end of its memory."""
     if pair.is_real:
         return pair.a.running(pair.a.use(pair.a.image_file.with_name("micro-dirty.img")))
-    pair.a.driver.orders.delay("hand_over", 60)
+    pair.a.driver.orders.delay("migrate_out", 60)
     return pair.a.running()
 
 
@@ -48,17 +48,17 @@ def hand_over_whatever_dies(pair: Pair, guest: Guest, watch: Callable[[Progress]
     When the QEMU goes away that it copies a disk from, libvirt 9.0 may end with a SIGSEGV (in qemuBlockJobUpdate; seen
     in 14 of 120 runs, four at a time on two cores), or not see it (1 of 120): then it keeps the guest from everybody.
     """
-    to = pair.b.driver.expect(guest)
+    to = pair.b.driver.pre_migrate(guest)
     for _ in range(2):
         try:
-            return pair.a.driver.hand_over(guest, to, watch)
+            return pair.a.driver.migrate_out(guest, to, watch)
         except HypervisorUnavailable:
             restart_daemons(pair)
         except GuestInvalidState:
             if any(thread.name == "libvirt-migrate" for thread in threading.enumerate()):
                 restart_daemons(pair)
             raise
-    return pair.a.driver.hand_over(guest, to, watch)
+    return pair.a.driver.migrate_out(guest, to, watch)
 
 
 def restart_daemons(pair: Pair) -> None:
@@ -81,9 +81,9 @@ def is_answered(pair: Pair) -> bool:
 
 def moved(pair: Pair, guest: Guest) -> None:
     """From a to b, to the end."""
-    pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), go_on)
-    pair.b.driver.settle(guest)
-    pair.a.driver.forget(guest.uuid)
+    pair.a.driver.migrate_out(guest, pair.b.driver.pre_migrate(guest), go_on)
+    pair.b.driver.finish_migration(guest)
+    pair.a.driver.cleanup_source(guest.uuid)
 
 
 def test_a_guest_goes_over_as_it_is(pair: Pair):
@@ -94,12 +94,12 @@ def test_a_guest_goes_over_as_it_is(pair: Pair):
         return Command.GO_ON
 
     if not pair.is_real:
-        pair.a.driver.orders.delay("hand_over", 0.5)
-    went = pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), watch)
+        pair.a.driver.orders.delay("migrate_out", 0.5)
+    went = pair.a.driver.migrate_out(guest, pair.b.driver.pre_migrate(guest), watch)
     assert pair.places() == ({}, {})
     assert (pair.a.power(guest), pair.b.power(guest)) == (PowerState.NOSTATE, PowerState.NOSTATE)
-    pair.b.driver.settle(guest)
-    pair.a.driver.forget(guest.uuid)
+    pair.b.driver.finish_migration(guest)
+    pair.a.driver.cleanup_source(guest.uuid)
 
     assert pair.places() == ({}, {guest.uuid: PowerState.RUNNING})
     assert re.match(r"the guest moved in \d+\.\d s: \d+\.\d MiB sent, paused for \d+ ms", went)
@@ -132,12 +132,12 @@ def test_nobody_hears_that_a_guest_that_moves_is_off(pair: Pair):
 
 def test_everything_may_be_asked_for_twice(pair: Pair):
     guest = pair.a.running()
-    to = [pair.b.driver.expect(guest), pair.b.driver.expect(guest)][1]
-    assert len({pair.a.driver.hand_over(guest, to, go_on) for _ in range(2)}) >= 1
+    to = [pair.b.driver.pre_migrate(guest), pair.b.driver.pre_migrate(guest)][1]
+    assert len({pair.a.driver.migrate_out(guest, to, go_on) for _ in range(2)}) >= 1
     for _ in range(2):
-        pair.b.driver.settle(guest)
-        pair.b.driver.unexpect(guest.uuid)  # it has settled, so it stays
-        pair.a.driver.forget(guest.uuid)
+        pair.b.driver.finish_migration(guest)
+        pair.b.driver.cancel_pre_migrate(guest.uuid)  # it has settled, so it stays
+        pair.a.driver.cleanup_source(guest.uuid)
     assert pair.places() == ({}, {guest.uuid: PowerState.RUNNING})
     assert pair.b.driver.console_output(guest.uuid).count(READY) == 1
 
@@ -145,25 +145,25 @@ def test_everything_may_be_asked_for_twice(pair: Pair):
 def test_a_guest_comes_back_to_a_host_that_has_not_cleaned_up(pair: Pair):
     guest = pair.a.running()
     for here, there in ((pair.a, pair.b), (pair.b, pair.a)):
-        here.driver.hand_over(guest, there.driver.expect(guest), go_on)
-        there.driver.settle(guest)
-    pair.b.driver.forget(guest.uuid)
+        here.driver.migrate_out(guest, there.driver.pre_migrate(guest), go_on)
+        there.driver.finish_migration(guest)
+    pair.b.driver.cleanup_source(guest.uuid)
     assert pair.places() == ({guest.uuid: PowerState.RUNNING}, {})
     assert pair.a.driver.console_output(guest.uuid).count(READY) == 1
 
 
 def test_an_aborted_guest_stays_and_a_hurried_one_arrives(pair: Pair):
     guest = endless(pair)
-    to = pair.b.driver.expect(guest)
+    to = pair.b.driver.pre_migrate(guest)
     with pytest.raises(MigrationAborted):
-        pair.a.driver.hand_over(guest, to, answer(Command.ABORT))
+        pair.a.driver.migrate_out(guest, to, answer(Command.ABORT))
     assert pair.places() == ({guest.uuid: PowerState.RUNNING}, {})
-    pair.a.driver.take_back(guest)
-    pair.b.driver.unexpect(guest.uuid)
+    pair.a.driver.revert_migration(guest)
+    pair.b.driver.cancel_pre_migrate(guest.uuid)
 
-    pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), answer(Command.END_NOW))
-    pair.b.driver.settle(guest)
-    pair.a.driver.forget(guest.uuid)
+    pair.a.driver.migrate_out(guest, pair.b.driver.pre_migrate(guest), answer(Command.END_NOW))
+    pair.b.driver.finish_migration(guest)
+    pair.a.driver.cleanup_source(guest.uuid)
     assert pair.places() == ({}, {guest.uuid: PowerState.RUNNING})
     assert pair.b.driver.console_output(guest.uuid).count(READY) == 1
 
@@ -182,41 +182,41 @@ def test_a_guest_that_goes_off_by_itself_is_off_where_it_was(pair: Pair):
 
     with pytest.raises(GuestInvalidState):
         hand_over_whatever_dies(pair, guest, watch)
-    pair.a.driver.take_back(guest)
-    pair.b.driver.unexpect(guest.uuid)
+    pair.a.driver.revert_migration(guest)
+    pair.b.driver.cancel_pre_migrate(guest.uuid)
     assert pair.places() == ({guest.uuid: PowerState.SHUTDOWN}, {})
 
 
 def test_a_guest_is_taken_back_before_it_has_settled(pair: Pair):
     guest = pair.a.running()
-    pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), go_on)
+    pair.a.driver.migrate_out(guest, pair.b.driver.pre_migrate(guest), go_on)
     for _ in range(2):
-        pair.a.driver.take_back(guest)
-        pair.b.driver.unexpect(guest.uuid)
+        pair.a.driver.revert_migration(guest)
+        pair.b.driver.cancel_pre_migrate(guest.uuid)
     assert pair.places() == ({guest.uuid: PowerState.RUNNING}, {})
     with pytest.raises(GuestNotFound):
-        pair.b.driver.settle(guest)
+        pair.b.driver.finish_migration(guest)
     assert READY in pair.a.wait_console(guest.uuid, READY)
 
 
 def test_a_guest_that_lives_here_is_neither_expected_nor_forgotten(pair: Pair):
     guest = pair.a.running()
     with pytest.raises(VirtError, match="is on this host already"):
-        pair.a.driver.expect(guest)
-    pair.a.driver.forget(guest.uuid)
-    pair.a.driver.unexpect(guest.uuid)
+        pair.a.driver.pre_migrate(guest)
+    pair.a.driver.cleanup_source(guest.uuid)
+    pair.a.driver.cancel_pre_migrate(guest.uuid)
     assert pair.a.driver.guests() == {guest.uuid: PowerState.RUNNING}
 
 
 def test_a_destroyed_guest_leaves_nothing_to_take_back(pair: Pair):
     guest = pair.a.running()
-    pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), go_on)
+    pair.a.driver.migrate_out(guest, pair.b.driver.pre_migrate(guest), go_on)
     pair.a.driver.destroy(guest.uuid)
     pair.b.driver.destroy(guest.uuid)
     with pytest.raises(GuestNotFound):
-        pair.a.driver.take_back(guest)
+        pair.a.driver.revert_migration(guest)
     with pytest.raises(GuestNotFound):
-        pair.b.driver.settle(guest)
+        pair.b.driver.finish_migration(guest)
     assert pair.places() == ({}, {})
     if pair.is_real:
         wait_until(lambda: not pair.a.host.qemu_pids() and not pair.b.host.qemu_pids(), "no QEMU is left")

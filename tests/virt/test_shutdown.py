@@ -60,7 +60,7 @@ class Heard:
     cuts: list[float] = field(default_factory=list)
 
     def listen(self, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-        for verb, moments in (("signal_shutdown", self.signals), ("cut_power", self.cuts)):
+        for verb, moments in (("signal_shutdown", self.signals), ("force_off", self.cuts)):
             monkeypatch.setattr(driver, verb, self._noting(getattr(driver, verb), moments))
 
     @staticmethod
@@ -214,7 +214,7 @@ def test_whoever_turned_it_off_is_named(ward: Ward, then: str):
     guest, driver = ward.running() if then == "obeys" else ward.deaf(), ward.driver
     begun = driver.begin_shutdown(guest.uuid, LONG, 30)
     if then == "is cut off":  # as with virsh destroy
-        driver.cut_power(guest.uuid)
+        driver.force_off(guest.uuid)
     assert driver.wait_until_off(guest.uuid, 20)
     clock = driver.begin_shutdown(guest.uuid, 0, 30)  # in a hurry, and too late
     wanted = ("guest", "") if then == "obeys" else ("forced", "its power was cut")
@@ -308,7 +308,7 @@ class Killed(BaseException):
     """kill -9."""
 
 
-PRIMITIVES = ("clock", "keep_clock", "signal_shutdown", "cut_power", "how_ended")
+PRIMITIVES = ("clock", "keep_clock", "signal_shutdown", "force_off", "how_ended")
 
 
 @pytest.mark.parametrize("side", ["before", "after", "away"])

@@ -32,12 +32,12 @@ NOTHING = {
     "power_off": lambda driver, guest: driver.power_off(guest.uuid),
     "begin_shutdown": lambda driver, guest: driver.begin_shutdown(guest.uuid, 60, 10),
     "turn": lambda driver, guest: driver.turn(guest.uuid),
-    "cut_power": lambda driver, guest: driver.cut_power(guest.uuid),
+    "force_off": lambda driver, guest: driver.force_off(guest.uuid),
     "stop_clock": lambda driver, guest: driver.stop_clock(guest.uuid),
     "put_back off": lambda driver, guest: driver.put_back(guest, on=False),
     "unrescue": lambda driver, guest: driver.unrescue(guest),
-    "unexpect": lambda driver, guest: driver.unexpect(guest.uuid),
-    "forget": lambda driver, guest: driver.forget(guest.uuid),
+    "cancel_pre_migrate": lambda driver, guest: driver.cancel_pre_migrate(guest.uuid),
+    "cleanup_source": lambda driver, guest: driver.cleanup_source(guest.uuid),
 }
 REFUSED = {
     "power_on": lambda driver, guest: driver.power_on(guest),
@@ -51,15 +51,16 @@ REFUSED = {
     "resume": lambda driver, guest: driver.resume(guest),
     "rescue": lambda driver, guest: driver.rescue(guest, guest.image, lambda _: None),
     "snapshot": lambda driver, guest: driver.snapshot(guest.uuid, LATE),
-    "settle": lambda driver, guest: driver.settle(guest),
-    "take_back": lambda driver, guest: driver.take_back(guest),
-    "hand_over": lambda driver, guest: driver.hand_over(guest, driver.expect(guest), go_on),
+    "finish_migration": lambda driver, guest: driver.finish_migration(guest),
+    "revert_migration": lambda driver, guest: driver.revert_migration(guest),
+    "migrate_out": lambda driver, guest: driver.migrate_out(guest, driver.pre_migrate(guest), go_on),
 }
 # a driver verb that changes something, and is in one of the tables or has a test of its own below
-OTHERS = {"spawn", "expect"}
+OTHERS = {"spawn", "pre_migrate"}
 READ_ONLY = {
     "facts", "nodes", "guests", "farewells", "power_state", "shares_disk", "clock", "clocks", "how_ended", "on_change",
-    "wait_until_off", "rebooted", "console_output", "power_update_event", "is_locked", "reach", "watch", "close",
+    "wait_until_off", "rebooted", "console_output", "power_update_event", "is_locked", "check_can_migrate", "watch",
+    "close",
 }  # fmt: skip
 
 
@@ -83,7 +84,7 @@ def test_after_a_delete_late_verbs_find_nothing_and_make_nothing(bench: Bench):
         with pytest.raises(GuestNotFound):
             print(name, late(driver, guest))  # noqa: T201 - which one it was
         with suppress(VirtError):
-            driver.unexpect(guest.uuid)
+            driver.cancel_pre_migrate(guest.uuid)
     assert driver.guests() == {}
 
 
@@ -94,7 +95,7 @@ def test_after_it_moved_away_late_verbs_at_the_source_leave_it_alone(pair: Pair)
         with suppress(VirtError):  # GuestNotFound; where the disk is shared, QEMU's lock
             late(pair.a.driver, guest)
         with suppress(VirtError):
-            pair.a.driver.unexpect(guest.uuid)
+            pair.a.driver.cancel_pre_migrate(guest.uuid)
         here, there = pair.places()
         assert here.get(guest.uuid) in (None, PowerState.SHUTDOWN, PowerState.CRASHED)
         assert there == {guest.uuid: PowerState.RUNNING}
@@ -153,7 +154,7 @@ def test_a_late_start_of_a_guest_that_was_stopped_boots_its_own_disk(bench: Benc
     assert "boots=3" in bench.wait_console(guest.uuid, READY, times=3)
 
 
-@pytest.mark.parametrize("late", ["power_off", "cut_power", "put_back off"])
+@pytest.mark.parametrize("late", ["power_off", "force_off", "put_back off"])
 def test_a_late_stop_of_a_guest_that_was_started_again_turns_it_off_and_keeps_its_disk(bench: Bench, late: str):
     guest, driver = bench.running(), bench.driver
     driver.power_off(guest.uuid)
@@ -314,27 +315,27 @@ def test_late_verbs_of_the_destination_leave_a_guest_alone_that_has_settled(pair
     guest = pair.a.running()
     moved(pair, guest)
     with pytest.raises(VirtError, match="is on this host already"):
-        pair.b.driver.expect(guest)
-    pair.b.driver.unexpect(guest.uuid)
-    pair.b.driver.settle(guest)
-    pair.b.driver.forget(guest.uuid)
-    pair.b.driver.take_back(guest)
+        pair.b.driver.pre_migrate(guest)
+    pair.b.driver.cancel_pre_migrate(guest.uuid)
+    pair.b.driver.finish_migration(guest)
+    pair.b.driver.cleanup_source(guest.uuid)
+    pair.b.driver.revert_migration(guest)
     assert pair.places() == ({}, {guest.uuid: PowerState.RUNNING})
     assert pair.b.driver.console_output(guest.uuid).count(READY) == 1
 
 
 def test_a_late_hand_over_after_the_move_was_taken_back_leaves_the_guest_where_it_is(pair: Pair):
     guest = pair.a.running()
-    to = pair.b.driver.expect(guest)
-    pair.a.driver.hand_over(guest, to, go_on)
-    pair.a.driver.take_back(guest)
-    pair.b.driver.unexpect(guest.uuid)
+    to = pair.b.driver.pre_migrate(guest)
+    pair.a.driver.migrate_out(guest, to, go_on)
+    pair.a.driver.revert_migration(guest)
+    pair.b.driver.cancel_pre_migrate(guest.uuid)
     try:
-        pair.a.driver.hand_over(guest, to, go_on)
+        pair.a.driver.migrate_out(guest, to, go_on)
     except VirtError:  # its folder is not there any more
         assert pair.is_real
     else:  # a folder that hosts share is, and a fake host takes any parcel: not harmless, but it can be taken back
-        pair.a.driver.take_back(guest)
+        pair.a.driver.revert_migration(guest)
     assert pair.places() == ({guest.uuid: PowerState.RUNNING}, {})
 
 
@@ -342,8 +343,8 @@ def test_late_verbs_of_the_source_leave_a_guest_alone_that_has_come_back(pair: P
     guest = pair.a.running()
     moved(pair, guest)
     moved(Pair(pair.b, pair.a), guest)
-    pair.a.driver.forget(guest.uuid)
-    pair.a.driver.take_back(guest)
+    pair.a.driver.cleanup_source(guest.uuid)
+    pair.a.driver.revert_migration(guest)
     assert pair.places() == ({guest.uuid: PowerState.RUNNING}, {})
     assert pair.a.driver.console_output(guest.uuid).count(READY) == 1
 
@@ -351,15 +352,15 @@ def test_late_verbs_of_the_source_leave_a_guest_alone_that_has_come_back(pair: P
 def test_a_late_expect_or_unexpect_of_a_guest_that_has_come_and_not_settled_costs_its_memory_alone(pair: Pair):
     """Not harmless: what came is thrown away. It is taken back by its source, and boots there."""
     late: list[Callable[[Guest], object]] = [
-        pair.b.driver.expect, lambda guest: pair.b.driver.unexpect(guest.uuid),
+        pair.b.driver.pre_migrate, lambda guest: pair.b.driver.cancel_pre_migrate(guest.uuid),
     ]  # fmt: skip
     for verb in late:
         guest = pair.a.running()
-        pair.a.driver.hand_over(guest, pair.b.driver.expect(guest), go_on)
+        pair.a.driver.migrate_out(guest, pair.b.driver.pre_migrate(guest), go_on)
         verb(guest)
         with pytest.raises(GuestNotFound):
-            pair.b.driver.settle(guest)
-        pair.a.driver.take_back(guest)
+            pair.b.driver.finish_migration(guest)
+        pair.a.driver.revert_migration(guest)
         assert pair.places() == ({guest.uuid: PowerState.RUNNING}, {})
-        pair.b.driver.unexpect(guest.uuid)
+        pair.b.driver.cancel_pre_migrate(guest.uuid)
         pair.a.driver.destroy(guest.uuid)

@@ -33,13 +33,13 @@ class Offloads(ServerAction):
         """Gone already is success."""
         run.hypervisor.destroy(run.instance.uuid)
 
-    def insists_on(self, name: str) -> bool:
+    def retry_always(self, name: str) -> bool:
         """A guest that is half gone is of no use to anybody."""
-        return name == "offload" or super().insists_on(name)
+        return name == "offload" or super().retry_always(name)
 
-    def is_wanted(self, run: StepContext) -> bool:
+    def still_applies(self, run: StepContext) -> bool:
         """Carried to its end, whoever took the server meanwhile."""
-        return (run.step.name == "offload" and run.step.attempts > 1) or super().is_wanted(run)
+        return (run.step.name == "offload" and run.step.attempts > 1) or super().still_applies(run)
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """It is nowhere, whoever took it meanwhile, and its room is free."""

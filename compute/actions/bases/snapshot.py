@@ -20,8 +20,8 @@ FROM = frozenset({VmState.ACTIVE, VmState.STOPPED, VmState.PAUSED, VmState.SUSPE
 class Snapshot(ServerAction):
     """The image's record is made at once; the host fills it; a failure discards it. The server stays as it was."""
 
-    minds_lock = False
-    not_of_machines = bare_metal.CANNOT_COPY
+    respects_lock = False
+    unsupported_on_bare_metal = bare_metal.CANNOT_COPY
     move: ClassVar[Move | None] = Move(FROM, TaskState.IMAGE_SNAPSHOT)
     clean_up = StepSpec("discard_image", "conductor_discard_image", on=On.CONDUCTOR)
 

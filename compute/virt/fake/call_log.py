@@ -15,8 +15,8 @@ from compute.virt.fake.faults import ALWAYS, Fault, Faults, from_properties
 from compute.virt.fake.state import StateFile
 
 KEPT = 10_000
-HALF_WAY = frozenset({"reboot_hard", "hand_over", "rescue"})  # verbs that say themselves where their middle is
-OWN_TIME = frozenset({"hand_over"})  # verbs that keep the time ordered themselves
+HALF_WAY = frozenset({"reboot_hard", "migrate_out", "rescue"})  # verbs that say themselves where their middle is
+OWN_TIME = frozenset({"migrate_out"})  # verbs that keep the time ordered themselves
 
 
 class CallLog:

@@ -10,10 +10,11 @@ from typing import Any
 from compute.virt import base
 from compute.virt.base import VirtError
 
-# built on others, or at once; "power_off" is an order for `cut_power`
-NO_VERBS = {"watch", "close", "on_change", "begin_shutdown", "turn", "stop_clock", "cut_power"}
+# built on others, or at once; "power_off" is an order for `force_off`
+NO_VERBS = {"watch", "close", "on_change", "begin_shutdown", "turn", "stop_clock", "force_off"}
 VERBS = (frozenset(base.Driver.__abstractmethods__) - NO_VERBS) | {
-    "expect", "unexpect", "reach", "hand_over", "settle", "take_back", "forget", "power_update_event",
+    "pre_migrate", "cancel_pre_migrate", "check_can_migrate", "migrate_out", "finish_migration", "revert_migration",
+    "cleanup_source", "power_update_event",
 }  # fmt: skip
 OPTIONAL = frozenset({"power_update_event"})  # not supported but by those that are ordered to
 ALWAYS = -1

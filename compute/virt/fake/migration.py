@@ -39,25 +39,25 @@ class Migration:
     _call: CallLog
     _clock: GuestTimers
 
-    def expect(self, guest: Guest) -> Mapping[str, str]:
-        with self._call("expect", guest.uuid, guest):
+    def pre_migrate(self, guest: Guest) -> Mapping[str, str]:
+        with self._call("pre_migrate", guest.uuid, guest):
             if self._state.find(guest.uuid) is not None:
                 raise VirtError(f"guest {guest.uuid} is on this host already")
             self._forget_moves(guest.uuid)
             return {"inbox": str(self._inbox)}
 
-    def unexpect(self, uuid: str) -> None:
-        with self._call("unexpect", uuid):
+    def cancel_pre_migrate(self, uuid: str) -> None:
+        with self._call("cancel_pre_migrate", uuid):
             self._parcel(self._inbox, uuid).unlink(missing_ok=True)
 
-    def reach(self, uuid: str, to: Mapping[str, str]) -> None:
-        with self._call("reach", uuid):
+    def check_can_migrate(self, uuid: str, to: Mapping[str, str]) -> None:
+        with self._call("check_can_migrate", uuid):
             if not Path(to["inbox"]).is_dir():
                 raise HypervisorUnavailable(f"there is no {to['inbox']}")
 
-    def hand_over(self, guest: Guest, to: Mapping[str, str], watch: Watch) -> str:
+    def migrate_out(self, guest: Guest, to: Mapping[str, str], watch: Watch) -> str:
         """The file is there before the guest has left, so a guest is never nowhere."""
-        with self._call("hand_over", guest.uuid, guest) as die_if_ordered:
+        with self._call("migrate_out", guest.uuid, guest) as die_if_ordered:
             if self._departed(guest.uuid):
                 return "the guest moved before"
             was_off = self._is_off(guest.uuid)
@@ -76,8 +76,8 @@ class Migration:
                 self._state.happened(guest.uuid, Effect.MIGRATED_OUT)
             return went
 
-    def settle(self, guest: Guest) -> None:
-        with self._call("settle", guest.uuid, guest):
+    def finish_migration(self, guest: Guest) -> None:
+        with self._call("finish_migration", guest.uuid, guest):
             parcel = self._parcel(self._inbox, guest.uuid)
             if self._state.find(guest.uuid) is None:
                 if not parcel.exists():
@@ -88,16 +88,16 @@ class Migration:
             parcel.unlink(missing_ok=True)
             self._clock.wind()
 
-    def take_back(self, guest: Guest) -> None:
-        with self._call("take_back", guest.uuid, guest):
+    def revert_migration(self, guest: Guest) -> None:
+        with self._call("revert_migration", guest.uuid, guest):
             packed = self._departed(guest.uuid)
             if packed:
                 self._unpack(guest.uuid, packed, Effect.TAKEN_BACK)
             elif self._state.find(guest.uuid) is None:
                 raise GuestNotFound(f"no guest {guest.uuid} has left this host")
 
-    def forget(self, uuid: str) -> None:
-        with self._call("forget", uuid):
+    def cleanup_source(self, uuid: str) -> None:
+        with self._call("cleanup_source", uuid):
             self._state.run("DELETE FROM departed WHERE uuid = ?", uuid)
 
     @abstractmethod
@@ -111,7 +111,7 @@ class Migration:
 
     def _travel(self, guest: Guest, watch: Watch) -> str:
         """As long as was ordered; how it went. Raises MigrationAborted."""
-        seconds, total = self._call.seconds("hand_over", guest.uuid, guest), guest.memory_mb * MIB
+        seconds, total = self._call.seconds("migrate_out", guest.uuid, guest), guest.memory_mb * MIB
         begun = time.monotonic()
         while True:
             gone = time.monotonic() - begun

@@ -37,7 +37,7 @@ class FakeShutdown(ShutdownDriver):
             powers = self._state.powers()
             return {uuid: known for uuid, known in self._state.farewells().items() if powers.get(uuid) in ALIVE}
 
-    def cut_power(self, uuid: str) -> None:
+    def force_off(self, uuid: str) -> None:
         with self._call("power_off", uuid):
             if self._power(uuid) in ALIVE | {PowerState.SUSPENDED}:
                 self._change(uuid, PowerState.SHUTDOWN, "destroyed", Effect.OFF_BY_FORCE)

@@ -47,7 +47,7 @@ class IronicShutdown(ShutdownDriver):
         """None: the machines stay on when the one that this worker runs on goes down."""
         return {}
 
-    def cut_power(self, uuid: str) -> None:
+    def force_off(self, uuid: str) -> None:
         node = self._ironic.node_of(uuid)
         if node is not None:
             self._switch(node, on=False)

@@ -36,7 +36,7 @@ class Destination:
         self.files = GuestFiles(Path(to["directory"]))
 
     def shares_disks_with(self, host: str) -> bool:
-        """Whether the guest's directory there is the one it has here: `expect` found this host written in it."""
+        """Whether the guest's directory there is the one it has here: `pre_migrate` found this host written in it."""
         return self.to["owner"] == host
 
     def guest(self, uuid: str) -> LibvirtGuest:
@@ -61,7 +61,7 @@ class Destination:
             self.connection.defineXML(xml)
 
     def tell_console(self, uuid: str, text: str) -> None:
-        """What the guest said so far, in its definition there, for `settle` to take out."""
+        """What the guest said so far, in its definition there, for `finish_migration` to take out."""
         packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
         element, config = libvirt.VIR_DOMAIN_METADATA_ELEMENT, libvirt.VIR_DOMAIN_AFFECT_CONFIG
         with translated():

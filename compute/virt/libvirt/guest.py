@@ -26,10 +26,10 @@ from compute.virt.libvirt.xml import (
     CLOCK_NAMESPACE,
     CLOCK_PREFIX,
     NAMESPACE,
-    shutdown_preference,
     note_text,
     note_xml,
     reboot_mark,
+    shutdown_preference,
 )
 from compute.virt.shutdown_timer import ShutdownTimer
 

@@ -1,8 +1,9 @@
 """Guests that go from one libvirt host to another.
 
 What hosts know of a guest on its way, each in its own state directory and never where they share storage:
-`arriving/<uuid>` at the destination, from `expect` until `settle`; `departed/<uuid>` at the source, from the
-beginning of `hand_over` until `forget` or `take_back`. A guest of `arriving` is no guest of this host yet.
+`arriving/<uuid>` at the destination, from `pre_migrate` until `finish_migration`; `departed/<uuid>` at the source,
+from the beginning of `migrate_out` until `cleanup_source` or `revert_migration`. A guest of `arriving` is no guest of
+this host yet.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ class Migration:
     _arriving: GuestRecords
     _departed: GuestRecords
 
-    def expect(self, guest: Guest) -> Mapping[str, str]:
+    def pre_migrate(self, guest: Guest) -> Mapping[str, str]:
         """On shared storage the directory is there already, and another host's; else it is made."""
         uuid, files = guest.uuid, files_of(self._guests, guest.uuid)
-        self.unexpect(uuid)
-        self.forget(uuid)
+        self.cancel_pre_migrate(uuid)
+        self.cleanup_source(uuid)
         owner = files.owner()
         with suppress(GuestNotFound):
             found = self._host.guest(uuid)
@@ -66,7 +67,7 @@ class Migration:
             "storage": "own" if files.owner() == self._id else "shared", "disk_cache": self._disk_cache,
         }  # fmt: skip
 
-    def unexpect(self, uuid: str) -> None:
+    def cancel_pre_migrate(self, uuid: str) -> None:
         files = files_of(self._guests, uuid)
         if not self._arriving.read(uuid):
             return
@@ -76,11 +77,11 @@ class Migration:
         files.remove(self._id)
         self._arriving.remove(uuid)
 
-    def reach(self, uuid: str, to: Mapping[str, str]) -> None:
+    def check_can_migrate(self, uuid: str, to: Mapping[str, str]) -> None:
         with opened(to, uuid_of(self._host.connection)) as there:
             volumes.must_be_known(there.connection)
 
-    def hand_over(self, guest: Guest, to: Mapping[str, str], watch: Watch) -> str:
+    def migrate_out(self, guest: Guest, to: Mapping[str, str], watch: Watch) -> str:
         """Killed at any moment and asked again, it finds out where the guest is, and goes on from there."""
         uuid, files = guest.uuid, files_of(self._guests, guest.uuid)
         note = self._departed.read(uuid) or self._note_of(uuid, to)
@@ -101,7 +102,7 @@ class Migration:
         self._departed.write(uuid, note | {"went": went})
         return went
 
-    def settle(self, guest: Guest) -> None:
+    def finish_migration(self, guest: Guest) -> None:
         uuid, files = guest.uuid, files_of(self._guests, guest.uuid)
         if not self._arriving.read(uuid):
             self._host.guest(uuid)  # or GuestNotFound
@@ -119,7 +120,7 @@ class Migration:
         self._define(guest, mark)
         self._arriving.remove(uuid)
 
-    def take_back(self, guest: Guest) -> None:
+    def revert_migration(self, guest: Guest) -> None:
         """One that ran is taken off the other host first, unless it plainly runs here: never is it to run twice."""
         uuid, note = guest.uuid, self._departed.read(guest.uuid)
         if not note:
@@ -138,7 +139,7 @@ class Migration:
             resume_if_running(self._host.guest(uuid), running=was is PowerState.RUNNING)
         self._departed.remove(uuid)
 
-    def forget(self, uuid: str) -> None:
+    def cleanup_source(self, uuid: str) -> None:
         files = files_of(self._guests, uuid)
         if "went" in self._departed.read(uuid):
             cold_migration.cleanup_source(files, self._id)

@@ -32,7 +32,7 @@ class Rescue:
         if not files.disk.exists() or not files.is_of(self._id):
             raise GuestNotFound(f"guest {guest.uuid} has no disk on this host, or lives on another one that shares it")
         base = self._images.path(image, fetch)
-        self.cut_power(guest.uuid)
+        self.force_off(guest.uuid)
         with translated():
             other.unlink(missing_ok=True)
             disk.create(other, replace(guest, image=image, disk_gb=0), base)
@@ -42,7 +42,7 @@ class Rescue:
         """Killed after the disk is gone it is done: whoever powers the guest on defines it anew."""
         files = files_of(self._guests, guest.uuid)
         if disk_of(files).exists() and files.is_of(self._id):
-            self.cut_power(guest.uuid)
+            self.force_off(guest.uuid)
             leave(files)
             self._define(guest)
 
@@ -55,7 +55,7 @@ class Rescue:
             return found.is_active() and str(file) in found.domain.XMLDesc()
 
     @abstractmethod
-    def cut_power(self, uuid: str) -> None:
+    def force_off(self, uuid: str) -> None:
         """The driver's own."""
 
     @abstractmethod

@@ -39,7 +39,7 @@ class LibvirtShutdown(ShutdownDriver):
                     known[domain.UUIDString()] = LibvirtGuest(domain).farewell()
         return known
 
-    def cut_power(self, uuid: str) -> None:
+    def force_off(self, uuid: str) -> None:
         with suppress(GuestNotFound):
             guest = self._guest(uuid)
             guest.stop()
