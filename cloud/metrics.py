@@ -124,9 +124,9 @@ LATE_REQUESTS = _gauge(
     "cell", "kind",
 )  # fmt: skip
 LATE_REQUEST_OLDEST = _gauge("late_request_oldest_seconds", "Age of the oldest of them.", "cell", "kind")
-OPERATIONS = _gauge("operations", "Operations in progress, by their open step.", "cell", "action", "lane", "state")
-OLDEST = _gauge("operation_oldest_seconds", "Age of the oldest of them.", "cell", "action", "lane", "state")
-QUEUE_DEPTH = _gauge("queue_depth", "Messages nobody has taken yet.", "cell", "lane", "host")
+OPERATIONS = _gauge("operations", "Operations in progress, by their open step.", "cell", "action", "queue", "state")
+OLDEST = _gauge("operation_oldest_seconds", "Age of the oldest of them.", "cell", "action", "queue", "state")
+QUEUE_DEPTH = _gauge("queue_depth", "Messages nobody has taken yet.", "cell", "queue", "host")
 HEARTBEAT_AGE = _gauge(
     "heartbeat_age_seconds", "Since a service's last heartbeat; not of one that ended in order.", *_SERVICE
 )
@@ -145,8 +145,9 @@ GUEST_OVERDUE = _gauge(
     "guest_overdue_seconds", "How long the worst of them is past its deadline and not known to be off; 0 is well.",
     "cell", "host",
 )  # fmt: skip
-DEPARTURES = _gauge(
-    "departures", "Servers that leave a host, or come back: waiting, moving, away, blocked, return_waiting, returning.",
+DRAIN_MIGRATIONS = _gauge(
+    "drain_migrations",
+    "Servers that leave a host, or come back: waiting, moving, away, blocked, return_waiting, returning.",
     "cell", "host", "state",
 )  # fmt: skip
 SERVERS = _gauge("servers", "Servers that are not deleted, by vm_state.", "cell", "vm_state")

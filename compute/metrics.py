@@ -73,7 +73,7 @@ def _lines() -> Lines:
             lines += _shutdowns(cell.name, read.shutdowns)
             lines += [(metrics.SERVERS, (cell.name, state), count) for state, count in read.servers]
             lines += [
-                (metrics.DEPARTURES, (cell.name, host, state), count)
+                (metrics.DRAIN_MIGRATIONS, (cell.name, host, state), count)
                 for host, states in read.departures.items() for state, count in states.items()
             ]  # fmt: skip
     return lines + _down(cells, gathered.down) + _depths(brokers_of)
@@ -91,16 +91,16 @@ def _global() -> tuple[list[Cell], dict[str, set[str]], list[tuple[str, str, str
 def _read(cell: Cell) -> CellSample:
     seconds = probes.timed(cell)
     open_steps = Step.objects.filter(state__in=journal.OPEN)
-    grouped = open_steps.values_list("action__action", "lane", "state").annotate(
+    grouped = open_steps.values_list("action__action", "queue", "state").annotate(
         count=Count("action", distinct=True), since=Min("action__started_at")
     )
     living = Instance.objects.filter(deleted=False).values_list("vm_state").annotate(count=Count("id"))
     services = list(Service.objects.order_by("id"))
-    guests = open_steps.filter(state=Step.State.WAITING, clock__isnull=False, deadline__isnull=False)
-    clocks = guests.values_list("host").annotate(count=Count("server_id", distinct=True), first=Min("deadline"))
+    guests = open_steps.filter(state=Step.State.WAITING, timer__isnull=False, deadline__isnull=False)
+    timers = guests.values_list("host").annotate(count=Count("server_id", distinct=True), first=Min("deadline"))
     return CellSample(
         seconds, list(grouped.order_by()), services, list(living.order_by()), drain_moves.counts(),
-        list(clocks.order_by()),
+        list(timers.order_by()),
     )  # fmt: skip
 
 
@@ -127,8 +127,8 @@ def _down(cells: list[Cell], down: Collection[str]) -> Lines:
 
 def _operations(cell: str, found: Iterable[tuple[str, str, str, int, datetime]]) -> Lines:
     now, lines = timezone.now(), Lines()
-    for action, lane, state, count, since in found:
-        labels = (cell, action, lane, state)
+    for action, queue, state, count, since in found:
+        labels = (cell, action, queue, state)
         lines += [(metrics.OPERATIONS, labels, count), (metrics.OLDEST, labels, _seconds(since, now))]
     return lines
 
@@ -148,9 +148,9 @@ def _services(cell: str, services: Iterable[Service]) -> Lines:
     return lines
 
 
-def _shutdowns(cell: str, clocks: Iterable[tuple[str, int, datetime]]) -> Lines:
+def _shutdowns(cell: str, timers: Iterable[tuple[str, int, datetime]]) -> Lines:
     now, lines = timezone.now(), Lines()
-    for host, count, first in clocks:
+    for host, count, first in timers:
         labels = (cell, host)
         lines += [(metrics.GUESTS_SHUTTING_DOWN, labels, count), (metrics.GUEST_OVERDUE, labels, _seconds(first, now))]
     return lines
@@ -167,8 +167,8 @@ def _seconds(since: datetime, until: datetime) -> float:
 
 
 def _queues(hosts: set[str]) -> list[str]:
-    lanes = (dispatch.REQUESTS, dispatch.OPS)
-    return [dispatch.CONDUCTOR_QUEUE, *(dispatch.host_queue(host, lane) for host in sorted(hosts) for lane in lanes)]
+    queues = (dispatch.REQUESTS, dispatch.OPS)
+    return [dispatch.CONDUCTOR_QUEUE, *(dispatch.host_queue(host, queue) for host in sorted(hosts) for queue in queues)]
 
 
 def _depths(brokers_of: dict[str, tuple[str, list[str]]]) -> Lines:
@@ -186,7 +186,7 @@ def _depths(brokers_of: dict[str, tuple[str, list[str]]]) -> Lines:
             continue
         seconds, depths = said
         lines.append((metrics.CELL_ANSWER_SECONDS, (cell, "broker"), seconds))
-        lines += [(metrics.QUEUE_DEPTH, (cell, *_lane(queue)), depth) for queue, depth in depths.items()]
+        lines += [(metrics.QUEUE_DEPTH, (cell, *_queue(queue)), depth) for queue, depth in depths.items()]
     return lines
 
 
@@ -196,7 +196,7 @@ def _timed_depths(url: str, queues: list[str]) -> tuple[float, dict[str, int]]:
     return time.monotonic() - began, depths
 
 
-def _lane(queue: str) -> tuple[str, str]:
+def _queue(queue: str) -> tuple[str, str]:
     """Lane and host of a queue's name."""
     kind, _, host = queue.partition(".")
     return {"compute": dispatch.REQUESTS, "compute-ops": dispatch.OPS}.get(kind, kind), host

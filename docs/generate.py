@@ -119,12 +119,12 @@ def steps() -> str:
     from compute.operations import registry  # noqa: PLC0415
 
     rows = [
-        (action.name, step.name, f"`{step.event}`", step.on, step.lane + (", long" if step.long else ""),
+        (action.name, step.name, f"`{step.event}`", step.on, step.queue + (", long" if step.long else ""),
          step.on_restart, "makes good" if step not in action.steps else "")
         for action in sorted(registry.every().values(), key=lambda one: one.name)
         for step in action.all_steps()
     ]  # fmt: skip
-    return _table(("action", "step", "event", "where", "lane", "on_restart", ""), rows)
+    return _table(("action", "step", "event", "where", "queue", "on_restart", ""), rows)
 
 
 def bad_weather() -> str:
@@ -136,12 +136,12 @@ def bad_weather() -> str:
     rows = []
     for action in sorted(registry.every().values(), key=lambda one: one.name):
         for step in action.all_steps():
-            drained = meaning[step.on_drain] if step.lane == "requests" else "the host stays for it"
+            drained = meaning[step.on_drain] if step.queue == "requests" else "the host stays for it"
             if step.on is On.CONDUCTOR:
                 drained = "another conductor takes it, or it waits"
             undo = f"`{step.undo}`" if step.undo else "no way back" if step.no_return else ""
-            rows.append((action.name, f"`{step.name}`", step.on, step.lane, drained, step.on_restart.meaning, undo))
-    head = ("action", "step", "where", "lane", "not begun when its process drains", "cut off midway", "undone by")
+            rows.append((action.name, f"`{step.name}`", step.on, step.queue, drained, step.on_restart.meaning, undo))
+    head = ("action", "step", "where", "queue", "not begun when its process drains", "cut off midway", "undone by")
     return _table(head, rows)
 
 

@@ -22,7 +22,7 @@ def run_step(step_id: int, **newer_sender: Any) -> None:
     tasks_run_step.run(step_id)
 
 
-@app.task(name=dispatch.MIND_DEPARTURES)
+@app.task(name=dispatch.RUN_DRAIN_MIGRATIONS)
 def run_drain_migrations(host: str, **newer_sender: Any) -> None:
     """Go on with the servers that leave a host, or come back. A message that is lost is made up for by the clock."""
     if not tracker.tracker.refused():

@@ -22,7 +22,7 @@ from tasks.tracker import Kind, Work, attach, tracker
 logger = log.get(__name__)
 worker_signals.attach()
 if worker.version() >= dispatch.OPS_SINCE:
-    queues.open_lanes(app)
+    queues.open_queues(app)
 CALLS = {"console_output": console_output.answer}
 
 
@@ -32,7 +32,7 @@ def run_step(step_id: int, **newer_sender: Any) -> None:
     tasks_run_step.run(step_id)
 
 
-@app.task(name=dispatch.MIND_WISHES)
+@app.task(name=dispatch.FOLLOW_DRAIN_REQUESTS)
 def follow_drain_requests(**newer_sender: Any) -> None:
     """Read our own service record now: an operator wants something of us."""
     heartbeat.now()
@@ -59,7 +59,7 @@ def answer_call(call_id: str, **newer_sender: Any) -> None:
 def kind_of(task: Any) -> Kind:
     """What a message is, as far as draining is concerned: by its lane, unless it is no step."""
     if task.name != dispatch.RUN_STEP:
-        return {dispatch.ANSWER_CALL: Kind.CALL, dispatch.MIND_WISHES: Kind.WISH}[task.name]
+        return {dispatch.ANSWER_CALL: Kind.CALL, dispatch.FOLLOW_DRAIN_REQUESTS: Kind.WISH}[task.name]
     ops = dispatch.host_queue(settings.HOST, dispatch.OPS)
     heard_on = (task.request.delivery_info or {}).get("routing_key")
     return Kind.OPERATION if heard_on == ops else Kind.REQUEST

@@ -29,7 +29,7 @@ def threads() -> int:
     return int(settings.HOST_SLOTS) + int(settings.LONG_SLOTS) + OPS_SLOTS
 
 
-def open_lanes(app: Celery) -> None:
+def open_queues(app: Celery) -> None:
     """Give a host's worker its ops lane. Called once, before the worker starts."""
     app.steps["consumer"].add(OpsQueueConsumer)
 

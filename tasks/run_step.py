@@ -42,7 +42,7 @@ def _no_slot(step: Step) -> str:
     """Why a long operation of the ops lane has to wait; "" when it has a slot, until this task ends."""
     action = registry.every().get(step.action.key)
     spec = action.find(step.name) if action is not None else None
-    if spec is None or not spec.long or step.lane != dispatch.OPS or tracker.take_long_slot():
+    if spec is None or not spec.long or step.queue != dispatch.OPS or tracker.take_long_slot():
         return ""
     return f"waits for one of the {settings.LONG_SLOTS} slots for long operations of {step.host}"
 

@@ -37,11 +37,11 @@ class ShutdownRecorder:
         self._is_away = False
         threading.Thread(target=self._run, name="grace-scribe", daemon=True).start()
 
-    def hear(self, server_id: str, clock: ShutdownTimer) -> None:
+    def hear(self, server_id: str, timer: ShutdownTimer) -> None:
         """To be written down soon. Does not block."""
         with self._changed:
             self._going_on.pop(server_id, None)
-            (self._going_on if clock.runs else self._over)[server_id] = clock
+            (self._going_on if timer.runs else self._over)[server_id] = timer
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -66,13 +66,13 @@ class ShutdownRecorder:
             server_id = next(iter(words))
             return server_id, words.pop(server_id)
 
-    def _write(self, server_id: str, clock: ShutdownTimer) -> bool:
+    def _write(self, server_id: str, timer: ShutdownTimer) -> bool:
         """False when it is to be tried again."""
         try:
             close_old_connections()
             with target_cell(self._me.alias):
-                waited = journal.note_clock(self._me.host, server_id, clock)
-            self._ends.count(server_id, clock, waited)
+                waited = journal.record_timer(self._me.host, server_id, timer)
+            self._ends.count(server_id, timer, waited)
         except DatabaseError as error:
             if not self._is_away:
                 logger.warning("grace.database_away", error=repr(error))
@@ -84,12 +84,12 @@ class ShutdownRecorder:
         self._is_away = False
         return True
 
-    def _put_back(self, server_id: str, clock: ShutdownTimer) -> None:
+    def _put_back(self, server_id: str, timer: ShutdownTimer) -> None:
         """Behind the others, unless there is a newer word; and rest."""
         with self._changed:
-            words = self._going_on if clock.runs else self._over
-            if server_id not in words and not (clock.runs and server_id in self._over):
-                words[server_id] = clock
+            words = self._going_on if timer.runs else self._over
+            if server_id not in words and not (timer.runs and server_id in self._over):
+                words[server_id] = timer
             self._changed.wait_for(lambda: self._closing, AGAIN)
 
 
@@ -100,11 +100,11 @@ def start(me: worker.Worker) -> None:
     """From now on steps wait without a thread. Clocks of a past life go on, with or without the database."""
     if me.driver is None:
         return
-    scribe = ShutdownRecorder(me)
-    keeper = ShutdownWatcher(me.driver, scribe.hear)
-    _posts.append((keeper, scribe))
-    grace.set_watcher(keeper)
-    keeper.start()
+    recorder = ShutdownRecorder(me)
+    watcher = ShutdownWatcher(me.driver, recorder.hear)
+    _posts.append((watcher, recorder))
+    grace.set_watcher(watcher)
+    watcher.start()
 
 
 def look_after_waiting(me: worker.Worker) -> int:
@@ -118,16 +118,16 @@ def look_after_waiting(me: worker.Worker) -> int:
 
 def kept() -> int:
     """Guests whose clocks run here, as far as is known without asking anybody."""
-    return sum(len(keeper.minded()) for keeper, _ in _posts)
+    return sum(len(watcher.minded()) for watcher, _ in _posts)
 
 
 def stop() -> None:
     """Before the driver is closed."""
     grace.set_watcher(None)
     while _posts:
-        keeper, scribe = _posts.pop()
-        keeper.close()
-        scribe.close()
+        watcher, recorder = _posts.pop()
+        watcher.close()
+        recorder.close()
 
 
 logger = log.get(__name__)
@@ -141,18 +141,18 @@ class ShutdownCounter:
         self._born = time.time()
         self._counted: dict[tuple[str, float], None] = {}
 
-    def count(self, server_id: str, clock: ShutdownTimer, waited: int) -> bool:
+    def count(self, server_id: str, timer: ShutdownTimer, waited: int) -> bool:
         """Whether it is news."""
-        key = (server_id, clock.begun)
-        if clock.runs or key in self._counted or not (waited or clock.ended >= self._born):
+        key = (server_id, timer.begun)
+        if timer.runs or key in self._counted or not (waited or timer.ended >= self._born):
             return False
         self._counted[key] = None
         if len(self._counted) > MOST:
             del self._counted[next(iter(self._counted))]
-        seconds = clock.ended - clock.begun
-        if clock.how == "forced":
-            metrics.GUESTS_FORCED_OFF.labels(clock.cause).inc()
-        if clock.deadline > clock.begun:  # the others had no grace
-            metrics.GUEST_SHUTDOWN_SECONDS.labels(clock.how).observe(seconds)
-        logger.info("grace.ended", server=server_id, how=clock.how, seconds=round(seconds, 1), signals=clock.signals)
+        seconds = timer.ended - timer.begun
+        if timer.how == "forced":
+            metrics.GUESTS_FORCED_OFF.labels(timer.cause).inc()
+        if timer.deadline > timer.begun:  # the others had no grace
+            metrics.GUEST_SHUTDOWN_SECONDS.labels(timer.how).observe(seconds)
+        logger.info("grace.ended", server=server_id, how=timer.how, seconds=round(seconds, 1), signals=timer.signals)
         return True

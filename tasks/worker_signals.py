@@ -140,8 +140,8 @@ def _recover_previous(me: worker.Worker, listening: drain.Drain) -> None:
         wanted = heartbeat.read_drain_request(me).wanted
         # not before the inventory: a host that is up can be picked
         heartbeat.start(listening.status, listening.enqueue, _superseded)
-        lane = dispatch.OPS if wanted else ""
-        left = recovery.recover(me.name, me.incarnation, tracker.steps, lane)
+        queue = dispatch.OPS if wanted else ""
+        left = recovery.recover(me.name, me.incarnation, tracker.steps, queue)
         if me.driver is not None:
             drain_handback.send_again(me.host)
             shutdown_recorder.look_after_waiting(me)

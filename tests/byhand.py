@@ -85,27 +85,27 @@ class Host:
     @contextmanager
     def with_keeper(self) -> Iterator[ShutdownWatcher]:
         """As in a host's process: steps wait for guests without a thread. Leaving the block kills only the keeper."""
-        keeper = ShutdownWatcher(self.driver, self._hear)
-        keeper.start()
-        grace.set_watcher(keeper)
+        watcher = ShutdownWatcher(self.driver, self._hear)
+        watcher.start()
+        grace.set_watcher(watcher)
         try:
             for step in self.waiting():
-                keeper.mind(step.server_id)
-            yield keeper
+                watcher.mind(step.server_id)
+            yield watcher
         finally:
             grace.set_watcher(None)
-            keeper.close(10)
+            watcher.close(10)
 
     def waiting(self) -> list[Step]:
         """Its steps that wait."""
         with target_cell(self.cell):
             return list(Step.objects.filter(host=self.name, state=Step.State.WAITING).order_by("pk"))
 
-    def _hear(self, server_id: str, clock: ShutdownTimer) -> None:
+    def _hear(self, server_id: str, timer: ShutdownTimer) -> None:
         """What the scribe of a host does with what its keeper sees."""
         try:
             with target_cell(self.cell):
-                journal.note_clock(self.name, server_id, clock)
+                journal.record_timer(self.name, server_id, timer)
         finally:
             if threading.current_thread() is not threading.main_thread():
                 connections.close_all()

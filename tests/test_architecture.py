@@ -29,8 +29,8 @@ MAY_WRITE_STATES = {
     "compute/build.py",  # makes the row, in its first state
 }
 ROLES = {
-    "host": {dispatch.RUN_STEP, dispatch.ANSWER_CALL, dispatch.MIND_WISHES},
-    "conductor": {dispatch.RUN_STEP, dispatch.MIND_DEPARTURES},
+    "host": {dispatch.RUN_STEP, dispatch.ANSWER_CALL, dispatch.FOLLOW_DRAIN_REQUESTS},
+    "conductor": {dispatch.RUN_STEP, dispatch.RUN_DRAIN_MIGRATIONS},
     "scheduler": {dispatch.SCHEDULE},
 }
 REGISTERED = """

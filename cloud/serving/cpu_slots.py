@@ -29,7 +29,7 @@ class Places:
     def __init__(self, count: int, processes: int) -> None:
         self.count, self._processes = count, processes
         self._table = memoryview(mmap.mmap(-1, 16 * processes)).cast("d")  # each: since when it waits; has one
-        self._bells = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(processes)]
+        self._notifier = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(processes)]
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  its lock dies with whoever holds it; a semaphore's does not
         self._lock = threading.Lock()
         self._owners = memoryview(mmap.mmap(-1, 8 * processes)).cast("q")  # by age, which is never 0
@@ -59,11 +59,11 @@ class Places:
             self._table[2 * self._mine] = came
             self._call()
         while not self._holds(self._mine):
-            if not select.select([self._bells[self._mine]], [], [], max(0.0, end - time.monotonic()))[0]:
+            if not select.select([self._notifier[self._mine]], [], [], max(0.0, end - time.monotonic()))[0]:
                 with self._alone():
                     self._table[2 * self._mine + 1] = time.monotonic()
             with suppress(BlockingIOError):
-                os.eventfd_read(self._bells[self._mine])
+                os.eventfd_read(self._notifier[self._mine])
 
     def give(self) -> None:
         """Somebody else's, now."""
@@ -88,7 +88,7 @@ class Places:
                 waiting.append((came, process))
         for _, process in sorted(waiting)[: max(0, free)]:
             self._table[2 * process + 1] = now
-            os.eventfd_write(self._bells[process], 1)
+            os.eventfd_write(self._notifier[process], 1)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

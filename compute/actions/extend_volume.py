@@ -11,7 +11,7 @@ class ExtendVolume(ServerAction):
 
     name = "extend_volume"
     policy = "os_compute_api:os-server-external-events:create"
-    steps = (StepSpec("extend", "compute_extend_volume", lane=OPS),)
+    steps = (StepSpec("extend", "compute_extend_volume", queue=OPS),)
 
     def extend(self, run: StepContext) -> None:
         """Raises NotSupported, always: there is no volume service, so a guest has nothing but its own disk."""

@@ -13,7 +13,7 @@ class HearEvent(ServerAction):
 
     name = "hear_event"
     policy = "os_compute_api:os-server-external-events:create"
-    steps = (StepSpec("hear", "compute_hear_event", lane=OPS),)
+    steps = (StepSpec("hear", "compute_hear_event", queue=OPS),)
     is_shown = False
 
     def hear(self, run: StepContext) -> None:

@@ -44,7 +44,7 @@ class PowerUpdate(ServerAction):
 
     name = "power-update"
     moves = MOVES
-    steps = (StepSpec("power_update", "compute_power_update", lane=OPS),)
+    steps = (StepSpec("power_update", "compute_power_update", queue=OPS),)
 
     def move_for(self, params: dict[str, Any]) -> Move:
         """By what was said; the other one where the record is as said, and the machine is not."""
@@ -170,8 +170,8 @@ def _wait(run: StepContext) -> StepWaiting:
     older = Step.objects.filter(server_id=run.instance.uuid, state=Step.State.WAITING, name=run.step.name)
     for step in older.filter(action__key=run.action.key, action__lt=run.action.pk):
         journal.resume_step(step)
-    lane = REQUESTS if _is_for_later(run) else OPS
-    journal.wait_step(run.step, journal.FOR_THE_TASK, seconds=AGAIN, lane=lane)
+    queue = REQUESTS if _is_for_later(run) else OPS
+    journal.wait_step(run.step, journal.FOR_THE_TASK, seconds=AGAIN, queue=queue)
     return StepWaiting(journal.FOR_THE_TASK, parked=True)
 
 
@@ -182,7 +182,7 @@ def _is_for_later(run: StepContext) -> bool:
         return False
     steps = Step.objects.filter(server_id=run.instance.uuid, state__in=journal.OPEN)
     others = steps.exclude(action__key=run.action.key)
-    unbegun = {"host": run.step.host, "lane": REQUESTS, "state": Step.State.QUEUED, "attempts": 0}
+    unbegun = {"host": run.step.host, "queue": REQUESTS, "state": Step.State.QUEUED, "attempts": 0}
     return others.filter(**unbegun).exists() and not others.exclude(**unbegun).exists()
 
 

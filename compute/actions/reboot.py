@@ -59,7 +59,7 @@ class Reboot(ServerAction):
         if driver.rebooted(guest.uuid, mark):
             run.note("was done before the restart")
             return
-        waited = run.step.clock is not None  # and is off by now
+        waited = run.step.timer is not None  # and is off by now
         if not run.params["hard"] and (waited or driver.power_state(guest.uuid) == PowerState.RUNNING):
             run.note(grace.as_reboot(grace.shut_down(run)))
         elif run.params["hard"]:

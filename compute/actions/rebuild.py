@@ -67,8 +67,8 @@ class Rebuild(ServerAction):
     steps = (
         StepSpec("note_image", "rebuild_server", On.CONDUCTOR, undo="note_image_again"),
         StepSpec("power_off", "compute_stop_instance"),
-        StepSpec("tear_down", "compute_detach_instance", lane=OPS),
-        StepSpec("build", "compute_rebuild_instance", lane=OPS, long=True),
+        StepSpec("tear_down", "compute_detach_instance", queue=OPS),
+        StepSpec("build", "compute_rebuild_instance", queue=OPS, long=True),
     )
 
     # -- API side

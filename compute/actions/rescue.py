@@ -32,7 +32,7 @@ class Rescue(ServerAction):
     move = Move(frozenset({VmState.ACTIVE, VmState.STOPPED, VmState.ERROR}), TaskState.RESCUING, VmState.RESCUED)
     steps = (
         StepSpec("power_off", "compute_rescue_power_off", undo="power_on_again"),
-        StepSpec("rescue", "compute_rescue_instance", lane=OPS, undo="unrescue", long=True),
+        StepSpec("rescue", "compute_rescue_instance", queue=OPS, undo="unrescue", long=True),
     )
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Restore(ServerAction):
     move = Move(frozenset({VmState.SOFT_DELETED}), TaskState.RESTORING, VmState.ACTIVE)
     steps = (
         StepSpec("count", "conductor_restore_instance", On.CONDUCTOR, undo="uncount"),
-        StepSpec("power_on", "compute_restore_instance", lane=OPS),
+        StepSpec("power_on", "compute_restore_instance", queue=OPS),
     )
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:

@@ -39,8 +39,8 @@ class Shelve(shelve.Offloads):
     steps = (
         StepSpec("register", "conductor_shelve_image", On.CONDUCTOR, undo="drop_image"),
         StepSpec("power_off", "compute_shelve_power_off", undo="power_on_again"),
-        StepSpec("snapshot", "compute_shelve_instance", lane=OPS, long=True),
-        StepSpec("offload", "compute_shelve_offload_instance", lane=OPS, no_return=True),
+        StepSpec("snapshot", "compute_shelve_instance", queue=OPS, long=True),
+        StepSpec("offload", "compute_shelve_offload_instance", queue=OPS, no_return=True),
     )
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:

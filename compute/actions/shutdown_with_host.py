@@ -48,9 +48,9 @@ class HostShutdown(ServerAction):
         """Off already is success; one whose memory is saved stays so."""
         instance, source = run.instance, run.params["source"]
         if instance.deleted or instance.host != source:
-            clock = ShutdownTimer.load(run.step.clock)
+            timer = ShutdownTimer.load(run.step.timer)
             gone = "deleted meanwhile" if instance.deleted else f"lives on {instance.host}"
-            run.note(clock.words() if clock is not None and clock.ended else gone)
+            run.note(timer.words() if timer is not None and timer.ended else gone)
             return
         seen = run.hypervisor.power_state(instance.uuid)
         if seen is PowerState.SUSPENDED:
@@ -79,11 +79,11 @@ class HostShutdown(ServerAction):
 
     def _begin(self, run: StepContext) -> None:
         """Take its turn and the server, so that nobody starts it meanwhile. Raises StepWaiting."""
-        clock = run.hypervisor.clock(run.instance.uuid)
+        timer = run.hypervisor.timer(run.instance.uuid)
         with run.fenced(), guest_batches.lock(run.step.host):
             waits = None
             run.instance.refresh_from_db()
-            joins = clock is not None and clock.runs and run.instance.task_state in STAYS_OFF
+            joins = timer is not None and timer.runs and run.instance.task_state in STAYS_OFF
             if not joins and not guest_batches.has_come(run.step, run.action):
                 waits = guest_batches.wait(run.step, guest_batches.WAITS, guest_batches.AGAIN)
             elif not _take(run) and not joins and (busy := _busy_with(run)):
@@ -108,8 +108,8 @@ class HostShutdown(ServerAction):
 
 def _was_shut_down(run: StepContext) -> bool:
     """By the command itself, while nobody could ask this host, and on record it runs."""
-    clock = run.hypervisor.clock(run.instance.uuid)
-    ended = clock is not None and clock.ended >= run.step.queued_at.timestamp()
+    timer = run.hypervisor.timer(run.instance.uuid)
+    ended = timer is not None and timer.ended >= run.step.queued_at.timestamp()
     return ended and run.instance.task_state is None and run.instance.vm_state in sync.RUNS
 
 
@@ -132,7 +132,7 @@ def _busy_with(run: StepContext) -> str:
     others = others.exclude(state=Step.State.WAITING, details=journal.FOR_THE_TASK)  # for this one, too
     host = Service.objects.filter(binary=COMPUTE, host=run.step.host).first()
     if host is not None and not host.takes_requests:  # what nobody has begun here stays so
-        others = others.exclude(host=host.host, lane=REQUESTS, state=Step.State.QUEUED, attempts=0)
+        others = others.exclude(host=host.host, queue=REQUESTS, state=Step.State.QUEUED, attempts=0)
     if not others.exists() or (until is not None and time.time() >= until):
         return ""
     return str(run.instance.task_state or "another step")

@@ -16,7 +16,7 @@ class Unrescue(ServerAction):
     move = Move(frozenset({VmState.RESCUED}), TaskState.UNRESCUING, VmState.ACTIVE)
     steps = (
         StepSpec("power_off", "compute_unrescue_power_off", undo="power_on_again"),
-        StepSpec("unrescue", "compute_unrescue_instance", lane=OPS),
+        StepSpec("unrescue", "compute_unrescue_instance", queue=OPS),
     )
 
     def power_off(self, run: StepContext) -> None:

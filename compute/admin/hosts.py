@@ -177,7 +177,7 @@ def read_facts(hosts: list[str]) -> dict[str, HostFacts]:
         nodes.setdefault(node.host, []).append(node)
     servers = _count(Instance.objects.filter(host__in=hosts, deleted=False))
     steps = _count(Step.objects.filter(host__in=hosts, state__in=journal.OPEN))
-    waiting = _count(Step.objects.filter(host__in=hosts, state=Step.State.QUEUED, lane=dispatch.REQUESTS))
+    waiting = _count(Step.objects.filter(host__in=hosts, state=Step.State.QUEUED, queue=dispatch.REQUESTS))
     return {
         host: HostFacts(
             found.get(host), nodes.get(host, []), servers.get(host, 0),

@@ -49,7 +49,7 @@ ENDS = {TaskState.POWERING_OFF: STOP, TaskState.REBOOTING: REBOOT}  # which word
 class ShutdownProgress:
     """One clock, and everybody who waits for it."""
 
-    clock: ShutdownTimer
+    timer: ShutdownTimer
     asked: list[str]
     then: str
     words: list[EndWaitButton]
@@ -57,7 +57,7 @@ class ShutdownProgress:
     @property
     def left(self) -> float:
         """Seconds, as of now."""
-        return round(self.clock.left(time.time()), 1)
+        return round(self.timer.left(time.time()), 1)
 
     @property
     def left_words(self) -> str:
@@ -67,18 +67,18 @@ class ShutdownProgress:
     @property
     def overdue(self) -> str:
         """For how long nobody has said that the guest is off, though its time is over; "" while there is some left."""
-        late = time.time() - self.clock.deadline
-        return look.seconds(late) if self.clock.runs and late > 2 else ""
+        late = time.time() - self.timer.deadline
+        return look.seconds(late) if self.timer.runs and late > 2 else ""
 
     @property
     def percent(self) -> int:
         """The share of its time that has passed."""
-        return status.percent(self.clock.begun, self.clock.deadline, time.time())
+        return status.percent(self.timer.begun, self.timer.deadline, time.time())
 
     @property
     def seconds(self) -> float:
         """How long its time is."""
-        return round(self.clock.deadline - self.clock.begun, 1)
+        return round(self.timer.deadline - self.timer.begun, 1)
 
     @property
     def length(self) -> str:
@@ -88,11 +88,11 @@ class ShutdownProgress:
     @property
     def facts(self) -> list[tuple[str, str]]:
         """What is worth saying in words."""
-        when = f"{datetime.fromtimestamp(self.clock.deadline, UTC):%H:%M:%S} UTC"
+        when = f"{datetime.fromtimestamp(self.timer.deadline, UTC):%H:%M:%S} UTC"
         late, soon = "since {}: as soon as its host can, {}", "at {}, unless it shuts down before: {}"
         return [
             ("Then", (late if self.overdue else soon).format(when, self.then)),
-            ("Signals", _signals(self.clock)),
+            ("Signals", _signals(self.timer)),
             *(("Asked for" if number == 0 else "and", one) for number, one in enumerate(self.asked)),
         ]
 
@@ -103,21 +103,21 @@ def of(history: Iterable[tuple[InstanceAction, Step]], task: str | None,
     asked: list[str] = []
     waiting: tuple[InstanceAction, ShutdownTimer] | None = None
     for action, step in history:
-        clock = ShutdownTimer.load(step.clock) if step.state in journal.OPEN else None
-        if clock is not None and clock.runs:
+        timer = ShutdownTimer.load(step.timer) if step.state in journal.OPEN else None
+        if timer is not None and timer.runs:
             asked.append(_who(action))
-            waiting = action, clock
+            waiting = action, timer
     if waiting is None:
         return None
-    newest, clock = waiting  # they all wait for one clock; what the newest wants is what comes of it
-    return ShutdownProgress(clock, asked, THEN.get(newest.action, GOES_ON.format(newest.action)), _words(task, choices))
+    newest, timer = waiting  # they all wait for one clock; what the newest wants is what comes of it
+    return ShutdownProgress(timer, asked, THEN.get(newest.action, GOES_ON.format(newest.action)), _words(task, choices))
 
 
-def _signals(clock: ShutdownTimer) -> str:
+def _signals(timer: ShutdownTimer) -> str:
     """How often it was asked, and how."""
-    how = f" by {clock.by.replace('acpi', 'ACPI').replace('agent', 'guest agent')}" if clock.by else ""
-    last = f", the last one {look.seconds(time.time() - clock.signalled)} ago" if clock.signalled else ""
-    return f"{clock.signals}{how}{last}" if clock.signals else "none yet"
+    how = f" by {timer.by.replace('acpi', 'ACPI').replace('agent', 'guest agent')}" if timer.by else ""
+    last = f", the last one {look.seconds(time.time() - timer.signalled)} ago" if timer.signalled else ""
+    return f"{timer.signals}{how}{last}" if timer.signals else "none yet"
 
 
 def _who(action: InstanceAction) -> str:

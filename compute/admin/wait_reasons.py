@@ -42,7 +42,7 @@ class Services:
         if blocked:
             return blocked
         if step.state == Step.State.WAITING:
-            return _guest(step) if step.clock is not None else step.details or "-"
+            return _guest(step) if step.timer is not None else step.details or "-"
         if step.state != QUEUED:
             return "-"
         if step.not_before is not None and step.not_before > timezone.now():
@@ -57,7 +57,7 @@ class Services:
             word = "ended" if service.ended_at else "down"
             sign = look.label(word, look.BAD, "▼", "It is seen to when the host is back.")
             return format_html("{} {}", sign, step.host)
-        if step.state == QUEUED and step.lane == dispatch.REQUESTS and not service.takes_requests:
+        if step.state == QUEUED and step.queue == dispatch.REQUESTS and not service.takes_requests:
             why = f": {service.drain_reason}" if service.drain_reason else ""
             sign = look.label(service.drain_state, look.WARN, "▽", service.drain_by)
             return format_html("{} {}{}", sign, step.host, why)

@@ -119,7 +119,7 @@ class InstanceActionView(InstanceActionsView):
                 event["host"] = step.host or step.worker or None
         if self.version >= (2, 84) and self.allows("os_compute_api:os-instance-actions:events:details"):
             event["details"] = step.details or None
-        if self.version >= (2, 84) and step.clock is not None:  # who owns a server may know how it went down
+        if self.version >= (2, 84) and step.timer is not None:  # who owns a server may know how it went down
             event["shutdown"] = status.as_json(step)
         return event
 

@@ -125,7 +125,7 @@ def _action(event: Event, host: str, moving: set[str],
     )  # fmt: skip
     first = carries.steps[0]
     heard_on = [host, *sorted(moving - {host})] if kind.both_hosts else [host]
-    return action, [Step(name=first.name, event=first.event, host=one, lane=first.lane) for one in heard_on]
+    return action, [Step(name=first.name, event=first.event, host=one, queue=first.queue) for one in heard_on]
 
 
 def _request_id(event: Event, taken: set[tuple[str, str]]) -> str:

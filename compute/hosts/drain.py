@@ -149,7 +149,7 @@ def needs(host: str) -> int:
 
     In this order: a step that another host ends meanwhile opens the next one here, and the need stays.
     """
-    begun = Step.objects.filter(host=host, state__in=(QUEUED, WAITING), lane=dispatch.OPS)
+    begun = Step.objects.filter(host=host, state__in=(QUEUED, WAITING), queue=dispatch.OPS)
     wanted = begun.values_list("action_id", flat=True)
     return len({*wanted, *_needs(host).values_list("action_id", flat=True)})
 
@@ -163,12 +163,12 @@ def held_by(host: str) -> list[OpenOperation]:
 
 def waiting(host: str) -> int:
     """Requests nobody has begun, which wait for a host until it takes work again."""
-    return Step.objects.filter(host=host, lane=dispatch.REQUESTS, state=QUEUED).count()
+    return Step.objects.filter(host=host, queue=dispatch.REQUESTS, state=QUEUED).count()
 
 
 def waiting_by_host() -> dict[str, int]:
     """As `waiting`, for every host that has some. One query."""
-    rows = Step.objects.filter(lane=dispatch.REQUESTS, state=QUEUED).exclude(host="").order_by()
+    rows = Step.objects.filter(queue=dispatch.REQUESTS, state=QUEUED).exclude(host="").order_by()
     return dict(rows.values("host").annotate(n=Count("pk")).values_list("host", "n"))
 
 
@@ -177,7 +177,7 @@ def _steps(service: Service) -> QuerySet[Step]:
     if service.binary != COMPUTE:
         here = Q(worker=f"{service.binary}@{service.host}", host="", state=RUNNING)
     else:
-        here = Q(host=service.host) & (Q(state__in=(RUNNING, WAITING)) | Q(state=QUEUED, lane=dispatch.OPS))
+        here = Q(host=service.host) & (Q(state__in=(RUNNING, WAITING)) | Q(state=QUEUED, queue=dispatch.OPS))
     return Step.objects.filter(here).select_related("action").defer("traceback", "action__params")
 
 

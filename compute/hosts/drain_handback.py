@@ -15,7 +15,7 @@ BATCH = 500
 def hand_back(host: str) -> int:
     """Requests nobody has begun that declare so need not wait for the host; how many left it."""
     queued = Step.objects.select_related("action").filter(
-        host=host, state=Step.State.QUEUED, lane=dispatch.REQUESTS, attempts=0
+        host=host, state=Step.State.QUEUED, queue=dispatch.REQUESTS, attempts=0
     )
     moved = 0
     for step in queued.order_by("queued_at", "pk")[:BATCH]:
@@ -47,13 +47,13 @@ def send_again(host: str) -> int:
 
 def send_next(host: str, room: int) -> int:
     """Send the oldest requests a host can begin now, as many as it has room for; how many there were."""
-    return _send_oldest(Q(host=host, lane=dispatch.REQUESTS), room)
+    return _send_oldest(Q(host=host, queue=dispatch.REQUESTS), room)
 
 
 def send_next_long(host: str, room: int) -> int:
     """As `send_next`, of the long operations of its ops lane."""
     keys, names = registry.long_steps()
-    return _send_oldest(Q(host=host, lane=dispatch.OPS, action__key__in=keys, name__in=names), room)
+    return _send_oldest(Q(host=host, queue=dispatch.OPS, action__key__in=keys, name__in=names), room)
 
 
 def _send_oldest(which: Q, room: int) -> int:

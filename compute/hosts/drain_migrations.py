@@ -85,7 +85,8 @@ def _begin_all(host: str, waiting: tuple[State, ...], going: State) -> None:
 
 def _leave_alone(one: DrainMigration, server: Instance | None) -> None:
     """It is gone, or others took it somewhere else: its home is there."""
-    logger.info("departure.left_alone", server=one.server_id, host=one.host, at=server.host if server else "deleted")
+    where = server.host if server else "deleted"
+    logger.info("drain_migration.left_alone", server=one.server_id, host=one.host, at=where)
     _mine(one).delete()
 
 
@@ -151,7 +152,7 @@ def _begin(one: DrainMigration, going: State) -> bool:
             transaction.set_rollback(True, using=current_alias())
             return True
         _mark(request_id, one.host, **({cold.COMES_UP: True} if comes_up else {}))
-    logger.info("departure.begun", server=one.server_id, host=one.host, state=going.value, request_id=request_id)
+    logger.info("drain_migration.begun", server=one.server_id, host=one.host, state=going.value, request_id=request_id)
     return True
 
 
@@ -193,7 +194,7 @@ def _follow(one: DrainMigration) -> None:
     elif server.vm_state == VmState.RESIZED and _is_ours(server):
         _confirm(one, server, action)
     elif coming:
-        logger.info("departure.returned", server=one.server_id, host=one.host)
+        logger.info("drain_migration.returned", server=one.server_id, host=one.host)
         _mine(one).delete()
     else:
         _has_left(one, server)
@@ -203,7 +204,7 @@ def _has_left(one: DrainMigration, server: Instance) -> None:
     """It lives elsewhere. When its host takes work again already, and is to have them back, it returns."""
     service = _service(one.host)
     state = State.RETURN_WAITING if service is not None and service.is_returning else State.AWAY
-    logger.info("departure.gone", server=one.server_id, host=one.host, to=server.host)
+    logger.info("drain_migration.gone", server=one.server_id, host=one.host, to=server.host)
     _write(one, state=state, moved_to=server.host, tries=0, why="", not_before=None)
 
 
@@ -251,7 +252,7 @@ def _try_again(one: DrainMigration, why: str) -> None:
     if coming and not _returns(one.host):
         state = State.AWAY
     said = f"no room: {why}" if why.startswith("No valid host") else why
-    logger.info("departure.put_off", server=one.server_id, host=one.host, why=said, seconds=pause)
+    logger.info("drain_migration.put_off", server=one.server_id, host=one.host, why=said, seconds=pause)
     tries = one.tries + (one.state not in UNDER_WAY)
     _write(one, state=state, why=said[:255], tries=tries, not_before=database_clock.now(pause))
 
@@ -270,7 +271,7 @@ def _drain(host: str) -> bool:
             return False
         Service.objects.filter(pk=service.pk).update(drain_wanted=True, updated_at=timezone.now())
         dispatch.service_changed(host)
-    logger.info("departures.over", host=host, late=late)
+    logger.info("drain_migration.over", host=host, late=late)
     return True
 
 

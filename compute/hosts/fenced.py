@@ -77,7 +77,7 @@ def _open_steps(instance: Instance) -> list[Step]:
 def _can_follow(action: ServerAction, step: Step) -> bool:
     """Only a request that nobody has begun, and that will find on another host what it needs."""
     at_home = all(spec.on in (On.HOST, On.CONDUCTOR) for spec in action.steps)
-    unbegun = step.state == Step.State.QUEUED and step.lane == REQUESTS and not step.attempts
+    unbegun = step.state == Step.State.QUEUED and step.queue == REQUESTS and not step.attempts
     return at_home and unbegun and action.clean_up is None
 
 
@@ -115,7 +115,7 @@ def schedule_cleanup(instance: Instance, host: str, evacuation: InstanceAction |
         instance, name="forget_guest", key=FORGET, request_id=f"req-{uuid4()}", user_id="",
         project_id=instance.project_id, params=params,
     )  # fmt: skip
-    journal.open_step(action, name="remove", event="compute_forget_guest", host=host, lane=dispatch.OPS)
+    journal.open_step(action, name="remove", event="compute_forget_guest", host=host, queue=dispatch.OPS)
 
 
 def pending_cleanups(host: str) -> int:

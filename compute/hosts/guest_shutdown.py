@@ -153,17 +153,17 @@ def _change(steps: Sequence[Step], words: dict[str, Any]) -> None:
 
 
 def _line(step: Step, name: str) -> GuestShutdown:
-    clock = ShutdownTimer.load(step.clock)
-    left = clock.left(time.time()) if clock is not None and step.state in journal.OPEN else None
+    timer = ShutdownTimer.load(step.timer)
+    left = timer.left(time.time()) if timer is not None and step.state in journal.OPEN else None
     return GuestShutdown(
-        step.server_id, name, step.action.request_id, step.action.params["rank"], _word(step, clock),
-        step.details, left, clock.signals if clock else 0,
+        step.server_id, name, step.action.request_id, step.action.params["rank"], _word(step, timer),
+        step.details, left, timer.signals if timer else 0,
     )  # fmt: skip
 
 
-def _word(step: Step, clock: ShutdownTimer | None) -> str:
+def _word(step: Step, timer: ShutdownTimer | None) -> str:
     ended = {Step.State.DONE: "off", Step.State.FAILED: "failed", Step.State.CANCELLED: "called off"}
-    begun = clock is not None or step.state == Step.State.RUNNING
+    begun = timer is not None or step.state == Step.State.RUNNING
     return ended.get(Step.State(step.state)) or ("shutting down" if begun else "waiting")
 
 
@@ -216,9 +216,9 @@ STEPS: dict[str, tuple[str, str, str, str]] = {  # action, step, event, lane: as
 
 
 def _open(instance: Instance, key: str, request_id: str, by: str, params: dict[str, Any]) -> None:
-    name, step, event, lane = STEPS[key]
+    name, step, event, queue = STEPS[key]
     action = journal.open_action(
         instance, name=name, key=key, request_id=request_id, user_id=by[:64],
         project_id=instance.project_id, params=params,
     )  # fmt: skip
-    journal.open_step(action, name=step, event=event, host=instance.host, lane=lane)
+    journal.open_step(action, name=step, event=event, host=instance.host, queue=queue)

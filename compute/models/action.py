@@ -80,7 +80,7 @@ class Step(CellModel):
     name = models.CharField(max_length=64)  # the method of the ServerAction
     event = models.CharField(max_length=128)  # Nova's event name
     host = models.CharField(max_length=255, blank=True, default="")  # "" = a conductor of the cell
-    lane = models.CharField(max_length=16)
+    queue = models.CharField(max_length=16)
     state = models.CharField(max_length=16, choices=State.choices, default=State.QUEUED)
     worker = models.CharField(max_length=255, blank=True, default="")
     incarnation = models.CharField(max_length=36, blank=True, default="")
@@ -93,7 +93,7 @@ class Step(CellModel):
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
     deadline = models.DateTimeField(null=True)  # fixed at the first try; a restart does not move it
-    clock = models.JSONField(null=True)  # of the guest that is shut down; see `virt/clock.py`
+    timer = models.JSONField(null=True)  # of the guest that is shut down; see `virt/clock.py`
     details = models.TextField(blank=True, default="")  # one line for people
     traceback = models.TextField(blank=True, default="")
 

@@ -342,7 +342,7 @@ class ServerAction:
 def open_step(action: InstanceAction, spec: StepSpec, instance: Instance) -> Step:
     """Journal a declared step for where it is to run."""
     host = instance.host if spec.on is On.HOST else str(action.params.get(spec.on.value, ""))
-    return journal.open_step(action, name=spec.name, event=spec.event, host=host, lane=spec.lane)
+    return journal.open_step(action, name=spec.name, event=spec.event, host=host, queue=spec.queue)
 
 
 def compensate(action: ServerAction, row: InstanceAction, instance: Instance) -> bool:
@@ -372,7 +372,7 @@ def compensate(action: ServerAction, row: InstanceAction, instance: Instance) ->
 
 def hosts_needed(action: ServerAction, row: InstanceAction, opened: StepSpec) -> set[str]:
     """Hosts that an action of several hosts has not finished with, once it is past its requests."""
-    if opened.lane != OPS or not any(spec.on in (On.SOURCE, On.DEST) for spec in action.steps):
+    if opened.queue != OPS or not any(spec.on in (On.SOURCE, On.DEST) for spec in action.steps):
         return set()
     at = next(i for i, spec in enumerate(action.steps) if opened.name in (spec.name, spec.undo))
     going_on = opened.name == action.steps[at].name

@@ -30,8 +30,8 @@ Row = TypeVar("Row")
 RUN_STEP = "stillwater.run_step"
 ANSWER_CALL = "stillwater.answer_call"
 SCHEDULE = "stillwater.schedule"
-MIND_WISHES = "stillwater.mind_wishes"
-MIND_DEPARTURES = "stillwater.mind_departures"
+FOLLOW_DRAIN_REQUESTS = "stillwater.mind_wishes"
+RUN_DRAIN_MIGRATIONS = "stillwater.mind_departures"
 CONDUCTOR_QUEUE = "conductor"
 SCHEDULER_QUEUE = "scheduler"
 REQUESTS, OPS = "requests", "ops"
@@ -43,25 +43,25 @@ ROUND = 5.0  # seconds for the messages of one call: a slow broker does not hold
 _senders = ThreadPoolExecutor(8, thread_name_prefix="dispatch")
 
 
-def host_queue(host: str, lane: str = REQUESTS) -> str:
+def host_queue(host: str, queue: str = REQUESTS) -> str:
     """The queue of a host's lane: requests (nobody has begun) or ops (what begun work still needs)."""
-    return f"compute-ops.{host}" if lane == OPS else f"compute.{host}"
+    return f"compute-ops.{host}" if queue == OPS else f"compute.{host}"
 
 
-def queue_of(host: str, lane: str) -> str:
+def queue_of(host: str, queue: str) -> str:
     """Where a host hears of work on a lane; one too old for the ops queue hears of everything on the other one."""
-    if lane != OPS:
-        return host_queue(host, lane)
+    if queue != OPS:
+        return host_queue(host, queue)
     from compute.models import Service  # noqa: PLC0415  Celery's settings know the wire before Django knows models
 
     version = Service.objects.filter(binary="nova-compute", host=host).values_list("version", flat=True).first()
-    return host_queue(host, lane if version is None or version >= OPS_SINCE else REQUESTS)
+    return host_queue(host, queue if version is None or version >= OPS_SINCE else REQUESTS)
 
 
 def step(row: Step) -> None:
     """Wake the worker that is to run this step, once the transaction is committed."""
     alias = current_alias()
-    messages = [_wake(row, queue_of(row.host, row.lane) if row.host else CONDUCTOR_QUEUE)]
+    messages = [_wake(row, queue_of(row.host, row.queue) if row.host else CONDUCTOR_QUEUE)]
     transaction.on_commit(lambda: _send_steps(alias, [row], messages), using=alias)
 
 
@@ -96,12 +96,12 @@ def call(row: HostCall) -> None:
 
 def service_changed(host: str) -> None:
     """Wake a host to read its own service record: somebody wants it to drain, or no more."""
-    _after_commit(current_alias(), queue_of(host, OPS), MIND_WISHES, {})
+    _after_commit(current_alias(), queue_of(host, OPS), FOLLOW_DRAIN_REQUESTS, {})
 
 
 def drain_migrations_changed(host: str) -> None:
     """Wake a conductor for the servers that leave a host, or come back: one may have its turn now."""
-    _after_commit(current_alias(), CONDUCTOR_QUEUE, MIND_DEPARTURES, {"host": host})
+    _after_commit(current_alias(), CONDUCTOR_QUEUE, RUN_DRAIN_MIGRATIONS, {"host": host})
 
 
 def schedule(*server_ids: str) -> None:
@@ -172,12 +172,12 @@ def _wakes(rows: Collection[Step]) -> list[Message]:
     """The messages for steps, with one query for the versions of all hosts."""
     from compute.models import Service  # noqa: PLC0415  as above
 
-    hosts = {row.host for row in rows if row.host and row.lane == OPS}
+    hosts = {row.host for row in rows if row.host and row.queue == OPS}
     found = Service.objects.filter(binary="nova-compute", host__in=hosts).values_list("host", "version")
     old = {host for host, version in found if version < OPS_SINCE} if hosts else set()
 
     def queue(row: Step) -> str:
-        return host_queue(row.host, REQUESTS if row.host in old else row.lane) if row.host else CONDUCTOR_QUEUE
+        return host_queue(row.host, REQUESTS if row.host in old else row.queue) if row.host else CONDUCTOR_QUEUE
 
     return [_wake(row, queue(row)) for row in rows]
 

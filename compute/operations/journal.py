@@ -47,11 +47,11 @@ def open_action(instance: Instance, *, name: str, key: str, request_id: str, use
     )  # fmt: skip
 
 
-def open_step(action: InstanceAction, *, name: str, event: str, host: str, lane: str) -> Step:
+def open_step(action: InstanceAction, *, name: str, event: str, host: str, queue: str) -> Step:
     """Add a step to an action; its message leaves when the caller's transaction commits."""
     now = timezone.now()
     step = Step.objects.create(
-        action=action, server_id=action.server_id, name=name, event=event, host=host, lane=lane,
+        action=action, server_id=action.server_id, name=name, event=event, host=host, queue=queue,
         queued_at=now, sent_at=now, sends=1,
     )  # fmt: skip
     dispatch.step(step)
@@ -113,7 +113,7 @@ def claim(
             Step.objects.filter(is_due(), pk=step_id, state=QUEUED).update(details=why)
             return None
         now = timezone.now()
-        begun = Case(When(clock__isnull=False, then=Coalesce("started_at", now)), default=now)  # its wait is part of it
+        begun = Case(When(timer__isnull=False, then=Coalesce("started_at", now)), default=now)  # its wait is part of it
         rightful = ~Exists(open_next_steps(worker, incarnation))
         won = Step.objects.filter(is_due(), rightful, pk=step_id, state=QUEUED).update(
             state=RUNNING, worker=worker, incarnation=incarnation, token=str(uuid4()), attempts=F("attempts") + 1,
@@ -169,7 +169,7 @@ def is_ours(step: Step) -> bool:
 def close_step(step: Step, state: Step.State, *, traceback: str = "") -> bool:
     """End a step this process runs; False when it is not this process's any more (then write nothing)."""
     now = timezone.now()
-    how = {"details": step.details, "traceback": traceback, "clock": step.clock}
+    how = {"details": step.details, "traceback": traceback, "timer": step.timer}
     won = _mine(step).update(state=state, finished_at=now, **how)
     if won:
         InstanceAction.objects.filter(pk=step.action_id).update(updated_at=now)
@@ -189,7 +189,7 @@ def requeue(step: Step, seconds: float, why: str, **changes: Any) -> bool:
 
 
 def wait_step(
-    step: Step, why: str, clock: ShutdownTimer | None = None, seconds: float | None = None, lane: str = dispatch.OPS
+    step: Step, why: str, timer: ShutdownTimer | None = None, seconds: float | None = None, queue: str = dispatch.OPS
 ) -> bool:
     """A begun step waits, and nobody runs it meanwhile; False when it is not this process's any more.
 
@@ -198,21 +198,21 @@ def wait_step(
     """
     due = None if seconds is None else timezone.now() + timedelta(seconds=seconds)
     changes: dict[str, Any] = {"not_before": None if seconds is None else database_clock.now(seconds)}
-    if clock is not None:
-        deadline = datetime.fromtimestamp(clock.deadline, UTC)
-        changes = {"clock": clock.facts, "deadline": deadline, "not_before": min(due or LATEST, deadline + MARGIN)}
-    return bool(_mine(step).update(state=WAITING, lane=lane, details=why, **FREE, **changes))
+    if timer is not None:
+        deadline = datetime.fromtimestamp(timer.deadline, UTC)
+        changes = {"timer": timer.facts, "deadline": deadline, "not_before": min(due or LATEST, deadline + MARGIN)}
+    return bool(_mine(step).update(state=WAITING, queue=queue, details=why, **FREE, **changes))
 
 
-def note_clock(host: str, server_id: str, clock: ShutdownTimer) -> int:
+def record_timer(host: str, server_id: str, timer: ShutdownTimer) -> int:
     """Copy a guest's clock to the steps that wait for it; one that has ended lets them go on. How many there were."""
-    waiting = Step.objects.filter(server_id=server_id, host=host, state=WAITING, clock__isnull=False)
-    if clock.runs:
-        return waiting.update(clock=clock.facts, details=clock.words())
+    waiting = Step.objects.filter(server_id=server_id, host=host, state=WAITING, timer__isnull=False)
+    if timer.runs:
+        return waiting.update(timer=timer.facts, details=timer.words())
     with transaction.atomic(using=current_alias()):
         steps = list(waiting.order_by("pk"))
         for step in steps:
-            resume_step(step, clock=clock.facts, details=clock.words(), deadline=None)  # of the wait, which is over
+            resume_step(step, timer=timer.facts, details=timer.words(), deadline=None)  # of the wait, which is over
     return len(steps)
 
 
@@ -245,7 +245,7 @@ def _wake_for_a_free_server(server_id: str) -> None:
     free = Instance.objects.filter(uuid=OuterRef("server_id"), task_state__isnull=True)
     waiting = Step.objects.filter(Exists(free), server_id=server_id, state=WAITING, details=FOR_THE_TASK)
     for step in waiting.order_by("pk"):
-        resume_step(step, lane=dispatch.OPS)
+        resume_step(step, queue=dispatch.OPS)
 
 
 def remember_fault(action: InstanceAction, fault: dict[str, Any]) -> None:

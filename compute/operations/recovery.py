@@ -25,7 +25,7 @@ BATCH = 500
 PAUSE = 60.0  # seconds between tries of a step that must not be given up, and may be what kills the worker
 
 
-def recover(worker: str, incarnation: str, in_progress: Callable[[], Collection[int]], lane: str = "") -> int:
+def recover(worker: str, incarnation: str, in_progress: Callable[[], Collection[int]], queue: str = "") -> int:
     """Lead out every step that is recorded as running in this worker but is not; how many were led out.
 
     At start that is everything the last incarnation left. Later it catches a step whose record could not be
@@ -40,7 +40,7 @@ def recover(worker: str, incarnation: str, in_progress: Callable[[], Collection[
         return 0
     left = list(Step.objects.select_related("action").filter(state=Step.State.RUNNING, worker=worker)[:BATCH])
     running_here = set(in_progress())
-    return _recover_stuck_servers([s for s in left if s.incarnation != incarnation or s.pk not in running_here], lane)
+    return _recover_stuck_servers([s for s in left if s.incarnation != incarnation or s.pk not in running_here], queue)
 
 
 def recover_dead_conductors(me: str) -> int:
@@ -80,7 +80,7 @@ def relay() -> int:
     return len(sent)
 
 
-def _recover_stuck_servers(strays: Collection[Step], lane: str = "") -> int:
+def _recover_stuck_servers(strays: Collection[Step], queue: str = "") -> int:
     """Each by itself: one row that cannot be led out is logged, counted, marked, and keeps no other one waiting.
 
     How many were led out; the others are tried again in the next round. Raises what the database raised when no row
@@ -89,7 +89,7 @@ def _recover_stuck_servers(strays: Collection[Step], lane: str = "") -> int:
     led_out, away, again = 0, None, []
     for step in strays:
         try:
-            again += [step] if _recover_server(step, lane) else []
+            again += [step] if _recover_server(step, queue) else []
         except (OperationalError, InterfaceError) as error:  # away; or this row is locked by a process that hangs
             close_old_connections()
             away = error
@@ -115,11 +115,11 @@ def _mark_failed(step: Step, error: Exception) -> None:
 
 def _has_waited(now: datetime) -> Q:
     """A step whose wait is over, and is not known to be. One that waits for no guest looks for itself more often."""
-    ahead = Q(clock__isnull=True, not_before__gt=now + timedelta(seconds=journal.LONGEST_PAUSE))
+    ahead = Q(timer__isnull=True, not_before__gt=now + timedelta(seconds=journal.LONGEST_PAUSE))
     return Q(not_before__lte=now) | ahead
 
 
-def _recover_server(step: Step, lane: str = "") -> bool:
+def _recover_server(step: Step, queue: str = "") -> bool:
     """One rule per step: run it again (True: it is queued, and to be sent), undo, or end its action with a fault."""
     action = registry.every().get(step.action.key)
     spec = action.find(step.name) if action is not None else None
@@ -137,7 +137,7 @@ def _recover_server(step: Step, lane: str = "") -> bool:
         runner.fail_step(action, step, f"the service that ran step '{step.name}' was restarted")
         return False
     mine = Step.objects.filter(pk=step.pk, state=Step.State.RUNNING, token=step.token)
-    step.lane = lane or step.lane
+    step.queue = queue or step.queue
     due = database_clock.now(PAUSE) if worn_out else None
     details = f"run again after restart {step.attempts}" if worn_out else "run again after a restart"
-    return bool(mine.update(state=Step.State.QUEUED, lane=step.lane, details=details, not_before=due, **journal.FREE))
+    return bool(mine.update(state=Step.State.QUEUED, queue=step.queue, details=details, not_before=due, **journal.FREE))

@@ -203,7 +203,7 @@ def facts(one: OpenStep) -> dict[str, Any]:
         "server": step.server_id, "operation": step.action.action, "name": step.name, "host": step.host or None,
         "service": one.service, "state": step.state, "since": step.queued_at, "age": _seconds(now, step.queued_at),
         "tries": step.attempts, "next_try": step.not_before if one.waits else None, "deadline": step.deadline,
-        "worker": step.worker or None, "details": step.details or None, "lane": step.lane,
+        "worker": step.worker or None, "details": step.details or None, "queue": step.queue,
         "request_id": step.action.request_id, "user_id": step.action.user_id, "project_id": step.action.project_id,
     }  # fmt: skip
 

@@ -133,7 +133,7 @@ def _wait_step(step: Step, waits: StepWaiting, known: Any) -> None:
     `known`: how long the guest was to have when this try began; a request in a hurry may have changed that.
     """
     with transaction.atomic(using=current_alias()):
-        if not waits.parked and not journal.wait_step(step, waits.why, waits.clock, waits.seconds):
+        if not waits.parked and not journal.wait_step(step, waits.why, waits.timer, waits.seconds):
             _log_claim_lost("it was to wait")
             return
         asked = InstanceAction.objects.values_list("params", flat=True).get(pk=step.action_id)
@@ -180,8 +180,8 @@ def _go_on(action: ServerAction, run: StepContext, power_state: PowerState | Non
 
 def _preempted(action: ServerAction, run: StepContext) -> None:
     """One transaction: a step that came too late is cancelled; what its action made already is made good."""
-    clock = ShutdownTimer.load(run.step.clock)
-    run.note(f"preempted: {clock.words()}" if clock else "preempted before it began")
+    timer = ShutdownTimer.load(run.step.timer)
+    run.note(f"preempted: {timer.words()}" if timer else "preempted before it began")
     with transaction.atomic(using=current_alias()):
         if not journal.close_step(run.step, Step.State.CANCELLED):
             return

@@ -21,11 +21,11 @@ class StepWaiting(Exception):
     """
 
     def __init__(
-        self, why: str, clock: ShutdownTimer | None = None, *, seconds: float | None = None, parked: bool = False,
+        self, why: str, timer: ShutdownTimer | None = None, *, seconds: float | None = None, parked: bool = False,
         then: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         super().__init__(why)
-        self.why, self.clock, self.seconds, self.parked, self.then = why, clock, seconds, parked, then
+        self.why, self.timer, self.seconds, self.parked, self.then = why, timer, seconds, parked, then
 
 
 class On(StrEnum):
@@ -71,7 +71,7 @@ class StepSpec:
     name: str
     event: str  # the name Nova's clients see in os-instance-actions
     on: On = On.HOST
-    lane: str = REQUESTS
+    queue: str = REQUESTS
     on_restart: OnRestart = OnRestart.RERUN
     on_drain: OnDrain = OnDrain.WAIT
     undo: str = ""

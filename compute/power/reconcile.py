@@ -137,10 +137,10 @@ def _are_left(host: str, backs: Sequence[PowerMismatch], *, booted: bool) -> set
 def _how(instance: Instance, driver: Driver) -> str:
     """How it went down with its host, as its own clock says."""
     try:
-        clock = driver.clock(instance.uuid)
+        timer = driver.timer(instance.uuid)
     except VirtError:
-        clock = None
-    return f"it went down with its host; {clock.words()}" if clock and clock.ended else "it went down with its host"
+        timer = None
+    return f"it went down with its host; {timer.words()}" if timer and timer.ended else "it went down with its host"
 
 
 def _write(found: Sequence[PowerMismatch], flaps: flap_guard.FlapCounter, found_by: str) -> None:
@@ -162,7 +162,7 @@ def _on_record(one: PowerMismatch, flaps: flap_guard.FlapCounter) -> Iterator[tu
     if one.back:
         params = {"to": one.back, "why": f"{seen}; power truth {one.truth}"}
         action = _action(one, BACK_NAMES[one.back], flap_guard.BACK, params=params)
-        yield action, [Step(name="put_back", event=EVENT, host=one.instance.host, lane=REQUESTS)]
+        yield action, [Step(name="put_back", event=EVENT, host=one.instance.host, queue=REQUESTS)]
     elif one.verdict and one.verdict.vm_state:
         yield _over(_action(one, FOLLOW_NAMES[one.verdict.vm_state], "", outcome=seen), one, "observe")
     elif flaps.begins(one.instance.uuid):
@@ -181,7 +181,7 @@ def _action(one: PowerMismatch, name: str, key: str, **more: Any) -> InstanceAct
 def _over(action: InstanceAction, one: PowerMismatch, name: str) -> tuple[InstanceAction, list[Step]]:
     ended = Step.State.FAILED if action.message else Step.State.DONE
     words = {"state": ended, "details": action.outcome}
-    return action, [Step(name=name, event=EVENT, host=one.instance.host, lane=OPS, **words)]
+    return action, [Step(name=name, event=EVENT, host=one.instance.host, queue=OPS, **words)]
 
 
 def _say(mine: Sequence[PowerMismatch], flaps: flap_guard.FlapCounter, found_by: str) -> None:

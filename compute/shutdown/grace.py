@@ -29,18 +29,18 @@ ASKED = SHUTDOWN_TIMEOUT
 class _Watch:
     """The keeper of this process. Without one (a command, a test by hand) whoever shuts a guest down waits for it."""
 
-    keeper: ShutdownWatcher | None = None
+    watcher: ShutdownWatcher | None = None
 
 
-def set_watcher(keeper: ShutdownWatcher | None) -> None:
+def set_watcher(watcher: ShutdownWatcher | None) -> None:
     """From now on this process waits with a keeper."""
-    _Watch.keeper = keeper
+    _Watch.watcher = watcher
 
 
 def recheck(server_id: str) -> None:
     """Have the keeper look at a guest's clock now, and say where it is."""
-    if _Watch.keeper is not None:
-        _Watch.keeper.mind(server_id)
+    if _Watch.watcher is not None:
+        _Watch.watcher.mind(server_id)
 
 
 def timeout_for(instance: Instance, params: dict[str, Any] | None = None) -> int:
@@ -63,38 +63,38 @@ def shut_down(run: StepContext, at_most: float | None = None) -> str:
     Run again after a restart, the guest gets what is left of its time and no more. `at_most`: whatever its grace;
     0 ends also a clock that somebody else started.
     """
-    driver, uuid, known = run.hypervisor, run.instance.uuid, ShutdownTimer.load(run.step.clock)
+    driver, uuid, known = run.hypervisor, run.instance.uuid, ShutdownTimer.load(run.step.timer)
     seconds: float = timeout_for(run.instance, run.params)
     seconds = seconds if at_most is None else min(seconds, at_most)
     try:
-        clock = driver.begin_shutdown(uuid, seconds, settings.SHUTDOWN_RETRY_INTERVAL)
+        timer = driver.begin_shutdown(uuid, seconds, settings.SHUTDOWN_RETRY_INTERVAL)
     except HypervisorUnavailable:
         raise
     except VirtError:  # this step ends with a fault, and nobody is to pull the plug after it
         if not _others_wait(run):
             with suppress(VirtError):
-                driver.stop_clock(uuid)
+                driver.stop_timer(uuid)
         recheck(uuid)
         raise
-    if clock is not None and clock.runs:
-        if _Watch.keeper is not None:
-            _Watch.keeper.keep(uuid, clock)
-            raise StepWaiting(clock.words(), clock, then=partial(recheck, uuid))
-        clock = driver.power_off(uuid, clock.left(clock.now()), clock.interval)
-    if clock is not None and (known is None or known.runs) and _Watch.keeper is not None:
-        _Watch.keeper.over(uuid, clock)  # news: others may wait for it, too
-    if clock is None or clock.ended < run.step.queued_at.timestamp():  # of another story
-        clock = known
-    if clock is None:
+    if timer is not None and timer.runs:
+        if _Watch.watcher is not None:
+            _Watch.watcher.keep(uuid, timer)
+            raise StepWaiting(timer.words(), timer, then=partial(recheck, uuid))
+        timer = driver.power_off(uuid, timer.left(timer.now()), timer.interval)
+    if timer is not None and (known is None or known.runs) and _Watch.watcher is not None:
+        _Watch.watcher.over(uuid, timer)  # news: others may wait for it, too
+    if timer is None or timer.ended < run.step.queued_at.timestamp():  # of another story
+        timer = known
+    if timer is None:
         return "was off already"
-    run.step.clock = clock.facts  # on record with the step's end
-    return clock.words() if clock.ended else "guest was off after a restart"
+    run.step.timer = timer.facts  # on record with the step's end
+    return timer.words() if timer.ended else "guest was off after a restart"
 
 
 def _others_wait(run: StepContext) -> bool:
     """Whether the guest's clock is also another action's."""
     waiting = Step.objects.filter(server_id=run.instance.uuid, host=run.step.host, state=Step.State.WAITING)
-    return waiting.filter(clock__isnull=False).exclude(pk=run.step.pk).exists()
+    return waiting.filter(timer__isnull=False).exclude(pk=run.step.pk).exists()
 
 
 def as_reboot(words: str) -> str:
@@ -104,8 +104,8 @@ def as_reboot(words: str) -> str:
 
 def end_now(run: StepContext) -> None:
     """End the clock of a guest that somebody is shutting down with grace, and that is to go off otherwise now."""
-    clock = run.hypervisor.clock(run.instance.uuid)
-    if clock is not None and clock.runs:
-        ended = run.hypervisor.begin_shutdown(run.instance.uuid, 0, clock.interval)
-        if ended is not None and _Watch.keeper is not None:
-            _Watch.keeper.over(run.instance.uuid, ended)  # told now: a guest that boots forgets its clock
+    timer = run.hypervisor.timer(run.instance.uuid)
+    if timer is not None and timer.runs:
+        ended = run.hypervisor.begin_shutdown(run.instance.uuid, 0, timer.interval)
+        if ended is not None and _Watch.watcher is not None:
+            _Watch.watcher.over(run.instance.uuid, ended)  # told now: a guest that boots forgets its clock

@@ -23,38 +23,38 @@ UNSEEN = {  # the copy still runs, the step does not: nobody was there to see th
 
 def in_progress(server_id: str, database: str | None = None) -> list[Step]:
     """Open steps that wait for the server's guest or go on now that it is off, the oldest first. One query."""
-    steps = Step.objects.using(database).filter(server_id=server_id, state__in=journal.OPEN, clock__isnull=False)
+    steps = Step.objects.using(database).filter(server_id=server_id, state__in=journal.OPEN, timer__isnull=False)
     return list(steps.select_related("action").defer("traceback", "action__params").order_by("pk"))
 
 
 def as_json(step: Step) -> dict[str, Any] | None:
     """A step's clock as the API shows it; None when it never had one."""
-    clock = ShutdownTimer.load(step.clock)
-    if clock is None:
+    timer = ShutdownTimer.load(step.timer)
+    if timer is None:
         return None
     return {
-        "begun": zulu(clock.begun),
-        "deadline": zulu(clock.deadline),
-        "seconds_left": round(clock.left(time.time()), 1) if step.state in journal.OPEN else 0.0,
-        "signals": clock.signals,
-        "by": clock.by,
-        "outcome": outcome(step, clock),
+        "begun": zulu(timer.begun),
+        "deadline": zulu(timer.deadline),
+        "seconds_left": round(timer.left(time.time()), 1) if step.state in journal.OPEN else 0.0,
+        "signals": timer.signals,
+        "by": timer.by,
+        "outcome": outcome(step, timer),
     }
 
 
-def outcome(step: Step, clock: ShutdownTimer) -> str:
+def outcome(step: Step, timer: ShutdownTimer) -> str:
     """How it ended; "" while it goes on."""
-    if clock.runs:
+    if timer.runs:
         return UNSEEN.get(Step.State(step.state), "")
-    return grace.as_reboot(clock.words()) if step.action.action == "reboot" else clock.words()
+    return grace.as_reboot(timer.words()) if step.action.action == "reboot" else timer.words()
 
 
 def share(step: Step) -> int | None:
     """Percent of the grace that has passed; None when the clock has ended."""
-    clock = ShutdownTimer.load(step.clock)
-    if clock is None or not clock.runs:
+    timer = ShutdownTimer.load(step.timer)
+    if timer is None or not timer.runs:
         return None
-    return percent(clock.begun, clock.deadline, time.time())
+    return percent(timer.begun, timer.deadline, time.time())
 
 
 def percent(begun: float, deadline: float, now: float) -> int:

@@ -79,7 +79,7 @@ class Driver(ABC):
         """Every guest of ours on this host, in one hypervisor call. NOSTATE while another controller switches it."""
 
     @abstractmethod
-    def farewells(self) -> dict[str, ShutdownPreference]:
+    def shutdown_preferences(self) -> dict[str, ShutdownPreference]:
         """Of every guest of ours that is on, paused ones among them: what was known when it was last started."""
 
     @abstractmethod
@@ -128,7 +128,7 @@ class Driver(ABC):
         """Do what is due for a guest that is being shut down: signal it, force it off, see that it is off."""
 
     @abstractmethod
-    def stop_clock(self, uuid: str) -> None:
+    def stop_timer(self, uuid: str) -> None:
         """The shutdown is given up: the guest is signalled no more, and stays on. No clock is success."""
 
     @abstractmethod
@@ -136,18 +136,18 @@ class Driver(ABC):
         """Pull the plug. Off or unknown is success."""
 
     @abstractmethod
-    def clock(self, uuid: str) -> ShutdownTimer | None:
+    def timer(self, uuid: str) -> ShutdownTimer | None:
         """The clock kept with a guest since it was last asked to shut down; None if it is unknown.
 
         Nor if it booted since, whoever did that: an old clock must not pull the plug of a new start.
         """
 
     @abstractmethod
-    def keep_clock(self, uuid: str, clock: ShutdownTimer) -> None:
+    def save_timer(self, uuid: str, timer: ShutdownTimer) -> None:
         """Keep it where every later process finds it, without any database. Raises GuestNotFound."""
 
     @abstractmethod
-    def clocks(self) -> dict[str, ShutdownTimer]:
+    def timers(self) -> dict[str, ShutdownTimer]:
         """Those that run."""
 
     @abstractmethod

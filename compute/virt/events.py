@@ -57,37 +57,37 @@ class GuestNotifier:
     @contextmanager
     def listening(self, uuid: str) -> Iterator[threading.Event]:
         """From here on a ring for this guest is not missed."""
-        bell = threading.Event()
+        event = threading.Event()
         with self._lock:
-            self._waiting[uuid].add(bell)
+            self._waiting[uuid].add(event)
         try:
-            yield bell
+            yield event
         finally:
             with self._lock:
-                self._waiting[uuid].discard(bell)
+                self._waiting[uuid].discard(event)
                 if not self._waiting[uuid]:
                     del self._waiting[uuid]
 
     def ring(self, uuid: str) -> None:
         """Wake whoever waits for this guest."""
         with self._lock:
-            for bell in self._waiting.get(uuid, ()):
-                bell.set()
+            for event in self._waiting.get(uuid, ()):
+                event.set()
         for tell in self._listeners:
             tell(uuid)
 
     def ring_all(self) -> None:
         """Wake everybody: anything may have happened."""
         with self._lock:
-            for bells in self._waiting.values():
-                for bell in bells:
-                    bell.set()
+            for notifier in self._waiting.values():
+                for event in notifier:
+                    event.set()
         for tell in self._listeners:
             tell("")
 
 
 def wait_for(
-    bell: threading.Event,
+    event: threading.Event,
     is_so: Callable[[], bool],
     seconds: float,
     look_again: float | None = None,
@@ -101,6 +101,6 @@ def wait_for(
         left = deadline - monotonic()
         if left <= 0:
             return False
-        bell.wait(left if look_again is None else min(left, look_again))
-        bell.clear()
+        event.wait(left if look_again is None else min(left, look_again))
+        event.clear()
     return True

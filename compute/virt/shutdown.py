@@ -41,90 +41,90 @@ class ShutdownDriver(Driver):
         that cannot hear is forced off. Raises VirtError.
         """
         with self._locks.alone(uuid):
-            clock, state = self.clock(uuid), self.power_state(uuid)
-            if clock is not None and clock.runs:
+            timer, state = self.timer(uuid), self.power_state(uuid)
+            if timer is not None and timer.runs:
                 if timeout <= 0 and state not in OFF:
-                    return self._force(uuid, clock, HURRY)
-                return self._turn(uuid, clock, state)
+                    return self._force(uuid, timer, HURRY)
+                return self._turn(uuid, timer, state)
             if state in OFF:
                 self.force_off(uuid)
-                return clock
-            clock = ShutdownTimer.start(time.time(), timeout, retry_interval)
+                return timer
+            timer = ShutdownTimer.start(time.time(), timeout, retry_interval)
             if timeout <= 0 and state not in CANNOT_HEAR:
-                return self._force(uuid, clock)
-            self.keep_clock(uuid, clock)
+                return self._force(uuid, timer)
+            self.save_timer(uuid, timer)
             with suppress(HypervisorUnavailable):  # from here on the clock runs, and whoever turns it tries again
-                return self._turn(uuid, clock, state)
-            return clock
+                return self._turn(uuid, timer, state)
+            return timer
 
     def turn(self, uuid: str) -> ShutdownTimer | None:
         """Do what is due for a guest whose clock runs, and say where it is. None: no clock. Raises VirtError."""
         with self._locks.alone(uuid):
-            clock = self.clock(uuid)
-            if clock is None or not clock.runs:
-                return clock
-            return self._turn(uuid, clock, self.power_state(uuid))
+            timer = self.timer(uuid)
+            if timer is None or not timer.runs:
+                return timer
+            return self._turn(uuid, timer, self.power_state(uuid))
 
     def power_off(self, uuid: str, timeout: float = 0.0, retry_interval: float = 10.0) -> ShutdownTimer | None:
         """Off when this returns. A clock that runs is joined: its deadline counts, or now if `timeout` is 0."""
-        clock = self.begin_shutdown(uuid, timeout, retry_interval)
-        while clock is not None and clock.runs:
-            self.wait_until_off(uuid, max(BLINK, clock.wait))
-            clock = self.turn(uuid)
-        return clock
+        timer = self.begin_shutdown(uuid, timeout, retry_interval)
+        while timer is not None and timer.runs:
+            self.wait_until_off(uuid, max(BLINK, timer.wait))
+            timer = self.turn(uuid)
+        return timer
 
-    def stop_clock(self, uuid: str) -> None:
+    def stop_timer(self, uuid: str) -> None:
         """Nobody wants the guest off any more."""
         with self._locks.alone(uuid):
-            clock = self.clock(uuid)
-            if clock is not None and clock.runs:
-                self._kept(uuid, replace(clock, ended=clock.now(), how="left", why=""))
+            timer = self.timer(uuid)
+            if timer is not None and timer.runs:
+                self._kept(uuid, replace(timer, ended=timer.now(), how="left", why=""))
 
-    def _turn(self, uuid: str, clock: ShutdownTimer, state: PowerState) -> ShutdownTimer:
-        now = clock.now()
+    def _turn(self, uuid: str, timer: ShutdownTimer, state: PowerState) -> ShutdownTimer:
+        now = timer.now()
         if state in OFF:
-            return self._off(uuid, clock)
+            return self._off(uuid, timer)
         if state in CANNOT_HEAR:
-            return self._force(uuid, clock, f"it was {state.name.lower()}")
-        if now >= clock.deadline or clock.how == "forced":
-            return self._force(uuid, clock, clock.why)
-        if now >= clock.next_signal:
-            return self._signal(uuid, clock, now)
-        return clock
+            return self._force(uuid, timer, f"it was {state.name.lower()}")
+        if now >= timer.deadline or timer.how == "forced":
+            return self._force(uuid, timer, timer.why)
+        if now >= timer.next_signal:
+            return self._signal(uuid, timer, now)
+        return timer
 
-    def _signal(self, uuid: str, clock: ShutdownTimer, now: float) -> ShutdownTimer:
+    def _signal(self, uuid: str, timer: ShutdownTimer, now: float) -> ShutdownTimer:
         try:
             by = self.signal_shutdown(uuid)
         except (GuestInvalidState, GuestNotFound):
-            return clock  # it went off between the look and the signal: the next turn sees it
+            return timer  # it went off between the look and the signal: the next turn sees it
         except HypervisorUnavailable:
             raise
         except VirtError as error:  # a guest that cannot be signalled is one that does not hear
             log.warning("grace.signal_failed uuid=%s error=%r", uuid, error)
-            return self._noted(uuid, replace(clock, signalled=now))
-        return self._noted(uuid, clock.signal(now, by))
+            return self._noted(uuid, replace(timer, signalled=now))
+        return self._noted(uuid, timer.signal(now, by))
 
-    def _force(self, uuid: str, clock: ShutdownTimer, why: str = "") -> ShutdownTimer:
-        clock = self._noted(uuid, clock.forcing(why))
+    def _force(self, uuid: str, timer: ShutdownTimer, why: str = "") -> ShutdownTimer:
+        timer = self._noted(uuid, timer.forcing(why))
         self.force_off(uuid)
-        return self._off(uuid, clock)
+        return self._off(uuid, timer)
 
-    def _off(self, uuid: str, clock: ShutdownTimer) -> ShutdownTimer:
+    def _off(self, uuid: str, timer: ShutdownTimer) -> ShutdownTimer:
         """Its end, as the hypervisor saw it; a guest that is gone ended as was said before."""
         how = self.how_ended(uuid)
-        return self._noted(uuid, clock.end(clock.now(), clock.how if how == "gone" and clock.how else how))
+        return self._noted(uuid, timer.end(timer.now(), timer.how if how == "gone" and timer.how else how))
 
-    def _noted(self, uuid: str, clock: ShutdownTimer) -> ShutdownTimer:
+    def _noted(self, uuid: str, timer: ShutdownTimer) -> ShutdownTimer:
         """A guest that hangs may keep us from writing it down; not from going on, and from pulling the plug."""
         try:
-            return self._kept(uuid, clock)
+            return self._kept(uuid, timer)
         except HypervisorUnavailable:
             raise
         except VirtError as error:
             log.warning("grace.not_kept uuid=%s error=%r", uuid, error)
-            return clock
+            return timer
 
-    def _kept(self, uuid: str, clock: ShutdownTimer) -> ShutdownTimer:
+    def _kept(self, uuid: str, timer: ShutdownTimer) -> ShutdownTimer:
         with suppress(GuestNotFound):  # its clock is gone with it
-            self.keep_clock(uuid, clock)
-        return clock
+            self.save_timer(uuid, timer)
+        return timer

@@ -46,11 +46,11 @@ class ShutdownWatcher:
         self._driver.on_change(self.look)
         self._thread.start()
 
-    def keep(self, uuid: str, clock: ShutdownTimer) -> None:
+    def keep(self, uuid: str, timer: ShutdownTimer) -> None:
         """Keep this clock from now on. Whoever is about to wait for it says `mind` once he does."""
         with self._changed:
             if uuid not in self._due:
-                self._seen[uuid], self._due[uuid] = clock, time.monotonic() + max(BLINK, clock.wait)
+                self._seen[uuid], self._due[uuid] = timer, time.monotonic() + max(BLINK, timer.wait)
                 self._changed.notify_all()
 
     def mind(self, uuid: str) -> None:
@@ -60,10 +60,10 @@ class ShutdownWatcher:
             self._due[uuid] = 0.0
             self._changed.notify_all()
 
-    def over(self, uuid: str, clock: ShutdownTimer) -> None:
+    def over(self, uuid: str, timer: ShutdownTimer) -> None:
         """Somebody ended this clock: tell whoever waits for it, though the guest may have forgotten it."""
         with self._changed:
-            self._seen[uuid] = clock
+            self._seen[uuid] = timer
             self.mind(uuid)
 
     def look(self, uuid: str = "") -> None:
@@ -134,7 +134,7 @@ class ShutdownWatcher:
 
     def _resumed(self) -> float | None:
         """Done once."""
-        for uuid in self._driver.clocks():
+        for uuid in self._driver.timers():
             self.mind(uuid)
         return None
 
@@ -143,14 +143,14 @@ class ShutdownWatcher:
         with self._changed:
             is_news = uuid in self._news
             self._news.discard(uuid)
-        clock = self._driver.turn(uuid)
+        timer = self._driver.turn(uuid)
         with self._changed:
             before = self._seen.get(uuid)
-            clock = _latest(before, clock)
-            self._seen[uuid] = clock
-        if clock != before or (is_news and not clock.runs):
-            self._tell(uuid, clock)
-        return time.monotonic() + max(clock.wait, BLINK) if clock.runs else None
+            timer = _latest(before, timer)
+            self._seen[uuid] = timer
+        if timer != before or (is_news and not timer.runs):
+            self._tell(uuid, timer)
+        return time.monotonic() + max(timer.wait, BLINK) if timer.runs else None
 
     def _failed(self, uuid: str, error: Exception) -> float:
         """When it is tried again. Said once: an absent hypervisor has many guests."""

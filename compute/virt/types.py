@@ -108,7 +108,7 @@ class Guest:
     node: str = ""  # hypervisor_hostname of where it is, or is to be
 
     @property
-    def farewell(self) -> ShutdownPreference:
+    def shutdown_preference(self) -> ShutdownPreference:
         """What its host keeps for the day it goes down itself."""
         return ShutdownPreference(self.display_name, self.shutdown_timeout, self.shutdown_priority)
 

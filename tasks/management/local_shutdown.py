@@ -68,10 +68,10 @@ def shut_down(asked: HostCommand, one: ServiceSnapshot, why: str) -> Outcome:
 def _shut_down(asked: HostCommand, one: ServiceSnapshot, driver: Driver) -> Outcome:
     began = time.time()
     until = began + asked.seconds if asked.seconds is not None else None
-    farewells = driver.farewells()
-    lines = {uuid: _line(uuid, wish) for uuid, wish in farewells.items()}
-    for rank in sorted({wish.priority for wish in farewells.values()}):
-        group = {uuid: wish for uuid, wish in farewells.items() if wish.priority == rank}
+    shutdown_preferences = driver.shutdown_preferences()
+    lines = {uuid: _line(uuid, wish) for uuid, wish in shutdown_preferences.items()}
+    for rank in sorted({wish.priority for wish in shutdown_preferences.values()}):
+        group = {uuid: wish for uuid, wish in shutdown_preferences.items() if wish.priority == rank}
         for _ in _group(driver, group, lines, until, asked):
             asked.screen.show([replace(one, guests=_sorted(lines))])
     one = replace(one, guests=_sorted(lines))
@@ -87,7 +87,7 @@ def _group(
     driver: Driver, group: dict[str, ShutdownPreference], lines: Running, until: float | None, asked: HostCommand
 ) -> Iterator[None]:
     """Those of one priority; a turn for every look."""
-    pool = ThreadPoolExecutor(asked.parallel or AT_ONCE, "farewell")
+    pool = ThreadPoolExecutor(asked.parallel or AT_ONCE, "shutdown_preference")
     try:
         futures = {pool.submit(_power_off, driver, wish, uuid, until): uuid for uuid, wish in group.items()}
         while futures:
@@ -107,13 +107,13 @@ def _power_off(driver: Driver, wish: ShutdownPreference, uuid: str, until: float
     seconds = float(settings.SHUTDOWN_TIMEOUT if wish.seconds is None else wish.seconds)
     if until is not None:
         seconds = min(seconds, max(0.0, until - time.time()))
-    clock = driver.begin_shutdown(uuid, seconds, settings.SHUTDOWN_RETRY_INTERVAL)
-    while clock is not None and clock.runs:
-        due = clock.due if until is None else min(clock.due, until)
+    timer = driver.begin_shutdown(uuid, seconds, settings.SHUTDOWN_RETRY_INTERVAL)
+    while timer is not None and timer.runs:
+        due = timer.due if until is None else min(timer.due, until)
         driver.wait_until_off(uuid, max(0.1, due - time.time()))
-        late = until is not None and time.time() >= until and clock.deadline > until + SOON  # somebody else's clock
-        clock = driver.begin_shutdown(uuid, 0, clock.interval) if late else driver.turn(uuid)
-    return clock
+        late = until is not None and time.time() >= until and timer.deadline > until + SOON  # somebody else's clock
+        timer = driver.begin_shutdown(uuid, 0, timer.interval) if late else driver.turn(uuid)
+    return timer
 
 
 def _line(uuid: str, wish: ShutdownPreference) -> GuestShutdown:
@@ -122,22 +122,22 @@ def _line(uuid: str, wish: ShutdownPreference) -> GuestShutdown:
 
 def _over(line: GuestShutdown, future: Future[ShutdownTimer | None]) -> GuestShutdown:
     try:
-        clock = future.result()
+        timer = future.result()
     except VirtError as error:
         return replace(line, state="failed", words=str(error), seconds_left=None)
-    words = clock.words() if clock is not None else "was off already"
-    return replace(line, state="off", words=words, seconds_left=None, signals=clock.signals if clock else 0)
+    words = timer.words() if timer is not None else "was off already"
+    return replace(line, state="off", words=words, seconds_left=None, signals=timer.signals if timer else 0)
 
 
 def _now(line: GuestShutdown, driver: Driver) -> GuestShutdown:
     """As its clock says; a hypervisor that does not answer is asked again soon."""
-    clock = None
+    timer = None
     with suppress(VirtError):
-        clock = driver.clock(line.server_id)
-    if clock is None or not clock.runs:
+        timer = driver.timer(line.server_id)
+    if timer is None or not timer.runs:
         return line
-    left = clock.left(time.time())
-    return replace(line, state=guest_table.SHUTS_DOWN, words=clock.words(), seconds_left=left, signals=clock.signals)
+    left = timer.left(time.time())
+    return replace(line, state=guest_table.SHUTS_DOWN, words=timer.words(), seconds_left=left, signals=timer.signals)
 
 
 def _sorted(lines: Running) -> tuple[GuestShutdown, ...]:

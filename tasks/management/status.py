@@ -192,8 +192,8 @@ def _ago(seconds: float | None) -> str:
 
 def _depths(place: ServiceLocation, global_broker: str) -> dict[str, int | None]:
     """Messages in its queues; None where the broker does not answer."""
-    lanes = (dispatch.REQUESTS, dispatch.OPS)
-    names = TAKES.get(place.binary) or [dispatch.host_queue(place.name, lane) for lane in lanes]
+    queues = (dispatch.REQUESTS, dispatch.OPS)
+    names = TAKES.get(place.binary) or [dispatch.host_queue(place.name, queue) for queue in queues]
     url = global_broker if place.binary == SCHEDULER else place.cell.broker_url
     try:
         return dict(brokers.depths(url, names)) if url else dict.fromkeys(names)

@@ -40,7 +40,7 @@ def action(cell: Cell, server_id: str, *, state: str = "running", **columns: obj
         return Step.objects.create(
             **{
                 "action": row, "server_id": server_id, "name": "reboot", "event": "compute_reboot",
-                "host": "h1", "lane": "requests", "state": state, "queued_at": now, "started_at": now,
+                "host": "h1", "queue": "requests", "state": state, "queued_at": now, "started_at": now,
                 "finished_at": ended,
             } | columns
         )  # fmt: skip

@@ -33,7 +33,7 @@ def waiting(api, cloud, settings):
     at.driver.orders.shutdown(ignore=True)
     with at.with_keeper():
         act(api, server_id, {"os-stop": None})
-        cloud.work_until(lambda: [step for step in at.waiting() if step.clock and step.clock["signals"]])
+        cloud.work_until(lambda: [step for step in at.waiting() if step.timer and step.timer["signals"]])
         yield server_id
         at.driver.begin_shutdown(server_id, 0, 10)
         cloud.work_until(lambda: not at.waiting())
@@ -122,8 +122,8 @@ def test_a_countdown_that_nobody_ends_is_said(api, browser, cloud):
     with target_cell(cloud.cell_of(server_id)):
         now = time.time()
         late = timezone.now() - timedelta(seconds=90)
-        clock = ShutdownTimer(now - 150, now - 90, 10, signals=6, signalled=now - 100, by="agent, acpi").facts
-        Step.objects.filter(server_id=server_id, state="queued").update(state="waiting", clock=clock, deadline=late)
+        timer = ShutdownTimer(now - 150, now - 90, 10, signals=6, signalled=now - 100, by="agent, acpi").facts
+        Step.objects.filter(server_id=server_id, state="queued").update(state="waiting", timer=timer, deadline=late)
     said = plain(text(browser, server_url(server_id)))
     assert "Its time was over 1 min 30 s ago" in said
     assert re.search("Then since [0-9:]{8} UTC: as soon as its host can, its plug is pulled", said)
@@ -152,10 +152,10 @@ def test_waiting_has_a_sign_and_words_of_its_own(operator, cells):
     host(cell, "h1")
     host(cell, "h2", last_seen_up=now - timedelta(hours=2))
     for name, at in (("for-guest", "h1"), ("for-host", "h2")):
-        clock = ShutdownTimer.start(time.time(), 60, 10).facts
+        timer = ShutdownTimer.start(time.time(), 60, 10).facts
         deadline = now + timedelta(seconds=60)
-        action(cell, str(uuid4()), host=at, name=name, state="waiting", clock=clock, deadline=deadline, lane="ops")
-    action(cell, str(uuid4()), host="h1", name="for-turn", state="waiting", details="its turn to go down", lane="ops")
+        action(cell, str(uuid4()), host=at, name=name, state="waiting", timer=timer, deadline=deadline, queue="ops")
+    action(cell, str(uuid4()), host="h1", name="for-turn", state="waiting", details="its turn to go down", queue="ops")
     page = text(operator, PROGRESS).split("<tr")
     lines = {line.partition("reboot: ")[2].split("<")[0].strip(): line for line in page}
     assert "◷ waiting" in plain(lines["for-guest"])
@@ -168,9 +168,9 @@ def test_a_host_that_drains_waits_for_guests_and_says_for_how_long(operator, cel
     cell = cells["cell1"]
     service = draining(cell, "h1")
     instance = rows.server(cell, host="h1")
-    clock = ShutdownTimer.start(time.time(), 60, 10)
-    step = action(cell, instance.uuid, host="h1", name="power_off", state="waiting", lane="ops", details=clock.words(),
-                  clock=clock.facts, deadline=timezone.now() + timedelta(seconds=60))  # fmt: skip
+    timer = ShutdownTimer.start(time.time(), 60, 10)
+    step = action(cell, instance.uuid, host="h1", name="power_off", state="waiting", queue="ops", details=timer.words(),
+                  timer=timer.facts, deadline=timezone.now() + timedelta(seconds=60))  # fmt: skip
     panel = plain(text(operator, url(cell, service)))
     assert "◷ waiting" in panel
     assert "forced off at 20" in panel

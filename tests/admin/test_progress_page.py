@@ -29,7 +29,7 @@ def test_waiting_steps_say_what_for(operator, cells):
     queued = {"state": "queued", "started_at": None}
     for name, host_name in (("for-drain", "h1"), ("for-dead", "h2"), ("for-ended", "h3"), ("for-turn", "h4")):
         action(cell, str(uuid4()), host=host_name, name=name, **queued)
-    action(cell, str(uuid4()), host="h1", name="ops", lane="ops", **queued)
+    action(cell, str(uuid4()), host="h1", name="ops", queue="ops", **queued)
     action(cell, str(uuid4()), host="h2", name="orphan")
     action(cell, str(uuid4()), host="h4", name="again", **queued, not_before=timezone.now() + timedelta(hours=1))
     action(cell, str(uuid4()), host="", name="conduct", **queued)

@@ -50,7 +50,7 @@ def codes(answer):
 def journal(cell, **where):
     with target_cell(cell):
         rows = InstanceAction.objects.filter(**where).order_by("pk")
-        return [(row.action, [(s.host, s.lane, s.event) for s in row.steps.order_by("pk")]) for row in rows]
+        return [(row.action, [(s.host, s.queue, s.event) for s in row.steps.order_by("pk")]) for row in rows]
 
 
 # -- who, and what

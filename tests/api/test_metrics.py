@@ -70,13 +70,13 @@ def fleet(cells):
     return cells
 
 
-def operation(cell, name, lane, *, age, state=Step.State.QUEUED):
+def operation(cell, name, queue, *, age, state=Step.State.QUEUED):
     server = rows.server(cell)
     with target_cell(cell):
         action = journal.open_action(
             server, name=name, key=name.title(), request_id="req-1", user_id="u", project_id="p", params={}
         )
-        step = journal.open_step(action, name=name, event=f"compute_{name}", host="h1", lane=lane)
+        step = journal.open_step(action, name=name, event=f"compute_{name}", host="h1", queue=queue)
         Step.objects.filter(pk=step.pk).update(state=state)
         type(action).objects.filter(pk=action.pk).update(started_at=timezone.now() - timedelta(seconds=age))
 
@@ -172,8 +172,8 @@ def test_guests_whose_clock_runs_by_host_and_the_worst_of_them(fleet):
         operation(fleet["cell1"], name, "ops", age=5, state=Step.State.WAITING)
         with target_cell(fleet["cell1"]):
             deadline = timezone.now() + timedelta(seconds=left)
-            clock = ShutdownTimer(now - 9, now + left, 10).facts
-            Step.objects.filter(pk=Step.objects.latest("pk").pk).update(clock=clock, deadline=deadline)
+            timer = ShutdownTimer(now - 9, now + left, 10).facts
+            Step.objects.filter(pk=Step.objects.latest("pk").pk).update(timer=timer, deadline=deadline)
     operation(fleet["cell2"], "shutdown", "ops", age=5, state=Step.State.WAITING)  # for others, not for a guest
     assert lines("guests_shutting_down") == {("cell1", "h1"): 3}
     assert lines("guest_overdue_seconds")["cell1", "h1"] == pytest.approx(400, abs=SECONDS)

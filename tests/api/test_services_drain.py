@@ -43,7 +43,7 @@ def drains(cell, host, **columns):
         Service.objects.filter(host=host).update(**{"draining_since": timezone.now()} | columns)
 
 
-def queued(cell, host, lane="requests"):
+def queued(cell, host, queue="requests"):
     """A request nobody has begun."""
     now = timezone.now()
     with target_cell(cell):
@@ -51,7 +51,7 @@ def queued(cell, host, lane="requests"):
             server_id="s", action="stop", key="os-stop", request_id="r", started_at=now, updated_at=now
         )
         Step.objects.create(
-            action=action, server_id="s", name="stop", event="e", host=host, lane=lane, queued_at=now
+            action=action, server_id="s", name="stop", event="e", host=host, queue=queue, queued_at=now
         )
 
 
@@ -68,8 +68,8 @@ def test_a_service_that_takes_work_is_novas_to_the_letter(admin, fleet):
 def test_a_drain_is_shown_to_every_client(admin, fleet, cells, version):
     put(admin, fleet["h1"], {"reason": "new kernel", "timeout": 600})
     drains(cells["cell1"], "h1", in_progress=3)
-    for lane in ("requests", "requests", "ops"):
-        queued(cells["cell1"], "h1", lane)
+    for queue in ("requests", "requests", "ops"):
+        queued(cells["cell1"], "h1", queue)
 
     found = listed(admin.get("/os-services", version=version))
 

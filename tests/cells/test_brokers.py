@@ -218,7 +218,7 @@ def test_what_a_dead_worker_left_is_sent_with_one_query_for_the_services(cell1):
     def cost(count: int) -> int:
         Step.objects.all().delete()
         late_steps(cell1, count)
-        Step.objects.update(state="running", worker="nova-compute@host1", incarnation="a", lane="ops")
+        Step.objects.update(state="running", worker="nova-compute@host1", incarnation="a", queue="ops")
         with counted() as seen:
             assert recovery.recover("nova-compute@host1", "b", tuple, dispatch.OPS) == count
         return sum("compute_service" in sql for sql, _ in seen[cell1.alias])
@@ -250,7 +250,7 @@ def late_steps(cell, count: int) -> None:
     action = action_of("a server")
     Step.objects.bulk_create(
         Step(
-            action=action, server_id=f"server-{n}", name="pause", event="e", host="host1", lane="requests",
+            action=action, server_id=f"server-{n}", name="pause", event="e", host="host1", queue="requests",
             queued_at=now, sent_at=now - timedelta(seconds=16), sends=1,
         )
         for n in range(count)
@@ -260,7 +260,7 @@ def late_steps(cell, count: int) -> None:
 def asked(cell) -> Step:
     """A step that a request opens now."""
     with transaction.atomic(using=cell.alias):
-        step = journal.open_step(action_of("new"), name="pause", event="e", host="host1", lane="requests")
+        step = journal.open_step(action_of("new"), name="pause", event="e", host="host1", queue="requests")
     step.refresh_from_db()
     return step
 

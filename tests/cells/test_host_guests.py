@@ -237,8 +237,8 @@ def test_without_the_cells_database_too_and_a_clock_that_runs_is_joined(host, cl
     [document] = json.loads(done.out)["hosts"]
     assert (done.code, document["state"]) == (0, "unknown"), done.out
     assert [row["state"] for row in document["guests"]] == ["off", "off"]
-    clock = driver.clock(servers[1])
-    assert (clock.begun, clock.deadline) == (begun.begun, begun.deadline)
+    timer = driver.timer(servers[1])
+    assert (timer.begun, timer.deadline) == (begun.begun, begun.deadline)
 
 
 def test_a_guest_whose_record_is_gone_has_the_grace_its_host_keeps(

@@ -55,7 +55,7 @@ def write(cloud: Any, name: str = "host1", **columns: Any) -> None:
         Service.objects.filter(host=name).update(**columns)
 
 
-def begin(cloud: Any, name: str = "host1", state: str = "running", lane: str = "requests", **columns: Any) -> Step:
+def begin(cloud: Any, name: str = "host1", state: str = "running", queue: str = "requests", **columns: Any) -> Step:
     """A stop on that host."""
     now = timezone.now()
     with target_cell(cloud.hosts[name].cell):
@@ -65,7 +65,7 @@ def begin(cloud: Any, name: str = "host1", state: str = "running", lane: str = "
         )  # fmt: skip
         times = {"queued_at": now, "started_at": now if state == "running" else None}
         return Step.objects.create(
-            action=action, server_id=action.server_id, name="power_off", event="e", host=name, lane=lane,
+            action=action, server_id=action.server_id, name="power_off", event="e", host=name, queue=queue,
             state=state, **(times | columns),
         )  # fmt: skip
 

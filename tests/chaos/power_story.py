@@ -62,7 +62,7 @@ class Switcher(Client):
         steps = f"SELECT count(*) FROM compute_step WHERE {mine} AND state IN ('queued', 'running', 'waiting')"
         actions = f"SELECT count(*) FROM compute_instanceaction WHERE {mine} AND finished_at IS NULL"
         busy = f"SELECT count(*) FROM compute_instance WHERE uuid = '{self.server_id}' AND task_state IS NOT NULL"
-        kept = f"SELECT count(*) FROM cells_lateevent WHERE {mine}"  # its row was locked too long: it comes later
+        kept = f"SELECT count(*) FROM cells_deferredevent WHERE {mine}"  # its row was locked too long: it comes later
         asked = [("global", kept), *((cell, question) for question in (steps, actions, busy))]
         return not any(self.place.cloud.ask(database, question)[0][0] for database, question in asked)
 

@@ -111,5 +111,5 @@ def priorities(api: Any, cloud: Cloud, *wanted: int) -> list[str]:
 def due(host: Host) -> None:
     """What the relay does when their time is over."""
     with target_cell(host.cell):
-        Step.objects.filter(state="waiting", clock__isnull=True).update(not_before="2020-01-01T00:00:00Z")
+        Step.objects.filter(state="waiting", timer__isnull=True).update(not_before="2020-01-01T00:00:00Z")
         recovery.relay()

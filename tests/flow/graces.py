@@ -83,6 +83,6 @@ def killed(cloud, host, when):
 
 def length(step: Step) -> float:
     """The seconds a waiting step's guest has."""
-    clock = ShutdownTimer.load(step.clock)
-    assert clock is not None
-    return round(clock.deadline - clock.begun, 3)
+    timer = ShutdownTimer.load(step.timer)
+    assert timer is not None
+    return round(timer.deadline - timer.begun, 3)

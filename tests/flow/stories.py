@@ -50,7 +50,7 @@ STORIES = {
                      wrong=("pause",), wrong_state="paused"),
     "resume": Story("resume", {"resume": None}, "resuming", "active", "compute_resume_instance", "resume",
                     before=("suspend",), wrong_state="active"),
-    "stop": Story("stop", {"os-stop": None}, "powering-off", "stopped", "compute_stop_instance", "keep_clock",
+    "stop": Story("stop", {"os-stop": None}, "powering-off", "stopped", "compute_stop_instance", "save_timer",
                   wrong=("stop",), wrong_state="stopped"),
     "start": Story("start", {"os-start": None}, "powering-on", "active", "compute_start_instance", "power_on",
                    before=("stop",), wrong_state="active"),

@@ -139,7 +139,7 @@ class Switched:
         with target_cell(self.host.cell):
             drains = Service.objects.get(host=self.host.name).drain_wanted
             queued = Step.objects.filter(state="queued", server_id=self.server_id).exclude(host="")
-            return list(queued.filter(lane="ops") if drains else queued)
+            return list(queued.filter(queue="ops") if drains else queued)
 
     # -- and in the end
 

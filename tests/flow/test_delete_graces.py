@@ -102,8 +102,8 @@ def test_a_stop_and_a_delete_that_joins_it_have_one_clock_and_one_outcome(api, c
         [stop] = host.waiting()
         delete(api, cloud, server_id, "?shutdown_type=SOFT&shutdown_timeout=3600")
         assert waits(host) == ["stop.power_off", "delete.terminate"]
-        deadlines = [ShutdownTimer.load(step.clock).deadline for step in host.waiting()]
-        assert deadlines == [ShutdownTimer.load(stop.clock).deadline] * 2
+        deadlines = [ShutdownTimer.load(step.timer).deadline for step in host.waiting()]
+        assert deadlines == [ShutdownTimer.load(stop.timer).deadline] * 2
         cloud.work_until(lambda: cloud.row(server_id).deleted)
     is_gone(cloud, server_id)
     words = "forced off after N s, 1 signal (acpi)"
@@ -162,10 +162,10 @@ def test_a_hurry_that_comes_while_the_delete_is_just_about_to_wait_is_not_lost(a
     begin = host.driver.begin_shutdown
 
     def and_meanwhile(*asked):
-        clock = begin(*asked)
+        timer = begin(*asked)
         monkeypatch.undo()
         assert api.delete(f"/servers/{server_id}?shutdown_type=HARD").status_code == 204
-        return clock
+        return timer
 
     monkeypatch.setattr(host.driver, "begin_shutdown", and_meanwhile)
     with host.with_keeper():
@@ -265,7 +265,7 @@ def test_a_guest_that_cannot_be_shut_down_is_deleted_all_the_same(api, admin, cl
 def test_a_delete_with_grace_waits_for_a_hypervisor_that_comes_back(api, cloud):
     server_id = cloud.boot(api)
     host = cloud.host_of(server_id)
-    host.driver.orders.fail("keep_clock", times=2, error=HypervisorUnavailable)
+    host.driver.orders.fail("save_timer", times=2, error=HypervisorUnavailable)
     with host.with_keeper():
         delete(api, cloud, server_id, "?shutdown_type=SOFT")
         for _ in range(3):
@@ -279,7 +279,7 @@ def test_a_delete_with_grace_waits_for_a_hypervisor_that_comes_back(api, cloud):
 
 
 @pytest.mark.parametrize("kept", [0, 3600])
-@pytest.mark.parametrize("verb", ["keep_clock", "signal_shutdown", "power_off"])
+@pytest.mark.parametrize("verb", ["save_timer", "signal_shutdown", "power_off"])
 def test_a_host_killed_in_the_middle_of_a_grace_gives_what_is_left_of_it(verb, kept, api, cloud, settings):
     settings.RECLAIM_INSTANCE_INTERVAL = kept
     server_id, host = deaf(api, cloud)

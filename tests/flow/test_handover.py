@@ -75,7 +75,7 @@ def test_a_host_that_starts_drained_ends_what_it_had_begun_on_its_ops_lane(api, 
     host.report()
     with target_cell(host.cell):
         assert recovery.recover(host.worker, host.incarnation, list, dispatch.OPS) == 1
-        assert Step.objects.get(state="queued").lane == dispatch.OPS
+        assert Step.objects.get(state="queued").queue == dispatch.OPS
     cloud.work()
     ends_well("pause", cloud, server_id)
 

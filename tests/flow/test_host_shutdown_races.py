@@ -49,10 +49,10 @@ def test_a_stop_that_waits_is_joined_and_stays_the_users(api, cloud, host):
         [stop] = host.waiting()
         ask(cloud)
         cloud.work()
-        clocks = [step.clock for step in host.waiting()]
-        assert len(clocks) == 2
-        assert {(clock["begun"], clock["deadline"]) for clock in clocks} == {
-            (stop.clock["begun"], stop.clock["deadline"])
+        timers = [step.timer for step in host.waiting()]
+        assert len(timers) == 2
+        assert {(timer["begun"], timer["deadline"]) for timer in timers} == {
+            (stop.timer["begun"], stop.timer["deadline"])
         }
         cloud.work_until(lambda: not host.waiting())
     stop_words, down_words = [action.outcome for action in cloud.history(server_id)[1:]]

@@ -79,7 +79,7 @@ def test_the_queue_of_a_dead_host_does_not_hold_up_the_others(api, cloud, monkey
         old = timezone.now() - timedelta(hours=1)
         for _ in range(5):  # sent often, and not due again for a long time
             Step.objects.create(
-                action=lost.action, server_id="x", name="pause", event="e", host="dead", lane="requests",
+                action=lost.action, server_id="x", name="pause", event="e", host="dead", queue="requests",
                 queued_at=old, sent_at=timezone.now() - timedelta(minutes=5), sends=12,
             )  # fmt: skip
         Step.objects.filter(pk=lost.pk).update(sent_at=timezone.now() - timedelta(seconds=16))
@@ -188,14 +188,14 @@ def test_a_worker_that_lost_its_step_fails_in_silence(api, cloud):
     server_id = begin("stop", api, cloud)
     host = cloud.host_of(server_id)
     slow = host.begin(only_step(cloud).pk)
-    keep_clock = host.driver.keep_clock
+    save_timer = host.driver.save_timer
 
-    def fails_too_late(uuid: str, clock: object) -> None:
-        host.driver.keep_clock = keep_clock
+    def fails_too_late(uuid: str, timer: object) -> None:
+        host.driver.save_timer = save_timer
         host.restart()
         raise VirtError("the guest does not hear")
 
-    host.driver.keep_clock = fails_too_late
+    host.driver.save_timer = fails_too_late
     host.finish(slow)
     assert stories.states(cloud, server_id) == ("active", "powering-off")
     cloud.work()
@@ -205,7 +205,7 @@ def test_a_worker_that_lost_its_step_fails_in_silence(api, cloud):
 def test_a_database_that_goes_away_during_a_step_leaves_it_to_recovery(api, cloud):
     server_id = begin("stop", api, cloud)
     host = cloud.host_of(server_id)
-    host.driver.orders.fail("keep_clock", error=OperationalError)
+    host.driver.orders.fail("save_timer", error=OperationalError)
     with pytest.raises(OperationalError):
         cloud.work()
     assert stories.states(cloud, server_id) == ("active", "powering-off")

@@ -235,7 +235,7 @@ def test_pages_follow_each_other_over_all_cells_and_miss_nothing(cells, operatio
                 started_at=at, updated_at=at,
             )  # fmt: skip
             Step.objects.create(
-                action=action, server_id=action.server_id, name="power_off", event="e", host="h", lane="requests",
+                action=action, server_id=action.server_id, name="power_off", event="e", host="h", queue="requests",
                 queued_at=at,
             )  # fmt: skip
             made.add(action.server_id)

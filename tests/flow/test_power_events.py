@@ -115,7 +115,7 @@ def test_a_draining_host_hears_it_and_one_that_was_down_when_it_is_back(api, iro
         drain.ask(Service.objects.get(binary="nova-compute", host=host.name), by="somebody")
     switch(cloud, server_id, OFF)
     assert say(ironic, server_id, OFF) == [200]
-    assert stories.only_step(cloud).lane == "ops"
+    assert stories.only_step(cloud).queue == "ops"
     begun = host.begin(stories.only_step(cloud).pk)
     assert begun is not None
     host.restart()  # killed in the middle of it

@@ -38,7 +38,7 @@ def say(cloud: Cloud, server_id: str, said: str, request_id: str = "") -> Instan
             row, name=power_update.NAMES[said], key="PowerUpdate", request_id=request_id or f"req-{uuid4()}",
             user_id="ironic", project_id=row.project_id, params={"said": said},
         )  # fmt: skip
-        journal.open_step(action, name="power_update", event="compute_power_update", host=row.host, lane="ops")
+        journal.open_step(action, name="power_update", event="compute_power_update", host=row.host, queue="ops")
     return action
 
 
@@ -80,7 +80,7 @@ def test_a_machine_switched_off_and_on_is_followed_and_shown_with_its_request_id
     shown = stories.last_action(api, server_id)
     assert (shown["action"], shown["request_id"], shown["message"]) == ("start", on.request_id, None)
     assert [(e["event"], e["result"]) for e in shown["events"]] == [("compute_power_update", "Success")]
-    assert {"power_on", "power_off", "keep_clock"}.isdisjoint(calls(cloud, server_id)[1:])  # nobody touched it
+    assert {"power_on", "power_off", "save_timer"}.isdisjoint(calls(cloud, server_id)[1:])  # nobody touched it
 
 
 def test_a_machine_switched_on_by_hand_stays_on_over_three_rounds_of_the_sync(api, cloud):

@@ -272,7 +272,7 @@ def test_both_hosts_drain(name, step, admin, two):
     waits = until(two, step)
     for host in HOSTS:
         two_hosts.drain(two, host)
-    if waits.host and waits.lane == REQUESTS:
+    if waits.host and waits.queue == REQUESTS:
         two_hosts.call_off(two, waits)
     to_the_end(two, name)
     if (name, step) in NOT_BEGUN | NOWHERE_TO_GO:

@@ -205,7 +205,7 @@ def test_a_rebuild_that_fails_is_an_error_with_a_fault_and_works_the_next_time(w
 
 def test_a_rebuild_that_fails_before_anything_happened_leaves_the_server_as_it_was(api, cloud):
     server_id, new = cloud.boot(api), other_image(cloud)
-    cloud.host_of(server_id).driver.orders.fail("keep_clock", error=ImageUnusable)
+    cloud.host_of(server_id).driver.orders.fail("save_timer", error=ImageUnusable)
     assert act(api, server_id, body(cloud, imageRef=new.pk)).status_code == 202
     cloud.work()
     assert states(cloud, server_id) == ("active", None)
@@ -321,8 +321,8 @@ def test_more_metadata_than_the_quota_lets_is_forbidden(api, cloud, settings):
 def test_a_draining_host_ends_a_rebuild_it_has_begun_and_begins_no_other(api, cloud):
     server_id = cloud.boot(api)
     act(api, server_id, body(cloud))
-    assert until(cloud, "power_off").lane == "requests"
-    assert until(cloud, "tear_down").lane == "ops"
-    assert until(cloud, "build").lane == "ops"
+    assert until(cloud, "power_off").queue == "requests"
+    assert until(cloud, "tear_down").queue == "ops"
+    assert until(cloud, "build").queue == "ops"
     cloud.work()
     is_back(cloud, server_id)

@@ -28,7 +28,7 @@ def waiting(api, cloud, settings):
     host.driver.orders.shutdown(ignore=True)
     with host.with_keeper():
         act(api, server_id, {"os-stop": None})
-        cloud.work_until(lambda: [step for step in host.waiting() if step.clock and step.clock["signals"]])
+        cloud.work_until(lambda: [step for step in host.waiting() if step.timer and step.timer["signals"]])
         yield server_id
         host.driver.begin_shutdown(server_id, 0, 10)
         cloud.work_until(lambda: not host.waiting())
@@ -91,7 +91,7 @@ def test_progress_is_the_share_of_the_grace_that_has_passed(api, cloud, begun, e
     act(api, server_id, {"os-stop": None})
     with target_cell(cloud.cell_of(server_id)):
         Step.objects.filter(server_id=server_id, state="queued").update(
-            state="waiting", clock=ShutdownTimer(now - begun, now + ends, 10, signals=3).facts
+            state="waiting", timer=ShutdownTimer(now - begun, now + ends, 10, signals=3).facts
         )
     server = show(api, server_id)
     assert server["progress"] == progress
@@ -194,10 +194,10 @@ def test_a_clock_whose_end_nobody_saw_does_not_run_for_ever(api, cloud, state, w
     with target_cell(cloud.cell_of(server_id)):
         action = journal.open_action(Instance.objects.get(uuid=server_id), name="stop", key="Stop", request_id="r",
                                      user_id="u", project_id="p", params={})  # fmt: skip
-        step = journal.open_step(action, name="power_off", event="e", host="host1", lane="requests")
-        step.state, step.clock = state, ShutdownTimer.start(time.time(), 60, 10).facts
+        step = journal.open_step(action, name="power_off", event="e", host="host1", queue="requests")
+        step.state, step.timer = state, ShutdownTimer.start(time.time(), 60, 10).facts
         seen = status.as_json(step)
-        step.clock = None
+        step.timer = None
         assert status.as_json(step) is None
         Step.objects.all().delete()
         type(action).objects.filter(pk=action.pk).delete()

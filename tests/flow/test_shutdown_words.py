@@ -135,9 +135,9 @@ def test_a_grace_period_that_is_changed_counts_from_the_next_shutdown_on(api, cl
 
 def test_a_hard_stop_ends_a_clock_that_somebody_else_started(api, cloud):
     server_id, host = deaf(api, cloud)
-    clock = host.driver.begin_shutdown(server_id, 60, 10)
-    assert clock is not None
-    assert clock.runs
+    timer = host.driver.begin_shutdown(server_id, 60, 10)
+    assert timer is not None
+    assert timer.runs
     with host.with_keeper():
         ask(api, cloud, server_id, {"os-stop": HARD})
     assert stories.states(cloud, server_id) == ("stopped", None)

@@ -33,7 +33,7 @@ def test_a_guest_that_hears_the_signal_shuts_itself_down(api, admin, cloud):
     server_id = cloud.boot(api)
     stories.lead(api, cloud, server_id, ("stop",))
     calls = [verb for verb, _ in cloud.host_of(server_id).driver.calls]
-    assert calls.index("keep_clock") < calls.index("signal_shutdown")
+    assert calls.index("save_timer") < calls.index("signal_shutdown")
     assert "power_off" not in calls
     details = stories.last_action(admin, server_id)["events"][0]["details"]
     assert details.startswith("guest shut down in 0.")

@@ -50,7 +50,7 @@ def after_the_clock_was_kept(waiting: Waiting) -> None:
     step = waiting.host.begin(waiting.queued().pk)
     with waiting.host.with_keeper(), pytest.raises(StepWaiting):
         work(waiting, step)
-    assert waiting.clock.runs
+    assert waiting.timer.runs
     assert waiting.host.restart() == 1
 
 
@@ -96,14 +96,14 @@ def test_it_is_parked_woken_and_done(name, admin, cloud, settings):
     waiting = begin(name, admin, cloud, settings)
     with waiting.host.with_keeper():
         step = waiting.parked()
-        clock = waiting.clock
-        assert (step.lane, step.incarnation, step.attempts) == ("ops", "", 1)
-        assert step.deadline.timestamp() == pytest.approx(clock.deadline, abs=0.001)
+        timer = waiting.timer
+        assert (step.queue, step.incarnation, step.attempts) == ("ops", "", 1)
+        assert step.deadline.timestamp() == pytest.approx(timer.deadline, abs=0.001)
         assert step.details.startswith("1 signal (acpi); forced off at ")
         begun = step.started_at
         waiting.goes_off()
         cloud.work_until(waiting.is_over)
-    waiting.ended_with(clock)
+    waiting.ended_with(timer)
     assert (waiting.step.started_at, waiting.step.attempts) == (begun, 1)  # its wait was part of it
 
 
@@ -115,16 +115,16 @@ def test_its_host_is_killed(name, moment, admin, cloud, settings):
     with waiting.host.with_keeper():
         if moment in MOMENTS[:3]:
             waiting.parked()
-            clock = waiting.clock
+            timer = waiting.timer
             waiting.goes_off()
         else:
-            clock = ShutdownTimer.load(waiting.step.clock)
+            timer = ShutdownTimer.load(waiting.step.timer)
         cloud.work_until(waiting.is_over)
     if moment is after_its_work and name == "soft reboot":
         assert waiting.step.details == "was done before the restart"  # it is not rebooted twice
         assert [effect.effect.value for effect in waiting.host.driver.effects(waiting.server_id)].count("rebooted") == 1
         return
-    waiting.ended_with(clock)
+    waiting.ended_with(timer)
 
 
 # -- the deadline
@@ -134,12 +134,12 @@ def test_a_host_that_was_dead_at_the_deadline_forces_the_guest_off_in_its_next_l
     waiting = begin("stop", admin, cloud, settings)
     settings.SHUTDOWN_TIMEOUT = 1
     while_it_waits(waiting)
-    clock = waiting.clock
-    time.sleep(max(0.0, clock.deadline - time.time()) + 0.1)
+    timer = waiting.timer
+    time.sleep(max(0.0, timer.deadline - time.time()) + 0.1)
     with waiting.host.with_keeper():
         cloud.work_until(waiting.is_over)
-    ended = ShutdownTimer.load(waiting.step.clock)
-    assert (ended.how, ended.begun, ended.deadline) == ("forced", clock.begun, clock.deadline)
+    ended = ShutdownTimer.load(waiting.step.timer)
+    assert (ended.how, ended.begun, ended.deadline) == ("forced", timer.begun, timer.deadline)
     assert waiting.step.details.startswith("forced off after 1 s, 1 signal")
     stories.settled(cloud)
 
@@ -156,8 +156,8 @@ def test_a_soft_reboot_falls_back_to_a_hard_one_and_says_so(admin, cloud, settin
 
 def test_a_keeper_that_never_says_anything_is_replaced_by_the_relay(admin, cloud, settings):
     waiting = begin("stop", admin, cloud, settings)
-    keeper = ShutdownWatcher(waiting.host.driver, lambda uuid, clock: None)  # never started: nobody turns the clock
-    grace.set_watcher(keeper)
+    watcher = ShutdownWatcher(waiting.host.driver, lambda uuid, timer: None)  # never started: nobody turns the clock
+    grace.set_watcher(watcher)
     try:
         step = waiting.parked()
         with target_cell(waiting.host.cell):
@@ -187,11 +187,11 @@ def test_one_that_waits_again_and_again_uses_up_no_tries(admin, cloud, settings)
             with target_cell(waiting.host.cell):
                 assert journal.resume_step(step)
                 assert not journal.resume_step(step)
-        clock = waiting.clock
+        timer = waiting.timer
         waiting.parked()
         waiting.goes_off()
         cloud.work_until(waiting.is_over)
-    waiting.ended_with(clock)
+    waiting.ended_with(timer)
 
 
 def test_one_that_fails_after_its_wait_runs_out_of_tries(admin, cloud, settings):
@@ -217,13 +217,13 @@ def test_a_second_clock_word_wakes_nobody_twice_and_a_late_one_changes_nothing(a
     waiting = begin("stop", admin, cloud, settings)
     with waiting.host.with_keeper():
         waiting.parked()
-    ended = waiting.clock.end(time.time())
+    ended = waiting.timer.end(time.time())
     with target_cell(waiting.host.cell):
-        assert journal.note_clock("elsewhere", waiting.server_id, ended) == 0
-        assert journal.note_clock(waiting.host.name, waiting.server_id, ended) == 1
-        assert journal.note_clock(waiting.host.name, waiting.server_id, ended) == 0
-        assert journal.note_clock(waiting.host.name, waiting.server_id, waiting.clock) == 0
-    assert (waiting.step.state, ShutdownTimer.load(waiting.step.clock)) == ("queued", ended)
+        assert journal.record_timer("elsewhere", waiting.server_id, ended) == 0
+        assert journal.record_timer(waiting.host.name, waiting.server_id, ended) == 1
+        assert journal.record_timer(waiting.host.name, waiting.server_id, ended) == 0
+        assert journal.record_timer(waiting.host.name, waiting.server_id, waiting.timer) == 0
+    assert (waiting.step.state, ShutdownTimer.load(waiting.step.timer)) == ("queued", ended)
 
 
 @pytest.mark.parametrize("hard", [True, False])
@@ -232,36 +232,36 @@ def test_a_delete_joins_the_wait_of_a_stop_or_ends_it(hard, admin, cloud, settin
     words = "HARD" if hard else "SOFT"
     with waiting.host.with_keeper():
         waiting.parked()
-        clock = waiting.clock
+        timer = waiting.timer
         assert admin.delete(f"/servers/{waiting.server_id}?shutdown_type={words}").status_code == 204
         cloud.work()
         if not hard:
-            assert [step.clock["deadline"] for step in waiting.host.waiting()] == [clock.deadline] * 2
+            assert [step.timer["deadline"] for step in waiting.host.waiting()] == [timer.deadline] * 2
             waiting.goes_off()
         cloud.work_until(lambda: all(action.finished_at for action in cloud.history(waiting.server_id)))
     stop, delete = cloud.history(waiting.server_id)[-2:]
     how = "forced off after 0 s: somebody could not wait" if hard else "guest shut down in"
     assert stop.outcome.startswith(f"preempted: {how}")
-    assert [ShutdownTimer.load(action.steps.latest("pk").clock).begun for action in (stop, delete)] == [clock.begun] * 2
+    assert [ShutdownTimer.load(action.steps.latest("pk").timer).begun for action in (stop, delete)] == [timer.begun] * 2
     assert cloud.row(waiting.server_id).deleted
     stories.settled(cloud)
 
 
 def test_one_that_joins_and_fails_leaves_the_others_their_clock(admin, cloud, settings):
     waiting = begin("stop", admin, cloud, settings)
-    with waiting.host.with_keeper() as keeper:
+    with waiting.host.with_keeper() as watcher:
         waiting.parked()
-        clock = waiting.clock
+        timer = waiting.timer
         waits_until = time.monotonic() + 30
-        while keeper._since or min(keeper._due.values()) < time.monotonic():  # it would take the failure
+        while watcher._since or min(watcher._due.values()) < time.monotonic():  # it would take the failure
             assert time.monotonic() < waits_until
-        waiting.host.driver.orders.fail("clock", uuid=waiting.server_id)
+        waiting.host.driver.orders.fail("timer", uuid=waiting.server_id)
         assert admin.delete(f"/servers/{waiting.server_id}?shutdown_type=SOFT").status_code == 204
         cloud.work_until(lambda: all(action.finished_at for action in cloud.history(waiting.server_id)))
     stop, delete = cloud.history(waiting.server_id)[-2:]
     assert delete.steps.get().details == "could not be shut down: clock failed to order"  # and was destroyed
     assert stop.outcome.startswith("preempted: guest was gone after")  # and not: given up
-    assert ShutdownTimer.load(waiting.step.clock).begun == clock.begun
+    assert ShutdownTimer.load(waiting.step.timer).begun == timer.begun
     stories.settled(cloud)
 
 
@@ -327,7 +327,7 @@ def test_the_keeper_of_another_host_does_not_wake_it(admin, cloud, settings):
     with waiting.host.with_keeper():
         waiting.parked()
     with target_cell(waiting.host.cell):
-        journal.note_clock("host3", waiting.server_id, waiting.clock.end(time.time()))
+        journal.record_timer("host3", waiting.server_id, waiting.timer.end(time.time()))
         assert waiting.step_state() == "waiting"
     assert two_hosts.homes(cloud, waiting.server_id) == ["host1"]
     assert not cloud.queued()

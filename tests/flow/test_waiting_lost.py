@@ -65,13 +65,13 @@ def test_a_delete_that_waits_there_ends(admin, cloud, settings):
 
 def test_a_host_that_comes_back_before_anybody_took_its_server_goes_on_with_the_clock(admin, cloud, settings):
     waiting = lost("stop", admin, cloud, settings)
-    clock = waiting.clock
+    timer = waiting.timer
     back(cloud, waiting.host.name)
     with waiting.host.with_keeper():
-        assert waiting.clock == clock
+        assert waiting.timer == timer
         waiting.goes_off()
         cloud.work_until(waiting.is_over)
-    waiting.ended_with(clock)
+    waiting.ended_with(timer)
 
 
 def test_the_other_host_of_a_move_that_waits_is_waited_for_when_it_drains(admin, cloud, settings):

@@ -43,12 +43,12 @@ def away(cells) -> Away:
 
 
 @pytest.fixture
-def scribe(away, monkeypatch) -> Iterator[shutdown_recorder.ShutdownRecorder]:
+def recorder(away, monkeypatch) -> Iterator[shutdown_recorder.ShutdownRecorder]:
     """As in a host's process."""
     monkeypatch.setattr(shutdown_recorder, "AGAIN", 0.05)
-    scribe = shutdown_recorder.ShutdownRecorder(away)
-    yield scribe
-    scribe.close()
+    recorder = shutdown_recorder.ShutdownRecorder(away)
+    yield recorder
+    recorder.close()
     until(has_ended)
 
 
@@ -66,15 +66,15 @@ def until(what: Callable[[], Any], seconds: float = 30) -> None:
 
 
 def test_a_clock_that_ends_while_the_database_is_away_is_on_record_when_it_is_back(
-    admin, cloud, settings, away, scribe
+    admin, cloud, settings, away, recorder
 ):  # fmt: skip
     waiting = begin("stop", admin, cloud, settings)
     with waiting.host.with_keeper():
         waiting.parked()
-    clock = waiting.clock
+    timer = waiting.timer
     for number in range(5):
-        scribe.hear(waiting.server_id, clock.signal(clock.begun + number, "acpi"))
-    scribe.hear(waiting.server_id, clock.end(clock.begun + 7))
+        recorder.hear(waiting.server_id, timer.signal(timer.begun + number, "acpi"))
+    recorder.hear(waiting.server_id, timer.end(timer.begun + 7))
     time.sleep(0.3)
     assert waiting.step_state() == "waiting"
 
@@ -83,31 +83,31 @@ def test_a_clock_that_ends_while_the_database_is_away_is_on_record_when_it_is_ba
     until(lambda: waiting.step_state() == "queued")
     waiting.goes_off()
     cloud.work()
-    assert ShutdownTimer.load(waiting.step.clock).deadline == clock.deadline
+    assert ShutdownTimer.load(waiting.step.timer).deadline == timer.deadline
     stories.settled(cloud)
 
 
-def test_of_each_guest_the_newest_word_is_written_and_ends_come_first(admin, cloud, settings, away, scribe):
+def test_of_each_guest_the_newest_word_is_written_and_ends_come_first(admin, cloud, settings, away, recorder):
     waiting = begin("stop", admin, cloud, settings)
     with waiting.host.with_keeper():
         waiting.parked()
-    clock = waiting.clock
+    timer = waiting.timer
     for number in range(200):
-        scribe.hear(f"other-{number}", clock)
+        recorder.hear(f"other-{number}", timer)
     for number in range(3):
-        clock = clock.signal(clock.begun + number, "acpi")
-        scribe.hear(waiting.server_id, clock)
+        timer = timer.signal(timer.begun + number, "acpi")
+        recorder.hear(waiting.server_id, timer)
     for number in range(50):
-        scribe.hear(f"ended-{number}", clock.end(clock.begun + 1))
-    assert [*scribe._over] == [f"ended-{number}" for number in range(50) if f"ended-{number}" in scribe._over]
+        recorder.hear(f"ended-{number}", timer.end(timer.begun + 1))
+    assert [*recorder._over] == [f"ended-{number}" for number in range(50) if f"ended-{number}" in recorder._over]
     away.is_back()
-    until(lambda: not scribe._over)
-    assert scribe._going_on  # the ends did not wait for those
-    until(lambda: waiting.step.clock["signals"] == 4)
+    until(lambda: not recorder._over)
+    assert recorder._going_on  # the ends did not wait for those
+    until(lambda: waiting.step.timer["signals"] == 4)
     assert waiting.step.details.startswith("4 signals (acpi); forced off at ")
 
 
-def test_a_word_that_cannot_be_written_holds_up_no_other(admin, cloud, settings, away, scribe):
+def test_a_word_that_cannot_be_written_holds_up_no_other(admin, cloud, settings, away, recorder):
     waiting = begin("stop", admin, cloud, settings)
     with waiting.host.with_keeper():
         waiting.parked()
@@ -115,12 +115,12 @@ def test_a_word_that_cannot_be_written_holds_up_no_other(admin, cloud, settings,
     with target_cell(waiting.host.cell):
         row = waiting.step
         Step.objects.create(
-            action=row.action, server_id="strange", name="power_off", event="x", host="host1", lane="ops",
-            state="waiting", clock={}, queued_at=row.queued_at,
+            action=row.action, server_id="strange", name="power_off", event="x", host="host1", queue="ops",
+            state="waiting", timer={}, queued_at=row.queued_at,
         )  # fmt: skip
-    clock = waiting.clock
-    scribe.hear("strange", ShutdownTimer(clock.begun, 1e300, 1.0))  # no calendar has that day
-    scribe.hear(waiting.server_id, clock.end(clock.begun + 7))
+    timer = waiting.timer
+    recorder.hear("strange", ShutdownTimer(timer.begun, 1e300, 1.0))  # no calendar has that day
+    recorder.hear(waiting.server_id, timer.end(timer.begun + 7))
     until(lambda: waiting.step_state() == "queued")
     with target_cell(waiting.host.cell):
         Step.objects.filter(server_id="strange").delete()
@@ -149,5 +149,5 @@ def test_a_host_process_finds_what_waits_and_lets_go_in_the_end(admin, cloud, se
         shutdown_recorder.stop()
         until(has_ended)
     assert shutdown_recorder.kept() == 0
-    assert grace._Watch.keeper is None
-    assert again.clock.runs
+    assert grace._Watch.watcher is None
+    assert again.timer.runs

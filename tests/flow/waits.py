@@ -61,11 +61,11 @@ class Waiting:
             return steps.latest("pk")
 
     @property
-    def clock(self) -> ShutdownTimer:
+    def timer(self) -> ShutdownTimer:
         """As the hypervisor has it."""
-        clock = self.host.driver.clock(self.server_id)
-        assert clock is not None
-        return clock
+        timer = self.host.driver.timer(self.server_id)
+        assert timer is not None
+        return timer
 
     def queued(self) -> Step:
         """Everything until the step that will wait is done, and nothing of that."""
@@ -101,14 +101,14 @@ class Waiting:
         """Whether its action has ended."""
         return self.newest().finished_at is not None
 
-    def ended_with(self, clock: ShutdownTimer) -> None:
+    def ended_with(self, timer: ShutdownTimer) -> None:
         """One clock from the first signal to the end, on record with the step; and the server is where it was to go."""
         row, step = self.cloud.row(self.server_id), self.step
         assert (row.vm_state, row.task_state) == (self.way.end, None)
         assert self.newest().message is None
-        kept = ShutdownTimer.load(step.clock)
+        kept = ShutdownTimer.load(step.timer)
         assert kept is not None
-        assert (kept.begun, kept.deadline) == (clock.begun, clock.deadline)
+        assert (kept.begun, kept.deadline) == (timer.begun, timer.deadline)
         assert (step.state, kept.runs) == ("done", False)
         assert step.details.startswith(self.way.outcome)
         assert step.attempts <= 2

@@ -147,8 +147,8 @@ class Echo(_Pest):
         for cell in CELLS:
             steps = "SELECT id, host FROM compute_step WHERE state IN ('queued', 'running')"
             for step_id, host in self._ask(cell, steps):
-                lanes = [dispatch.host_queue(host, lane) for lane in (dispatch.REQUESTS, dispatch.OPS)]
-                for queue in lanes if host else [dispatch.CONDUCTOR_QUEUE]:
+                queues = [dispatch.host_queue(host, queue) for queue in (dispatch.REQUESTS, dispatch.OPS)]
+                for queue in queues if host else [dispatch.CONDUCTOR_QUEUE]:
                     self._send(cell, queue, dispatch.RUN_STEP, {"step_id": step_id})
 
     def _send(self, domain: str, queue: str, name: str, kwargs: dict[str, Any]) -> None:

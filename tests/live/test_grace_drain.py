@@ -37,9 +37,9 @@ def stopping_servers(stage: Stage, count: int, grace: int, **orders: str) -> lis
     return ids
 
 
-def clock(stage: Stage, uuid: str) -> dict[str, Any]:
+def timer(stage: Stage, uuid: str) -> dict[str, Any]:
     """As its stop has it."""
-    [(text,)] = stage.steps("cell1", "clock", f"server_id = '{uuid}' AND name = 'power_off'")
+    [(text,)] = stage.steps("cell1", "timer", f"server_id = '{uuid}' AND name = 'power_off'")
     return dict(json.loads(text))
 
 
@@ -72,7 +72,7 @@ def test_a_drain_that_has_no_time_says_whom_it_leaves_and_the_next_life_goes_on(
     stage.restart_with("host1", GRACEFUL_SHUTDOWN_TIMEOUT="3")
     try:
         [deaf] = stopping_servers(stage, 1, 25, shutdown_ignore="1")
-        asked = clock(stage, deaf)
+        asked = timer(stage, deaf)
         stopping = stage.stop("host1")
         assert 2 <= stopping.ended(20) - stopping.told_at <= 3 + fair(1)
         [left] = [line for line in lines(stage, "drain.unfinished", stopping.told_at) if line["server"] == deaf]
@@ -84,7 +84,7 @@ def test_a_drain_that_has_no_time_says_whom_it_leaves_and_the_next_life_goes_on(
         stage.cloud.settings["STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT"] = "180"
         stage.cloud.up()
     stage.wait(deaf, "SHUTOFF")
-    ended = clock(stage, deaf)
+    ended = timer(stage, deaf)
     assert (ended["begun"], ended["deadline"], ended["how"]) == (asked["begun"], asked["deadline"], "forced")
     [off] = [at for at, what in stage.timed_effects(deaf) if what == FORCED]
     assert -2 < off - max(asked["deadline"], stopping.told_at) < fair(2)

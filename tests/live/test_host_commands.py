@@ -161,14 +161,14 @@ def test_guests_go_off_with_their_host_and_come_back_with_it(cloud):
     cloud.sdk().compute.set_server_metadata(server, termination_grace_period_seconds="12")
     with terminal(cloud, "drain", "host1", "--shutdown-guests") as process:
         eventually("it is signalled", lambda: "shuts down: 1 signal" in said(process), pause=0.1)
-        clock = clock_of(cloud, server)
+        timer = clock_of(cloud, server)
         cloud.kill("host1", signal.SIGKILL)
         assert host(cloud, "start", "host1").returncode == 0
         out, code = ended(process)
     assert code == 0, out
     assert f"({server}) is off: forced off after" in out
     assert "host1 is drained" in out
-    assert clock_of(cloud, server)["begun"] == clock["begun"]
+    assert clock_of(cloud, server)["begun"] == timer["begun"]
     assert status_of(cloud, server) == "SHUTOFF"
     assert host(cloud, "restart", "host1").returncode == 0
     assert status_of(cloud, server) == "SHUTOFF"
@@ -466,7 +466,7 @@ def running_on(cloud: Cloud, name: str) -> str:
 
 def clock_of(cloud: Cloud, server: str) -> dict[str, Any]:
     """Of its newest step that has one."""
-    question = f"SELECT clock FROM compute_step WHERE server_id = '{server}' AND clock IS NOT NULL ORDER BY id DESC"
+    question = f"SELECT timer FROM compute_step WHERE server_id = '{server}' AND timer IS NOT NULL ORDER BY id DESC"
     return json.loads(cloud.ask("cell1", question)[0][0])
 
 

@@ -322,26 +322,26 @@ def test_the_power_states_of_all_are_one_request(metal: Metal):
 
 def test_a_machine_that_is_asked_to_goes_off_by_itself(metal: Metal):
     guest = metal.running(obeys=1)
-    clock = metal.driver.power_off(guest.uuid, 25, 20)
-    assert (clock.how, clock.signals, clock.by) == ("guest", 1, "acpi")
+    timer = metal.driver.power_off(guest.uuid, 25, 20)
+    assert (timer.how, timer.signals, timer.by) == ("guest", 1, "acpi")
     assert metal.really(guest)["asked"] == 1
 
 
 def test_a_machine_that_does_not_hear_is_forced_off_at_its_deadline(metal: Metal):
     guest = metal.running(obeys=None)
-    clock = metal.driver.power_off(guest.uuid, 6, 3)
-    assert (clock.how, clock.cause, metal.power(guest)) == ("forced", "deadline", PowerState.SHUTDOWN)
+    timer = metal.driver.power_off(guest.uuid, 6, 3)
+    assert (timer.how, timer.cause, metal.power(guest)) == ("forced", "deadline", PowerState.SHUTDOWN)
     assert metal.really(guest)["asked"] >= 1
     metal.driver.power_on(guest)
-    assert metal.driver.clock(guest.uuid) is None
+    assert metal.driver.timer(guest.uuid) is None
 
 
 def test_whoever_cannot_wait_forces_it_off_while_ironic_waits_for_it(metal: Metal):
     guest = metal.running(obeys=None)
-    clock = metal.driver.begin_shutdown(guest.uuid, 60, 10)
-    assert clock.signals == 1
-    clock = metal.driver.begin_shutdown(guest.uuid, 0, 10)
-    assert (clock.how, clock.cause, metal.power(guest)) == ("forced", "hurry", PowerState.SHUTDOWN)
+    timer = metal.driver.begin_shutdown(guest.uuid, 60, 10)
+    assert timer.signals == 1
+    timer = metal.driver.begin_shutdown(guest.uuid, 0, 10)
+    assert (timer.how, timer.cause, metal.power(guest)) == ("forced", "hurry", PowerState.SHUTDOWN)
 
 
 def test_a_shutdown_outlives_the_worker_that_began_it(metal: Metal):
@@ -349,33 +349,33 @@ def test_a_shutdown_outlives_the_worker_that_began_it(metal: Metal):
     begun = metal.driver.begin_shutdown(guest.uuid, 8, 30)
     metal.driver.close()
     driver = metal.restarted()
-    assert {uuid: clock.begun for uuid, clock in driver.clocks().items()} == {guest.uuid: begun.begun}
-    clock = driver.power_off(guest.uuid, 60, 30)
-    assert (clock.begun, clock.how, metal.power(guest)) == (begun.begun, "forced", PowerState.SHUTDOWN)
-    assert driver.clocks() == {}
+    assert {uuid: timer.begun for uuid, timer in driver.timers().items()} == {guest.uuid: begun.begun}
+    timer = driver.power_off(guest.uuid, 60, 30)
+    assert (timer.begun, timer.how, metal.power(guest)) == (begun.begun, "forced", PowerState.SHUTDOWN)
+    assert driver.timers() == {}
 
 
 def test_one_that_goes_off_is_noticed_long_before_the_next_signal(metal: Metal):
     guest = metal.running(obeys=2)
     ended, over = list[ShutdownTimer](), threading.Event()
 
-    def tell(_: str, clock: ShutdownTimer) -> None:
-        if clock.ended:
-            ended.append(clock)
+    def tell(_: str, timer: ShutdownTimer) -> None:
+        if timer.ended:
+            ended.append(timer)
             over.set()
 
-    keeper = ShutdownWatcher(metal.driver, tell)
-    keeper.start()
-    keeper.keep(guest.uuid, metal.driver.begin_shutdown(guest.uuid, 100, 90))
+    watcher = ShutdownWatcher(metal.driver, tell)
+    watcher.start()
+    watcher.keep(guest.uuid, metal.driver.begin_shutdown(guest.uuid, 100, 90))
     assert over.wait(SECONDS)
     assert ended[0].how == "guest"
-    keeper.close(5)
+    watcher.close(5)
 
 
 def test_a_shutdown_that_is_given_up_leaves_it_on(metal: Metal):
     guest = metal.running(obeys=None)
     metal.driver.begin_shutdown(guest.uuid, 60, 10)
-    metal.driver.stop_clock(guest.uuid)
+    metal.driver.stop_timer(guest.uuid)
     assert metal.driver.turn(guest.uuid).how == "left"
     assert metal.power(guest) is PowerState.RUNNING
 
@@ -534,7 +534,7 @@ def test_a_shutdown_is_not_over_because_somebody_took_the_machine_into_maintenan
     metal.ironic.maintain(guest.node)
     with pytest.raises(InMaintenance):
         driver.turn(guest.uuid)
-    assert driver.clock(guest.uuid).runs
+    assert driver.timer(guest.uuid).runs
     metal.ironic.maintained(guest.node)
     assert driver.power_off(guest.uuid, 1, 1).how == "forced"
 
@@ -578,7 +578,7 @@ def test_what_no_machine_can_do_is_refused(metal: Metal, tmp_path: Path):
 
 def test_machines_stay_on_when_the_one_of_their_worker_goes_down(metal: Metal):
     metal.running()
-    assert metal.driver.farewells() == {}
+    assert metal.driver.shutdown_preferences() == {}
 
 
 def test_an_ironic_that_is_away_may_be_asked_again_later(metal: Metal, tmp_path: Path):

@@ -117,7 +117,7 @@ def _open(cloud: Cloud) -> list[str]:
         f"stuck: a build request of {one[:8]}" for (one,) in ask("default", "SELECT server_id FROM cells_buildrequest")
     ]
     found += [
-        f"stuck: a late delete of {one[:8]}" for (one,) in ask("default", "SELECT server_id FROM cells_latedelete")
+        f"stuck: a late delete of {one[:8]}" for (one,) in ask("default", "SELECT server_id FROM cells_deferreddelete")
     ]
     return found
 

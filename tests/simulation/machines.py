@@ -20,7 +20,9 @@ from compute.virt.fake.faults import KINDS, Faults, ShutdownBehaviour
 from tests.simulation import primitives
 from tests.simulation.kernel import Simulation
 
-READS = frozenset({"facts", "guests", "power_state", "clock", "clocks", "farewells", "how_ended", "rebooted"})
+READS = frozenset({
+    "facts", "guests", "power_state", "timer", "timers", "shutdown_preferences", "how_ended", "rebooted",
+})  # fmt: skip
 
 
 class Machine:
@@ -44,7 +46,7 @@ class Machine:
         made.inbox = self.inbox
         return made
 
-    def farewells(self) -> None:
+    def shutdown_preferences(self) -> None:
         """How guests of this machine take it that they are to shut down."""
         delay = self.dice.choice((0.0, 0.5, 3.0, 8.0))
         ignore = self.dice.random() < 0.15
@@ -148,7 +150,7 @@ class _Driver(FakeDriver):
 
     def close(self) -> None:
         self._clock.close()
-        self._announcer.close()
+        self._event_thread.close()
 
 
 def open_driver(machine: Machine) -> FakeDriver:

@@ -312,7 +312,7 @@ def _modules() -> None:
     from compute.operations import dispatch
 
     for module in (
-        compute.virt.events, compute.virt.keeper, compute.virt.locks, compute.virt.rounds, tasks.goodbye,
+        compute.virt.events, compute.virt.watcher, compute.virt.locks, compute.virt.rounds, tasks.goodbye,
         tasks.guests, tasks.heartbeat, tasks.periodic, tasks.lifetime, circuit_breaker, broker_circuit_breaker,
     ):  # fmt: skip
         module.threading = primitives.threading  # type: ignore[attr-defined]

@@ -194,7 +194,7 @@ class Process:
         sim.point("received", f"{message.name} {message.kwargs}")
         ops = message.queue.startswith("compute-ops.")
         kinds = tracker.Kind
-        kind = {dispatch.MIND_WISHES: kinds.WISH}.get(message.name, kinds.OPERATION if ops else kinds.REQUEST)
+        kind = {dispatch.FOLLOW_DRAIN_REQUESTS: kinds.WISH}.get(message.name, kinds.OPERATION if ops else kinds.REQUEST)
         tracker.tracker.begin(tracker.Work(kind, message.name, key, step_id=message.kwargs.get("step_id")))
         try:
             self._task(message)
@@ -214,9 +214,9 @@ class Process:
                 build.place(message.kwargs["server_id"])
         elif message.name == dispatch.RUN_STEP:
             run_step.run(message.kwargs["step_id"])
-        elif message.name == dispatch.MIND_WISHES:
+        elif message.name == dispatch.FOLLOW_DRAIN_REQUESTS:
             heartbeat.now()
-        elif message.name == dispatch.MIND_DEPARTURES:
+        elif message.name == dispatch.RUN_DRAIN_MIGRATIONS:
             from cells.context import target_cell
             from compute.hosts import drain_migrations
 
@@ -279,7 +279,7 @@ def put_on() -> None:
     drain.start = listen  # type: ignore[assignment]
     drain.REPORT_EVERY = 60.0
     mappings.PATIENCE = 60.0
-    worker_signals.lanes = SimpleNamespace(Consuming=Consuming)  # type: ignore[assignment]
+    worker_signals.queues = SimpleNamespace(Consuming=Consuming)  # type: ignore[assignment]
     nothing = SimpleNamespace(
         serve=lambda *_: None, warn_if_impatient=lambda *_: None, watch=lambda *_: None, ready=lambda *_: None,
         stopping=lambda *_: None, status=lambda *_: None,

@@ -62,7 +62,7 @@ def _play(plan: Plan, folder: Path, *, verbose: bool) -> Outcome:
     fence.watch(cloud)
     cloud.host_cells()
     for machine in cloud.machines.values():
-        machine.farewells()
+        machine.shutdown_preferences()
         machine.slow = 4.0 if plan.slow else 0.0
     cloud.start()
     for one in plan.operations:

@@ -26,7 +26,7 @@ def begun(timeout=60.0):
 
 
 @pytest.mark.parametrize(
-    ("clock", "why", "in_histogram"),
+    ("timer", "why", "in_histogram"),
     [
         (begun().forcing(), "deadline", 1),
         (begun().forcing(HURRY), "hurry", 1),
@@ -35,10 +35,10 @@ def begun(timeout=60.0):
         (begun(0).forcing(), "hard", 0),
     ],
 )
-def test_a_plug_that_was_pulled_is_counted_by_why(counters, clock, why, in_histogram):
+def test_a_plug_that_was_pulled_is_counted_by_why(counters, timer, why, in_histogram):
     names = FORCED.format(why), SECONDS.format("forced")
     before = counters(*names)
-    assert ShutdownCounter().count("s", clock.end(time.time()), 0)
+    assert ShutdownCounter().count("s", timer.end(time.time()), 0)
     assert [after - was for after, was in zip(counters(*names), before, strict=True)] == [1, in_histogram]
 
 
@@ -50,11 +50,11 @@ def test_a_guest_that_obeys_is_in_the_histogram_alone(counters):
 
 
 def test_an_end_is_counted_once_however_often_it_is_told():
-    ends, clock = ShutdownCounter(), begun().end(time.time())
-    assert ends.count("s", clock, 2)
-    assert not ends.count("s", clock, 0)
-    assert not ends.count("s", clock, 1)
-    assert ends.count("other", clock, 0)
+    ends, timer = ShutdownCounter(), begun().end(time.time())
+    assert ends.count("s", timer, 2)
+    assert not ends.count("s", timer, 0)
+    assert not ends.count("s", timer, 1)
+    assert ends.count("other", timer, 0)
     assert ends.count("s", begun().end(time.time()), 0), "the next time it is shut down"
 
 

@@ -29,7 +29,7 @@ class World:
     def __init__(self) -> None:
         self.driver = FakeDriver("host")
         self.told: list[tuple[str, ShutdownTimer]] = []
-        self.keeper = ShutdownWatcher(self.driver, lambda uuid, clock: self.told.append((uuid, clock)))
+        self.watcher = ShutdownWatcher(self.driver, lambda uuid, timer: self.told.append((uuid, timer)))
 
     def boot(self, *names: str, **orders: Any) -> None:
         """Guests that answer the power button as ordered."""
@@ -39,15 +39,15 @@ class World:
 
     def stop(self, name: str, seconds: float, interval: float = 10.0) -> ShutdownTimer:
         """What a step does before it waits, and once it does."""
-        clock = self.driver.begin_shutdown(name, seconds, interval)
-        assert clock is not None
-        self.keeper.keep(name, clock)
-        self.keeper.mind(name)
-        return clock
+        timer = self.driver.begin_shutdown(name, seconds, interval)
+        assert timer is not None
+        self.watcher.keep(name, timer)
+        self.watcher.mind(name)
+        return timer
 
     def ends(self) -> list[tuple[str, str]]:
         """Who ended, in order, and how."""
-        return [(uuid, clock.how) for uuid, clock in list(self.told) if not clock.runs]
+        return [(uuid, timer.how) for uuid, timer in list(self.told) if not timer.runs]
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def world() -> Iterator[World]:
     world = World()
     yield world
     world.driver.close()  # what hangs ends
-    world.keeper.close(10)
+    world.watcher.close(10)
 
 
 def until(what: Callable[[], Any], seconds: float = 30) -> None:
@@ -75,26 +75,26 @@ def test_ends_are_told_once_each_in_their_order_the_moment_they_come(world):
     world.boot("first", delay=0.2)
     world.boot("second", delay=0.6)
     world.boot("never", ignore=True)
-    world.keeper.start()
-    clocks = {name: world.stop(name, 1.2) for name in ("never", "second", "first")}
+    world.watcher.start()
+    timers = {name: world.stop(name, 1.2) for name in ("never", "second", "first")}
     until(lambda: len(world.ends()) == 3)
     assert world.ends() == [("first", "guest"), ("second", "guest"), ("never", "forced")]
-    for name, clock in world.told:
-        assert clock.deadline == clocks[name].deadline
-        if not clock.runs:
+    for name, timer in world.told:
+        assert timer.deadline == timers[name].deadline
+        if not timer.runs:
             expected = {"first": 0.2, "second": 0.6, "never": 1.2}[name]
-            assert clock.ended - clock.begun == pytest.approx(expected, abs=0.3)
-    until(lambda: world.keeper.minded() == {})
+            assert timer.ended - timer.begun == pytest.approx(expected, abs=0.3)
+    until(lambda: world.watcher.minded() == {})
 
 
 def test_events_of_guests_nobody_shuts_down_cost_nothing(world):
     world.boot("slow", ignore=True)
-    world.keeper.start()
+    world.watcher.start()
     world.stop("slow", 60)
-    until(lambda: not world.keeper._since and min(world.keeper._due.values()) > time.monotonic())
+    until(lambda: not world.watcher._since and min(world.watcher._due.values()) > time.monotonic())
     seen, begun = len(world.driver.calls), time.monotonic()
     for number in range(20_000):
-        world.keeper.look(f"other-{number}")
+        world.watcher.look(f"other-{number}")
     assert time.monotonic() - begun < 2
     time.sleep(0.1)
     assert len(world.driver.calls) == seen
@@ -104,14 +104,14 @@ def test_as_many_hung_guests_as_there_are_hands_hold_up_nobody(world, monkeypatc
     monkeypatch.setattr(module, "STUCK", 0.5)
     hung = [f"hung-{number}" for number in range(module.HANDS + 4)]
     world.boot("well", "later", *hung, ignore=True)
-    world.keeper.start()
+    world.watcher.start()
     for name in hung:
         world.stop(name, 60, 0.2)
         world.driver.orders.delay("signal_shutdown", 60, name)
     until(lambda: calls(world, "signal_shutdown") >= 2 * len(hung))  # the second signal of each does not return
-    clock = world.stop("well", 0.5)
+    timer = world.stop("well", 0.5)
     until(lambda: ("well", "forced") in world.ends())
-    assert time.time() - clock.deadline < 2
+    assert time.time() - timer.deadline < 2
     assert len([one for one in threading.enumerate() if one.name.startswith("grace-hung")]) == len(hung)
 
 
@@ -120,7 +120,7 @@ def test_a_hypervisor_that_is_away_from_the_start_is_asked_until_it_answers(worl
     for name in ("old", "older"):
         world.driver.begin_shutdown(name, 0.3, 10)  # by a past life
     world.driver.go_away()
-    world.keeper.start()
+    world.watcher.start()
     time.sleep(0.5)
     assert world.told == []
     world.driver.come_back()
@@ -131,7 +131,7 @@ def test_a_hypervisor_that_is_away_from_the_start_is_asked_until_it_answers(worl
 def test_a_guest_whose_turns_fail_is_tried_again_and_said_once(world, monkeypatch, caplog):
     monkeypatch.setattr(module, "AGAIN", 0.05)
     world.boot("bad", "good", ignore=True)
-    world.keeper.start()
+    world.watcher.start()
     world.driver.orders.fail("power_off", times=3, uuid="bad", error=VirtError)
     bad, good = world.stop("bad", 0.3), world.stop("good", 0.3)
     until(lambda: len(world.ends()) == 2)
@@ -145,17 +145,17 @@ def test_who_listens_and_fails_is_told_again(monkeypatch):
     world = World()
     failures, heard = [1, 2], []
 
-    def tell(uuid: str, clock: ShutdownTimer) -> None:
+    def tell(uuid: str, timer: ShutdownTimer) -> None:
         if failures:
             raise OSError(failures.pop())
-        heard.append((uuid, clock.how))
+        heard.append((uuid, timer.how))
 
-    world.keeper = ShutdownWatcher(world.driver, tell)
+    world.watcher = ShutdownWatcher(world.driver, tell)
     world.boot("a")
-    world.keeper.start()
+    world.watcher.start()
     world.stop("a", 60)
     until(lambda: heard)
-    world.keeper.close(10)
+    world.watcher.close(10)
     world.driver.close()
     assert heard[-1] == ("a", "guest")
 
@@ -163,11 +163,11 @@ def test_who_listens_and_fails_is_told_again(monkeypatch):
 def test_an_end_that_somebody_made_is_told_though_the_guest_is_gone_or_has_booted(world):
     for name in ("gone", "booted"):
         world.boot(name, ignore=True)
-    world.keeper.start()
+    world.watcher.start()
     for name in ("gone", "booted"):
         world.stop(name, 60)
         ended = world.driver.begin_shutdown(name, 0, 10)
-        world.keeper.over(name, ended)
+        world.watcher.over(name, ended)
         if name == "gone":
             world.driver.destroy(name)
         else:
@@ -175,34 +175,34 @@ def test_an_end_that_somebody_made_is_told_though_the_guest_is_gone_or_has_boote
     until(lambda: len(world.ends()) >= 2)
     time.sleep(0.1)
     last = dict(world.told)
-    assert {name: clock.words() for name, clock in last.items()} == dict.fromkeys(
+    assert {name: timer.words() for name, timer in last.items()} == dict.fromkeys(
         ("gone", "booted"), "forced off after 0 s: somebody could not wait, 1 signal (acpi)"
     )
 
 
 def test_one_that_is_closed_in_the_middle_of_a_turn_lets_go_and_leaves_the_clock(world):
     world.boot("slow", ignore=True)
-    world.keeper.start()
-    clock = world.stop("slow", 60, 0.1)
+    world.watcher.start()
+    timer = world.stop("slow", 60, 0.1)
     world.driver.orders.delay("signal_shutdown", 60, "slow")
     until(lambda: calls(world, "signal_shutdown") >= 2)
     begun = time.monotonic()
-    world.keeper.close()
+    world.watcher.close()
     assert time.monotonic() - begun < 1
-    kept = world.driver.clock("slow")
+    kept = world.driver.timer("slow")
     assert kept is not None
-    assert (kept.begun, kept.deadline, kept.runs) == (clock.begun, clock.deadline, True)
+    assert (kept.begun, kept.deadline, kept.runs) == (timer.begun, timer.deadline, True)
 
 
 def test_hundreds_of_guests_leave_nothing_behind(world):
     names = [f"guest-{number}" for number in range(300)]
     world.boot(*names)
-    world.keeper.start()
+    world.watcher.start()
     threads = threading.active_count()
     for name in names:
         world.stop(name, 60)
     until(lambda: len(dict(world.ends())) == len(names))
-    until(lambda: not world.keeper.minded())
-    for kept in (world.keeper._due, world.keeper._news, world.keeper._failures, world.keeper._since):
+    until(lambda: not world.watcher.minded())
+    for kept in (world.watcher._due, world.watcher._news, world.watcher._failures, world.watcher._since):
         assert not kept
     assert threading.active_count() <= threads + 2

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute.virt import shutdown_timer as clocks
+from compute.virt import shutdown_timer as timers
 from compute.virt.shutdown_timer import FAR, ShutdownTimer
 
 moments = st.floats(0, 4e9)
@@ -25,30 +25,30 @@ clock_of = st.builds(
 
 @given(moments, timeouts, intervals, st.floats(0, 86_400))
 def test_the_next_signal_is_at_a_whole_number_of_intervals_after_the_last_one(now, timeout, interval, late):
-    clock = ShutdownTimer.start(now, timeout, interval)
-    assert clock.next_signal == now
-    signalled = clock.signal(now + late, "acpi")
+    timer = ShutdownTimer.start(now, timeout, interval)
+    assert timer.next_signal == now
+    signalled = timer.signal(now + late, "acpi")
     if not signalled.signalled:
         return  # the year 1970 began with it
     steps = (signalled.next_signal - now) / interval
     assert steps == pytest.approx(round(steps), abs=1e-3)
     assert 0 < signalled.next_signal - signalled.signalled + 2e-3 <= interval + 4e-3
-    assert signalled.due == min(signalled.next_signal, clock.deadline)
+    assert signalled.due == min(signalled.next_signal, timer.deadline)
 
 
 @given(moments, timeouts, intervals)
 def test_signals_in_time_are_as_many_as_intervals_fit(now, timeout, interval):
-    clock = ShutdownTimer.start(max(1.0, now), timeout, interval)
+    timer = ShutdownTimer.start(max(1.0, now), timeout, interval)
     for _ in range(50):
-        clock = clock.signal(clock.next_signal, "acpi")
-    assert clock.signalled == pytest.approx(clock.begun + 49 * interval, abs=1e-2)
-    assert clock.left(clock.begun) == clock.deadline - clock.begun
+        timer = timer.signal(timer.next_signal, "acpi")
+    assert timer.signalled == pytest.approx(timer.begun + 49 * interval, abs=1e-2)
+    assert timer.left(timer.begun) == timer.deadline - timer.begun
 
 
 @given(clock_of)
-def test_what_is_written_is_what_is_read(clock):
-    assert ShutdownTimer.load(clock.text) == ShutdownTimer.load(clock.facts) == clock
-    assert ShutdownTimer.load(json.dumps(clock.facts | {"colour": "red"})) == clock, "as a newer version writes it"
+def test_what_is_written_is_what_is_read(timer):
+    assert ShutdownTimer.load(timer.text) == ShutdownTimer.load(timer.facts) == timer
+    assert ShutdownTimer.load(json.dumps(timer.facts | {"colour": "red"})) == timer, "as a newer version writes it"
 
 
 def test_what_an_older_version_wrote_is_read():
@@ -67,24 +67,24 @@ def test_nonsense_is_no_clock(kept):
 
 def test_who_sets_the_wall_clock_gives_and_takes_no_grace(monkeypatch: pytest.MonkeyPatch):
     wall = time.time
-    clock = ShutdownTimer.start(wall(), 60, 10).signal(wall(), "acpi")
+    timer = ShutdownTimer.start(wall(), 60, 10).signal(wall(), "acpi")
     for jump in (-3600, 3600):
         monkeypatch.setattr(time, "time", lambda jump=jump: wall() + jump)
-        read = ShutdownTimer.load(clock.text)
-        assert read.now() - clock.begun < 5
+        read = ShutdownTimer.load(timer.text)
+        assert read.now() - timer.begun < 5
         assert 5 < read.wait <= 10
 
 
 def test_after_another_start_of_the_host_the_wall_clock_is_all_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path):
-    clock = replace(ShutdownTimer.start(time.time() - 100, 60, 10), boot="of another start", offset=12345.0)
-    assert clock.now() == pytest.approx(time.time(), abs=1)
-    assert clock.wait == 0
-    monkeypatch.setattr(clocks, "BOOT_ID", tmp_path / "missing")
-    clocks._boot_id.cache_clear()
+    timer = replace(ShutdownTimer.start(time.time() - 100, 60, 10), boot="of another start", offset=12345.0)
+    assert timer.now() == pytest.approx(time.time(), abs=1)
+    assert timer.wait == 0
+    monkeypatch.setattr(timers, "BOOT_ID", tmp_path / "missing")
+    timers._boot_id.cache_clear()
     try:
         assert ShutdownTimer.start(100.0, 60, 10).now() == pytest.approx(time.time(), abs=1)
     finally:
-        clocks._boot_id.cache_clear()
+        timers._boot_id.cache_clear()
 
 
 BEGUN = ShutdownTimer(1000.0, 1060.0, 10.0)
@@ -92,7 +92,7 @@ SIGNALLED = BEGUN.signal(1000.0, "agent").signal(1010.0, "acpi").signal(1020.0, 
 
 
 @pytest.mark.parametrize(
-    ("clock", "words"),
+    ("timer", "words"),
     [
         (BEGUN, "0 signals; forced off at 1970-01-01T00:17:40Z unless it shuts down"),
         (BEGUN.signal(1000.0, "acpi").end(1007.24), "guest shut down in 7.2 s, 1 signal (acpi)"),
@@ -109,5 +109,5 @@ SIGNALLED = BEGUN.signal(1000.0, "agent").signal(1010.0, "acpi").signal(1020.0, 
         (BEGUN.forcing("it was paused").end(1000.1), "forced off at once: it was paused"),
     ],
 )
-def test_how_it_ended_in_words(clock, words):
-    assert clock.words() == words
+def test_how_it_ended_in_words(timer, words):
+    assert timer.words() == words

@@ -409,13 +409,13 @@ def test_how_a_guest_wants_to_be_shut_down_is_known_to_its_host_while_it_is_on(b
     driver.spawn(plain, bench.fetch)
     driver.pause(plain.uuid)
     name = 'a "guest" <&>'
-    assert driver.farewells() == {
+    assert driver.shutdown_preferences() == {
         hasty.uuid: ShutdownPreference(name, 0, -3), plain.uuid: ShutdownPreference(name, None, 0),
     }  # fmt: skip
 
     driver.power_off(plain.uuid)
-    assert driver.farewells() == {hasty.uuid: ShutdownPreference(name, 0, -3)}
+    assert driver.shutdown_preferences() == {hasty.uuid: ShutdownPreference(name, 0, -3)}
     for start in (driver.power_on, driver.reboot_hard):
         driver.power_off(plain.uuid)
         start(replace(plain, display_name="renamed", shutdown_timeout=7))
-        assert driver.farewells()[plain.uuid] == ShutdownPreference("renamed", 7, 0)
+        assert driver.shutdown_preferences()[plain.uuid] == ShutdownPreference("renamed", 7, 0)

@@ -340,38 +340,38 @@ def driver() -> Iterator[FakeDriver]:
 
 def test_a_guest_that_boots_hears_nothing_for_a_while(driver: FakeDriver):
     uuid = fake_guest(driver, shutdown_deaf="0.8")
-    clock = driver.power_off(uuid, 30, 0.3)
-    assert clock.how == "guest"
-    assert 0.8 <= clock.ended - clock.begun < 10
-    assert clock.signals >= 2
+    timer = driver.power_off(uuid, 30, 0.3)
+    assert timer.how == "guest"
+    assert 0.8 <= timer.ended - timer.begun < 10
+    assert timer.signals >= 2
 
 
 @pytest.mark.parametrize(("agent", "by"), [("yes", "agent"), ("hangs", "acpi"), ("no", "acpi")])
 def test_a_fake_guest_may_have_an_agent(driver: FakeDriver, agent: str, by: str):
-    clock = driver.power_off(fake_guest(driver, agent=agent), 30, 10)
-    assert (clock.how, clock.by) == ("guest", by)
-    assert (clock.ended - clock.begun >= 1.0) == (agent == "hangs")
+    timer = driver.power_off(fake_guest(driver, agent=agent), 30, 10)
+    assert (timer.how, timer.by) == ("guest", by)
+    assert (timer.ended - timer.begun >= 1.0) == (agent == "hangs")
 
 
 def test_an_agent_listens_when_its_guest_has_booted(driver: FakeDriver):
     uuid = fake_guest(driver, agent="yes", shutdown_deaf="0.5", shutdown_delay="0.2")
-    clock = driver.power_off(uuid, 30, 0.6)
-    assert (clock.how, clock.by, clock.signals) == ("guest", "acpi, agent", 2)
+    timer = driver.power_off(uuid, 30, 0.6)
+    assert (timer.how, timer.by, timer.signals) == ("guest", "acpi, agent", 2)
 
 
 def test_a_guest_may_crash_when_it_is_to_shut_down(driver: FakeDriver):
     uuid = fake_guest(driver, shutdown_ends="crash")
-    clock = driver.power_off(uuid, 30, 10)
-    assert clock.how == "crashed"
+    timer = driver.power_off(uuid, 30, 10)
+    assert timer.how == "crashed"
     assert driver.power_state(uuid) is PowerState.CRASHED
     assert driver.effects(uuid)[-1].effect is Effect.CRASHED
 
 
 def test_a_guest_may_boot_again_instead_of_going_off(driver: FakeDriver):
     uuid = fake_guest(driver, shutdown_ends="reboot")
-    clock = driver.power_off(uuid, 0.7, 0.3)
-    assert (clock.how, clock.why) == ("forced", "")
-    assert clock.signals >= 2
+    timer = driver.power_off(uuid, 0.7, 0.3)
+    assert (timer.how, timer.why) == ("forced", "")
+    assert timer.signals >= 2
     happened = [one.effect for one in driver.effects(uuid)]
     assert happened.count(Effect.REBOOTED_BY_GUEST) >= 2
     assert happened[-1] is Effect.OFF_BY_FORCE

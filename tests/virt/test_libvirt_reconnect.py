@@ -91,7 +91,7 @@ def test_waiting_for_a_shutdown_outlasts_the_daemon(mortal: Bench):
         target=lambda: ended.append(mortal.driver.wait_until_off(guest.uuid, 60))
     )
     waiting.start()
-    wait_until(lambda: mortal.driver._bells._waiting, "somebody waits")
+    wait_until(lambda: mortal.driver._notifier._waiting, "somebody waits")
     mortal.host.stop(signal.SIGKILL)
     wait_until(lambda: is_away(mortal), "the loss is noticed")
     mortal.host.start()

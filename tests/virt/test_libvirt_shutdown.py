@@ -32,7 +32,7 @@ def test_a_guest_that_virsh_starts_again_is_safe_from_its_old_clock(libvirt_benc
     old = driver.begin_shutdown(guest.uuid, 1.0, 30)
     virsh(bench, "destroy", guest.uuid)  # nobody of ours sees it
     virsh(bench, "start", guest.uuid)
-    assert (driver.clock(guest.uuid), driver.clocks()) == (None, {})
+    assert (driver.timer(guest.uuid), driver.timers()) == (None, {})
     wait_until(lambda: time.time() > old.deadline + 0.5, "the old deadline is over")
     assert driver.turn(guest.uuid) is None
     assert bench.power(guest) is PowerState.RUNNING
@@ -73,10 +73,10 @@ def test_a_qemu_that_hangs_is_off_soon_after_the_deadline_and_holds_up_no_other(
     assert driver.power_off(other.uuid, 60, 30).how == "guest"
     waits.join(30)
     assert bench.power(stuck) is PowerState.SHUTDOWN
-    (clock,) = ends
-    assert clock.how == "forced"
+    (timer,) = ends
+    assert timer.how == "forced"
     # Calls are given up after two seconds each. Seen in CI: 20 s, when keepalives came every five seconds.
-    assert 0 <= cuts[0] - clock.deadline < 15
+    assert 0 <= cuts[0] - timer.deadline < 15
 
 
 def test_a_libvirtd_that_is_restarted_costs_its_guests_no_grace_and_gives_none(mortal: Bench):
@@ -89,10 +89,10 @@ def test_a_libvirtd_that_is_restarted_costs_its_guests_no_grace_and_gives_none(m
         driver.turn(guest.uuid)
     mortal.host.start()
     wait_until(lambda: is_back(mortal), "connected again")
-    clock = driver.power_off(guest.uuid, 60, 30)
-    assert (clock.begun, clock.deadline, clock.interval) == (begun.begun, begun.deadline, begun.interval)
-    assert (clock.how, clock.why) == ("forced", "")
-    assert clock.ended - begun.deadline < 10
+    timer = driver.power_off(guest.uuid, 60, 30)
+    assert (timer.begun, timer.deadline, timer.interval) == (begun.begun, begun.deadline, begun.interval)
+    assert (timer.how, timer.why) == ("forced", "")
+    assert timer.ended - begun.deadline < 10
 
 
 @contextmanager
@@ -119,13 +119,13 @@ def test_the_agent_is_asked_if_it_answers_else_the_power_button_is_pressed(libvi
     with shell(bench, guest) as typed:
         typed.send(b"\nkillall -STOP qemu-ga; echo STOP''PED\n")
         bench.wait_console(guest.uuid, "STOPPED")
-        clock = driver.begin_shutdown(guest.uuid, 120, 3)
-        assert (clock.by, clock.signals) == ("acpi", 1)
-        assert clock.now() - clock.begun < fair(3), "an agent that hangs costs two seconds at most"
+        timer = driver.begin_shutdown(guest.uuid, 120, 3)
+        assert (timer.by, timer.signals) == ("acpi", 1)
+        assert timer.now() - timer.begun < fair(3), "an agent that hangs costs two seconds at most"
         bench.wait_console(guest.uuid, "STILLWATER POWERBTN")
         typed.send(b"\nkillall -CONT qemu-ga; echo CONTI''NUED\n")
         bench.wait_console(guest.uuid, "CONTINUED")
 
-    clock = driver.power_off(guest.uuid, 120, 3)
-    assert (clock.how, clock.by) == ("guest", "acpi, agent")
+    timer = driver.power_off(guest.uuid, 120, 3)
+    assert (timer.how, timer.by) == ("guest", "acpi, agent")
     assert "STILLWATER DOWN agent" in driver.console_output(guest.uuid)

@@ -236,8 +236,9 @@ def test_a_guest_takes_its_wishes_and_its_agent_along_and_leaves_its_clock_behin
     moved(pair, guest)
 
     assert (pair.a.driver.turn(guest.uuid), pair.b.driver.turn(guest.uuid)) == (None, None)
-    assert (pair.a.driver.clocks(), pair.b.driver.clocks()) == ({}, {})
-    assert (pair.a.driver.farewells(), pair.b.driver.farewells()) == ({}, {guest.uuid: guest.farewell})
+    assert (pair.a.driver.timers(), pair.b.driver.timers()) == ({}, {})
+    assert pair.a.driver.shutdown_preferences() == {}
+    assert pair.b.driver.shutdown_preferences() == {guest.uuid: guest.shutdown_preference}
     assert pair.places() == ({}, {guest.uuid: PowerState.RUNNING})
-    clock = pair.b.driver.power_off(guest.uuid, 0.4, 0.3)
-    assert (clock.how, clock.by) == ("forced", "acpi")
+    timer = pair.b.driver.power_off(guest.uuid, 0.4, 0.3)
+    assert (timer.how, timer.by) == ("forced", "acpi")

@@ -97,49 +97,49 @@ def heard(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> Heard:
 
 def runs(ward: Ward, guest: Guest) -> ShutdownTimer:
     """Its clock, which has to be there, and to run."""
-    clock = ward.driver.clock(guest.uuid)
-    assert clock is not None
-    assert clock.runs
-    return clock
+    timer = ward.driver.timer(guest.uuid)
+    assert timer is not None
+    assert timer.runs
+    return timer
 
 
-def one_each_interval(heard: Heard, clock: ShutdownTimer) -> None:
+def one_each_interval(heard: Heard, timer: ShutdownTimer) -> None:
     """However late a signal was, the next one is at its own time."""
-    intervals = [int((moment - clock.begun) / clock.interval) for moment in heard.signals]
+    intervals = [int((moment - timer.begun) / timer.interval) for moment in heard.signals]
     assert len(set(intervals)) == len(intervals), intervals
 
 
 def test_a_guest_that_obeys_is_signalled_once_and_off_long_before_its_deadline(ward: Ward, heard: Heard):
     guest = ward.running()
     asked = time.time()
-    clock = ward.driver.power_off(guest.uuid, LONG, 30)
+    timer = ward.driver.power_off(guest.uuid, LONG, 30)
     assert ward.power(guest) is PowerState.SHUTDOWN
-    assert (clock.how, clock.signals, clock.by, clock.why) == ("guest", 1, "acpi", "")
+    assert (timer.how, timer.signals, timer.by, timer.why) == ("guest", 1, "acpi", "")
     assert heard.signals[0] - asked < fair(LATE), "it is signalled at once"
-    assert clock.ended - clock.begun < LONG / 2
+    assert timer.ended - timer.begun < LONG / 2
     assert not heard.cuts
-    assert ward.driver.clock(guest.uuid) == clock
-    assert clock.words().startswith("guest shut down in ")
-    assert ward.driver.power_off(guest.uuid, LONG) == clock, "asked again, it is off, and this is how that came"
+    assert ward.driver.timer(guest.uuid) == timer
+    assert timer.words().startswith("guest shut down in ")
+    assert ward.driver.power_off(guest.uuid, LONG) == timer, "asked again, it is off, and this is how that came"
 
 
 def test_one_that_never_obeys_is_signalled_at_whole_intervals_and_forced_off_at_its_deadline(ward: Ward, heard: Heard):
     guest = ward.deaf()
-    clock = ward.driver.power_off(guest.uuid, SHORT, EVERY)
+    timer = ward.driver.power_off(guest.uuid, SHORT, EVERY)
     assert ward.power(guest) is PowerState.SHUTDOWN
-    assert (clock.how, clock.why, clock.deadline - clock.begun) == ("forced", "", pytest.approx(SHORT))
-    assert 2 <= clock.signals == len(heard.signals) <= 4
-    one_each_interval(heard, clock)
+    assert (timer.how, timer.why, timer.deadline - timer.begun) == ("forced", "", pytest.approx(SHORT))
+    assert 2 <= timer.signals == len(heard.signals) <= 4
+    one_each_interval(heard, timer)
     assert len(heard.cuts) == 1
-    assert 0 <= heard.cuts[0] - clock.deadline < fair(LATE)
+    assert 0 <= heard.cuts[0] - timer.deadline < fair(LATE)
 
 
 def test_no_time_is_no_signal(ward: Ward, heard: Heard):
     guest = ward.running()
-    clock = ward.driver.power_off(guest.uuid, 0)
+    timer = ward.driver.power_off(guest.uuid, 0)
     assert ward.power(guest) is PowerState.SHUTDOWN
-    assert (heard.signals, clock.signals, clock.how) == ([], 0, "forced")
-    assert clock.words() == "forced off at once"
+    assert (heard.signals, timer.signals, timer.how) == ([], 0, "forced")
+    assert timer.words() == "forced off at once"
 
 
 def test_who_comes_later_joins_the_clock_and_moves_nothing(ward: Ward):
@@ -148,10 +148,10 @@ def test_who_comes_later_joins_the_clock_and_moves_nothing(ward: Ward):
     for timeout, interval in ((LONG, 0.05), (0.1, 20)):
         joined = driver.begin_shutdown(guest.uuid, timeout, interval)
         assert (joined.begun, joined.deadline, joined.interval) == (first.begun, first.deadline, first.interval)
-    assert driver.clocks() == {guest.uuid: runs(ward, guest)}
-    clock = driver.power_off(guest.uuid, LONG)
-    assert (clock.deadline, clock.how, clock.why) == (first.deadline, "forced", "")
-    assert driver.clocks() == {}
+    assert driver.timers() == {guest.uuid: runs(ward, guest)}
+    timer = driver.power_off(guest.uuid, LONG)
+    assert (timer.deadline, timer.how, timer.why) == (first.deadline, "forced", "")
+    assert driver.timers() == {}
 
 
 def test_who_cannot_wait_ends_it_for_all(ward: Ward):
@@ -181,19 +181,19 @@ def test_who_cannot_hear_is_not_waited_for(ward: Ward, heard: Heard, so: Callabl
     if when == "meanwhile":
         ward.driver.begin_shutdown(guest.uuid, LONG, 30)
     so(ward, guest)
-    clock = ward.driver.power_off(guest.uuid, LONG, 30)
+    timer = ward.driver.power_off(guest.uuid, LONG, 30)
     assert ward.power(guest) is PowerState.SHUTDOWN
-    assert (clock.how, clock.why) == ("forced", f"it was {so.__name__[1:]}")
-    assert len(heard.signals) == clock.signals == (when == "meanwhile")
+    assert (timer.how, timer.why) == ("forced", f"it was {so.__name__[1:]}")
+    assert len(heard.signals) == timer.signals == (when == "meanwhile")
 
 
 def test_a_guest_that_crashes_meanwhile_has_crashed(ward: Ward):
     guest = ward.deaf()
     ward.driver.begin_shutdown(guest.uuid, LONG, 30)
     ward.crash(guest)
-    clock = ward.driver.power_off(guest.uuid, LONG)
-    assert (clock.how, clock.signals) == ("crashed", 1)
-    assert clock.words().startswith("guest crashed after ")
+    timer = ward.driver.power_off(guest.uuid, LONG)
+    assert (timer.how, timer.signals) == ("crashed", 1)
+    assert timer.words().startswith("guest crashed after ")
 
 
 def test_who_is_off_or_was_never_on_is_off(ward: Ward, heard: Heard):
@@ -203,10 +203,10 @@ def test_who_is_off_or_was_never_on_is_off(ward: Ward, heard: Heard):
     for uuid in (crashed.uuid, unborn.uuid, STRANGER):
         assert driver.power_off(uuid, LONG, 30) is None
         assert driver.turn(uuid) is None
-        assert driver.clock(uuid) is None
+        assert driver.timer(uuid) is None
     assert not heard.signals
     with pytest.raises(GuestNotFound):
-        driver.keep_clock(STRANGER, ShutdownTimer.start(time.time(), 1, 1))
+        driver.save_timer(STRANGER, ShutdownTimer.start(time.time(), 1, 1))
 
 
 @pytest.mark.parametrize("then", ["obeys", "is cut off"])
@@ -216,34 +216,34 @@ def test_whoever_turned_it_off_is_named(ward: Ward, then: str):
     if then == "is cut off":  # as with virsh destroy
         driver.force_off(guest.uuid)
     assert driver.wait_until_off(guest.uuid, 20)
-    clock = driver.begin_shutdown(guest.uuid, 0, 30)  # in a hurry, and too late
+    timer = driver.begin_shutdown(guest.uuid, 0, 30)  # in a hurry, and too late
     wanted = ("guest", "") if then == "obeys" else ("forced", "its power was cut")
-    assert (clock.begun, clock.how, clock.why) == (begun.begun, *wanted)
+    assert (timer.begun, timer.how, timer.why) == (begun.begun, *wanted)
 
 
 def test_a_clock_that_is_given_up_leaves_its_guest_on_and_the_next_one_is_new(ward: Ward, heard: Heard):
     guest, driver = ward.deaf(), ward.driver
     begun = driver.begin_shutdown(guest.uuid, SHORT, EVERY)
-    driver.stop_clock(guest.uuid)
+    driver.stop_timer(guest.uuid)
     given_up = driver.turn(guest.uuid)
     assert (given_up.begun, given_up.how, given_up.runs) == (begun.begun, "left", False)
-    assert (driver.clocks(), ward.power(guest), heard.cuts) == ({}, PowerState.RUNNING, [])
-    clock = driver.begin_shutdown(guest.uuid, LONG, 30)
-    assert clock.begun > begun.begun
-    assert clock.signals == 1
-    driver.stop_clock(STRANGER)
+    assert (driver.timers(), ward.power(guest), heard.cuts) == ({}, PowerState.RUNNING, [])
+    timer = driver.begin_shutdown(guest.uuid, LONG, 30)
+    assert timer.begun > begun.begun
+    assert timer.signals == 1
+    driver.stop_timer(STRANGER)
 
 
 def test_a_boot_forgets_the_clock(ward: Ward):
     guest, driver = ward.running(), ward.driver
     for start in (driver.power_on, driver.reboot_hard):
         driver.power_off(guest.uuid, 0)
-        assert driver.clock(guest.uuid)
+        assert driver.timer(guest.uuid)
         start(guest)
-        assert driver.clock(guest.uuid) is None
+        assert driver.timer(guest.uuid) is None
     driver.begin_shutdown(guest.uuid, LONG, 30)
     driver.destroy(guest.uuid)
-    assert (driver.turn(guest.uuid), driver.clocks()) == (None, {})
+    assert (driver.turn(guest.uuid), driver.timers()) == (None, {})
 
 
 PROGRAM = """
@@ -264,19 +264,19 @@ def begun_by_a_process_that_is_killed(ward: Ward, guest: Guest, seconds: float) 
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as worker:
         said = worker.stdout.readline()
         worker.send_signal(signal.SIGKILL)
-    clock = ShutdownTimer.load(said)
-    assert clock is not None
-    return clock
+    timer = ShutdownTimer.load(said)
+    assert timer is not None
+    return timer
 
 
 def test_whoever_comes_after_a_killed_worker_gives_what_is_left_and_no_more(ward: Ward, heard: Heard):
     guest, driver = ward.deaf(), ward.driver
     begun = begun_by_a_process_that_is_killed(ward, guest, 1.5)
-    assert driver.clocks() == {guest.uuid: begun}
-    clock = driver.power_off(guest.uuid, LONG, 30)
-    assert (clock.begun, clock.deadline, clock.how, clock.why) == (begun.begun, begun.deadline, "forced", "")
+    assert driver.timers() == {guest.uuid: begun}
+    timer = driver.power_off(guest.uuid, LONG, 30)
+    assert (timer.begun, timer.deadline, timer.how, timer.why) == (begun.begun, begun.deadline, "forced", "")
     assert 0 <= heard.cuts[0] - begun.deadline < fair(LATE)
-    assert clock.signals == begun.signals + len(heard.signals)
+    assert timer.signals == begun.signals + len(heard.signals)
 
 
 def test_two_processes_turn_it_at_once_and_no_signal_is_doubled_or_lost(
@@ -287,7 +287,7 @@ def test_two_processes_turn_it_at_once_and_no_signal_is_doubled_or_lost(
     begun = ward.driver.begin_shutdown(guest.uuid, SHORT, EVERY)
 
     def turn(driver: Driver) -> None:
-        while (clock := driver.turn(guest.uuid)) is not None and clock.runs:
+        while (timer := driver.turn(guest.uuid)) is not None and timer.runs:
             pass
 
     threads = [threading.Thread(target=turn, args=(driver,)) for driver in (ward.driver, other) for _ in range(2)]
@@ -295,11 +295,11 @@ def test_two_processes_turn_it_at_once_and_no_signal_is_doubled_or_lost(
         thread.start()
     for thread in threads:
         thread.join(30)
-    clock = other.clock(guest.uuid)
+    timer = other.timer(guest.uuid)
     other.close()
-    assert (clock.begun, clock.deadline, clock.how) == (begun.begun, begun.deadline, "forced")
-    assert clock.signals == len(heard.signals)
-    one_each_interval(heard, clock)
+    assert (timer.begun, timer.deadline, timer.how) == (begun.begun, begun.deadline, "forced")
+    assert timer.signals == len(heard.signals)
+    one_each_interval(heard, timer)
     assert len(heard.cuts) == 1
     assert not list(ward.folder.rglob(f"*locks/{guest.uuid}"))
 
@@ -308,7 +308,7 @@ class Killed(BaseException):
     """kill -9."""
 
 
-PRIMITIVES = ("clock", "keep_clock", "signal_shutdown", "force_off", "how_ended")
+PRIMITIVES = ("timer", "save_timer", "signal_shutdown", "force_off", "how_ended")
 
 
 @pytest.mark.parametrize("side", ["before", "after", "away"])
@@ -325,7 +325,7 @@ def test_killed_before_and_after_everything_it_does_the_next_life_ends_it_at_the
 
     def deadly(verb: str, real: Callable) -> Callable:
         def call(*args):
-            kept = args[1] if verb == "keep_clock" else None
+            kept = args[1] if verb == "save_timer" else None
             point = (verb, kept.signals if kept else 0, kept.how + str(kept.runs) if kept else "")
             first_time = point not in done
             done.add(point)
@@ -340,15 +340,15 @@ def test_killed_before_and_after_everything_it_does_the_next_life_ends_it_at_the
 
     for verb in PRIMITIVES:
         monkeypatch.setattr(driver, verb, deadly(verb, getattr(driver, verb)))
-    clock: ShutdownTimer | None = begun
-    while clock is not None and clock.runs:
+    timer: ShutdownTimer | None = begun
+    while timer is not None and timer.runs:
         try:
-            clock = driver.turn(guest.uuid)
+            timer = driver.turn(guest.uuid)
         except (Killed, HypervisorUnavailable):
             deaths += 1
-    assert clock is not None
+    assert timer is not None
     assert deaths >= 7, done
-    assert (clock.begun, clock.deadline, clock.how) == (begun.begun, begun.deadline, "forced")
-    assert 0 <= clock.ended - clock.deadline < fair(3 * LATE)
+    assert (timer.begun, timer.deadline, timer.how) == (begun.begun, begun.deadline, "forced")
+    assert 0 <= timer.ended - timer.deadline < fair(3 * LATE)
     assert ward.power(guest) is PowerState.SHUTDOWN
-    wait_until(lambda: driver.clock(guest.uuid) == clock, "it is kept as it ended", 1)
+    wait_until(lambda: driver.timer(guest.uuid) == timer, "it is kept as it ended", 1)

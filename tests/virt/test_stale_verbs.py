@@ -33,7 +33,7 @@ NOTHING = {
     "begin_shutdown": lambda driver, guest: driver.begin_shutdown(guest.uuid, 60, 10),
     "turn": lambda driver, guest: driver.turn(guest.uuid),
     "force_off": lambda driver, guest: driver.force_off(guest.uuid),
-    "stop_clock": lambda driver, guest: driver.stop_clock(guest.uuid),
+    "stop_timer": lambda driver, guest: driver.stop_timer(guest.uuid),
     "put_back off": lambda driver, guest: driver.put_back(guest, on=False),
     "unrescue": lambda driver, guest: driver.unrescue(guest),
     "cancel_pre_migrate": lambda driver, guest: driver.cancel_pre_migrate(guest.uuid),
@@ -44,7 +44,7 @@ REFUSED = {
     "put_back on": lambda driver, guest: driver.put_back(guest, on=True),
     "reboot_hard": lambda driver, guest: driver.reboot_hard(guest, "7"),
     "signal_shutdown": lambda driver, guest: driver.signal_shutdown(guest.uuid),
-    "keep_clock": lambda driver, guest: driver.keep_clock(guest.uuid, ShutdownTimer.start(1.0, 60, 10)),
+    "save_timer": lambda driver, guest: driver.save_timer(guest.uuid, ShutdownTimer.start(1.0, 60, 10)),
     "pause": lambda driver, guest: driver.pause(guest.uuid),
     "unpause": lambda driver, guest: driver.unpause(guest.uuid),
     "suspend": lambda driver, guest: driver.suspend(guest.uuid),
@@ -58,7 +58,8 @@ REFUSED = {
 # a driver verb that changes something, and is in one of the tables or has a test of its own below
 OTHERS = {"spawn", "pre_migrate"}
 READ_ONLY = {
-    "facts", "nodes", "guests", "farewells", "power_state", "shares_disk", "clock", "clocks", "how_ended", "on_change",
+    "facts", "nodes", "guests", "shutdown_preferences", "power_state", "shares_disk", "timer", "timers", "how_ended",
+    "on_change",
     "wait_until_off", "rebooted", "console_output", "power_update_event", "is_locked", "check_can_migrate", "watch",
     "close",
 }  # fmt: skip
@@ -186,9 +187,9 @@ def test_a_late_turn_of_a_clock_does_nothing_to_a_guest_that_booted_since(bench:
     driver.power_off(guest.uuid)
     driver.power_on(guest)
     assert driver.turn(guest.uuid) is None
-    driver.stop_clock(guest.uuid)
+    driver.stop_timer(guest.uuid)
     if bench.is_real:  # a fake guest believes the note
-        driver.keep_clock(guest.uuid, replace(old, deadline=old.begun))  # over long ago
+        driver.save_timer(guest.uuid, replace(old, deadline=old.begun))  # over long ago
     driver.turn(guest.uuid)
     assert driver.guests() == {guest.uuid: PowerState.RUNNING}
 
@@ -197,8 +198,8 @@ def test_a_late_stop_of_a_clock_ends_a_newer_one_and_who_waits_for_it_begins_ane
     guest = bench.running(bench.use(bench.image_file.with_name("micro-deaf.img"), properties=DEAF))
     driver = bench.driver
     driver.begin_shutdown(guest.uuid, 60, 30)
-    driver.stop_clock(guest.uuid)
-    assert driver.clock(guest.uuid).how == "left"
+    driver.stop_timer(guest.uuid)
+    assert driver.timer(guest.uuid).how == "left"
     assert driver.begin_shutdown(guest.uuid, 60, 30).runs
 
 

@@ -209,14 +209,14 @@ def test_a_guest_whose_image_has_an_agent_has_a_channel_for_it(word: str, there:
 def test_how_a_guest_wants_to_be_shut_down_is_read_as_it_was_written(seconds, priority):
     guest = replace(GUEST, display_name="n", shutdown_timeout=seconds, shutdown_priority=priority)
     element = ET.fromstring(definition(guest)).find(f"metadata/{{{xml.NAMESPACE}}}guest")
-    assert xml.shutdown_preference(ET.tostring(element, encoding="unicode")) == guest.farewell
+    assert xml.shutdown_preference(ET.tostring(element, encoding="unicode")) == guest.shutdown_preference
 
 
 def test_what_somebody_else_wrote_of_a_shutdown_is_not_believed():
     said = "<guest><name>n</name><shutdown_timeout>soon</shutdown_timeout><shutdown_priority/></guest>"
     assert xml.shutdown_preference(said) == ShutdownPreference("n")
     assert xml.shutdown_preference("<guest/>") == ShutdownPreference("")
-    assert xml.note_text(xml.note_xml("clock", NASTY_TEXT)) == NASTY_TEXT
+    assert xml.note_text(xml.note_xml("timer", NASTY_TEXT)) == NASTY_TEXT
     assert xml.note_text("") == ""
 
 

@@ -91,7 +91,7 @@ def leave_image(instance: Instance) -> None:
         instance, name="drop_shelved_image", key="DropShelvedImage", request_id=f"req-{uuid4()}", user_id="",
         project_id=instance.project_id, params={"image_id": instance.shelved_image_id},
     )  # fmt: skip
-    journal.open_step(action, name="drop_image", event="conductor_drop_shelved_image", host="", lane=dispatch.OPS)
+    journal.open_step(action, name="drop_image", event="conductor_drop_shelved_image", host="", queue=dispatch.OPS)
 
 
 # -- in the conductor's own time

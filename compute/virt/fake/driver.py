@@ -22,7 +22,6 @@ from compute.virt.base import (
 )
 from compute.virt.events import EventThread, GuestNotifier
 from compute.virt.fake.call_log import CallLog
-from compute.virt.fake.clock import GuestTimers, StateFilePoller
 from compute.virt.fake.effects import Effect, RecordedEffect
 from compute.virt.fake.faults import Faults
 from compute.virt.fake.images import Images
@@ -32,6 +31,7 @@ from compute.virt.fake.power_button import PowerButton
 from compute.virt.fake.rescue import Rescue
 from compute.virt.fake.shutdown import ALIVE, FakeShutdown
 from compute.virt.fake.state import GuestRecord, StateFile
+from compute.virt.fake.timer import GuestTimers, StateFilePoller
 from compute.virt.guest_locks import GuestLocks
 
 SUPPORTS = frozenset({"pause", "suspend", "snapshot", "live_snapshot", "console_output", "shutdown_signal",
@@ -67,13 +67,13 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
         self._state = StateFile(Path(state) if state else None)
         self._images = Images(self._state)
         self._watchers: list[Callable[[GuestEvent], None]] = []
-        self._bells = GuestNotifier()
+        self._notifier = GuestNotifier()
         self._locks = GuestLocks(Path(state).with_suffix(".locks") if state else None)
-        self._announcer = EventThread("fake-announcer")
+        self._event_thread = EventThread("fake-announcer")
         self._call = CallLog(self._state, self.orders)
         self.calls = self._call.made
-        self._clock = GuestTimers(self._state, self._is_down)
-        self._lookout = StateFilePoller(self._state, self._others_changed)
+        self._timer = GuestTimers(self._state, self._is_down)
+        self._poller = StateFilePoller(self._state, self._others_changed)
 
     def facts(self) -> HostFacts:
         with self._call("facts", ""):
@@ -122,7 +122,7 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
         with self._call("destroy", uuid):
             self._forget_moves(uuid)
             self._state.forget(uuid)
-            self._bells.ring(uuid)
+            self._notifier.ring(uuid)
 
     def power_on(self, guest: Guest) -> None:
         with self._call("power_on", guest.uuid, guest):
@@ -190,9 +190,9 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
 
     def close(self) -> None:
         self._call.end()
-        self._clock.close()
-        self._lookout.close()
-        self._announcer.close()
+        self._timer.close()
+        self._poller.close()
+        self._event_thread.close()
         self._state.close()
 
     def effects(self, uuid: str = "") -> list[RecordedEffect]:
@@ -244,7 +244,7 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
             record.power, record.off_at, record.presses = power, None, 0
             self._state.save(record)
             self._state.happened(uuid, effect)
-        self._bells.ring(uuid)
+        self._notifier.ring(uuid)
         self._tell(GuestEvent(uuid, power, detail))
 
     def _boot(self, guest: Guest, effect: Effect, mark: str = "", virtual_size: int = 0) -> None:
@@ -260,12 +260,12 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
                 properties=dict(guest.image.properties),
                 mark=mark or (old.mark if old else ""),
                 rescue=old.rescue if old else "",
-                farewell=guest.farewell,
+                shutdown_preference=guest.shutdown_preference,
                 booted_at=time.time(),
                 node=guest.node,
             )
             self._state.save(record)
-            self._state.keep_clock(guest.uuid, None)
+            self._state.save_timer(guest.uuid, None)
             self._state.happened(guest.uuid, effect, mark)
             image = record.rescue or guest.image.id
             said = f"STILLWATER BOOT image={image} boots={record.boots}\nSTILLWATER READY\n"
@@ -276,26 +276,26 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
         """There, and off."""
         with self._state.alone():
             properties, off = dict(guest.image.properties), PowerState.SHUTDOWN
-            farewell, node = guest.farewell, guest.node
-            record = GuestRecord(guest.uuid, guest.name, off, virtual_size, properties=properties, farewell=farewell)
-            self._state.save(replace(record, node=node))
+            shutdown_preference, node = guest.shutdown_preference, guest.node
+            record = GuestRecord(guest.uuid, guest.name, off, virtual_size, properties=properties, node=node)
+            self._state.save(replace(record, shutdown_preference=shutdown_preference))
             self._state.happened(guest.uuid, Effect.BUILT)
 
     def _others_changed(self, uuid: str) -> None:
-        self._bells.ring(uuid)
-        self._clock.wind()
+        self._notifier.ring(uuid)
+        self._timer.wind()
 
     def _heard(self, event: GuestEvent) -> None:
-        self._bells.ring(event.uuid)
+        self._notifier.ring(event.uuid)
         self._tell(event)
 
     def _tell(self, event: GuestEvent) -> None:
         for watcher in list(self._watchers):
-            self._announcer.submit(partial(watcher, event))
+            self._event_thread.submit(partial(watcher, event))
 
     def _is_down(self, uuid: str) -> None:
         power = self._state.mark_down(uuid)
         if power is None or power is PowerState.RUNNING:  # another was first; or it booted, which is no event
             return
-        self._bells.ring(uuid)
+        self._notifier.ring(uuid)
         self._tell(GuestEvent(uuid, power, "shutdown" if power is PowerState.SHUTDOWN else "crashed"))

@@ -11,7 +11,7 @@ from compute.virt import base
 from compute.virt.base import VirtError
 
 # built on others, or at once; "power_off" is an order for `force_off`
-NO_VERBS = {"watch", "close", "on_change", "begin_shutdown", "turn", "stop_clock", "force_off"}
+NO_VERBS = {"watch", "close", "on_change", "begin_shutdown", "turn", "stop_timer", "force_off"}
 VERBS = (frozenset(base.Driver.__abstractmethods__) - NO_VERBS) | {
     "pre_migrate", "cancel_pre_migrate", "check_can_migrate", "migrate_out", "finish_migration", "revert_migration",
     "cleanup_source", "power_update_event",

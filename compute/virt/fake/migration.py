@@ -24,9 +24,9 @@ from compute.virt.base import (
     Watch,
 )
 from compute.virt.fake.call_log import CallLog
-from compute.virt.fake.clock import GuestTimers
 from compute.virt.fake.effects import Effect
 from compute.virt.fake.state import COLUMNS, StateFile
+from compute.virt.fake.timer import GuestTimers
 
 LOOK_EVERY = 0.2  # seconds between two looks at what becomes of a migration
 MIB, GIB = 1 << 20, 1 << 30
@@ -37,7 +37,7 @@ class Migration:
 
     _state: StateFile
     _call: CallLog
-    _clock: GuestTimers
+    _timer: GuestTimers
 
     def pre_migrate(self, guest: Guest) -> Mapping[str, str]:
         with self._call("pre_migrate", guest.uuid, guest):
@@ -86,7 +86,7 @@ class Migration:
             grown = "UPDATE guests SET virtual_size = max(virtual_size, ?) WHERE uuid = ?"
             self._state.run(grown, guest.disk_gb * GIB, guest.uuid)
             parcel.unlink(missing_ok=True)
-            self._clock.wind()
+            self._timer.wind()
 
     def revert_migration(self, guest: Guest) -> None:
         with self._call("revert_migration", guest.uuid, guest):

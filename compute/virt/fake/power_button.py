@@ -53,7 +53,7 @@ class PowerButton(Driver):
             record.off_at, record.presses = None, 0
             if on:
                 record.boots, record.booted_at = record.boots + 1, time.time()
-                self._state.keep_clock(uuid, None)
+                self._state.save_timer(uuid, None)
             self._state.save(record)
             self._state.happened(uuid, Effect.SWITCHED_ON if on else Effect.SWITCHED_OFF)
         self._heard(GuestEvent(uuid, record.power, "switched by hand"))

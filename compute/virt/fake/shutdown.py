@@ -9,12 +9,12 @@ from collections.abc import Callable
 from compute.virt.base import PowerState, ShutdownPreference
 from compute.virt.events import GuestNotifier, wait_for
 from compute.virt.fake.call_log import CallLog
-from compute.virt.fake.clock import GuestTimers as FakeClock
-from compute.virt.fake.clock import StateFilePoller
 from compute.virt.fake.effects import Effect
 from compute.virt.fake.faults import Faults, from_properties
 from compute.virt.fake.faults import ShutdownBehaviour as ShutdownOrder
 from compute.virt.fake.state import GuestRecord, StateFile
+from compute.virt.fake.timer import GuestTimers as FakeClock
+from compute.virt.fake.timer import StateFilePoller
 from compute.virt.shutdown import ShutdownDriver
 from compute.virt.shutdown_timer import ShutdownTimer
 
@@ -28,32 +28,33 @@ class FakeShutdown(ShutdownDriver):
     orders: Faults
     _state: StateFile
     _call: CallLog
-    _bells: GuestNotifier
-    _clock: FakeClock
-    _lookout: StateFilePoller
+    _notifier: GuestNotifier
+    _timer: FakeClock
+    _poller: StateFilePoller
 
-    def farewells(self) -> dict[str, ShutdownPreference]:
-        with self._call("farewells", ""):
+    def shutdown_preferences(self) -> dict[str, ShutdownPreference]:
+        with self._call("shutdown_preferences", ""):
             powers = self._state.powers()
-            return {uuid: known for uuid, known in self._state.farewells().items() if powers.get(uuid) in ALIVE}
+            known = self._state.shutdown_preferences()
+            return {uuid: preference for uuid, preference in known.items() if powers.get(uuid) in ALIVE}
 
     def force_off(self, uuid: str) -> None:
         with self._call("power_off", uuid):
             if self._power(uuid) in ALIVE | {PowerState.SUSPENDED}:
                 self._change(uuid, PowerState.SHUTDOWN, "destroyed", Effect.OFF_BY_FORCE)
 
-    def clock(self, uuid: str) -> ShutdownTimer | None:
-        with self._call("clock", uuid):
-            return self._state.clock(uuid)
+    def timer(self, uuid: str) -> ShutdownTimer | None:
+        with self._call("timer", uuid):
+            return self._state.timer(uuid)
 
-    def keep_clock(self, uuid: str, clock: ShutdownTimer) -> None:
-        with self._call("keep_clock", uuid), self._state.alone():
+    def save_timer(self, uuid: str, timer: ShutdownTimer) -> None:
+        with self._call("save_timer", uuid), self._state.alone():
             self._state.get(uuid)
-            self._state.keep_clock(uuid, clock)
+            self._state.save_timer(uuid, timer)
 
-    def clocks(self) -> dict[str, ShutdownTimer]:
-        with self._call("clocks", ""):
-            return {uuid: clock for uuid, clock in self._state.clocks().items() if clock.runs}
+    def timers(self) -> dict[str, ShutdownTimer]:
+        with self._call("timers", ""):
+            return {uuid: timer for uuid, timer in self._state.timers().items() if timer.runs}
 
     def how_ended(self, uuid: str) -> str:
         with self._call("how_ended", uuid):
@@ -61,8 +62,8 @@ class FakeShutdown(ShutdownDriver):
             return self._state.how_ended(uuid)
 
     def on_change(self, look: Callable[[str], None]) -> None:
-        self._bells.tell(look)
-        self._lookout.start()
+        self._notifier.tell(look)
+        self._poller.start()
 
     def signal_shutdown(self, uuid: str) -> str:
         with self._call("signal_shutdown", uuid):
@@ -74,7 +75,7 @@ class FakeShutdown(ShutdownDriver):
                 self._call.pause(AGENT_SECONDS)
             with self._state.alone():
                 self._hear(self._in(uuid, PowerState.RUNNING), way)
-        self._clock.wind()
+        self._timer.wind()
         return "agent" if answers and way.agent == "yes" else "acpi"
 
     def _hear(self, record: GuestRecord, way: ShutdownOrder) -> None:
@@ -86,7 +87,7 @@ class FakeShutdown(ShutdownDriver):
         self._state.save(record)
 
     def wait_until_off(self, uuid: str, seconds: float) -> bool:
-        with self._call("wait_until_off", uuid), self._bells.listening(uuid) as bell:
+        with self._call("wait_until_off", uuid), self._notifier.listening(uuid) as bell:
             return wait_for(bell, lambda: self._power(uuid) not in ALIVE, seconds, self._state.look_again)
 
     @abstractmethod

@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS guests (
     virtual_size INTEGER NOT NULL, mark TEXT NOT NULL DEFAULT '',
     off_at REAL, presses INTEGER NOT NULL DEFAULT 0, boots INTEGER NOT NULL DEFAULT 0,
     properties TEXT NOT NULL DEFAULT '{}', console TEXT NOT NULL DEFAULT '',
-    rescue TEXT NOT NULL DEFAULT '', clock TEXT NOT NULL DEFAULT '', farewell TEXT NOT NULL DEFAULT '',
+    rescue TEXT NOT NULL DEFAULT '', timer TEXT NOT NULL DEFAULT '', shutdown_preference TEXT NOT NULL DEFAULT '',
     booted_at REAL NOT NULL DEFAULT 0, ends TEXT NOT NULL DEFAULT '', node TEXT NOT NULL DEFAULT '');
 CREATE INDEX IF NOT EXISTS guests_going_down ON guests (off_at) WHERE off_at IS NOT NULL;
 CREATE TABLE IF NOT EXISTS images (id TEXT PRIMARY KEY, virtual_size INTEGER NOT NULL);
@@ -35,11 +35,13 @@ CREATE TABLE IF NOT EXISTS effects (
     verb TEXT NOT NULL, mark TEXT NOT NULL);
 """
 # of guests; a file of an older version has none
-LATER_COLUMNS = dict.fromkeys(("mark", "rescue", "clock", "farewell", "ends", "node"), "TEXT NOT NULL DEFAULT ''") | {
+TEXTS = ("mark", "rescue", "timer", "shutdown_preference", "ends", "node")
+LATER_COLUMNS = dict.fromkeys(TEXTS, "TEXT NOT NULL DEFAULT ''") | {
     "booted_at": "REAL NOT NULL DEFAULT 0"
 }
 COLUMNS = (
-    "uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue, farewell, booted_at, ends, node"
+    "uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue, shutdown_preference, booted_at, "
+    "ends, node"
 )
 # what becomes of a guest at its `off_at`, by its `ends`
 OUTCOMES = {
@@ -66,7 +68,7 @@ class GuestRecord:
     properties: Mapping[str, str] = field(default_factory=dict)
     mark: str = ""
     rescue: str = ""
-    farewell: ShutdownPreference = field(default_factory=lambda: ShutdownPreference(""))
+    shutdown_preference: ShutdownPreference = field(default_factory=lambda: ShutdownPreference(""))
     booted_at: float = 0.0
     ends: str = ""  # one of OUTCOMES
     node: str = ""  # of the host's, where it is
@@ -123,7 +125,7 @@ class StateFile:
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO UPDATE SET name=excluded.name,"
             " power=excluded.power, virtual_size=excluded.virtual_size, off_at=excluded.off_at,"
             " presses=excluded.presses, boots=excluded.boots, properties=excluded.properties,"
-            " mark=excluded.mark, rescue=excluded.rescue, farewell=excluded.farewell,"
+            " mark=excluded.mark, rescue=excluded.rescue, shutdown_preference=excluded.shutdown_preference,"
             " booted_at=excluded.booted_at, ends=excluded.ends, node=excluded.node",
             record.uuid,
             record.name,
@@ -135,7 +137,7 @@ class StateFile:
             json.dumps(dict(record.properties)),
             record.mark,
             record.rescue,
-            json.dumps(asdict(record.farewell)),
+            json.dumps(asdict(record.shutdown_preference)),
             record.booted_at,
             record.ends,
             record.node,
@@ -175,9 +177,9 @@ class StateFile:
         """The node of every guest."""
         return dict(self.run("SELECT uuid, node FROM guests"))
 
-    def farewells(self) -> dict[str, ShutdownPreference]:
+    def shutdown_preferences(self) -> dict[str, ShutdownPreference]:
         """Of every guest there is a record of."""
-        return {uuid: _preference(text) for uuid, text in self.run("SELECT uuid, farewell FROM guests")}
+        return {uuid: _preference(text) for uuid, text in self.run("SELECT uuid, shutdown_preference FROM guests")}
 
     def version(self) -> int:
         """Another one when another process has written."""
@@ -214,18 +216,18 @@ class StateFile:
         rows = self.run("SELECT verb FROM effects WHERE uuid = ? ORDER BY id DESC LIMIT 1", uuid)
         return ENDS.get(Effect(rows[0][0]), "") if rows else ""
 
-    def clock(self, uuid: str) -> ShutdownTimer | None:
-        """The clock of the guest's last shutdown since it booted."""
-        rows = self.run("SELECT clock FROM guests WHERE uuid = ?", uuid)
+    def timer(self, uuid: str) -> ShutdownTimer | None:
+        """The timer of the guest's last shutdown since it booted."""
+        rows = self.run("SELECT timer FROM guests WHERE uuid = ?", uuid)
         return ShutdownTimer.load(rows[0][0]) if rows else None
 
-    def keep_clock(self, uuid: str, clock: ShutdownTimer | None) -> None:
-        self.run("UPDATE guests SET clock = ? WHERE uuid = ?", clock.text if clock else "", uuid)
+    def save_timer(self, uuid: str, timer: ShutdownTimer | None) -> None:
+        self.run("UPDATE guests SET timer = ? WHERE uuid = ?", timer.text if timer else "", uuid)
 
-    def clocks(self) -> dict[str, ShutdownTimer]:
+    def timers(self) -> dict[str, ShutdownTimer]:
         """Of every guest that has one."""
-        rows = self.run("SELECT uuid, clock FROM guests WHERE clock != ''")
-        return {uuid: clock for uuid, text in rows if (clock := ShutdownTimer.load(text)) is not None}
+        rows = self.run("SELECT uuid, timer FROM guests WHERE timer != ''")
+        return {uuid: timer for uuid, text in rows if (timer := ShutdownTimer.load(text)) is not None}
 
     def write_console(self, uuid: str, text: str) -> None:
         self.run(
@@ -275,7 +277,7 @@ class StateFile:
 def _record(row: tuple) -> GuestRecord:
     record = GuestRecord(*row)
     record.power, record.properties = PowerState(record.power), json.loads(str(record.properties))
-    record.farewell = _preference(str(record.farewell))
+    record.shutdown_preference = _preference(str(record.shutdown_preference))
     if record.off_at is not None and record.off_at <= time.time():  # it went down, maybe while nobody looked
         record.power, record.off_at, record.presses = OUTCOMES[record.ends][0], None, 0
     return record

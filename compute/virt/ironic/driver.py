@@ -56,10 +56,10 @@ class IronicDriver(IronicShutdown, Deployment, Driver):
         state = Path(state_dir) / "ironic"
         self._hostname, self._seconds = hostname, deploy_timeout
         self._ironic = Ironic(url, username, password, cloud, group=conductor_group, shard=shard, seconds=timeout)
-        self._notes = StateFiles(state)
+        self._state_files = StateFiles(state)
         self._locks = GuestLocks(state / "locks")
-        self._bells = GuestNotifier()
-        self._lookout = PowerPoller(self._ironic, self._notes, self._bells)
+        self._notifier = GuestNotifier()
+        self._poller = PowerPoller(self._ironic, self._state_files, self._notifier)
 
     def facts(self) -> HostFacts:
         """All its machines together; each of them is in `nodes`."""
@@ -94,7 +94,7 @@ class IronicDriver(IronicShutdown, Deployment, Driver):
         """Reserved, deployed, and on or off. Ironic fetches the image itself. Raises InsufficientResources."""
         node = self._deployed(guest)
         if on:
-            self._notes.boots(guest.uuid)
+            self._state_files.boots(guest.uuid)
         self._switch(node, on=on)
 
     def destroy(self, uuid: str, *, disk: bool = True) -> None:
@@ -102,13 +102,13 @@ class IronicDriver(IronicShutdown, Deployment, Driver):
         if not disk:
             raise NotSupported("the disk of a server on bare metal goes with its machine")
         self._give_back(uuid)
-        self._notes.forget(uuid)
-        self._bells.ring(uuid)
+        self._state_files.forget(uuid)
+        self._notifier.ring(uuid)
 
     def power_on(self, guest: Guest) -> None:
         node = self._here(guest.uuid)
         if node.power_state is not PowerState.RUNNING:
-            self._notes.boots(guest.uuid)
+            self._state_files.boots(guest.uuid)
         self._switch(node, on=True)
 
     def reboot_hard(self, guest: Guest, mark: str = "") -> None:
@@ -116,18 +116,18 @@ class IronicDriver(IronicShutdown, Deployment, Driver):
         if mark and self.rebooted(guest.uuid, mark):
             return
         node = self._here(guest.uuid)
-        if self._notes.mark(guest.uuid) != mark or not mark or node.power_state is not PowerState.SHUTDOWN:
+        if self._state_files.mark(guest.uuid) != mark or not mark or node.power_state is not PowerState.SHUTDOWN:
             self._switch(node, on=False)
-            self._notes.keep_mark(guest.uuid, mark)
-        self._notes.boots(guest.uuid)
+            self._state_files.keep_mark(guest.uuid, mark)
+        self._state_files.boots(guest.uuid)
         self._switch(self._unrescued(guest.uuid), on=True)
 
     def rebooted(self, uuid: str, mark: str) -> bool:
-        return bool(mark) and self._notes.mark(uuid) == mark and self.power_state(uuid) is PowerState.RUNNING
+        return bool(mark) and self._state_files.mark(uuid) == mark and self.power_state(uuid) is PowerState.RUNNING
 
     def rescue(self, guest: Guest, image: Image, fetch: ImageSource) -> None:
         """Ironic boots its own rescue system, whatever `image` is."""
-        self._notes.boots(guest.uuid)
+        self._state_files.boots(guest.uuid)
         self._switch(self._rescued(guest.uuid), on=True)
 
     def unrescue(self, guest: Guest) -> None:
@@ -137,7 +137,7 @@ class IronicDriver(IronicShutdown, Deployment, Driver):
 
     def power_update_event(self, uuid: str, said: PowerState) -> PowerState:
         """Ironic's word, which may be late: what it knows of the machine now counts."""
-        self._bells.ring(uuid)
+        self._notifier.ring(uuid)
         try:
             node = self._ironic.node_of(uuid)
         except HypervisorUnavailable:
@@ -156,7 +156,7 @@ class IronicDriver(IronicShutdown, Deployment, Driver):
         if node.is_busy:
             raise Busy(f"Ironic holds the lock of node {node.id}")
         if on and node.power_state is not PowerState.RUNNING:
-            self._notes.boots(guest.uuid)
+            self._state_files.boots(guest.uuid)
         try:
             self._switch(node, on=on, patience=0)
         except Taken as error:
@@ -166,7 +166,7 @@ class IronicDriver(IronicShutdown, Deployment, Driver):
         """Nothing to call back for: Ironic tells the Compute API (power-update), and the power sync asks it."""
 
     def close(self) -> None:
-        self._lookout.close()
+        self._poller.close()
         self._ironic.close()
 
     def pause(self, uuid: str) -> None:

@@ -39,11 +39,11 @@ class IronicShutdown(ShutdownDriver):
     """The verbs of a shutdown."""
 
     _ironic: Ironic
-    _notes: StateFiles
-    _bells: GuestNotifier
-    _lookout: PowerPoller
+    _state_files: StateFiles
+    _notifier: GuestNotifier
+    _poller: PowerPoller
 
-    def farewells(self) -> dict[str, ShutdownPreference]:
+    def shutdown_preferences(self) -> dict[str, ShutdownPreference]:
         """None: the machines stay on when the one that this worker runs on goes down."""
         return {}
 
@@ -51,24 +51,24 @@ class IronicShutdown(ShutdownDriver):
         node = self._ironic.node_of(uuid)
         if node is not None:
             self._switch(node, on=False)
-            self._bells.ring(uuid)
+            self._notifier.ring(uuid)
 
-    def clock(self, uuid: str) -> ShutdownTimer | None:
-        clock = self._notes.clock(uuid)
-        if clock is None or clock.runs or clock.how == "left":
-            return clock
+    def timer(self, uuid: str) -> ShutdownTimer | None:
+        timer = self._state_files.timer(uuid)
+        if timer is None or timer.runs or timer.how == "left":
+            return timer
         node = self._ironic.node_of(uuid)
-        return None if node is None or node.power_state is PowerState.RUNNING else clock
+        return None if node is None or node.power_state is PowerState.RUNNING else timer
 
-    def keep_clock(self, uuid: str, clock: ShutdownTimer) -> None:
+    def save_timer(self, uuid: str, timer: ShutdownTimer) -> None:
         if self._ironic.node_of(uuid) is None:
-            self._notes.forget(uuid)
+            self._state_files.forget(uuid)
             raise GuestNotFound(f"no node has server {uuid}")
-        self._notes.keep_clock(uuid, clock)
-        self._lookout.wake()
+        self._state_files.save_timer(uuid, timer)
+        self._poller.wake()
 
-    def clocks(self) -> dict[str, ShutdownTimer]:
-        return self._notes.clocks()
+    def timers(self) -> dict[str, ShutdownTimer]:
+        return self._state_files.timers()
 
     def how_ended(self, uuid: str) -> str:
         """Ironic does not know; who forced it off has said so before. Raises VirtError while it may be on."""
@@ -81,18 +81,18 @@ class IronicShutdown(ShutdownDriver):
         return ""
 
     def on_change(self, look: Callable[[str], None]) -> None:
-        self._bells.tell(look)
-        self._lookout.start()
+        self._notifier.tell(look)
+        self._poller.start()
 
     def signal_shutdown(self, uuid: str) -> str:
         node = self._here(uuid)
         node.must_not_be_maintained()
         if node.power_state is not PowerState.RUNNING:
             raise GuestInvalidState(f"server {uuid} is {node.power_state.name}, not running")
-        clock = self._notes.clock(uuid)
+        timer = self._state_files.timer(uuid)
         seconds = ASK_SECONDS
-        if clock is not None and clock.runs:
-            seconds = max(1, int(min(clock.interval, clock.left(clock.now())) / 2))
+        if timer is not None and timer.runs:
+            seconds = max(1, int(min(timer.interval, timer.left(timer.now())) / 2))
         self._ironic.power(node.id, "soft power off", seconds, patience=SIGNAL_PATIENCE)
         return "acpi"
 
@@ -106,17 +106,17 @@ class IronicShutdown(ShutdownDriver):
                 return is_off()
             return False
 
-        with self._bells.listening(uuid) as bell:
+        with self._notifier.listening(uuid) as bell:
             return wait_for(bell, is_off_or_away, seconds, LOOK_SECONDS) or is_off()
 
-    def _signal(self, uuid: str, clock: ShutdownTimer, now: float) -> ShutdownTimer:
+    def _signal(self, uuid: str, timer: ShutdownTimer, now: float) -> ShutdownTimer:
         """A node that Ironic still waits for was signalled; near the deadline the lock would be in the way."""
-        if clock.signals and clock.left(now) < LAST_SIGNAL:
-            return self._noted(uuid, replace(clock, signalled=now))
+        if timer.signals and timer.left(now) < LAST_SIGNAL:
+            return self._noted(uuid, replace(timer, signalled=now))
         try:
-            return super()._signal(uuid, clock, now)
+            return super()._signal(uuid, timer, now)
         except Busy:
-            return self._noted(uuid, replace(clock, signalled=now))
+            return self._noted(uuid, replace(timer, signalled=now))
 
     def _switch(self, node: Node, *, on: bool, patience: float = PATIENCE) -> None:
         """On, or off, when this returns; so already is success. Raises InMaintenance, Busy, OperationTimedOut.
@@ -144,8 +144,8 @@ class IronicShutdown(ShutdownDriver):
 class PowerPoller:
     """Sees which of those that are being shut down went off. Ironic tells nobody, so it is asked, but only then."""
 
-    def __init__(self, ironic: Ironic, notes: StateFiles, bells: GuestNotifier) -> None:
-        self._ironic, self._notes, self._bells = ironic, notes, bells
+    def __init__(self, ironic: Ironic, state_files: StateFiles, notifier: GuestNotifier) -> None:
+        self._ironic, self._state_files, self._notifier = ironic, state_files, notifier
         self._rounds = WakeableThread("ironic-lookout", self._look)
 
     def start(self) -> None:
@@ -161,10 +161,10 @@ class PowerPoller:
         self._rounds.close()
 
     def _look(self) -> float | None:
-        running = self._notes.clocks()
+        running = self._state_files.timers()
         with suppress(VirtError):  # the keeper looks for itself, if less often
             for server in self._off(running) if running else ():
-                self._bells.ring(server)
+                self._notifier.ring(server)
         return LOOK_SECONDS if running else None
 
     def _off(self, running: dict[str, ShutdownTimer]) -> list[str]:

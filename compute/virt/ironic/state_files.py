@@ -16,26 +16,26 @@ class StateFiles:
     """The clock of a server's last shutdown, and the mark of its last reboot."""
 
     def __init__(self, directory: Path) -> None:
-        self._clocks, self._marks = directory / "clocks", directory / "reboots"
-        for folder in (self._clocks, self._marks):
+        self._timers, self._marks = directory / "timers", directory / "reboots"
+        for folder in (self._timers, self._marks):
             folder.mkdir(parents=True, exist_ok=True)
 
-    def clock(self, server: str) -> ShutdownTimer | None:
+    def timer(self, server: str) -> ShutdownTimer | None:
         """None if there is none."""
-        return ShutdownTimer.load(_read(self._clocks / server))
+        return ShutdownTimer.load(_read(self._timers / server))
 
-    def keep_clock(self, server: str, clock: ShutdownTimer) -> None:
+    def save_timer(self, server: str, timer: ShutdownTimer) -> None:
         """Instead of any other."""
-        _write(self._clocks / server, clock.text)
+        _write(self._timers / server, timer.text)
 
-    def clocks(self) -> dict[str, ShutdownTimer]:
+    def timers(self) -> dict[str, ShutdownTimer]:
         """Those that run."""
-        known = {entry.name: self.clock(entry.name) for entry in self._clocks.iterdir() if entry.name[0] != "."}
-        return {server: clock for server, clock in known.items() if clock is not None and clock.runs}
+        known = {entry.name: self.timer(entry.name) for entry in self._timers.iterdir() if entry.name[0] != "."}
+        return {server: timer for server, timer in known.items() if timer is not None and timer.runs}
 
     def boots(self, server: str) -> None:
         """An old clock must not pull the plug of a new start."""
-        (self._clocks / server).unlink(missing_ok=True)
+        (self._timers / server).unlink(missing_ok=True)
 
     def mark(self, server: str) -> str:
         """Of its last reboot."""
@@ -47,7 +47,7 @@ class StateFiles:
 
     def forget(self, server: str) -> None:
         """It is gone."""
-        for folder in (self._clocks, self._marks):
+        for folder in (self._timers, self._marks):
             (folder / server).unlink(missing_ok=True)
 
 

@@ -70,15 +70,15 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
             self._id = host_id(self._state)
             self._arriving = GuestRecords(self._state / "arriving")
             self._departed = GuestRecords(self._state / "departed")
-        self._road = MigrationEndpoint(migration_uri, migration_address, migration_bandwidth)
+        self._endpoint = MigrationEndpoint(migration_uri, migration_address, migration_bandwidth)
         self._images = disk.ImageCache(images)
         self._virt_type = choose_virt_type(virt_type)
         self._disk_cache = disk.cache_mode(self._guests)
         self._hostname, self._host_ip, self._open_network = hostname, host_ip, open_network
         self._watchers: list[Callable[[GuestEvent], None]] = []
-        self._bells = GuestNotifier()
+        self._notifier = GuestNotifier()
         self._locks = GuestLocks(self._state / "locks")
-        self._announcer = EventThread("libvirt-announcer")
+        self._event_thread = EventThread("libvirt-announcer")
         self._host = Host(uri, self._on_event, self._on_back)
 
     def facts(self) -> HostFacts:
@@ -136,7 +136,7 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
             else:
                 files.disown(self._id)
             self._forget_moves(uuid)
-        self._bells.ring(uuid)
+        self._notifier.ring(uuid)
 
     def shares_disk(self, uuid: str) -> bool:
         files = files_of(self._guests, uuid)
@@ -219,7 +219,7 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
 
     def close(self) -> None:
         self._host.close()
-        self._announcer.close()
+        self._event_thread.close()
 
     def _guest(self, uuid: str) -> LibvirtGuest:
         files_of(self._guests, uuid)
@@ -260,19 +260,19 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
         return connection.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_STATE, nowait)
 
     def _on_event(self, uuid: str, event: int, detail: int) -> None:
-        self._bells.ring(uuid)
+        self._notifier.ring(uuid)
         what = meaning(event, detail)
         if what and self._watchers:
-            self._announcer.submit(partial(self._report, uuid, what))
+            self._event_thread.submit(partial(self._report, uuid, what))
 
     def _on_back(self) -> None:
         """A daemon that was restarted answers before it has looked at its guests.
 
         One whose QEMU died while it was away runs until then, as far as it knows, and then is off without an event.
         """
-        self._bells.ring_all()
-        self._announcer.submit(self._report_all)
-        again = threading.Timer(LOOKED_AT_SECONDS, self._announcer.submit, [self._report_all])
+        self._notifier.ring_all()
+        self._event_thread.submit(self._report_all)
+        again = threading.Timer(LOOKED_AT_SECONDS, self._event_thread.submit, [self._report_all])
         again.daemon = True
         again.start()
 
@@ -289,7 +289,7 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
                 self._tell(GuestEvent(uuid, state, what))
 
     def _report_all(self) -> None:
-        self._bells.ring_all()
+        self._notifier.ring_all()
         with suppress(VirtError):
             for uuid, state in self.guests().items():
                 self._tell(GuestEvent(uuid, state, "reconnected"))

@@ -23,9 +23,9 @@ from compute.virt.libvirt.errors import translated
 from compute.virt.libvirt.xml import (
     BOOT_NAMESPACE,
     BOOT_PREFIX,
-    CLOCK_NAMESPACE,
-    CLOCK_PREFIX,
     NAMESPACE,
+    TIMER_NAMESPACE,
+    TIMER_PREFIX,
     note_text,
     note_xml,
     reboot_mark,
@@ -97,32 +97,32 @@ class LibvirtGuest:
         """The mark its definition has of the last reboot begun; "" if it has none."""
         return reboot_mark(kept) if (kept := self._metadata(NAMESPACE)) else ""
 
-    def farewell(self) -> ShutdownPreference:
+    def shutdown_preference(self) -> ShutdownPreference:
         """How it wants to be shut down, as its definition says."""
         return shutdown_preference(kept) if (kept := self._metadata(NAMESPACE)) else ShutdownPreference("")
 
-    def clock(self) -> ShutdownTimer | None:
+    def timer(self) -> ShutdownTimer | None:
         """The clock of its last shutdown, which is in its definition until that is made anew.
 
         One that runs is bound to the QEMU it began with, by a note that is in no definition: who starts the guest
         again, e.g. with virsh, starts it without its old clock.
         """
-        clock = ShutdownTimer.load(note_text(self._metadata(CLOCK_NAMESPACE)))
-        if clock is None:
+        timer = ShutdownTimer.load(note_text(self._metadata(TIMER_NAMESPACE)))
+        if timer is None:
             return None
         with suppress(GuestInvalidState):  # off: there is no other boot
-            if note_text(self._metadata(BOOT_NAMESPACE, NOW)) != repr(clock.begun):
+            if note_text(self._metadata(BOOT_NAMESPACE, NOW)) != repr(timer.begun):
                 return None
-        return clock
+        return timer
 
-    def keep_clock(self, clock: ShutdownTimer) -> None:
+    def save_timer(self, timer: ShutdownTimer) -> None:
         """Of a domain that is gone by now: GuestNotFound. The first may take long: without it there is no clock."""
-        first = not clock.signalled
-        seconds = CALL_SECONDS if first and not clock.how else NOTE_SECONDS
+        first = not timer.signalled
+        seconds = CALL_SECONDS if first and not timer.how else NOTE_SECONDS
         if first:
             with suppress(GuestInvalidState):
-                self._note(BOOT_NAMESPACE, BOOT_PREFIX, note_xml("boot", repr(clock.begun)), NOW, seconds)
-        self._note(CLOCK_NAMESPACE, CLOCK_PREFIX, note_xml("clock", clock.text), NEXT_TIME, seconds)
+                self._note(BOOT_NAMESPACE, BOOT_PREFIX, note_xml("boot", repr(timer.begun)), NOW, seconds)
+        self._note(TIMER_NAMESPACE, TIMER_PREFIX, note_xml("timer", timer.text), NEXT_TIME, seconds)
 
     def how_ended(self) -> str:
         """How it went off; "" when libvirt was away then, and has forgotten."""

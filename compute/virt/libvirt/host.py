@@ -68,14 +68,14 @@ class Host:
         self._connection: libvirt.virConnect | None = None
         self._reason = "not connected yet"
         self._attempts = 0
-        self._keeper: threading.Thread | None = None
+        self._watcher: threading.Thread | None = None
         self._closing = False
 
     @property
     def connection(self) -> libvirt.virConnect:
         """The live connection, or HypervisorUnavailable. The first use connects."""
         with self._changed:
-            self._start_keeper()
+            self._start_watcher()
             deadline = monotonic() + FIRST_OPEN_SECONDS
             while not self._attempts and monotonic() < deadline:
                 self._changed.wait(deadline - monotonic())
@@ -109,15 +109,15 @@ class Host:
             self._reason = "closed"
             self._attempts += 1
             self._changed.notify_all()
-            keeper = self._keeper
-        if keeper is not None:
-            keeper.join(CLOSE_SECONDS)  # it lets go of the connection
+            watcher = self._watcher
+        if watcher is not None:
+            watcher.join(CLOSE_SECONDS)  # it lets go of the connection
 
-    def _start_keeper(self) -> None:
-        if self._keeper is None and not self._closing:
+    def _start_watcher(self) -> None:
+        if self._watcher is None and not self._closing:
             _run_event_loop()
-            self._keeper = threading.Thread(target=self._keep, name="libvirt-keeper", daemon=True)
-            self._keeper.start()
+            self._watcher = threading.Thread(target=self._keep, name="libvirt-keeper", daemon=True)
+            self._watcher.start()
 
     def _keep(self) -> None:
         """Connect, sleep until the connection is lost, and again, with growing pauses between."""

@@ -41,7 +41,7 @@ class Migration:
     _guests: Path
     _id: str
     _disk_cache: str
-    _road: MigrationEndpoint
+    _endpoint: MigrationEndpoint
     _arriving: GuestRecords
     _departed: GuestRecords
 
@@ -62,8 +62,8 @@ class Migration:
                 files.remove(self._id)
                 files.own(self._id)
         return {
-            "uri": self._road.uri or self._host.uri, "host_uuid": uuid_of(self._host.connection),
-            "address": self._road.address, "directory": str(files.directory), "owner": files.owner(),
+            "uri": self._endpoint.uri or self._host.uri, "host_uuid": uuid_of(self._host.connection),
+            "address": self._endpoint.address, "directory": str(files.directory), "owner": files.owner(),
             "storage": "own" if files.owner() == self._id else "shared", "disk_cache": self._disk_cache,
         }  # fmt: skip
 
@@ -175,13 +175,13 @@ class Migration:
         shared = there.shares_disks_with(self._id)
         if was not in OFF:
             live = LiveMigration(self._host, uuid, files, there, shared=shared, was_running=was is PowerState.RUNNING)
-            live.bandwidth = self._road.bandwidth
+            live.bandwidth = self._endpoint.bandwidth
             return live.migrate(watch)
         if not there.has(uuid):
             definition = there.xml_of(self._host.guest(uuid).definition())
             if shared:
                 cold_migration.leave_copy(files, self._id, watch)
             else:
-                cold_migration.send(files, there, watch, self._road.bandwidth)
+                cold_migration.send(files, there, watch, self._endpoint.bandwidth)
             there.define(definition)
         return "the guest's disk was copied"

@@ -26,9 +26,9 @@ class LibvirtShutdown(ShutdownDriver):
     _host: Host
     _guests: Path
     _arriving: GuestRecords
-    _bells: GuestNotifier
+    _notifier: GuestNotifier
 
-    def farewells(self) -> dict[str, ShutdownPreference]:
+    def shutdown_preferences(self) -> dict[str, ShutdownPreference]:
         known = {}
         with translated():
             ours = {entry.name for entry in self._guests.iterdir()} - self._arriving.all()
@@ -36,7 +36,7 @@ class LibvirtShutdown(ShutdownDriver):
         for domain in on:
             if domain.UUIDString() in ours:
                 with suppress(GuestNotFound):  # it is being destroyed
-                    known[domain.UUIDString()] = LibvirtGuest(domain).farewell()
+                    known[domain.UUIDString()] = LibvirtGuest(domain).shutdown_preference()
         return known
 
     def force_off(self, uuid: str) -> None:
@@ -45,20 +45,20 @@ class LibvirtShutdown(ShutdownDriver):
             guest.stop()
             guest.forget_saved_memory()
 
-    def clock(self, uuid: str) -> ShutdownTimer | None:
+    def timer(self, uuid: str) -> ShutdownTimer | None:
         with suppress(GuestNotFound):
-            return self._guest(uuid).clock()
+            return self._guest(uuid).timer()
         return None
 
-    def keep_clock(self, uuid: str, clock: ShutdownTimer) -> None:
-        self._guest(uuid).keep_clock(clock)
+    def save_timer(self, uuid: str, timer: ShutdownTimer) -> None:
+        self._guest(uuid).save_timer(timer)
 
-    def clocks(self) -> dict[str, ShutdownTimer]:
+    def timers(self) -> dict[str, ShutdownTimer]:
         running = {}
         for uuid in self.guests():
-            clock = self.clock(uuid)
-            if clock is not None and clock.runs:
-                running[uuid] = clock
+            timer = self.timer(uuid)
+            if timer is not None and timer.runs:
+                running[uuid] = timer
         return running
 
     def how_ended(self, uuid: str) -> str:
@@ -68,7 +68,7 @@ class LibvirtShutdown(ShutdownDriver):
             return "gone"
 
     def on_change(self, look: Callable[[str], None]) -> None:
-        self._bells.tell(look)
+        self._notifier.tell(look)
 
     def signal_shutdown(self, uuid: str) -> str:
         guest = self._guest(uuid)
@@ -90,7 +90,7 @@ class LibvirtShutdown(ShutdownDriver):
                 return is_off()
             return False
 
-        with self._bells.listening(uuid) as bell:
+        with self._notifier.listening(uuid) as bell:
             return wait_for(bell, is_off_or_away, seconds) or is_off()
 
     @abstractmethod

@@ -11,7 +11,7 @@ from compute.virt.base import Guest, ShutdownPreference, VirtError
 from compute.virt.libvirt import agent
 
 NAMESPACE = "urn:stillwater:guest:1"
-CLOCK_NAMESPACE, CLOCK_PREFIX = "urn:stillwater:shutdown:1", "stillwater-shutdown"
+TIMER_NAMESPACE, TIMER_PREFIX = "urn:stillwater:shutdown:1", "stillwater-shutdown"
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 BOOT_NAMESPACE, BOOT_PREFIX = "urn:stillwater:boot:1", "stillwater-boot"
 TB_CACHE_MIB = "16"  # QEMU's default reserves much more per guest; 16 saves 40 MB of each
