@@ -40,8 +40,8 @@ LATER_COLUMNS = dict.fromkeys(TEXTS, "TEXT NOT NULL DEFAULT ''") | {
     "booted_at": "REAL NOT NULL DEFAULT 0"
 }
 COLUMNS = (
-    "uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue, shutdown_preference, booted_at, "
-    "ends, node"
+    "uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue, shutdown_preference, "
+    "booted_at, ends, node"
 )
 # what becomes of a guest at its `off_at`, by its `ends`
 OUTCOMES = {
