@@ -1,6 +1,6 @@
-"""python -m bench [lists|boots|drain|emptying|grace|down|events|all]: numbers beside their floors.
+"""python -m bench [lists|boots|drain|emptying|grace|down|events|all]: measurements beside their floors.
 
-They go into bench/results and docs/benchmarks.md.
+The results go into bench/results and docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WHAT = ("lists", "boots", "drain", "emptying", "grace", "down", "events", "all")
 
 
 def main() -> int:
-    """Measure, print, write. 1 when a bound is broken."""
+    """Measure, print and write. Return 1 when a bound is broken."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("what", nargs="?", choices=WHAT, default="all")
     parser.add_argument("--servers", type=int, help="to boot, and to move away: 100; down: 10,000")
@@ -30,7 +30,7 @@ def main() -> int:
         return _down({name: value for name in ("cells", "servers", "requests") if (value := getattr(options, name))})
     if options.what == "events":
         return _events()
-    # their settings are others, and a process has one set
+    # they need other settings, and a process has only one set
     apart = ("down", "events") if options.what == "all" else ()
     failed = max((subprocess.run([sys.executable, "-m", "bench", one]).returncode for one in apart), default=0)
     options.servers = options.servers or 100
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _down(asked: dict[str, int]) -> int:
-    """Bounds are of the whole thing; a smaller one is printed and not written down."""
+    """Return 1 when a bound is broken. Bounds are made for the default size; other sizes are printed, not written."""
     def measure(state: Path, server: postgres.Server) -> dict[str, Any]:
         from bench import down  # noqa: PLC0415  its models need the settings that were just made
 
@@ -72,7 +72,7 @@ def _down(asked: dict[str, int]) -> int:
 
 
 def _events() -> int:
-    """1 when a batch took two seconds."""
+    """Return 1 when a request took two seconds or longer."""
 
     def measure(state: Path, server: postgres.Server) -> dict[str, Any]:
         from bench import events  # noqa: PLC0415  as above
@@ -87,7 +87,7 @@ def _events() -> int:
 
 
 def _on_postgres(measure: Callable[[Path, postgres.Server], dict[str, Any]]) -> dict[str, Any]:
-    # its housekeeping would fall on some rows and not on others
+    # autovacuum would disturb some measurements and not others
     server = postgres.Server(*postgres.FORGETFUL, "autovacuum=off")
     try:
         server.start()

@@ -1,4 +1,4 @@
-"""Boots per second: the whole cloud on fake hosts, from the first POST until every server is ACTIVE."""
+"""Boots per second: a whole cloud on fake hosts, from the first POST until every server is ACTIVE."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LATEST = 300  # seconds
 
 
 def run(servers: int) -> dict[str, Any]:
-    """Start a cloud, boot, end the cloud. Times in seconds."""
+    """Start a cloud, boot the servers, end the cloud. Times are in seconds."""
     cloud = Cloud("fake", **QUOTA)
     try:
         cloud.up()
@@ -36,7 +36,7 @@ def run(servers: int) -> dict[str, Any]:
 
 
 def _boot(cloud: Cloud, servers: int) -> tuple[float, float]:
-    """Seconds until all were accepted, and until all were ACTIVE."""
+    """Return the seconds until all were accepted, and until all were ACTIVE."""
     sdk = cloud.sdk()
     flavor = min(sdk.compute.flavors(), key=lambda f: (f.ram, f.vcpus))
     image = min(sdk.image.images(), key=lambda i: i.size or 0)
@@ -70,7 +70,7 @@ def _boot(cloud: Cloud, servers: int) -> tuple[float, float]:
 
 
 def _floor(servers: int) -> float:
-    """As many rows made and changed once, each change its own durable transaction."""
+    """Return the seconds to insert and update as many rows in SQLite, each change in its own transaction."""
     with tempfile.TemporaryDirectory() as folder:
         connection = sqlite3.connect(Path(folder) / "floor.sqlite3", isolation_level=None)
         connection.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;")

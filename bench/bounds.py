@@ -1,4 +1,4 @@
-"""What issue 6 allows while a cell is down, beside what was measured; and both as a table of docs/benchmarks.md."""
+"""The limits for requests while a cell is down, and the section of docs/benchmarks.md with limits and measurements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ P50_RATIO, FIRST_MS, LATER_RATIO = 1.2, 300.0, 1.5
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One figure and the most it may be; in milliseconds, or a ratio to all up."""
+    """One measured figure and its limit, in milliseconds or as a ratio to all cells up."""
 
     row: str
     what: str
@@ -19,7 +19,7 @@ class Bound:
 
     @property
     def holds(self) -> bool:
-        """Whether it is kept."""
+        """Whether the figure is within its limit."""
         return self.found <= self.most
 
     def __str__(self) -> str:
@@ -28,7 +28,7 @@ class Bound:
 
 
 def of(found: dict[str, Any]) -> list[Bound]:
-    """Every bound of every measurement with a cell down."""
+    """Return every bound of every measurement with a cell down."""
     bounds = []
     for row, figures in found["measured"].items():
         up = figures["up"]
@@ -41,7 +41,7 @@ def of(found: dict[str, Any]) -> list[Bound]:
 
 
 def page(found: dict[str, Any]) -> str:
-    """A section of docs/benchmarks.md."""
+    """Return the section of docs/benchmarks.md."""
     text = (
         "## While a cell is down\n\n"
         f"{found['cells']} cells with {found['servers']:,} servers on PostgreSQL without autovacuum;\n"
@@ -72,7 +72,7 @@ def page(found: dict[str, Any]) -> str:
 
 
 def _kinds(found: dict[str, Any]) -> str:
-    """Medians of each kind of request."""
+    """Return the table with the median of each kind of request."""
     kinds = list(found["measured"]["refuse 1"]["kinds_ms"])
     text = "Medians in ms, and those of all up:\n\n"
     text += f"| cell | clients | {' | '.join(kinds)} |\n|---|---:|{'---:|' * len(kinds)}\n"

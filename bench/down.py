@@ -1,6 +1,6 @@
 """Requests while a cell is down, beside the same requests with all cells up: refused, silent, and slow by 5 s.
 
-Ten cells and their servers on one PostgreSQL server; three of the cells are reached through proxies that can be broken.
+Ten cells and their servers are on one PostgreSQL server; three of the cells are reached through breakable proxies.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Ask = Callable[[http.client.HTTPConnection], float]
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of the cloud, and of each measurement. What is published is of the default one."""
+    """The size of the cloud and of each measurement. Published results are of the default size."""
 
     cells: int = 10
     servers: int = 10_000
@@ -58,7 +58,7 @@ class ProxiedCell:
 
 @dataclass(slots=True)
 class Site:
-    """The API under test, and what is asked of it."""
+    """The API under test, and the requests to it."""
 
     url: str
     token: str
@@ -66,13 +66,13 @@ class Site:
     size: Size
 
     def mix(self, road: ProxiedCell) -> list[tuple[str, Ask]]:
-        """All kinds in turn; every sixth is a server of the cell that is going to be harmed."""
+        """Return all kinds of requests in turn; every sixth shows a server of the cell that will be broken."""
         kinds = self.asks | {"show there": _ask("GET", f"/servers/{road.server_id}", self.token)}
         return list(islice(cycle(kinds.items()), self.size.requests))
 
 
 def run(state: Path, server: Server, size: Size) -> dict[str, Any]:
-    """All up and each harm, in one run; times in milliseconds."""
+    """Measure with all cells up and with each fault, in one run. Times are in milliseconds."""
     token, roads = world.token(), []
     try:
         roads = _cells(server, size)
@@ -80,7 +80,7 @@ def run(state: Path, server: Server, size: Size) -> dict[str, Any]:
             site = Site(url, token, _asks(token, size), size)
             measured: dict[str, Any] = {}
             for clients in CLIENTS:
-                _timed(site, site.mix(roads[0]), clients)  # warm
+                _timed(site, site.mix(roads[0]), clients)  # warm up
                 measured |= _all(site, roads, clients)
         return {"cells": size.cells, "servers": size.servers, "requests": size.requests,
                 "timeout_s": settings.CELL_TIMEOUT, "retry_s": settings.CELL_RETRY_INTERVAL,
@@ -93,7 +93,7 @@ def run(state: Path, server: Server, size: Size) -> dict[str, Any]:
 
 
 def _all(site: Site, roads: list[ProxiedCell], clients: int) -> dict[str, Any]:
-    """Each harm twice, and all up before, between and after: the machine's speed drifts, by a third within a minute."""
+    """Measure each fault twice, and all up before, between and after: the machine's speed drifts by 1/3 in a minute."""
     found = {}
     for harm, road in zip(HARMS, roads, strict=True):
         asks, half = site.mix(road), site.size.requests // 2
@@ -113,7 +113,7 @@ def _all(site: Site, roads: list[ProxiedCell], clients: int) -> dict[str, Any]:
 
 
 def _back(site: Site, harm: str) -> float:
-    """Seconds until no answer of any process misses the cell."""
+    """Return the seconds until the API finds the cell again. Raises RuntimeError after BACK_SECONDS."""
     begun = time.monotonic()
     while _unknown(site):
         if time.monotonic() - begun > BACK_SECONDS:
@@ -123,7 +123,7 @@ def _back(site: Site, harm: str) -> float:
 
 
 def _cells(server: Server, size: Size) -> list[ProxiedCell]:
-    """Databases, tables, servers; the roads to the first cells."""
+    """Create databases, tables and servers. Return the cells that are reached through a proxy."""
     roads: list[ProxiedCell] = []
     unlimited = ("instances", "cores", "ram")
     Quota.objects.bulk_create(Quota(project_id=PROJECT, resource=name, limit=-1) for name in unlimited)
@@ -152,7 +152,7 @@ def _cells(server: Server, size: Size) -> list[ProxiedCell]:
 
 
 def _map(cell: Cell) -> str:
-    """The global side of a cell's servers; the id of one of them."""
+    """Create the mappings and request specs of a cell's servers. Return the id of one of them."""
     servers = list(Instance.objects.all())
     InstanceMapping.objects.bulk_create((InstanceMapping(
         server_id=one.uuid, cell=cell, project_id=PROJECT, user_id=one.user_id, created_at=one.created_at,
@@ -165,7 +165,7 @@ def _map(cell: Cell) -> str:
 
 
 def _asks(token: str, size: Size) -> dict[str, Ask]:
-    """One of each kind. The server that is shown lives in a cell that nothing happens to."""
+    """Return one request of each kind. The server of "show" is in a cell without faults."""
     with target_cell(Cell.objects.get(name=f"cell{size.cells}")):
         shown = Instance.objects.values_list("uuid", flat=True)[0]
     image = Image.objects.get().pk
@@ -195,7 +195,7 @@ def _headers(token: str) -> dict[str, str]:
 
 
 def _timed(site: Site, asks: list[tuple[str, Ask]], clients: int) -> list[tuple[str, float]]:
-    """Kind and seconds of each, by so many clients at once, each on its own connection. What is booted is forgotten."""
+    """Return kind and seconds of each request, sent on `clients` connections in parallel. Delete what was booted."""
     parts = [asks[number::clients] for number in range(clients)]
 
     def work(part: list[tuple[str, Ask]]) -> list[tuple[str, float]]:
@@ -212,7 +212,7 @@ def _timed(site: Site, asks: list[tuple[str, Ask]], clients: int) -> list[tuple[
 
 
 def _forget_boots() -> None:
-    """Nobody schedules them, and lists would grow from one measurement to the next."""
+    """Delete the booted servers: no scheduler runs, and lists would grow from one measurement to the next."""
     for model in (RequestSpec, InstanceMapping, BuildRequest):
         model.objects.filter(pk__in=BuildRequest.objects.values("pk")).delete()
 
@@ -231,7 +231,7 @@ def _ms(seconds: float) -> float:
 
 
 def _unknown(site: Site) -> bool:
-    """Whether any of a few answers, of whichever process, still has servers that are UNKNOWN."""
+    """Return whether any of six answers, of any API process, has servers in UNKNOWN."""
     for _ in range(6):
         connection = http.client.HTTPConnection(urlsplit(site.url).netloc, timeout=60)
         connection.request("GET", f"{PREFIX}/servers", headers=_headers(site.token))

@@ -1,4 +1,4 @@
-"""Draining: how long a host stays after its last operation, what becomes of what waits, how long idle exits take."""
+"""Drain: how long a host stays after its last step, what happens to waiting requests, and how long idle exits take."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAUSED = "paused"
 
 
 def run() -> dict[str, Any]:
-    """One host with an operation in progress and requests that wait; then idle exits of every kind of process."""
+    """Drain a host with a step in progress and requests that wait; then measure idle exits of every kind of process."""
     cloud = Cloud("fake")
     try:
         cloud.up()
@@ -51,7 +51,7 @@ def _busy(stage: Stage) -> dict[str, Any]:
 
 
 def _idle(stage: Stage, name: str) -> float:
-    """Median seconds from SIGTERM to the end of a process that has nothing to do."""
+    """Return the median seconds from SIGTERM to the exit of a process that has nothing to do."""
     took = []
     for _ in range(ROUNDS):
         stopping = stage.stop(name)

@@ -1,4 +1,4 @@
-"""Emptying a host: how long its servers take to leave it, beside how long they would with nothing but their travel."""
+"""Drain migrations: how long all servers take to leave a host, beside the time of the transfers alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.live import books, crossings
 from tests.live.cloud import Cloud, eventually
 from tests.live.stage import Stage
 
-TRAVEL = 1.0  # seconds each guest is on its way, by order
+TRAVEL = 1.0  # seconds the transfer of each guest takes, set on its image
 PARALLEL = 4
 SOURCE, OTHERS = "host1", ("host3", "host5", "host7")
 KEY = "stillwater:drain"
@@ -17,11 +17,11 @@ LATEST = 900  # seconds
 
 
 def run(servers: int) -> dict[str, Any]:
-    """One cell of four hosts, all servers on one of them, so many on their way at a time. Times in seconds."""
+    """Drain a host whose cell has three others, PARALLEL migrations at a time. Times are in seconds."""
     cloud = Cloud("fake", hosts_per_cell=4)
     try:
         cloud.up()
-        for other in ("host2", "host4", "host6", "host8", "conductor-cell2"):  # another cell, which has no part in it
+        for other in ("host2", "host4", "host6", "host8", "conductor-cell2"):  # cell2 is not needed
             cloud.manage("host", "stop", other)
         stage = Stage(cloud)
         ids = stage.boot(servers, SOURCE, stage.image(hand_over_delay=f"{TRAVEL:g}"))
@@ -39,7 +39,7 @@ def _empty(stage: Stage, ids: list[str]) -> dict[str, Any]:
     eventually("it is drained", lambda: stage.service(SOURCE).get(KEY, {}).get("state") == "drained", LATEST, 0.5)
     drained = time.time()
     books.settled(cloud)
-    living = books.check(cloud)  # each in one place, and what hosts have claimed is the sum of what servers have
+    living = books.check(cloud)  # each server is on one host, and each host's usage is the sum of its servers
     moves = crossings.of(cloud)
     took = sum(ended - begun for _, begun, ended in moves)
     last = max(ended for _, _, ended in moves)

@@ -1,7 +1,7 @@
 """1,000 external events in one request, over ten cells of which one is down, with unknown servers and bad tags.
 
-Ten cells on one PostgreSQL server; one is reached through a proxy that refuses, or says nothing, for the first time or
-not. The floor is what is written, in so many transactions, by plain SQL.
+Ten cells are on one PostgreSQL server; one is reached through a proxy that refuses or stays silent, measured for the
+first request and for later ones. The floor writes the same rows in as many transactions by plain SQL.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ STEP = (
 
 
 def run(state: Path, server: Server) -> dict[str, Any]:
-    """Milliseconds of each case, the codes, and the floor."""
+    """Return the milliseconds of each case, the codes of the events, and the floor."""
     token, proxy = world.token(), None
     try:
         proxy, by_cell = _cells(server)
         measured = {}
         with world.gunicorn(state, any_free(), processes=1) as url:
-            _send(url, token, by_cell, {})  # warm
+            _send(url, token, by_cell, {})  # warm up
             measured["all up"] = _figures([_send(url, token, by_cell, {}) for _ in range(TIMES)])
             for harm in ("refuse", "silent"):
                 proxy.order(harm)
                 first = _send(url, token, by_cell, {})
                 later = [_send(url, token, by_cell, {}) for _ in range(TIMES)]
                 measured[harm] = _figures(later) | {"first_ms": round(first * 1000, 1)}
-                DeferredEvent.objects.all().delete()  # what a scheduler would deliver
+                DeferredEvent.objects.all().delete()  # a scheduler would deliver them
                 proxy.order("up")
                 _until_back(url, token, next(iter(by_cell.values())))
             codes: dict[str, int] = {}
@@ -71,7 +71,7 @@ def run(state: Path, server: Server) -> dict[str, Any]:
 
 
 def _cells(server: Server) -> tuple[Proxy, dict[str, list[str]]]:
-    """Databases and servers; the road to the first cell, and ids of servers by cell."""
+    """Create databases and servers. Return the proxy of the first cell, and the server ids by cell."""
     proxy, by_cell = None, {}
     for index in range(CELLS + 1):
         cell_id = str(uuid4()) if index else CELL0
@@ -109,7 +109,7 @@ def _events(by_cell: dict[str, list[str]]) -> list[dict[str, str]]:
 
 
 def _send(url: str, token: str, by_cell: dict[str, list[str]], codes: dict[str, int]) -> float:
-    """Seconds from the request to its last byte; every code is what it has to be."""
+    """Return the seconds from the request to its last byte. Raises RuntimeError for an unexpected code."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
     headers = {"X-Auth-Token": token, "OpenStack-API-Version": "compute 2.76", "Content-Type": "application/json"}
     body = json.dumps({"events": _events(by_cell)})
@@ -127,7 +127,7 @@ def _send(url: str, token: str, by_cell: dict[str, list[str]], codes: dict[str, 
 
 
 def _until_back(url: str, token: str, servers: list[str]) -> None:
-    """Until the API finds a server of the cell that was down."""
+    """Wait until the API finds a server of the cell that was down. Raises RuntimeError after 60 s."""
     deadline = time.monotonic() + 60
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
     while time.monotonic() < deadline:
@@ -145,7 +145,7 @@ def _figures(times: list[float]) -> dict[str, float]:
 
 
 def _floor(by_cell: dict[str, list[str]]) -> float:
-    """The rows of one batch, one transaction for each cell, one after the other; milliseconds."""
+    """Return the milliseconds to write the rows of one request, one transaction per cell, one after the other."""
     each, spent = (EVENTS - UNKNOWN - BAD) // CELLS, 0.0
     for cell in Cell.objects.filter(pk__in=by_cell):
         with target_cell(cell) as alias:

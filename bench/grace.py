@@ -1,4 +1,4 @@
-"""Stopping: fifty guests of one host at once, beside the slowest of them, and what the host does meanwhile."""
+"""Shutdown of fifty guests of one host at once, beside the slowest of them, and what else the host does meanwhile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SLOTS = 4  # steps the host runs at the same time
 
 
 def run() -> dict[str, Any]:
-    """A cloud of its own, whose hosts have few slots. Times in seconds."""
+    """Measure in a cloud whose hosts have few slots. Times are in seconds."""
     with Cloud("fake", STILLWATER_HOST_SLOTS=str(SLOTS)) as cloud:
         stage = Stage(cloud)
         stopped = fifty.stop_them(stage, "host1", "cell1", "bench")

@@ -1,7 +1,7 @@
 """GET /servers/detail?limit=1000, beside its floor: the same rows by one SQL query and one orjson.dumps.
 
-The floor reads the columns the answer is made of, in the answer's order, from one SQLite file that holds
-all the servers, and writes as much JSON as the answer has. No HTTP, no token, no cells, no Django.
+The floor reads the columns of the answer, in the order of the answer, from one SQLite file with all servers, and writes
+as much JSON as the answer has: no HTTP, no token, no cells, no Django.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ JSON_COLUMNS = {"flavor", "metadata", "addresses", "fault"}
 
 
 def run(state: Path) -> list[dict[str, Any]]:
-    """A row of numbers for each size and number of cells. Times are medians in milliseconds."""
+    """Return a row of numbers for each number of servers and of cells. Times are medians in milliseconds."""
     try:
         token = world.token()
         return [_measure(state, token, servers, cells) for servers in (1000, 10_000) for cells in (1, 4, 10)]
@@ -49,7 +49,7 @@ def _measure(state: Path, token: str, servers: int, cells: int) -> dict[str, Any
     with world.gunicorn(state, any_free()) as url:
         over_http = _over_http(url, token)
         in_process = _in_process(token)
-        # turn and turn about, so that whatever else the machine does falls on all three
+        # interleaved, so that other load of the machine falls on all three
         times = [(_timed(floor), _timed(over_http), _timed(in_process)) for _ in range(WARM + ROUNDS)][WARM:]
     medians = [statistics.median(column) * 1000 for column in zip(*times, strict=True)]
     return {
@@ -66,7 +66,7 @@ def _timed(work: Callable[[], Any]) -> float:
 
 
 def _one_file(state: Path, servers: int) -> Path:
-    """One cell with all the servers; the file of its database."""
+    """Create one cell with all the servers, and return the file of its database."""
     world.make_cells(state, 1, servers)
     return Path(urlsplit(Cell.objects.get().database_url).path)
 
@@ -91,7 +91,7 @@ def _floor(file: Path, length: int) -> Callable[[], bytes]:
             servers.append(server)
         return orjson.dumps({"servers": servers})
 
-    missing = (length - len(work())) // LIMIT  # links and long names: as much text as the answer has
+    missing = (length - len(work())) // LIMIT  # links and long names: the floor writes as much text as the answer
     padded = "x" * max(0, missing)
     assert abs(len(work(padded)) - length) < length / 20
     return lambda: work(padded)
@@ -121,7 +121,7 @@ def _in_process(token: str) -> Callable[[], bytes]:
 
 
 def _queries(token: str) -> tuple[int, int]:
-    """(queries to a cell, bytes of the answer)."""
+    """Return (queries to a cell, bytes of the answer)."""
     with counted() as seen:
         body = _in_process(token)()
     assert len(orjson.loads(body)["servers"]) == LIMIT, body[:500]

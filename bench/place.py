@@ -1,4 +1,4 @@
-"""Where the measured API lives: a fresh state folder, with Django set up for it."""
+"""A fresh state folder for the measured API, with Django set up for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROJECT = "a" * 32
 
 
 def prepare(**more: str) -> Path:
-    """Settings of a fresh state folder, before Django is set up. To be called once in a process."""
+    """Create a state folder, set its environment variables and set up Django. Call it once in a process."""
     state = Path(tempfile.mkdtemp(prefix="stillwater-bench-"))
     (state / "static").mkdir()
     os.environ.update(

@@ -1,6 +1,6 @@
-"""A TCP road to a database that can be broken in three ways: refused, silent, slow. A process of its own.
+"""A TCP proxy to a database that can be broken in three ways: refuse, silent, slow. It is a process of its own.
 
-Run as `python -m bench.proxy FRONT BACK`: orders come as lines on stdin (up, refuse, silent, slow), each is answered.
+Run as `python -m bench.proxy FRONT BACK`: each line on stdin is a mode (up, refuse, silent, slow) and is answered.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SLOW_SECONDS = 5.0
 
 
 class TcpProxy:
-    """One front port, one back port, and what becomes of what goes through."""
+    """One front port, one back port, and the mode of all traffic between them."""
 
     def __init__(self, front: int, back: int) -> None:
         self._front, self._back, self._mode = front, back, "up"
@@ -24,7 +24,7 @@ class TcpProxy:
         self._open: set[asyncio.StreamWriter] = set()
 
     async def obey(self, mode: str) -> None:
-        """From now on, also for what is under way."""
+        """Set the mode, also for open connections."""
         self._mode = mode
         if mode == "refuse" and self._server is not None:
             self._server.close()
@@ -61,7 +61,7 @@ class TcpProxy:
 
 
 class Proxy:
-    """The process, for who measures."""
+    """The proxy process, as a benchmark controls it."""
 
     def __init__(self, back: int) -> None:
         self.port = any_free()
@@ -72,7 +72,7 @@ class Proxy:
         self.order("up")
 
     def order(self, mode: str) -> None:
-        """Done when this returns."""
+        """Set the mode; it is in effect when this returns."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(mode, file=self._process.stdin, flush=True)
@@ -81,7 +81,7 @@ class Proxy:
             raise RuntimeError(f"the proxy answered {answer!r}")
 
     def end(self) -> None:
-        """For good."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait(10)
 

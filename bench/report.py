@@ -1,4 +1,4 @@
-"""Results as a file per day, and the newest of them as a page."""
+"""The results as a file per day, and the newest of them as the page docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ RESULTS, PAGE = ROOT / "bench" / "results", ROOT / "docs" / "benchmarks.md"
 
 
 def latest() -> dict[str, Any]:
-    """The newest results there are; what is not measured now is kept from them."""
+    """Return the newest results; a partial run keeps the others from them."""
     files = sorted(RESULTS.glob("*.json"))
     return json.loads(files[-1].read_text()) if files else {}
 
 
 def stamp(found: dict[str, Any]) -> dict[str, Any]:
-    """With the day and the machine, and how much else that was doing."""
+    """Return the results with the day, the machine and its load average."""
     machine = f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}"
     load = f"load average of the last 5 minutes: {os.getloadavg()[1]:.1f}"
     return found | {"machine": f"{machine}; {load}", "day": datetime.now(UTC).strftime("%Y-%m-%d")}
 
 
 def write(found: dict[str, Any]) -> None:
-    """Both files, of stamped results."""
+    """Write both files from stamped results."""
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{found['day']}.json").write_text(json.dumps(found, indent=2) + "\n")
     PAGE.write_text(page(found))
 
 
 def page(found: dict[str, Any]) -> str:
-    """docs/benchmarks.md."""
+    """Return the text of docs/benchmarks.md."""
     parts = [
         f"# Benchmarks\n\nWritten by `make bench` on {found['day']} ({found['machine']}).\n"
         "Every number stands beside its floor, from the same run.\n"
@@ -75,7 +75,7 @@ def _lists(rows: list[dict[str, Any]]) -> str:
 
 
 def events(found: dict[str, Any]) -> str:
-    """External events: one table."""
+    """Return the section on external events."""
     codes = ", ".join(f"{count} x {code}" for code, count in sorted(found["codes"].items()))
     text = (
         "## 1,000 external events in one request\n\n"

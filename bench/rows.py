@@ -1,4 +1,4 @@
-"""Servers as a busy cloud has them: every column filled, JSON of the usual size."""
+"""Servers as in a busy cloud: every column filled, JSON of the usual size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IMAGE = {"disk_format": "qcow2", "size": 700_000_000, "checksum": "d" * 32, "pro
 
 
 def fill(numbers: Iterable[int]) -> None:
-    """Write these servers into the targeted cell, with its hosts' services."""
+    """Write these servers, and the services of their hosts, into the targeted cell."""
     hosts = [f"compute-{number:03}" for number in range(50)]
     Service.objects.bulk_create(
         Service(binary="nova-compute", host=host, last_seen_up=datetime.now(UTC)) for host in hosts

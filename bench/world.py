@@ -1,4 +1,4 @@
-"""Cells of SQLite files, filled with servers, and an API in front. Imported when Django is set up."""
+"""Cells in SQLite files, filled with servers, and an API in front of them. Import it after Django is set up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cloud.identity.models import Project, RoleAssignment, User
 
 
 def token() -> str:
-    """Of an admin of PROJECT, as a client would get it."""
+    """Migrate the global database and return a token of an admin of PROJECT."""
     migrate("default")
     user, _ = User.objects.get_or_create(name="bench", defaults={"id": "b" * 32})
     project, _ = Project.objects.get_or_create(id=PROJECT, defaults={"name": "bench"})
@@ -34,7 +34,7 @@ def token() -> str:
 
 
 def make_cells(state: Path, count: int, servers: int) -> None:
-    """`count` cells that share `servers` servers, instead of whatever cells there were."""
+    """Replace all cells by `count` new ones that share `servers` servers."""
     Cell.objects.all().delete()
     for index in range(count):
         cell_id = str(uuid4())
@@ -47,7 +47,7 @@ def make_cells(state: Path, count: int, servers: int) -> None:
 
 
 def migrate(alias: str) -> None:
-    """Make the tables of a database, and its file when it is one."""
+    """Create the tables of a database, and the file of a SQLite database."""
     if connections[alias].vendor == "sqlite":
         create_file(str(connections[alias].settings_dict["NAME"]))
     call_command("migrate", database=alias, verbosity=0, interactive=False)
@@ -55,7 +55,7 @@ def migrate(alias: str) -> None:
 
 @contextmanager
 def gunicorn(state: Path, port: int, processes: int = 0) -> Iterator[str]:
-    """The API as `make up` starts it, or with so many processes; its URL."""
+    """Run the API as `make up` starts it, and yield its URL. `processes` 0: the default number."""
     url = f"http://127.0.0.1:{port}"
     command = [
         str(Path(sys.executable).with_name("gunicorn")), f"--config={ROOT / 'cloud/serving/conf.py'}", "cloud.wsgi",

@@ -1,4 +1,4 @@
-"""Admin page of servers that are not in a cell yet."""
+"""Admin page of build requests: servers that are accepted and have no cell yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cells.models import BuildRequest
 
 @admin.register(BuildRequest)
 class BuildRequestPage(look.ReadOnlyPage):
-    """Servers that are asked for and not in a cell yet. The parameters hold secrets and are not shown."""
+    """The page of build requests. The parameters hold secrets and are not shown."""
 
     list_display = (
         "server_id",
@@ -32,20 +32,20 @@ class BuildRequestPage(look.ReadOnlyPage):
 
     @admin.display(description="Name")
     def server_name(self, request: BuildRequest) -> str:
-        """As it was asked for."""
+        """Return the requested display name."""
         return str(request.instance.get("display_name", ""))
 
     @admin.display(description="Waiting", ordering="created_at")
     def waiting(self, request: BuildRequest) -> str:
-        """Since it was asked for."""
+        """Return the time since the request."""
         return look.age(request.created_at)
 
     @admin.display(description="Scheduler at work")
     def holder(self, request: BuildRequest) -> str:
-        """Whoever has the lease."""
+        """Return the scheduler that holds the lease."""
         return request.lease_holder or "-"
 
     @admin.display(description="Delete asked for", boolean=True)
     def deleting(self, request: BuildRequest) -> bool:
-        """It will not be built."""
+        """Return whether a delete is requested. It wins over the build."""
         return request.delete_requested

@@ -1,4 +1,4 @@
-"""How admin pages ask cells, and how states, times and amounts look: colour, shape and word together."""
+"""Parts of the admin pages that show cells: joined lists, and states, times and amounts by colour, sign and text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cells import circuit_breaker, scatter
 from cells.models import Cell
 from cloud.admin_page import ModelPage
 
-NBSP = "\u00a0"  # a duration is one word
+NBSP = "\u00a0"  # a duration must not break across lines
 GOOD, BAD, WARN, BUSY, GREY = "success", "danger", "warning", "info", "default"
 _FRAME = (
     "inline-block font-semibold rounded-default text-[11px] uppercase whitespace-nowrap h-6 leading-6 px-2 "
@@ -35,18 +35,18 @@ _COLOURS = {
 
 
 def down_for(cell_id: str) -> str:
-    """How long this process has held a cell to be down that did not answer."""
+    """Return how long this process has held the cell to be down; "a moment" when its circuit breaker is closed."""
     outage = circuit_breaker.outage(cell_id)
     return seconds(time.time() - outage.since) if outage else "a moment"
 
 
 def named_down(cells: dict[str, Cell], down: dict[str, scatter.CellFailure]) -> list[tuple[str, str, str]]:
-    """(name, reason, for how long) of each cell that did not answer."""
+    """Return (name, reason, duration) of each cell that did not answer."""
     return [(cells[pk].name, why.reason, down_for(pk)) for pk, why in down.items()]
 
 
 def label(word: str, colour: str = GREY, sign: str = "", title: str = "") -> SafeString:
-    """A coloured word with its sign; everything is escaped."""
+    """Return a coloured label with its sign. All parts are escaped."""
     return format_html(
         '<span class="{}" title="{}">{}{}{}</span>',
         _FRAME + _COLOURS[colour], title, sign, " " if sign else "", word,
@@ -54,21 +54,21 @@ def label(word: str, colour: str = GREY, sign: str = "", title: str = "") -> Saf
 
 
 def up_or_down(reason: str = "", since: str = "") -> SafeString:
-    """A cell or host that answers, or does not and why."""
+    """Return the label "up", or without an answer "down" with the reason and the duration as its title."""
     if not reason:
         return label("up", GOOD, "▲")
     return label("down", BAD, "▼", f"{reason}, for {since}" if since else reason)
 
 
 def age(when: datetime | None) -> str:
-    """How long ago, in the two units that matter."""
+    """Return the time since `when` in its two largest units."""
     if when is None:
         return "-"
     return seconds((timezone.now() - when).total_seconds())
 
 
 def seconds(number: float) -> str:
-    """A duration in the two units that matter."""
+    """Return a duration in its two largest units."""
     whole = max(0, int(number))
     for size, unit, smaller, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if whole >= size:
@@ -77,24 +77,24 @@ def seconds(number: float) -> str:
 
 
 def amount(used: float, total: float, unit: str = "") -> SafeString:
-    """Used of total; amber from 90 %."""
+    """Return "used / total" with the percentage; from 90 % an amber label."""
     share = used / total if total else 0.0
     text = f"{used:,.0f} / {total:,.0f}{f' {unit}' if unit else ''}"
     return label(text, WARN, "!") if share >= 0.9 else format_html("{} ({}{}%)", text, round(share * 100), NBSP)
 
 
 def page_of(request: HttpRequest, rows: list[Any], size: int) -> Page:
-    """The page of a list that `?p=` asks for."""
+    """Return the page of `rows` that `?p=` selects."""
     return Paginator(rows, size).get_page(request.GET.get(PAGE_VAR, 1))
 
 
 class JoinedChangeList(ChangeList):
-    """A list whose rows get the cells' details, page by page. `down`: the cells that did not answer, for its note."""
+    """A list whose rows get details from their cells, one page at a time. `down`: as from `named_down`."""
 
     down: list[tuple[str, str, str]]
 
     def get_results(self, request: HttpRequest) -> None:
-        """One question per cell and page, whatever the page holds."""
+        """Query each cell once per page, however many rows of it the page holds."""
         super().get_results(request)
         rows: list[Any] = list(self.result_list)  # type: ignore[has-type]  # set by the line above
         self.model_admin.join(rows)
@@ -104,34 +104,34 @@ class JoinedChangeList(ChangeList):
 
 
 class ReadOnlyPage(ModelPage):
-    """Shows and changes nothing: whatever has a state moves only through its own verbs."""
+    """A page that shows records and changes nothing: states change only through actions."""
 
     list_per_page = 50
     show_full_result_count = False
     actions: Any = ()
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
 
 class JoinedPage(ReadOnlyPage):
-    """A page over global records, with what their cells say about them."""
+    """A page over global records that adds what their cells report."""
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """The one that joins."""
+        """Return the list that joins."""
         return JoinedChangeList
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """One record, joined as in a list."""
+        """Return one record, joined as in a list."""
         found = super().get_object(request, object_id, from_field)
         if found is not None:
             self.join([found])
@@ -139,4 +139,4 @@ class JoinedPage(ReadOnlyPage):
 
     @abstractmethod
     def join(self, rows: list[Any]) -> None:
-        """Give each record what its cell says."""
+        """Add to each record what its cell reports."""

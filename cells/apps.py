@@ -1,14 +1,14 @@
-"""App config: registers the system checks."""
+"""App config of the cells; registers the system checks."""
 
 from django.apps import AppConfig
 
 
 class CellsConfig(AppConfig):
-    """Where things are."""
+    """The global mappings of hosts and servers to cells, and the access to cells."""
 
     name = "cells"
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Load the checks."""
-        from cells import checks  # noqa: F401, PLC0415  registering is the point, and models must be loaded
+        """Register the system checks."""
+        from cells import checks  # noqa: F401, PLC0415  the import registers them, and needs loaded models

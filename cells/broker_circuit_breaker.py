@@ -1,7 +1,7 @@
-"""Which brokers take no messages: one circuit breaker per broker URL and process, so that only the first send pays.
+"""Circuit breakers of brokers: one per broker URL and process, so that only the first send waits for a dead broker.
 
-A send that fails opens it, and from then on sends fail at once. A thread of our own (never a send) looks for the end
-of it: one look at a time for each broker, ever less often, at least every LONGEST_PAUSE.
+A failed send opens the breaker; from then on sends fail at once. A thread for each open breaker, never a send, probes
+the broker until it answers. The pause between two probes doubles up to LONGEST_PAUSE.
 """
 
 from __future__ import annotations
@@ -13,20 +13,24 @@ from cells.models import masked
 from cloud import log
 
 logger = log.get(__name__)
-FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0  # seconds between two looks: twice as long each time
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0  # seconds between two probes; the pause doubles
 
-_down: dict[str, str] = {}  # the reason, by URL
+_down: dict[str, str] = {}  # reason by broker URL
 _changed = threading.Condition()
-_then: list[Callable[[], None]] = []  # what is called when a broker is back
+_then: list[Callable[[], None]] = []  # callbacks for a broker that is back
 
 
 def known_down(broker_url: str) -> str:
-    """Why the broker is held to be down in this process; "" when sends may be tried."""
+    """Return why this process holds the broker to be down; "" when sends may be tried."""
     return _down.get(broker_url, "")
 
 
 def seen_down(broker_url: str, reason: str, look: Callable[[], object]) -> None:
-    """Open the breaker and begin to look for its end: `look` is bounded in time, and raises while it is down."""
+    """Open the breaker and start to probe; a no-op when it is open.
+
+    `look` must be bounded in time and raise while the broker is down. The breaker stays closed when no thread can
+    start.
+    """
     name = masked(broker_url)
     with _changed:
         if broker_url in _down:
@@ -36,25 +40,25 @@ def seen_down(broker_url: str, reason: str, look: Callable[[], object]) -> None:
         looking = threading.Thread(target=_look_until_up, args=about, name="broker-look", daemon=True)
         try:
             looking.start()
-        except RuntimeError:  # no more threads: nothing would close it again
+        except RuntimeError:  # no thread can start: nothing would close the breaker again
             del _down[broker_url]
             return
     logger.warning("broker.down", broker=name, reason=reason)
 
 
 def when_up(tell: Callable[[], None]) -> None:
-    """Have this called, from the thread that looked, each time a broker is back."""
+    """Register a callback, which the probing thread calls each time a broker is back."""
     _then.append(tell)
 
 
 def wait_until_up(broker_url: str, seconds: float) -> bool:
-    """Whether the broker is up within so many seconds."""
+    """Wait at most `seconds`; return whether the broker is up."""
     with _changed:
         return _changed.wait_for(lambda: broker_url not in _down, timeout=seconds)
 
 
 def reset() -> None:
-    """Close every breaker, and end the looks. For tests."""
+    """Close every breaker and end the probes. For tests."""
     with _changed:
         _down.clear()
         _changed.notify_all()
@@ -65,7 +69,7 @@ def _look_until_up(broker_url: str, name: str, look: Callable[[], object]) -> No
     while not wait_until_up(broker_url, pause):
         try:
             look()
-        except Exception as error:  # every transport raises its own kinds, and all mean: not yet
+        except Exception as error:  # each transport raises its own types; all mean: still down
             logger.debug("broker.still_down", broker=name, error=repr(error))
             pause = min(pause * 2, LONGEST_PAUSE)
             continue

@@ -1,6 +1,6 @@
-"""Questions to brokers, many at once: one that hangs holds one thread for each kind of question, however often asked.
+"""Queries to many brokers at once. A broker that hangs holds one thread per kind of query, however often it is asked.
 
-Not through `scatter`: a cell lives on without its broker.
+Not part of `scatter`: a cell whose broker is down is not a down cell.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 LATE = "did not answer in time"
 T = TypeVar("T")
 _executor = ThreadPoolExecutor(64, thread_name_prefix="broker")
-_asked: dict[tuple[str, str], Future[Any]] = {}  # by URL and kind of question
+_asked: dict[tuple[str, str], Future[Any]] = {}  # by broker URL and kind of query
 _lock = threading.Lock()
 
 
@@ -28,7 +28,7 @@ class BrokerUnavailable:
 
 
 def ask(broker_url: str, kind: str, question: Callable[[], T]) -> Future[T]:
-    """The answer to come. While the broker owes one to a question of this kind it is not asked again."""
+    """Return the future answer. Until a query of this kind is answered, callers share it and no other is sent."""
     key = (broker_url, kind)
     with _lock:
         last = _asked.get(key)
@@ -38,10 +38,10 @@ def ask(broker_url: str, kind: str, question: Callable[[], T]) -> Future[T]:
 
 
 def collect(future: Future[T], end: float) -> T | BrokerUnavailable:
-    """What it said by `end` (monotonic). Nothing is raised."""
+    """Return the answer that is there by `end` (monotonic seconds), else BrokerUnavailable. Raises nothing."""
     try:
         return future.result(timeout=max(0.0, end - time.monotonic()))
     except FutureTimeout:
         return BrokerUnavailable(LATE)
-    except Exception as error:  # every transport raises its own kinds, and all mean: not reached
+    except Exception as error:  # each transport raises its own types; all mean: down
         return BrokerUnavailable(type(error).__name__)

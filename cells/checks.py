@@ -1,4 +1,4 @@
-"""System checks: every model has a home, and nothing points from one home into another."""
+"""System checks: every model has a home, and no foreign key leaves its home."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OURS = ("cells", "compute", "identity", "images", "tasks")
 
 @checks.register(checks.Tags.models)
 def homes(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
-    """A model of ours without a home, or a foreign key that leaves its home, is an error."""
+    """Report models of ours without a home, and foreign keys that leave their home."""
     found: list[checks.CheckMessage] = []
     for model in apps.get_models(include_auto_created=True):
         label = model._meta.app_label

@@ -1,8 +1,8 @@
-"""Which cells do not answer: one breaker per cell and process, so that only the first request after a failure pays.
+"""Circuit breakers of cells: one per cell and process, so that only the first request after a failure waits.
 
-A cell that failed is DOWN at once for everybody, until a look of our own (never a request) finds it back. Looks
-come one at a time, ever less often, at least once every CELL_RETRY_INTERVAL. A cell that flaps is damped: its next
-outage is the same one, in records and logs, and is looked at less often from its beginning.
+A failed cell is DOWN at once for all requests, until a probe by the breaker's own thread (never a request) finds it up.
+The pause between two probes doubles up to CELL_RETRY_INTERVAL. A cell that flaps is damped: its next failure continues
+the same outage, in records and logs, and is probed less often from its beginning.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from cells import breaker_sharing, failure_reasons, outages
 from cloud import log
 
 logger = log.get(__name__)
-FIRST_PAUSE = 0.25  # of an interval, then twice as long each time, up to one interval
+FIRST_PAUSE = 0.25  # share of CELL_RETRY_INTERVAL; it doubles up to 1
 _changed = threading.Condition()
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A cell that is held to be down."""
+    """The outage of a cell that is held to be down."""
 
     reason: str
-    since: float = field(default_factory=time.time)  # seconds since 1970
+    since: float = field(default_factory=time.time)  # Unix time
     looks: int = 0
     next_look: float = 0.0  # monotonic
-    times: int = 1  # it went away; more than once when it flaps
+    times: int = 1  # failures so far: more than one when the cell flaps
 
     @property
     def seconds_until_look(self) -> float:
-        """Until somebody looks whether it is back."""
+        """Seconds until the next probe."""
         return max(0.0, self.next_look - time.monotonic())
 
 
 _down: dict[str, Outage] = {}
-_lately: dict[str, tuple[Outage, float]] = {}  # by cell that is back: its outage, and until when (monotonic) it counts
+_lately: dict[str, tuple[Outage, float]] = {}  # by recovered cell: outage, and when (monotonic) it is over
 _look: Callable[[Collection[str]], Mapping[str, str]] | None = None
-_then: list[Callable[[], None]] = []  # what is told of cells that are back
+_then: list[Callable[[], None]] = []  # callbacks for a cell that is back
 _thread: threading.Thread | None = None
 
 
 def known_down(cell_id: str) -> str:
-    """Why the cell is held to be down, here or by another process of this machine; "" when it is up."""
+    """Return why this or another process of this machine holds the cell to be down; "" when it is up."""
     for heard, reason in breaker_sharing.news().items():
         if heard not in _down:
             _remember(heard, reason)
@@ -55,12 +55,12 @@ def known_down(cell_id: str) -> str:
 
 
 def outage(cell_id: str) -> Outage | None:
-    """What is known of a cell that is down."""
+    """Return the outage of a cell; None when the cell is up."""
     return _down.get(cell_id)
 
 
 def seen_down(cell_id: str, reason: str) -> None:
-    """Remember a failure, and begin to look for its end."""
+    """Record a failure and start to probe; a cell that is down already gets the new reason."""
     with _changed:
         _remember(cell_id, reason)
         breaker_sharing.tell(cell_id, reason)
@@ -92,19 +92,19 @@ def _begun(cell_id: str, reason: str) -> Outage:
 
 
 def _should_log(times: int) -> bool:
-    """The 1st, 2nd, 4th, 8th … time."""
+    """Return True for the 1st, 2nd, 4th, 8th … time."""
     return times & (times - 1) == 0
 
 
 def answered(cell_id: str) -> None:
-    """It answered a request that had begun to ask before. That is news of a cell that was silent, and of no other."""
+    """Record the answer to a request that was sent before. It closes the breaker only of a cell that was silent."""
     found = _down.get(cell_id)
     if found is not None and found.reason == failure_reasons.SILENT:
         seen_up(cell_id)
 
 
 def seen_up(cell_id: str) -> None:
-    """It answered."""
+    """Record that the cell answers: close its breaker. A no-op when the cell is up."""
     if cell_id in _down:
         with _changed:
             breaker_sharing.take_back(cell_id)
@@ -121,13 +121,13 @@ def seen_up(cell_id: str) -> None:
 
 
 def when_up(tell: Callable[[], None]) -> None:
-    """Call this, which must be quick, whenever a cell is back; from whichever thread saw it."""
+    """Register a callback for each cell that is back. It must be quick; the thread that saw the cell calls it."""
     _then.append(tell)
 
 
 def look_with(look: Callable[[Collection[str]], Mapping[str, str]]) -> None:
-    """How to look at cells: what is still wrong with each of them, "" when nothing is."""
-    global _look  # one way to look, for the whole process
+    """Set the probe function: it takes cell ids and returns the reason by cell that is still down."""
+    global _look  # one probe function per process
     _look = look
 
 
@@ -138,7 +138,7 @@ def _next(found: Outage) -> Outage:
 
 
 def _start() -> None:
-    """In this process: a thread does not outlive a fork."""
+    """Start the thread in this process: a thread does not survive a fork."""
     global _thread
     if _look is not None and (_thread is None or not _thread.is_alive()):
         _thread = threading.Thread(target=_watch, name="cell-breaker", daemon=True)
@@ -146,7 +146,7 @@ def _start() -> None:
 
 
 def _watch() -> None:
-    """Look at those whose time has come, and keep a record; end when every cell is up for good and that is written."""
+    """Probe the cells that are due and write outages; end when no cell is down or damped, and all is written."""
     global _thread
     write_again = 0.0  # monotonic
     while True:
@@ -180,7 +180,7 @@ def _reset_flaps(now: float) -> None:
 def _look_at(due: Collection[str]) -> None:
     try:
         wrong = _look(due) if _look is not None else {}
-    except Exception as error:  # the global database is away, say: nothing new is known
+    except Exception as error:  # e.g. the global database is down: the cells keep their state
         logger.warning("cell.look_failed", error=repr(error))
         wrong = {cell_id: known_down(cell_id) for cell_id in due}
     for cell_id in due:
@@ -190,7 +190,7 @@ def _look_at(due: Collection[str]) -> None:
 def _write() -> bool:
     try:
         outages.write()
-    except Exception as error:  # as above; the looks go on
+    except Exception as error:  # as above; probing goes on
         logger.warning("cell.outages_not_written", error=repr(error))
         return False
     return True
@@ -200,7 +200,7 @@ def _looked(cell_id: str, wrong: str) -> None:
     if not wrong:
         seen_up(cell_id)
         return
-    with _changed:  # and not told after somebody found it up
+    with _changed:  # another thread may have found it up meanwhile
         found = _down.get(cell_id)
         if found is not None:
             if failure_reasons.kind(wrong) != failure_reasons.kind(found.reason):

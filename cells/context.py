@@ -1,4 +1,4 @@
-"""Which cell the code that runs now is talking to."""
+"""The targeted cell: which cell the running code reads and writes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _current: ContextVar[str | None] = ContextVar("cell_alias", default=None)
 
 
 class NoCellTargeted(RuntimeError):
-    """A cell's record was touched outside `target_cell()`: a bug, never guessed around."""
+    """A cell's record was used outside `target_cell()`: a bug. No cell is guessed."""
 
 
 def current_alias() -> str:
-    """The database alias of the targeted cell. Raises NoCellTargeted."""
+    """Return the database alias of the targeted cell. Raises NoCellTargeted."""
     alias = _current.get()
     if alias is None:
         raise NoCellTargeted("no cell is targeted; wrap the call in target_cell(cell)")
@@ -26,7 +26,7 @@ def current_alias() -> str:
 
 @contextmanager
 def target_cell(cell: Cell | str) -> Iterator[str]:
-    """Direct every cell record inside the block to `cell` (a Cell, or an alias registered already)."""
+    """Direct every cell record inside the block to `cell` (a Cell, or a registered alias); yield its alias."""
     alias = cell if isinstance(cell, str) else register(cell)
     token = _current.set(alias)
     try:
@@ -36,6 +36,6 @@ def target_cell(cell: Cell | str) -> Iterator[str]:
 
 
 def register(cell: Cell) -> str:
-    """Make the cell's database and broker usable in this process; its alias."""
+    """Make the cell's database and broker usable in this process; return the database alias."""
     brokers.register(cell)
     return databases.register(cell)

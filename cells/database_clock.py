@@ -1,9 +1,7 @@
-"""The clock of a database, for leases and heartbeats: processes on many machines write and compare one clock.
+"""The clock of a database, for leases and heartbeats: processes on many machines compare times of one clock.
 
-SQLite has none of its own, but then all its processes are on one machine and have that one's.
-
-A clock that was set wrong for a while leaves times of the future. No time on record may lie further ahead than the
-longest wait anybody asks for: one that does is over.
+SQLite uses the machine's clock, and all its processes are on one machine. A clock that was wrong for a while leaves
+times in the future: a wait that ends later than the longest possible wait counts as over.
 """
 
 from __future__ import annotations
@@ -15,18 +13,18 @@ from django.db.models import Q
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 
-SLACK = 5.0  # seconds a time may lie ahead beyond the longest wait: a clock that is set right moves a little
-# SQLite's clock has milliseconds and ours microseconds: what is due in this millisecond is due
+SLACK = 5.0  # seconds of tolerance beyond the longest wait: a clock that is corrected moves a little
+# SQLite's clock has milliseconds, Python's has microseconds: a time within the current millisecond is past
 RESOLUTION = 0.001
 
 
 def now(seconds: float = 0.0) -> Combinable:
-    """The database's time when the statement runs, and so many seconds later: for a filter or an UPDATE."""
+    """Return the database's time when the statement runs, plus `seconds`; for a filter or an UPDATE."""
     return Now() + timedelta(seconds=seconds) if seconds else Now()
 
 
 def read(alias: str) -> datetime:
-    """The time a database has now."""
+    """Return the current time of a database."""
     with connections[alias].cursor() as cursor:
         if connections[alias].vendor == "postgresql":
             cursor.execute("SELECT statement_timestamp()")
@@ -36,11 +34,11 @@ def read(alias: str) -> datetime:
 
 
 def is_over(field: str, longest: float) -> Q:
-    """Whether a wait has ended: it was none, its end has come, or lies further ahead than `longest` seconds."""
+    """Return the condition "the wait is over": null, in the past, or more than `longest` seconds (+ SLACK) ahead."""
     past = Q(**{f"{field}__lte": now(RESOLUTION)})
     return Q(**{f"{field}__isnull": True}) | past | Q(**{f"{field}__gt": now(longest + SLACK)})
 
 
 def is_recent(field: str, seconds: float) -> Q:
-    """Whether a time lies at most so many seconds back, or ahead."""
+    """Return the condition "at most `seconds` in the past or in the future"."""
     return Q(**{f"{field}__gt": now(-seconds), f"{field}__lt": now(seconds)})

@@ -1,4 +1,4 @@
-"""Database URLs as Django settings. Imported by the settings, so it knows no models."""
+"""Database URLs as Django settings. The settings import this module, so it imports no models."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ SQLITE_PRAGMAS = (
     "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-64000; "
     "PRAGMA mmap_size=134217728; PRAGMA busy_timeout=10000;"
 )
-# A server that vanished (its machine died, a firewall drops packets) says nothing: Linux would wait for hours.
+# Without these Linux waits for hours for a server that vanished (its machine died, a firewall drops packets).
 VANISHED = {
     "keepalives_idle": 5, "keepalives_interval": 3, "keepalives_count": 3,  # seconds, seconds, times
-    "tcp_user_timeout": 10_000,  # milliseconds what was sent may go unacknowledged
+    "tcp_user_timeout": 10_000,  # milliseconds that sent data may stay unacknowledged
 }  # fmt: skip
 
 
 class BadDatabaseUrl(ValueError):
-    """The URL names no database Stillwater can use."""
+    """The URL names no database that Stillwater can use."""
 
 
 def config(url: str, timeout: float = 2.0) -> dict[str, Any]:
-    """Django's settings for a database URL: `sqlite:////path` or `postgresql://…`. Raises BadDatabaseUrl."""
+    """Return Django's settings for `sqlite:////path` or `postgresql://…`. Raises BadDatabaseUrl.
+
+    `timeout`: seconds to connect, of PostgreSQL only.
+    """
     try:
         settings: dict[str, Any] = dict(environ.Env.db_url_config(url))
-    except Exception as exc:  # environ raises whatever urlsplit or int() does
+    except Exception as exc:  # environ lets the errors of urlsplit and int() through
         raise BadDatabaseUrl("not a database URL") from exc
     engine, asked = settings.get("ENGINE", ""), settings.get("OPTIONS", {})
     if engine == SQLITE:
         settings["OPTIONS"] = {
-            "transaction_mode": "IMMEDIATE",  # a DEFERRED one that upgrades fails at once
+            "transaction_mode": "IMMEDIATE",  # a DEFERRED transaction that upgrades to writing fails at once
             "timeout": 10,
             "init_command": SQLITE_PRAGMAS,
         }
@@ -39,8 +42,8 @@ def config(url: str, timeout: float = 2.0) -> dict[str, Any]:
         settings["OPTIONS"] = {
             "connect_timeout": max(1, round(timeout)),
             **VANISHED,
-            # A process that stops in the middle of a transaction (SIGSTOP, a machine that swaps) loses its locks after
-            # a minute: when its peers may take its work over.
+            # A process that stops inside a transaction (SIGSTOP, a machine that swaps) loses its locks after a minute,
+            # when its peers may take its work over.
             "options": "-c lock_timeout=4000 -c statement_timeout=10000 -c idle_in_transaction_session_timeout=60000",
         }
         settings["CONN_MAX_AGE"] = 60
@@ -53,7 +56,7 @@ def config(url: str, timeout: float = 2.0) -> dict[str, Any]:
 
 
 def cell_config(url: str) -> dict[str, Any]:
-    """As `config`, for a cell: by a backend that creates no file, and notices one that was moved away."""
+    """As `config`, for a cell: with the backend that creates no file and notices a moved one."""
     settings = config(url)
     if settings["ENGINE"] == SQLITE:
         settings["ENGINE"] = "cells.sqlite"

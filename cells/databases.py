@@ -1,4 +1,4 @@
-"""Cells become Django databases at run time, without a restart of anything."""
+"""Registration of cells as Django databases at run time; no process needs a restart."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _IDENTITY = ("ENGINE", "NAME", "HOST", "PORT", "USER", "PASSWORD")
 
 
 def register(cell: Cell) -> str:
-    """Make the cell's database known to Django, or follow a changed URL; its alias."""
+    """Register the cell's database with Django, or follow a changed URL; return its alias."""
     return register_url(cell.alias, cell.database_url)
 
 
 def register_url(alias: str, url: str) -> str:
-    """As `register`, for a process that knows its cell by its environment alone."""
+    """As `register`, for a process that knows its cell only from its environment."""
     known = connections.databases.get(alias)
     wanted = cell_config(url)
     if known is not None and all((known.get(k) or "") == (wanted.get(k) or "") for k in _IDENTITY):
@@ -35,7 +35,7 @@ def register_url(alias: str, url: str) -> str:
 
 
 def _forget_connection(alias: str) -> None:
-    """Drop this thread's connection to the old URL; other threads drop theirs at CONN_MAX_AGE."""
+    """Drop this thread's connection to the old URL; other threads drop theirs when they register or at CONN_MAX_AGE."""
     try:
         connections[alias].close()
         del connections[alias]

@@ -1,7 +1,7 @@
-"""Why a cell's database does not answer, in operators' words: missing, refused, silent, damaged, wrong password.
+"""Why a cell's database does not answer, in operators' terms: missing, refused, silent, damaged, wrong password.
 
-Drivers say it in their own words, and those of a connection that failed have no code (libpq gives none): so texts are
-compared, and a text that is not known is shown as it is.
+The error of a failed connection has no code (libpq gives none), so the texts of the drivers are matched. An unknown
+text is shown as it is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CUT = "refused: the connection was cut"
 STARTS = "refused: the server starts or stops"
 NO_TABLES = "missing: the cell has no tables yet, run cell_migrate"
 DAMAGED = "damaged: "
-_LONGEST = 120  # characters of a text that is not known
+_LONGEST = 120  # characters shown of an unknown text
 
 _BY_CODE = {  # SQLSTATE: PostgreSQL, appendix A
     "42P01": NO_TABLES, "55P03": LOCKED, "57014": SILENT,
@@ -57,7 +57,7 @@ _BY_TEXT = [
 
 
 def of(error: BaseException) -> str:
-    """One line that begins with what it is."""
+    """Return one line that begins with the kind of the failure."""
     if isinstance(error, (BadDatabaseUrl, ImproperlyConfigured)):
         return f"wrong URL: {_short(error)}"
     code = str(getattr(error.__cause__, "sqlstate", "") or "")
@@ -71,12 +71,12 @@ def of(error: BaseException) -> str:
 
 
 def kind(reason: str) -> str:
-    """Its first words: what differs behind them is the same trouble."""
+    """Return the kind of a reason: its part before the colon. What follows may differ for the same failure."""
     return reason.partition(":")[0]
 
 
 def is_away(error: DatabaseError) -> bool:
-    """An error of the database, and not of the question, that is no OperationalError."""
+    """Return True for an error that is no OperationalError and is caused by the database, not by the query."""
     reason = of(error)
     return reason == NO_TABLES or reason.startswith(DAMAGED)
 

@@ -1,7 +1,7 @@
-"""Where things are: the global records that say which cell holds what.
+"""The global records: which cell holds which host and server, and what is known without asking a cell.
 
-A model says which database it lives in by its base class. The router and a system check hold every
-model to it, so no foreign key, join or transaction crosses from one cell to another.
+The base class of a model says in which database it lives. The router and a system check enforce it, so that no foreign
+key, join or transaction crosses from one cell to another.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CELL0 = "00000000-0000-0000-0000-000000000000"
 
 
 class GlobalModel(models.Model):
-    """Lives in the one global database."""
+    """A model in the one global database."""
 
     home = "global"
 
@@ -26,7 +26,7 @@ class GlobalModel(models.Model):
 
 
 class CellModel(models.Model):
-    """Lives in every cell's database; which one is decided by `target_cell()`."""
+    """A model in every cell's database; `target_cell()` decides which one."""
 
     home = "cell"
 
@@ -41,8 +41,8 @@ class Cell(GlobalModel):
     name = models.CharField(max_length=255, unique=True)
     database_url = models.CharField(max_length=1024, unique=True)
     broker_url = models.CharField(max_length=1024, blank=True, default="")
-    disabled = models.BooleanField(default=False)  # hosts get no new servers
-    swept_at = models.DateTimeField(null=True)  # until then `ServerSnapshot` says what its servers were
+    disabled = models.BooleanField(default=False)  # its hosts get no new servers
+    swept_at = models.DateTimeField(null=True)  # the last known state of its servers is as of then
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -53,17 +53,17 @@ class Cell(GlobalModel):
 
     @property
     def is_cell0(self) -> bool:
-        """cell0 holds servers that never got a host; it has no broker and no hosts."""
+        """Whether this is cell0, which holds servers that never got a host and has no broker and no hosts."""
         return self.id == CELL0
 
     @property
     def alias(self) -> str:
-        """Its name among Django's databases."""
+        """The alias of its database in Django."""
         return f"cell:{self.id}"
 
 
 class HostMapping(GlobalModel):
-    """Which cell a host is in."""
+    """The cell of a host."""
 
     host = models.CharField(max_length=255, unique=True)
     cell = models.ForeignKey(Cell, on_delete=models.PROTECT, related_name="hosts")
@@ -74,13 +74,13 @@ class HostMapping(GlobalModel):
 
 
 class InstanceMapping(GlobalModel):
-    """Which cell a server is in. `cell` is null until it is placed."""
+    """The cell of a server. `cell` is null until the server is placed."""
 
     server_id = models.CharField(max_length=36, primary_key=True)
     cell = models.ForeignKey(Cell, null=True, on_delete=models.PROTECT, related_name="servers")
     project_id = models.CharField(max_length=64)
     user_id = models.CharField(max_length=64)
-    # True once a delete was asked for; null only in rows from before the column (spec 3).
+    # True once a delete is accepted; null only in rows older than the column ("Handling a down cell").
     queued_for_delete = models.BooleanField(default=False, null=True)
     created_at = models.DateTimeField()
 
@@ -100,11 +100,11 @@ class DeferredDelete(GlobalModel):
 
     server_id = models.CharField(max_length=36, primary_key=True)
     cell = models.ForeignKey(Cell, on_delete=models.CASCADE, related_name="late_deletes")
-    project_id = models.CharField(max_length=64)  # of who asked
+    project_id = models.CharField(max_length=64)  # of the requester
     user_id = models.CharField(max_length=64)
-    is_admin = models.BooleanField(default=False)  # whom no lock holds
+    is_admin = models.BooleanField(default=False)  # an admin may delete a locked server
     request_id = models.CharField(max_length=64)
-    words = models.JSONField(default=dict)  # how the guest is to be shut down
+    words = models.JSONField(default=dict)  # the body of the request: how to shut the guest down
     asked_at = models.DateTimeField()
 
     def __str__(self) -> str:
@@ -120,7 +120,7 @@ class DeferredEvent(GlobalModel):
     tag = models.CharField(max_length=255, blank=True, default="")
     status = models.CharField(max_length=16)
     request_id = models.CharField(max_length=64)
-    user_id = models.CharField(max_length=64)  # of who sent it
+    user_id = models.CharField(max_length=64)  # of the sender
     project_id = models.CharField(max_length=64)
     received_at = models.DateTimeField()
 
@@ -132,14 +132,14 @@ class DeferredEvent(GlobalModel):
 
 
 class CellOutage(GlobalModel):
-    """A time in which one process held a cell to be down: open while `ended_at` is null, if it was confirmed lately."""
+    """A period in which one process held a cell to be down. Open: `ended_at` is null and `confirmed_at` is recent."""
 
     cell = models.ForeignKey(Cell, on_delete=models.CASCADE, related_name="outages")
     seen_by = models.CharField(max_length=255)  # role, machine and pid
     reason = models.CharField(max_length=255)
     began_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True)
-    confirmed_at = models.DateTimeField(default=timezone.now)  # a process that died confirms nothing any more
+    confirmed_at = models.DateTimeField(default=timezone.now)  # a dead process confirms nothing
 
     class Meta:
         indexes = (models.Index(fields=("cell", "-began_at"), name="outages_of_cell"),)
@@ -149,9 +149,9 @@ class CellOutage(GlobalModel):
 
 
 class ServerSnapshot(GlobalModel):
-    """What a server was when its cell was last heard of. Shown beside UNKNOWN, never as what it is.
+    """The last known state of a server. It is shown beside UNKNOWN, never as the current state.
 
-    It was so until its cell's `swept_at`; `changed_at` is when it became so.
+    The server was in this state from `changed_at` until its cell's `swept_at`.
     """
 
     server_id = models.CharField(max_length=36, primary_key=True)
@@ -161,7 +161,7 @@ class ServerSnapshot(GlobalModel):
     task_state = models.CharField(max_length=32, blank=True, default="")
     power_state = models.PositiveSmallIntegerField(default=0)
     host = models.CharField(max_length=255, blank=True, default="")
-    flavor = models.CharField(max_length=255, blank=True, default="")  # its name
+    flavor = models.CharField(max_length=255, blank=True, default="")  # name
     addresses = models.JSONField(default=dict)
     changed_at = models.DateTimeField()
 
@@ -173,7 +173,7 @@ class ServerSnapshot(GlobalModel):
 
 
 class RequestSpec(GlobalModel):
-    """What was asked for when a server was created, kept for its life: quota, scheduling, down cells."""
+    """The parameters a server was created with, kept for its life: for quota, scheduling and down cells."""
 
     server_id = models.CharField(max_length=36, primary_key=True)
     project_id = models.CharField(max_length=64)
@@ -184,7 +184,7 @@ class RequestSpec(GlobalModel):
     flavor = models.JSONField()
     image_id = models.CharField(max_length=36, blank=True, default="")
     availability_zone = models.CharField(max_length=255, blank=True, default="")
-    host = models.CharField(max_length=255, blank=True, default="")  # asked for, not placed on
+    host = models.CharField(max_length=255, blank=True, default="")  # the requested one, not where it was placed
     hypervisor_hostname = models.CharField(max_length=255, blank=True, default="")
     scheduler_hints = models.JSONField(default=dict)
 
@@ -193,10 +193,10 @@ class RequestSpec(GlobalModel):
 
 
 class BuildRequest(GlobalModel):
-    """A server that is asked for and not yet in a cell. The row is the message to the scheduler.
+    """A server that is accepted and has no cell yet. The row is the message to the scheduler.
 
-    A scheduler holds it by a lease; a lease that ran out is anybody's. `delete_requested` wins over
-    everything: whoever places the server then deletes it at once.
+    A scheduler holds it by a lease; any scheduler may take it when the lease has run out. `delete_requested` comes
+    first: the scheduler that places the server then deletes it at once.
     """
 
     LEASE = 30.0  # seconds, by the clock of the global database
@@ -205,10 +205,10 @@ class BuildRequest(GlobalModel):
     project_id = models.CharField(max_length=64, db_index=True)
     user_id = models.CharField(max_length=64)
     request_id = models.CharField(max_length=64)
-    instance = models.JSONField()  # the columns of the server's future row
+    instance = models.JSONField()  # the columns of its future `Instance` row
     action = models.JSONField(default=dict)  # what the create step needs (image ticket, network)
     delete_requested = models.BooleanField(default=False)
-    lease_holder = models.CharField(max_length=300, blank=True, default="")  # scheduler/one try
+    lease_holder = models.CharField(max_length=300, blank=True, default="")  # scheduler/attempt
     lease_until = models.DateTimeField(null=True)
     sends = models.PositiveIntegerField(default=0)
     sent_at = models.DateTimeField(null=True)
@@ -222,12 +222,12 @@ class BuildRequest(GlobalModel):
 
     @classmethod
     def is_free(cls) -> models.Q:
-        """Whether nobody holds it: its lease has run out, or ends later than a lease can."""
+        """Return the condition "no scheduler holds it": the lease has run out, or ends later than a lease can."""
         return database_clock.is_over("lease_until", cls.LEASE)
 
 
 def masked(url: str) -> str:
-    """A database or broker URL without its password, for pages, lists and logs."""
+    """Return a database or broker URL without its password, for pages, lists and logs."""
     parts = urlsplit(url)
     if parts.password is None:
         return url

@@ -1,7 +1,7 @@
-"""When each cell was down, as every process saw it: kept on the global side by the breakers' own threads.
+"""Records of cell outages as each process saw them, in the global database; the breakers' threads write them.
 
-A request only notes it in memory. What cannot be written now is written later, and what a process that died left open
-is not taken for an outage that goes on: it is not confirmed any more.
+A request only notes an outage in memory. What cannot be written now is written later. An open record of a dead process
+does not count as a current outage, because nothing confirms it any more.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from cells.breaker_sharing import old_after
 from cells.models import CellOutage
 from cells.query_deadline import cut_after
 
-FLAPS_WITHIN = 12.0  # CELL_RETRY_INTERVALs: a cell that goes away again so soon after it was back, flaps
-MOST = 500  # that have ended and wait to be written
+FLAPS_WITHIN = 12.0  # CELL_RETRY_INTERVALs after a recovery in which the next failure is flapping
+MOST = 500  # records that wait to be written
 KEPT = timedelta(days=1)
 HOUR = timedelta(hours=1)
 _lock = threading.Lock()
-_open: dict[str, CellOutage] = {}  # by cell: of this process
-_ended: dict[str, CellOutage] = {}  # by cell: the last one of this process
+_open: dict[str, CellOutage] = {}  # by cell: open record of this process
+_ended: dict[str, CellOutage] = {}  # by cell: last ended record of this process
 _news: deque[CellOutage] = deque(maxlen=MOST)
 
 
 @dataclass(slots=True)
 class Incident:
-    """A time in which a cell was down, or flapped: whatever several processes saw at once is one."""
+    """A period in which a cell was down or flapped. Overlapping records of several processes are one incident."""
 
     began_at: datetime
-    ended_at: datetime  # now, while it is open
+    ended_at: datetime  # the current time while it is open
     is_open: bool
-    is_sure: bool  # else whoever saw it has said nothing more since `ended_at`
+    is_sure: bool  # else the processes that saw it stopped confirming it at `ended_at`
     reasons: list[str] = field(default_factory=list)
     seen_by: list[str] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
-        """How long it lasted, as far as anybody knows."""
+        """The duration, as far as it is known."""
         return (self.ended_at - self.began_at).total_seconds()
 
 
 def began(cell_id: str, reason: str, at: float) -> None:
-    """This process holds the cell to be down since `at` (seconds since 1970)."""
+    """Record that this process holds the cell to be down since `at` (Unix time)."""
     if settings.KEEP_OUTAGES:
         row = CellOutage(cell_id=cell_id, seen_by=_me(), reason=reason[:255], began_at=_time(at))
         with _lock:
@@ -61,7 +61,7 @@ def began(cell_id: str, reason: str, at: float) -> None:
 
 
 def again(cell_id: str, reason: str) -> None:
-    """It is away again, so soon that this is the same outage: it has one record, however often the cell flaps."""
+    """Reopen the cell's last record: a failure so soon is the same outage, however often the cell flaps."""
     with _lock:
         row = _ended.pop(cell_id, None)
         if row is not None:
@@ -73,7 +73,7 @@ def again(cell_id: str, reason: str) -> None:
 
 
 def ended(cell_id: str, at: float) -> None:
-    """It answers this process again."""
+    """Record that the cell answers this process again, since `at` (Unix time)."""
     with _lock:
         row = _open.pop(cell_id, None)
         if row is not None:
@@ -83,17 +83,17 @@ def ended(cell_id: str, at: float) -> None:
 
 
 def flaps_within() -> float:
-    """Seconds after the end of an outage in which the next one is the same one."""
+    """Return the seconds after the end of an outage in which the next failure continues it."""
     return FLAPS_WITHIN * float(settings.CELL_RETRY_INTERVAL)
 
 
 def has_news() -> bool:
-    """Whether something waits to be written."""
+    """Return whether records wait to be written."""
     return bool(_news)
 
 
 def write() -> None:
-    """What is new, and that what is open still is. Not of a request. Raises what the global database raises."""
+    """Write new records and confirm the open ones. Not for requests. Raises what the global database raises."""
     if not _open and not _news:
         return
     try:
@@ -101,11 +101,11 @@ def write() -> None:
             _confirm()
             _write_news()
     finally:
-        connections["default"].close()  # the breaker's thread writes seldom
+        connections["default"].close()  # the breaker's thread writes rarely
 
 
 def of(cell_ids: Collection[str], lately: timedelta = HOUR) -> dict[str, list[Incident]]:
-    """By cell, the newest first: what any process saw, this one's latest included. One query."""
+    """Return incidents by cell, newest first: all records of any process, and this one's unwritten ones. One query."""
     since = timezone.now() - lately
     with _lock:
         ours = list({id(row): row for row in (*_open.values(), *_news)}.values())
@@ -116,7 +116,7 @@ def of(cell_ids: Collection[str], lately: timedelta = HOUR) -> dict[str, list[In
 
 
 def open_now() -> dict[str, tuple[int, datetime]]:
-    """How many processes hold each cell to be down, and since when the first of them does. One query."""
+    """Return by cell how many processes hold it to be down, and since when the first of them does. One query."""
     fresh = timezone.now() - timedelta(seconds=old_after())
     rows = CellOutage.objects.filter(ended_at=None, confirmed_at__gte=fresh).values_list("cell")
     found = rows.annotate(count=Count("pk"), since=Min("began_at")).order_by()
@@ -137,7 +137,7 @@ def _write_news() -> None:
     if not _news:
         return
     while _news:
-        with suppress(IntegrityError):  # the cell is forgotten
+        with suppress(IntegrityError):  # the cell was deleted
             _news[0].save()
         _news.popleft()
     CellOutage.objects.filter(confirmed_at__lt=timezone.now() - KEPT).delete()
@@ -164,7 +164,7 @@ def _incident(row: CellOutage, now: datetime, patience: timedelta) -> Incident:
 
 
 def _join(first: Incident, more: Incident) -> None:
-    """`more` began while `first` lasted."""
+    """Add `more`, which began while `first` lasted or soon after."""
     if more.ended_at >= first.ended_at:
         first.ended_at, first.is_sure = more.ended_at, more.is_sure
     first.is_open |= more.is_open

@@ -1,4 +1,4 @@
-"""How quickly each cell's database and broker answer, all asked at once, within CELL_TIMEOUT."""
+"""How quickly each cell's database and broker answer; all are asked at once, within CELL_TIMEOUT."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """Seconds, or why there is none. Neither: there is nothing to ask."""
+    """The seconds until the answer, or why there is none. Neither: there is nothing to ask."""
 
     seconds: float | None = None
     trouble: str = ""
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The result for people."""
         if self.seconds is None:
             return self.trouble or "-"
         return f"{self.seconds * 1000:.0f} ms" if self.seconds >= 0.001 else "under 1 ms"
@@ -34,7 +34,7 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class CellProbe(Generic[T]):
-    """What one cell said; `outage` is the breaker's, when it is open. `read` is None of a cell that is down."""
+    """The answers of one cell. `outage`: of its open breaker. `read`: None when the cell is down."""
 
     database: ProbeResult
     broker: ProbeResult
@@ -43,12 +43,12 @@ class CellProbe(Generic[T]):
 
 
 def ask(cells: Iterable[Cell]) -> dict[str, CellProbe[None]]:
-    """By cell id. Nothing is raised: what does not answer says why."""
+    """Return the probes by cell id. What does not answer is a result with a reason, not an exception."""
     return ask_and_read(cells, lambda _: None)
 
 
 def ask_and_read(cells: Iterable[Cell], read: Callable[[Cell], T]) -> dict[str, CellProbe[T]]:
-    """As `ask`, with what `read` finds in the targeted cell; the time it takes is not counted."""
+    """As `ask`, plus the result of `read` in the targeted cell. Its time is not counted."""
     asked = list(cells)
     end = time.monotonic() + settings.CELL_TIMEOUT
     waiting = {cell.id: _ask_broker(cell.broker_url) for cell in asked if cell.broker_url}
@@ -57,7 +57,7 @@ def ask_and_read(cells: Iterable[Cell], read: Callable[[Cell], T]) -> dict[str, 
 
 
 def timed(cell: Cell) -> float:
-    """Seconds the targeted cell's database takes to answer."""
+    """Return the seconds that the targeted cell's database takes to answer."""
     began = time.monotonic()
     scatter.touch(cell)
     return time.monotonic() - began

@@ -1,4 +1,4 @@
-"""Ending a question to a database from outside: a server that says nothing says nothing of a time limit either."""
+"""Client-side query deadline: shut the socket down, because statement_timeout needs a server that is alive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django.db import connections
 
 
 class QueryConnection:
-    """The connection a question goes over, while it does."""
+    """The connection of a query, while the query runs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,19 +23,19 @@ class QueryConnection:
         self.is_cut = False
 
     def open(self, alias: str) -> None:
-        """This thread's connection to a database is the one, from now on."""
+        """Take this thread's connection to the database as the one of the query."""
         with self._lock:
             self._wrapper = connections[alias]
 
     def close(self) -> None:
-        """The question is over: whatever comes over the connection next is not to be cut."""
+        """End the query: the next use of the connection must not be interrupted."""
         with self._lock:
             self._wrapper = None
 
     def cut(self) -> None:
-        """From any thread. Whoever waits gets an OperationalError now.
+        """Shut the socket down, from any thread. The thread that waits gets an OperationalError now.
 
-        PostgreSQL only: SQLite waits for locks, and that has a limit of its own; so has connecting.
+        PostgreSQL only: SQLite waits only for locks, which has a limit of its own; so has connecting.
         """
         with self._lock:
             if self._wrapper is None:
@@ -44,16 +44,16 @@ class QueryConnection:
             if connection is None or self._wrapper.vendor != "postgresql":
                 return
             self.is_cut = True
-            # suppressed: it is closed this very moment
+            # suppressed: the connection may close at this moment
             with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as line:
                 line.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
 def cut_after(alias: str, seconds: float, line: QueryConnection | None = None) -> Iterator[None]:
-    """This thread's questions to a database end by then, with an OperationalError where they do not by themselves.
+    """End this thread's queries to a database after `seconds`: they raise OperationalError.
 
-    `line` says afterwards whether they were ended.
+    Afterwards `line.is_cut` tells whether a query was interrupted.
     """
     line = line or QueryConnection()
     line.open(alias)
@@ -68,12 +68,12 @@ def cut_after(alias: str, seconds: float, line: QueryConnection | None = None) -
 _changed = threading.Condition()
 _watched: dict[QueryConnection, float] = {}
 _thread: threading.Thread | None = None
-_wakes_at = 0.0  # when the thread looks again by itself, on the monotonic clock; 0: it is awake
+_wakes_at = 0.0  # monotonic time of the thread's next wake-up; 0: it is awake
 
 
 def _watch(line: QueryConnection, end: float) -> None:
-    """Most questions are answered long before their end: one that ends after the next look need not wake the thread."""
-    global _thread  # one thread for all lines of the process; not one that a fork left behind
+    """Add a deadline. Most queries end long before theirs: one after the next wake-up need not wake the thread."""
+    global _thread  # one per process; a thread does not survive a fork
     with _changed:
         _watched[line] = end
         if _thread is None or not _thread.is_alive():

@@ -1,4 +1,4 @@
-"""Sends every model to its home, and refuses to guess."""
+"""The database router: sends every model to its home and never guesses a cell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cells import context
 
 
 def home(model: type[models.Model]) -> str:
-    """"global" or "cell". Django's own and third-party models are global."""
+    """Return "global" or "cell". Django's own and third-party models are global."""
     found = getattr(model, "home", None)
     if found is None and model._meta.auto_created:
         found = getattr(model._meta.auto_created, "home", None)
@@ -18,10 +18,10 @@ def home(model: type[models.Model]) -> str:
 
 
 class CellRouter:
-    """GlobalModel -> "default"; CellModel -> the cell targeted by `target_cell()`."""
+    """GlobalModel -> "default"; CellModel -> the cell that `target_cell()` selects."""
 
     def db_for_read(self, model: type[models.Model], **hints: Any) -> str:
-        """The alias to read from. Raises NoCellTargeted."""
+        """Return the alias: that of the related object, if it has one, else that of the cell. Raises NoCellTargeted."""
         if home(model) == "global":
             return "default"
         instance = hints.get("instance")
@@ -32,11 +32,11 @@ class CellRouter:
     db_for_write = db_for_read
 
     def allow_relation(self, one: models.Model, other: models.Model, **hints: Any) -> bool:
-        """Only inside one database."""
+        """Allow a relation inside one database or inside one home."""
         return one._state.db == other._state.db or home(type(one)) == home(type(other))
 
     def allow_migrate(self, db: str, app_label: str, model_name: str | None = None, **hints: Any) -> bool | None:
-        """A table is made only in its home; data migrations name theirs with hints={"home": …}."""
+        """Allow a table only in its home; data migrations name theirs with hints={"home": …}."""
         here = "cell" if db.startswith("cell:") else "global"
         model = hints.get("model")
         if model is None and model_name is not None:
@@ -53,7 +53,7 @@ class CellRouter:
 
 
 def _home_in_state(app_label: str, model: type[models.Model]) -> str:
-    """Migrations pass historical models, which have lost their base class: ask the real one."""
+    """Return the home of the real model: the historical model of a migration has lost its base class."""
     from django.apps import apps  # noqa: PLC0415  the registry is loaded after the router
 
     try:

@@ -1,8 +1,8 @@
-"""Ask many cells at once, within one deadline. A cell that does not answer is DOWN: an answer, not an error.
+"""Ask many cells at once, within one deadline. A cell that does not answer is DOWN: a result, not an error.
 
-Threads are bounded per cell, so a cell that hangs cannot use up what the others need; and whoever hangs is cut
-off at the deadline, so that its thread and connection are free for the look that finds the cell back. A cell that
-failed is remembered (`cells.circuit_breaker`) and answers DOWN at once until then.
+Threads are bounded per cell, so that a cell that hangs cannot use up the threads of the others. A query that hangs is
+interrupted at the deadline, so that its thread and connection are free for the probe that finds the cell up. The
+circuit breaker (`cells.circuit_breaker`) remembers a failed cell, which is DOWN at once until then.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ DATABASE_AWAY = (OperationalError, InterfaceError, BadDatabaseUrl, ImproperlyCon
 AWAY = (*DATABASE_AWAY, OSError)
 LATE, BUSY = failure_reasons.SILENT, "this process is too busy to ask it"
 THREADS_PER_CELL = 4
-NEWS_EVERY = 0.05  # seconds between two looks at what other processes know of the cells that are waited for
-QUIET = 0.03  # seconds in which no cell says anything: then other requests have their turn, and this one what it can do
-SECONDS_TO_CHANGE = 10.0  # a cell that answered just now may take to record what is asked of it
+NEWS_EVERY = 0.05  # seconds between two checks of what other processes know of the late cells
+QUIET = 0.03  # seconds without an answer: then other requests get their turn, and `meanwhile` is called
+SECONDS_TO_CHANGE = 10.0  # for a change in a cell that has just answered
 _pools: dict[str, ThreadPoolExecutor] = {}
-_given_up: dict[str, Future[None]] = {}  # by cell: done when somebody who waits for it gives up
+_given_up: dict[str, Future[None]] = {}  # by cell: done when one request that waits gives up
 _pools_lock = threading.Lock()
 
 
@@ -50,13 +50,13 @@ class CellFailure:
 
 @dataclass(slots=True)
 class CellAnswers(Generic[T]):
-    """What each asked cell said."""
+    """The answers and the failures of the asked cells."""
 
     answers: dict[str, T]  # by cell id
     down: dict[str, CellFailure]
 
     def values(self) -> list[T]:
-        """The answers of the cells that answered."""
+        """Return the answers of the cells that answered."""
         return list(self.answers.values())
 
 
@@ -66,10 +66,10 @@ class _CellQuery(Generic[T]):
     future: Future[T]
     line: QueryConnection
     given_up: Future[None]
-    is_look: bool  # by which a cell that is held to be down is found back
+    is_look: bool  # a probe of a cell that is held to be down
 
     def listen(self) -> None:
-        """Give it up when another process of this machine has: its first request may have come a little earlier."""
+        """Give up when another process of this machine did: its first request may have come a little earlier."""
         if not self.is_look and circuit_breaker.known_down(self.cell_id):
             _give_up(self.cell_id)
 
@@ -80,10 +80,10 @@ def gather(
     timeout: float | None = None,
     meanwhile: Callable[[list[T]], None] | None = None,
 ) -> CellAnswers[T]:
-    """Run `ask(cell)` with each cell targeted, all at once; errors of a database are DOWN.
+    """Run `ask(cell)` for all cells at once, each with its cell targeted. A database error makes a cell DOWN.
 
-    Other exceptions are bugs and are raised. `timeout` in seconds (default CELL_TIMEOUT) is for all. When some let us
-    wait, `meanwhile` is called with the answers that are there: what can be done with them is done by the deadline.
+    Other exceptions are bugs and are raised. `timeout`: seconds for all cells together (default CELL_TIMEOUT). When
+    some cells are late, `meanwhile` gets the answers that are there, so that they are processed by the deadline.
     """
     result: CellAnswers[T] = CellAnswers({}, {})
     asked = []
@@ -104,7 +104,7 @@ def gather(
 
 
 def one(cell: Cell, ask: Callable[[Cell], T]) -> T | CellFailure:
-    """As `gather` for a single cell."""
+    """As `gather`, for a single cell."""
     gathered = gather([cell], ask)
     return gathered.answers[cell.id] if cell.id in gathered.answers else gathered.down[cell.id]
 
@@ -113,8 +113,8 @@ def one(cell: Cell, ask: Callable[[Cell], T]) -> T | CellFailure:
 def to_change(cell: Cell) -> Iterator[str]:
     """Target one cell, in this thread, to change it; not inside a transaction of its database.
 
-    What hangs is cut off. A cell that fails is remembered as down, and what its database said is raised
-    (DATABASE_AWAY): a commit may have been done all the same.
+    A query that hangs is interrupted. A failed cell is recorded as down and the error of its database is raised
+    (DATABASE_AWAY); the commit may have succeeded all the same.
     """
     line = QueryConnection()
     try:
@@ -132,7 +132,7 @@ def to_change(cell: Cell) -> Iterator[str]:
 
 def _failed(cell: Cell, reason: str) -> None:
     connection = connections[cell.alias] if cell.alias in connections.databases else None
-    if connection is None or connection.errors_occurred:  # or it was the global database's failure
+    if connection is None or connection.errors_occurred:  # else the global database failed
         circuit_breaker.seen_down(cell.id, reason)
     if connection is not None:
         connection.close()
@@ -161,12 +161,12 @@ def _ask_all(
 
 
 def _others_turn() -> AbstractContextManager[None]:
-    """Not while we hold locks: somebody would have his turn and wait for us, and we for his turn."""
+    """Let other requests run, but not while we hold locks: one could wait for the locks, and we for our turn."""
     return nullcontext() if connections["default"].in_atomic_block else fair_queue.away()
 
 
 def _have_all_said(futures: Collection[Future[Any]], end: float) -> bool:
-    """False as soon as none of them has anything to say for a while."""
+    """Return whether all are done; False as soon as none of them finishes for QUIET seconds."""
     before = -1
     while before < (said := sum(future.done() for future in futures)) < len(futures):
         before = said
@@ -187,7 +187,7 @@ def _while_some_are_late(questions: Iterable[_CellQuery[T]], end: float, meanwhi
 
 
 def _collect(question: _CellQuery[T], end: float, result: CellAnswers[T]) -> None:
-    """Whoever asked first gives up first, and all others with him: theirs would be the same answer, only later."""
+    """The request that asked first gives up first, and all others with it: they would only get that answer later."""
     cell_id = question.cell_id
     _wait_for_one([question], end)
     try:
@@ -203,7 +203,7 @@ def _collect(question: _CellQuery[T], end: float, result: CellAnswers[T]) -> Non
 
 
 def _wait_for_one(questions: list[_CellQuery[T]], end: float) -> None:
-    """Until the first of them is answered, or given up."""
+    """Wait until one of them is answered or given up."""
     told: list[Future[Any]] = [future for one in questions for future in (one.future, one.given_up)]
     while not any(future.done() for future in told) and (left := end - time.monotonic()) > 0:
         if not wait(told, min(left, NEWS_EVERY), FIRST_COMPLETED).done:
@@ -224,7 +224,7 @@ def _give_up(cell_id: str) -> None:
 
 
 def _ask_one(cell: Cell, ask: Callable[[Cell], T], line: QueryConnection, *, anew: bool) -> T:
-    """`anew`: over a new connection. An old one may work on where none is let in any more."""
+    """Ask; with `anew` over a new connection, since an old one may work where the server accepts no new ones."""
     alias = register(cell)
     if anew:
         connections[alias].close()
@@ -247,7 +247,7 @@ def _ask_one(cell: Cell, ask: Callable[[Cell], T], line: QueryConnection, *, ane
 
 
 def _drop_sockets(failed: BaseException) -> None:
-    """Of a connection that did not come about: the frames of its traceback hold one until some garbage collection."""
+    """Free the sockets of a failed connection: the traceback's frames hold them until some garbage collection."""
     error: BaseException | None = failed
     while error is not None:
         traceback.clear_frames(error.__traceback__)
@@ -264,12 +264,12 @@ def _pool(cell_id: str) -> ThreadPoolExecutor:
 
 
 def _look(cell_ids: Collection[str]) -> dict[str, str]:
-    """What is still wrong with cells that are down. One that is forgotten meanwhile is nobody's trouble."""
+    """Return what is still wrong, by cell that is down. A deleted cell is left out."""
     result: CellAnswers[None] = CellAnswers({}, {})
     try:
         cells = list(Cell.objects.filter(pk__in=cell_ids))
     finally:
-        connections["default"].close()  # this thread looks seldom
+        connections["default"].close()  # this thread probes rarely
     _ask_all(cells, touch, time.monotonic() + settings.CELL_TIMEOUT, result, is_look=True)
     return {cell_id: down.reason for cell_id, down in result.down.items()}
 
@@ -278,12 +278,12 @@ _asked_for: list[str] = []
 
 
 def ask_for(*tables: str) -> None:
-    """Tables that every request needs in a cell's database. An app says so when it is ready."""
+    """Add tables that every request needs in a cell's database. An app calls this when it is ready."""
     _asked_for.extend(tables)
 
 
 def touch(cell: Cell) -> None:
-    """What every request asks of a cell: a database that is there with its tables locked is no use."""
+    """Read from the tables that every request needs: a database whose tables are locked counts as down."""
     with connections[cell.alias].cursor() as cursor:
         for table in _asked_for:
             cursor.execute(f"SELECT 1 FROM {table} LIMIT 1")  # noqa: S608  our own names

@@ -1,4 +1,4 @@
-"""What every view of identity and images shares: JSON whatever is accepted, checked bodies and queries."""
+"""Shared by the views of identity and images: the base view, checked bodies and queries, paged lists."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MOST = 1000
 
 
 class JsonView(APIView):
-    """A view that has refused what no column can hold before its method runs."""
+    """A view that rejects what no column can hold before its method runs."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Raises BadRequest for NUL characters in path or query: PostgreSQL takes them in no text."""
+        """Raise BadRequest for NUL characters in path or query: no text in PostgreSQL can hold one."""
         values = [str(value) for value in kwargs.values()]
         for key, found in request.query_params.lists():
             values += [key, *found]
@@ -30,12 +30,12 @@ class JsonView(APIView):
 
 
 def caller(request: Request) -> Caller:
-    """Who asks. Our authentication puts a Caller where Django and DRF expect a user record."""
+    """Return the caller. Our authentication sets a Caller where Django and DRF expect a user record."""
     return cast(Caller, request.user)
 
 
 def body(request: Request, schema: dict[str, Any]) -> Any:
-    """The request's JSON body, valid by the schema. Raises BadRequest that never repeats a value."""
+    """Return the JSON body, valid by the schema. Raises BadRequest, whose text never repeats a value."""
     data = request.data
     validator = jsonschema.Draft202012Validator(schema)
     error = jsonschema.exceptions.best_match(validator.iter_errors(data))
@@ -47,7 +47,7 @@ def body(request: Request, schema: dict[str, Any]) -> Any:
 
 
 def whole_number(request: Request, name: str, default: int = 0) -> int:
-    """A non-negative integer of the query. Raises BadRequest."""
+    """Return a non-negative integer of the query. Raises BadRequest."""
     raw = request.query_params.get(name)
     if raw is None:
         return default
@@ -57,14 +57,14 @@ def whole_number(request: Request, name: str, default: int = 0) -> int:
 
 
 def yes(raw: str | None) -> bool:
-    """True for the words clients use for true, and for a bare `?name`."""
+    """Return True for the words that clients use for true, and for a bare `?name`."""
     return raw is not None and raw.lower() in {"", "1", "true", "yes", "on", "t", "y"}
 
 
 def page(request: Request, records: Any, key: str, url: str, view: Callable[[Any], Any]) -> Response:
-    """Keystone's list answer, ordered by id, with `limit` and `marker`.
+    """Return Keystone's list answer, ordered by id, with `limit` and `marker`.
 
-    openstacksdk does not follow Keystone's `links.next`, but it does follow a Link header.
+    openstacksdk does not follow Keystone's `links.next`, but it follows a Link header.
     """
     limit = min(whole_number(request, "limit", _MOST) or _MOST, _MOST)
     records = records.order_by("pk")

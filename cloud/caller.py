@@ -1,4 +1,4 @@
-"""Who is asking: the identity every API request carries, free of where it came from."""
+"""The caller: the identity of every API request, independent of how it was authenticated."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Caller:
     project_id: str = ""
     project_name: str = ""
     roles: frozenset[str] = frozenset()
-    is_authenticated: bool = True  # what DRF asks of a user
+    is_authenticated: bool = True  # DRF reads it
 
     @property
     def is_admin(self) -> bool:
-        """True for the role admin, in whatever project."""
+        """Whether the caller has the role admin, in any project."""
         return "admin" in self.roles
 
     def has_role(self, role: str) -> bool:
-        """True when one of the caller's roles is, or implies, `role` (admin > manager > member > reader)."""
+        """Return True when one of the caller's roles is, or implies, `role` (admin > manager > member > reader)."""
         return any(role in _IMPLIES.get(mine, {mine}) for mine in self.roles)

@@ -1,4 +1,4 @@
-"""The Celery app of every worker process. What a process consumes is decided in `tasks/worker.py`."""
+"""The Celery app of every worker. `tasks/worker.py` decides what a worker consumes."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from django.conf import settings
 from cloud import env
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "cloud.settings")
-# Celery would run Django's checks, for which every page of the API is loaded, and forget what they say.
+# Celery would run Django's checks, which load every page of the API, and discard the result.
 os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 
 ROLES = ("scheduler", "conductor", "host")
 
 app = Celery("stillwater")
 if "--detach" in sys.argv:
-    # `celery multi` begins with such a process: it starts the worker, and says what is wrong with the settings.
-    assert settings.ROLE is not None  # noqa: S101  that is: read them
+    # `celery multi` first starts such a process, which starts the worker and reports errors in the settings.
+    assert settings.ROLE is not None  # noqa: S101  reads the settings
 else:
     app.config_from_object("tasks.celeryconfig")
-    # Celery reads its settings before it sets Django up, and ours use models. The admin imports `app`.
+    # Celery reads its settings before it calls django.setup(), and ours use models. The admin imports `app`.
     if not apps.ready and not apps.loading:
         django.setup()
 
 
 @signals.worker_init.connect
 def _require_worker_name(**_: Any) -> None:
-    """A worker without a role would listen to nothing, for ever."""
+    """Stop a worker without a role: it would consume no queue, for ever."""
     if settings.ROLE not in ROLES:
         env.stop(f"STILLWATER_ROLE is {settings.ROLE!r}; a worker is one of {', '.join(ROLES)}.")
 
 
 @signals.setup_logging.connect
 def _log_to_file(logfile: str | None = None, **_: Any) -> None:
-    """Our events go to the worker's log file: a detached worker has no standard error."""
+    """Send our events to the worker's log file: a detached worker has no standard error."""
     root = logging.getLogger()
     if logfile and root.handlers:
         handler = WatchedFileHandler(logfile)

@@ -1,4 +1,4 @@
-"""JSON in and out, by orjson."""
+"""JSON requests and responses, by orjson."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class OrjsonRenderer(BaseRenderer):
-    """Answers in JSON, whatever the client accepts: that is what OpenStack services do."""
+    """The renderer of all answers: JSON, whatever the client accepts, as OpenStack services do."""
 
     media_type = "application/json"
     format = "json"
@@ -27,21 +27,21 @@ class OrjsonRenderer(BaseRenderer):
 
     def render(self, data: Any, accepted_media_type: str | None = None,
                renderer_context: Mapping[str, Any] | None = None) -> bytes:  # fmt: skip
-        """b"" for answers without a body."""
-        # else the answer holds itself, and a long list is not freed when it is sent
+        """Return the JSON; b"" for an answer without a body."""
+        # Break the reference cycle of the response, so that a long list is freed when it is sent.
         if isinstance(renderer_context, dict):
             renderer_context.pop("response", None)
         return b"" if data is None else orjson.dumps(data)
 
 
 class OrjsonParser(BaseParser):
-    """Request bodies: one JSON value."""
+    """The parser of request bodies: one JSON value."""
 
     media_type = "application/json"
 
     def parse(self, stream: IO[bytes], media_type: str | None = None,
               parser_context: Mapping[str, Any] | None = None) -> Any:  # fmt: skip
-        """The value. Raises BadRequest with the place of the mistake."""
+        """Return the value; {} for an empty body. Raises BadRequest with the place of the error."""
         raw = stream.read()
         if not raw:
             return {}
@@ -57,7 +57,7 @@ class OrjsonParser(BaseParser):
 
 
 def _too_deep(value: Any) -> bool:
-    """Everything that walks a body later does so recursively; this does not."""
+    """Return whether it is nested too deeply. Later code walks a body recursively, so this does not."""
     level = [value]
     for _ in range(DEEPEST + 1):
         containers = [thing for thing in level if isinstance(thing, dict | list)]
@@ -68,16 +68,16 @@ def _too_deep(value: Any) -> bool:
 
 
 class AlwaysJson(BaseContentNegotiation):
-    """Takes the first parser that knows the content type, and answers JSON whatever is accepted."""
+    """Content negotiation: the first parser of the content type, and JSON whatever the client accepts."""
 
     def select_parser(self, request: Request, parsers: Iterable[Any]) -> Any:
-        """The parser of the body's content type, or None: 415."""
+        """Return the parser of the body's content type; None: 415."""
         media_type = (request.content_type or "").split(";")[0].strip().lower()
         return next((parser for parser in parsers if parser.media_type == media_type), None)
 
     def select_renderer(
         self, request: Request, renderers: Iterable[Any], format_suffix: str | None = None
     ) -> Any:
-        """The only one there is."""
+        """Return the only renderer."""
         only = next(iter(renderers))
         return only, only.media_type

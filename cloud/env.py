@@ -1,8 +1,7 @@
-"""Every environment variable Stillwater reads: name, type, default, meaning. Nothing else reads any.
+"""Every environment variable that Stillwater reads: name, type, default, meaning. No other module reads any.
 
-Values come from the process's environment, then from its env file (`STILLWATER_ENV_FILE`, by default
-`<state>/stillwater.env`), then from the default. A value of the wrong type stops the process with a
-sentence.
+A value comes from the environment of the process, else from its env file (`STILLWATER_ENV_FILE`, by default
+`<state>/stillwater.env`), else from the default. A value of the wrong type stops the process with a sentence.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _environ = environ.Env()
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One environment variable. `secret`: its value is in no message, and no host is told it."""
+    """One environment variable. `secret`: no message shows its value, and deploy tools do not copy it."""
 
     name: str
     kind: type
@@ -32,9 +31,9 @@ class Variable:
     least: float | None = None
 
     def read(self, values: Mapping[str, str] = os.environ) -> Any:
-        """The value in its type; stops the process when it cannot be one."""
+        """Return the value in its type. Stops the process when the value is not valid."""
         raw = values.get(self.name)
-        if raw is None or (self.kind is Path and not raw):  # "" would be the folder one happens to be in
+        if raw is None or (self.kind is Path and not raw):  # Path("") is the working directory
             return self.default
         try:
             value = _CASTS[self.kind](raw)
@@ -65,18 +64,18 @@ _CASTS: dict[type, Any] = {
 
 
 def stop(sentence: str) -> NoReturn:
-    """End the process over its settings. By this exit code systemd knows that starting it again is no use."""
+    """Stop the process because of its settings. The exit code tells systemd that a restart is useless."""
     sys.stderr.write(f"stillwater: {sentence}\n")
     sys.exit(os.EX_CONFIG)
 
 
 def state_dir() -> Path:
-    """The folder all run-time state lives in."""
+    """Return the folder of all run-time state."""
     return Path(os.environ.get("STILLWATER_STATE") or ROOT / "var").resolve()
 
 
 def load_env_file(into: type[environ.Env] = environ.Env) -> None:
-    """Put the env file's lines under what the environment says already."""
+    """Add the lines of the env file; variables that are set already win."""
     named = os.environ.get("STILLWATER_ENV_FILE")
     path = Path(named) if named else state_dir() / "stillwater.env"
     if path.is_file():
@@ -85,7 +84,7 @@ def load_env_file(into: type[environ.Env] = environ.Env) -> None:
         stop(f"STILLWATER_ENV_FILE names {path}, which does not exist. Unset it or create the file.")
 
 
-# STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT by role, where nobody set it; units and manifests are derived from it.
+# Defaults of STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT by role; units and manifests are derived from them.
 GRACEFUL_SHUTDOWN_TIMEOUTS = {"host": 180.0, "conductor": 80.0, "scheduler": 80.0, "api": 80.0}
 
 POWER_TRUTHS = ("hypervisor", "database", "nova", "record-only")  # of STILLWATER_POWER_TRUTH
@@ -197,12 +196,12 @@ VARIABLES: dict[str, Variable] = {
 
 
 def get(name: str) -> Any:
-    """The value of one variable of the table above."""
+    """Return the value of a variable of the table above."""
     return VARIABLES[name].read()
 
 
 def peek(name: str) -> Any:
-    """The same, env file and all, where the environment is to stay as it is: processes started later read it anew."""
+    """As `get`, env file included, but leave the environment as it is: processes started later read it anew."""
 
     class Apart(environ.Env):
         ENVIRON: ClassVar[dict[str, str]] = dict(os.environ)
@@ -211,16 +210,16 @@ def peek(name: str) -> Any:
     return VARIABLES[name].read(Apart.ENVIRON)
 
 
-# What systemd tells the processes it starts: no settings of a person's.
+# Variables that systemd sets for the processes it starts; they are no settings.
 SYSTEMD = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "MANAGERPID")
 
 
 def from_systemd(name: str) -> str:
-    """What systemd told this process; "" when it was started otherwise."""
+    """Return a variable that systemd set for this process; "" when it set none."""
     assert name in SYSTEMD, name  # noqa: S101  the list above is complete
     return os.environ.get(name, "")
 
 
 def invoking_user() -> str:
-    """The user behind a sudo; "" when there is none."""
+    """Return the user who called sudo; "" without sudo."""
     return os.environ.get("SUDO_USER", "")

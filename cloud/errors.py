@@ -1,10 +1,13 @@
-"""Errors an API caller can do something about: a class per kind, each with its HTTP status."""
+"""Errors that are answers to an API request: one class per kind, each with its HTTP status.
+
+The docstring of a subclass is its default message to the client.
+"""
 
 from __future__ import annotations
 
 
 class ApiError(Exception):
-    """Ends a request with a clear answer. The text is for people; `status` is for programs."""
+    """An error that ends a request with a clear answer: `message` is for people, `status` for programs."""
 
     status = 500
     retry_after: int | None = None

@@ -1,12 +1,12 @@
-"""Named moments at which a test may have this process killed, as a power cut would: SIGKILL, no last words.
+"""Failpoints: named points at which a test kills or holds this process.
 
-Armed by STILLWATER_KILL_AT, the name of a file that holds a point's name, or `point:step` for that step only.
-Reaching the point takes the file away first, so a process dies of it once. Unset, as in production, a point costs
-one comparison.
+STILLWATER_KILL_AT names a file that holds the name of a point, or `point:step` for that step only. A process that
+reaches the point removes the file first, so that it dies once, and kills itself by SIGKILL, as a power cut would.
 
-Or held there, so that somebody else may be killed meanwhile: STILLWATER_HOLD_AT is the name of a folder. Whoever works
-for a server there is a file of, and comes to the `point:step` in it, says so in `<server>.held` and waits until the
-file is gone.
+STILLWATER_HOLD_AT names a folder, to kill another process meanwhile. A process that reaches the `point:step` in the
+file `<server>` creates `<server>.held` and waits until the file is removed.
+
+Unset, as in production, a point costs one comparison.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ POINTS = {
 
 
 def reached(point: str, step: str = "", server: str = "") -> None:
-    """Die here, or wait here, if that is what the test wants."""
+    """Kill or hold this process here, if the test asks for it."""
     held, armed = env.get("STILLWATER_HOLD_AT"), env.get("STILLWATER_KILL_AT")
     if held and server:
         with suppress(FileNotFoundError):

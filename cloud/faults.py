@@ -1,4 +1,4 @@
-"""Exceptions as answers, in the shapes the OpenStack clients know."""
+"""Exceptions as answers, in the shapes that OpenStack clients know."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = {
 
 
 def compute_handler(exc: Exception, context: dict[str, Any]) -> Response:
-    """Nova's shape: `{"itemNotFound": {"code": 404, "message": "…"}}`."""
+    """Return Nova's fault: `{"itemNotFound": {"code": 404, "message": "…"}}`."""
     error = as_api_error(exc, context)
     fault: dict[str, Any] = {"code": error.status, "message": error.message}
     if error.retry_after is not None:
@@ -30,14 +30,14 @@ def compute_handler(exc: Exception, context: dict[str, Any]) -> Response:
 
 
 def identity_handler(exc: Exception, context: dict[str, Any]) -> Response:
-    """Keystone's shape: `{"error": {"code": 401, "title": "Unauthorized", "message": "…"}}`."""
+    """Return Keystone's fault: `{"error": {"code": 401, "title": "Unauthorized", "message": "…"}}`."""
     error = as_api_error(exc, context)
     title = error.__class__.__name__
     return _response(error, {"error": {"code": error.status, "title": title, "message": error.message}})
 
 
 def as_api_error(exc: Exception, context: dict[str, Any]) -> errors.ApiError:
-    """What the client is told. Our own mistakes are logged with their stack and told briefly."""
+    """Return the error for the client. Our own bugs are logged with their traceback and reported briefly."""
     if isinstance(exc, errors.ApiError):
         return exc
     known = _KNOWN.get(type(exc))

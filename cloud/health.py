@@ -1,4 +1,4 @@
-"""/healthz: the process lives. /readyz: it can do its work; a cell that is down is no reason to say no."""
+"""/healthz: the process lives. /readyz: it can serve requests; a down cell does not make it unready."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from cloud.serving.middleware import is_late
 
 
 def healthz(request: HttpRequest) -> JsonResponse:
-    """200 while the process answers at all."""
+    """Return 200 while the process answers at all."""
     return JsonResponse({"status": "ok"})
 
 
 def readyz(request: HttpRequest) -> JsonResponse:
-    """200 when the global database answers, else 503 with the reason; "draining" first of all."""
+    """Return 200 when the global database answers, else 503 with the reason; 503 "draining" comes first."""
     if is_late(request):
         return JsonResponse({"status": "draining", "reason": "the API is shutting down"}, status=503)
     try:

@@ -1,4 +1,4 @@
-"""Structured logs: events with fields, one JSON object a line. Context is bound once, at the edge."""
+"""Structured logs: events with fields, one JSON object per line. Context is bound once per request or task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def _absent(name: str) -> Iterator[None]:
-    """Imports in here do not find a module; whoever has it already keeps it."""
+    """Make imports of this module fail inside the block; code that has imported it keeps it."""
     there = {key: sys.modules.pop(key) for key in list(sys.modules) if key.partition(".")[0] == name}
     sys.modules[name] = None  # type: ignore[assignment]
     try:
@@ -21,13 +21,13 @@ def _absent(name: str) -> Iterator[None]:
         sys.modules.update(there)
 
 
-# For tracebacks in colours, which we do not print, structlog loads all of rich: a tenth of the start of every process.
+# structlog loads all of rich for coloured tracebacks, which we do not print: a tenth of the start of every process.
 with _absent("rich"):
     import structlog
 
 
 def configure(level: str, fmt: str) -> dict[str, Any]:
-    """Django's LOGGING dict; structlog and the standard library end in the same lines."""
+    """Return Django's LOGGING dict; structlog and the standard library write the same lines."""
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -43,7 +43,7 @@ def configure(level: str, fmt: str) -> dict[str, Any]:
         cache_logger_on_first_use=True,
     )
     last: Any = structlog.processors.JSONRenderer()
-    if fmt == "console":  # colours are for a terminal: in a file or a pipe they are noise
+    if fmt == "console":  # colours only on a terminal
         last = structlog.dev.ConsoleRenderer(colors=sys.stderr is not None and sys.stderr.isatty())
     return {
         "version": 1,
@@ -66,13 +66,13 @@ def configure(level: str, fmt: str) -> dict[str, Any]:
 
 
 def _without_request(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
-    """Django attaches the request, whose repr has the query string, which may hold a secret."""
+    """Drop the request that Django attaches: its repr has the query string, which may hold a secret."""
     event.pop("request", None)
     return event
 
 
 def get(name: str) -> Any:
-    """A logger of events: `log.info("step.finished", seconds=1.2)`."""
+    """Return a logger of events: `log.info("step.finished", seconds=1.2)`."""
     return structlog.get_logger(name)
 
 
@@ -82,7 +82,7 @@ def bind(**fields: Any) -> None:
 
 
 def clear() -> None:
-    """Forget the fields of the last request or task of this thread."""
+    """Remove the fields of this thread's last request or task."""
     structlog.contextvars.clear_contextvars()
 
 

@@ -1,7 +1,7 @@
-"""Every metric, declared once: name, what it says, labels.
+"""Every metric, declared once: name, meaning, labels.
 
-Two kinds. What a worker counts itself (`STEPS` …) is shown on its own port, STILLWATER_METRICS_PORT. What the
-cells know of (`OPERATIONS` …) is read by the API at each `GET /metrics`, from `compute.metrics`. The API counts
+There are two kinds. A worker counts its own metrics (`STEPS` …) and shows them on its port, STILLWATER_METRICS_PORT.
+The API reads metrics about the cells (`OPERATIONS` …) at each `GET /metrics`, by `compute.metrics`. The API counts
 nothing itself: it is several processes, and each scrape would meet another one.
 """
 
@@ -15,21 +15,21 @@ from prometheus_client.core import GaugeMetricFamily
 from cloud import log
 
 logger = log.get(__name__)
-disable_created_metrics()  # a second line for each number, which nobody asks for
+disable_created_metrics()  # a second line for each number, which is not needed
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredMetric:
-    """What is known of a metric before it has a value."""
+    """The declaration of a metric."""
 
     name: str
     kind: str
-    where: str  # who shows it: a worker's own port, or the API
+    where: str  # shown by: "worker" (its own port) or "API"
     says: str
     labels: tuple[str, ...]
 
     def family(self) -> GaugeMetricFamily:
-        """A gauge to be filled while somebody scrapes."""
+        """Return an empty gauge, to be filled during a scrape."""
         return GaugeMetricFamily(self.name, self.says, labels=self.labels)
 
 
@@ -154,7 +154,7 @@ SERVERS = _gauge("servers", "Servers that are not deleted, by vm_state.", "cell"
 
 
 def serve(port: int, bind: str) -> bool:
-    """Show this worker's counters on a port of its own (0: none); a port that is taken is a warning."""
+    """Show this worker's metrics on its own port (0: none); return whether it does. A port in use is only a warning."""
     if not port:
         return False
     try:

@@ -1,4 +1,4 @@
-"""What happens around every request: an id to find it by, and a limit on its body."""
+"""Middleware of every request: its request id, and a limit on its body."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _UNLIMITED = re.compile(r"/image/v2/images/[^/]+/file\Z")
 
 
 class RequestIdMiddleware:
-    """Gives the request its `req-…` id (a well-formed one sent by the client is kept), in logs and answer."""
+    """Gives each request its `req-…` id, in logs and answer. A well-formed id from the client is kept."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        """The answer, with both id headers Nova sends."""
+        """Return the answer, with both id headers that Nova sends."""
         sent = request.headers.get("X-Openstack-Request-Id", "")
         request_id = sent if _REQUEST_ID.match(sent) else f"req-{uuid4()}"
         request.request_id = request_id  # type: ignore[attr-defined]
@@ -35,7 +35,7 @@ class RequestIdMiddleware:
 
 
 def _malformed(request: HttpRequest) -> HttpResponse | None:
-    """PostgreSQL takes a NUL in no text, so none comes further: in no path, and in no query."""
+    """Reject NUL characters in path and query: no text in PostgreSQL can hold one."""
     if "\0" not in request.path and "%00" not in request.META.get("QUERY_STRING", ""):
         return None
     text = "Malformed request URL: it has a NUL character"

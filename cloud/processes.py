@@ -1,4 +1,4 @@
-"""Looking at processes by number, without mistaking a stranger or a zombie for the one we mean."""
+"""Processes by pid; a recycled pid or a zombie is not mistaken for the process."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ class Daemon:
     log: Path
 
     def pid(self) -> int | None:
-        """Its number while it runs; never that of a stranger who got the number of a dead one."""
+        """Return its pid while it runs, else None; never the pid of another process that got its number."""
         pid = read_pid(self.pidfile)
         return pid if pid and alive(pid, self.needle) else None
 
     def is_there(self) -> bool:
-        """It runs, or is about to: one that detaches itself has its command line before it has its pidfile."""
+        """Return whether it runs or is starting: a daemon has its command line before it has its pidfile."""
         return self.pid() is not None or bool(with_command(self.needle))
 
     def forget_if_dead(self) -> bool:
-        """Remove the pidfile of one that died (celery and gunicorn refuse to start over a recycled pid)."""
+        """Remove the pidfile of a dead one: celery and gunicorn refuse to start over a recycled pid."""
         if self.pid() is not None:
             return False
         self.pidfile.unlink(missing_ok=True)
         return True
 
     def send(self, sig: signal.Signals) -> None:
-        """Signal it, if it runs."""
+        """Send a signal, if it runs."""
         pid = self.pid()
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -44,7 +44,7 @@ class Daemon:
 
 
 def read_pid(file: Path) -> int | None:
-    """The number in a pidfile, None if there is none."""
+    """Return the number in a pidfile; None when there is none."""
     try:
         return int(file.read_text())
     except (FileNotFoundError, ValueError):
@@ -52,7 +52,7 @@ def read_pid(file: Path) -> int | None:
 
 
 def alive(pid: int, needle: str = "") -> bool:
-    """A process that is no zombie and has `needle` in its command line."""
+    """Return whether the process runs, is no zombie and has `needle` in its command line."""
     proc = Path(f"/proc/{pid}")
     try:
         if (proc / "stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX":
@@ -63,13 +63,13 @@ def alive(pid: int, needle: str = "") -> bool:
 
 
 def with_command(needle: str) -> list[int]:
-    """Numbers of the processes that have `needle` in their command line."""
+    """Return the pids of the processes that have `needle` in their command line."""
     numbers = (int(proc.name) for proc in Path("/proc").iterdir() if proc.name.isdigit())
     return [pid for pid in numbers if alive(pid, needle)]
 
 
 def gone(pids: list[int], seconds: float) -> bool:
-    """Wait until none of them is alive; False if one still is at the deadline."""
+    """Wait until no process is alive; False when one still is after `seconds`."""
     deadline = time.monotonic() + seconds
     while any(alive(pid) for pid in pids):
         if time.monotonic() > deadline:

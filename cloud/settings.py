@@ -15,12 +15,12 @@ BASE_DIR = env.ROOT
 STATE_DIR = env.get("STILLWATER_STATE")
 ROLE = env.get("STILLWATER_ROLE")
 DEBUG = env.get("STILLWATER_DEBUG")
-# A host or conductor that has none signs nothing that anybody else reads.
+# A process that has none signs nothing that another process reads.
 SECRET_KEY = env.get("STILLWATER_SECRET_KEY") or secrets.token_urlsafe(48)
 ALLOWED_HOSTS = env.get("STILLWATER_ALLOWED_HOSTS")
 PUBLIC_URL = env.get("STILLWATER_PUBLIC_URL").rstrip("/")
 
-# Pages are loaded where they are served: it is a fifth of the time a worker takes to start, and a third of a command's.
+# Admin pages are loaded only where they are served: they are a fifth of a worker's start time, a third of a command's.
 _PAGES = ["django.contrib.admin.apps.SimpleAdminConfig"]
 if ROLE == "api" or (ROLE == "manage" and not startup.is_ours(sys.argv)):
     _PAGES = ["unfold", "django.contrib.admin"]
@@ -70,7 +70,7 @@ TEMPLATES = [
     },
 ]
 
-# A host has no global database at all: touching one is an error, not a connection.
+# A host has no global database: its use is an error, not a connection.
 _DUMMY = {"ENGINE": "django.db.backends.dummy"}
 try:
     _default = (
@@ -110,7 +110,7 @@ STATIC_ROOT = STATE_DIR / "static"
 WHITENOISE_USE_FINDERS = True
 DATA_UPLOAD_MAX_MEMORY_SIZE = env.get("STILLWATER_MAX_BODY")
 SESSION_COOKIE_HTTPONLY = True
-if PUBLIC_URL.startswith("https://"):  # a proxy ends TLS, and says so
+if PUBLIC_URL.startswith("https://"):  # a proxy terminates TLS and sets the header
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     CSRF_TRUSTED_ORIGINS = ["/".join(PUBLIC_URL.split("/")[:3])]
@@ -118,7 +118,7 @@ CSRF_COOKIE_SAMESITE = SESSION_COOKIE_SAMESITE = "Lax"
 X_FRAME_OPTIONS = "DENY"
 SILENCED_SYSTEM_CHECKS: list[str] = []
 
-# Stillwater's own, by the names the code uses.
+# Stillwater's own settings.
 HOST = env.get("STILLWATER_HOST") or socket.gethostname()
 SERVICE_DOWN_TIME = env.get("STILLWATER_SERVICE_DOWN_TIME")
 REPORT_INTERVAL = env.get("STILLWATER_REPORT_INTERVAL")
@@ -144,9 +144,9 @@ WEIGHT_MULTIPLIERS = {
 HOST_STATE = env.get("STILLWATER_HOST_STATE")
 MAX_LIMIT = env.get("STILLWATER_MAX_LIMIT")
 BROKER_URL = env.get("STILLWATER_BROKER_URL")
-# the processes of an API share a machine, and what one of them learns of a cell; a worker has one process
+# The processes of an API share what one of them learns of a cell; a worker has one process.
 RUMOURS_DIR = STATE_DIR / "rumours" if ROLE == "api" else None
-KEEP_OUTAGES = ROLE in ("api", "scheduler", "conductor")  # whoever lives long enough to see one begin and end
+KEEP_OUTAGES = ROLE in ("api", "scheduler", "conductor")  # processes that live long enough to see one begin and end
 CELL_UUID = env.get("STILLWATER_CELL_UUID")
 CELL_NAME = env.get("STILLWATER_CELL_NAME")
 CELL_DATABASE_URL = env.get("STILLWATER_CELL_DATABASE_URL")
@@ -218,7 +218,7 @@ METRICS_PORT = env.get("STILLWATER_METRICS_PORT")
 METRICS_BIND = env.get("STILLWATER_METRICS_BIND")
 METRICS_TOKEN = env.get("STILLWATER_METRICS_TOKEN")
 
-# A command speaks to a person.
+# People read the output of a command.
 _log_format = env.get("STILLWATER_LOG_FORMAT") or ("console" if ROLE == "manage" else "json")
 LOGGING = log.configure(env.get("STILLWATER_LOG_LEVEL"), _log_format)
 

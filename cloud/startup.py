@@ -1,6 +1,6 @@
-"""What a process was started for, and how it ends when its output is not read to its end.
+"""How a command of `manage.py` starts and ends: which are ours, and what happens when its output pipe closes.
 
-Commands of ours show no pages, and start a third faster without them.
+Our commands show no admin pages, and start a third faster without them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TextIO
 
 from cloud import env
 
-SIGPIPE = 141  # what a shell says of a program that ended by this signal
+SIGPIPE = 141  # the exit code by which a shell reports this signal
 APPS = ("cells", "compute", "tasks", "cloud/identity", "cloud/images")
 
 
 def is_ours(argv: Sequence[str]) -> bool:
-    """Whether it is `manage.py` with a command of ours, and not one of Django's (check, collectstatic, shell …)."""
+    """Return whether `argv` is `manage.py` with a command of ours, not of Django (check, collectstatic, shell …)."""
     if len(argv) < 2 or Path(argv[0]).name != "manage.py":
         return False
     return any((env.ROOT / app / "management/commands" / f"{argv[1]}.py").is_file() for app in APPS)
@@ -28,15 +28,15 @@ def is_ours(argv: Sequence[str]) -> bool:
 
 @contextmanager
 def quiet_on_a_closed_pipe() -> Iterator[None]:
-    """`... | head` has seen enough: the command ends without a word, as a program does that SIGPIPE ends."""
+    """End the command silently, as SIGPIPE would, when the reader of its output is gone (`... | head`)."""
     try:
         try:
             yield
         finally:
-            sys.stdout.flush()  # or Python does at its very end, and complains
+            sys.stdout.flush()  # else Python does it at exit, and complains
     except BrokenPipeError:
         closed = [out for out in (sys.stdout, sys.stderr) if _has_no_reader(out)]
-        if not closed:  # it is a connection of the command that broke
+        if not closed:  # a connection of the command broke
             raise
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for out in closed:

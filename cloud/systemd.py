@@ -1,7 +1,7 @@
-"""What this process and its supervisor (systemd, Kubernetes) know of each other.
+"""The supervisor of this process (systemd, Kubernetes): what it is told, and when it kills.
 
-The words of sd_notify(3) go to a UNIX socket systemd names; without one they go nowhere. Each worker says
-when it is ready, what it does, and while it drains that it makes progress, so that it is not killed for it.
+The messages of sd_notify(3) go to a UNIX socket that systemd names; without one they are dropped. A worker reports when
+it is ready, what it does, and during a drain that it makes progress, so that systemd does not kill it.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ _UNIT_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 8640
 
 
 def ready(status: str = "") -> None:
-    """The process takes work."""
+    """Report that the process takes work."""
     _say("READY=1", *_status(status))
 
 
 def status(text: str) -> None:
-    """One line for `systemctl status`."""
+    """Set the line for `systemctl status`."""
     _say(*_status(text))
 
 
 def stopping(text: str = "") -> None:
-    """The process ends, and nothing takes that back: systemd kills it TimeoutStopSec from now, whatever it does."""
+    """Report that the process ends. It cannot be taken back: systemd kills it TimeoutStopSec from now."""
     _say("STOPPING=1", *_status(text))
 
 
 def extend(seconds: float, text: str = "") -> None:
-    """Ask for that many seconds more from now on; said again while a drain makes progress."""
+    """Ask for `seconds` more from now on; repeated while a drain makes progress."""
     _say(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}", *_status(text))
 
 
 def watch(healthy: Callable[[], bool]) -> threading.Thread | None:
-    """Tell systemd's watchdog that we live, for as long as `healthy()` says so; None when it has none for us."""
+    """Ping systemd's watchdog while `healthy()` is true; None when systemd does not watch this process."""
     interval, pid = env.from_systemd("WATCHDOG_USEC"), env.from_systemd("WATCHDOG_PID")
     if not interval or (pid and int(pid) != os.getpid()):
         return None
@@ -58,7 +58,7 @@ def watch(healthy: Callable[[], bool]) -> threading.Thread | None:
 
 
 def warn_if_impatient(graceful_timeout: float) -> None:
-    """Warn once, at start, when the supervisor kills before this process gives up by itself (0: it never does)."""
+    """Warn, once at start, when the supervisor kills before this process ends itself (0: it never does)."""
     seconds, who = kill_after()
     ours = graceful_timeout or math.inf
     if seconds is None or seconds > ours or seconds == math.inf:
@@ -70,9 +70,9 @@ def warn_if_impatient(graceful_timeout: float) -> None:
 
 
 def kill_after() -> tuple[float | None, str]:
-    """Seconds between its SIGTERM and its SIGKILL (None: unknown, inf: it never kills), and who that is.
+    """Return the seconds between SIGTERM and SIGKILL (None: unknown, inf: never), and the supervisor.
 
-    systemd is asked, because a drop-in may say other than the unit we wrote; else it is what we were told.
+    systemd is asked, because a drop-in may override the unit that we wrote; else it is STILLWATER_SUPERVISOR_TIMEOUT.
     """
     unit = _unit()
     if unit:
@@ -100,7 +100,7 @@ def _advice(seconds: float, ours: float) -> str:
 
 
 def _unit() -> str:
-    """The systemd service this process is in; "" when systemd did not start it."""
+    """Return the systemd service of this process; "" when systemd did not start it."""
     if not (env.from_systemd("INVOCATION_ID") or env.from_systemd("NOTIFY_SOCKET")):
         return ""
     last = _cgroup().rsplit("/", 1)[-1]
@@ -108,7 +108,7 @@ def _unit() -> str:
 
 
 def _cgroup() -> str:
-    """This process's place in systemd's hierarchy: cgroup 2, or the named one of cgroup 1."""
+    """Return the path of this process in systemd's hierarchy: cgroup 2, or the named one of cgroup 1."""
     try:
         lines = [line.split(":", 2) for line in CGROUP.read_text().splitlines()]
     except OSError:
@@ -118,7 +118,7 @@ def _cgroup() -> str:
 
 
 def _stop_seconds(unit: str) -> float | None:
-    whose = ["--user"] if env.from_systemd("MANAGERPID") else []  # only a user's own systemd says that
+    whose = ["--user"] if env.from_systemd("MANAGERPID") else []  # set only by a user's systemd
     ask = ["systemctl", *whose, "show", unit, "--property=TimeoutStopUSec,KillMode,SendSIGKILL"]
     try:
         said = subprocess.run(ask, capture_output=True, text=True, timeout=ASK_SECONDS, check=True).stdout
@@ -131,7 +131,7 @@ def _stop_seconds(unit: str) -> float | None:
 
 
 def _seconds(span: str) -> float | None:
-    """A time as systemctl shows it: "3min 30s", "infinity"."""
+    """Parse a time as systemctl shows it: "3min 30s", "infinity"."""
     if span == "infinity":
         return math.inf
     parts = re.findall(r"([\d.]+)([a-z]+)", span)
@@ -156,7 +156,7 @@ def _status(text: str) -> list[str]:
 
 
 def _say(*lines: str) -> None:
-    """To systemd, if it listens. A word that is lost is no reason to fail."""
+    """Send it to systemd, if it listens. A lost message is no reason to fail."""
     address = env.from_systemd("NOTIFY_SOCKET")
     if not address or not lines:
         return

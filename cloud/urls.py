@@ -1,4 +1,4 @@
-"""One port serves everything: identity, compute, images, admin, health."""
+"""The URLs of the one port: identity, compute, images, admin, health."""
 
 from django.contrib import admin
 from django.urls import include, path

@@ -1,16 +1,16 @@
-"""App config of compute."""
+"""The Django app configuration of compute."""
 
 from django.apps import AppConfig
 
 
 class ComputeConfig(AppConfig):
-    """What the cloud does."""
+    """The compute app."""
 
     name = "compute"
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Says which tables a cell has to have."""
+        """Register the tables that the database of every cell must have."""
         from cells import scatter  # noqa: PLC0415  its models must be loaded
 
         scatter.ask_for("compute_instance", "compute_service")

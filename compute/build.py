@@ -1,8 +1,8 @@
-"""A build request becomes a server in a cell: lease, pick, claim, record. Safe to run twice or to die in.
+"""A build request becomes a server in a cell: lease, pick, claim, record. Idempotent; the process may die anywhere.
 
-Two databases are involved, so the order matters: the global side first names the cell it is going to
-use, then the cell gets claim, row and first step in one transaction, then the request is removed. Whoever
-finds a request with a cell named looks there first.
+Two databases are involved, so the order matters. First the mapping in the global database names the cell; then the cell
+gets allocation, row and first step in one transaction; then the request is removed. A scheduler that finds a request
+whose mapping names a cell looks in that cell first.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class LeaseLost(RuntimeError):
 
 
 class WaitingForCell(RuntimeError):
-    """Cells that the request needs do not answer. It stays as it is until one of them is back."""
+    """The cells that the request needs are down. The request stays until one of them is back."""
 
 
 def place(server_id: str) -> bool:
-    """Carry one build request to its end; False when it is somebody else's, gone, or has to wait."""
+    """Carry one build request to its end; False when another scheduler holds it, it is gone, or it has to wait."""
     request = _lease(server_id)
     if request is None:
         return False
@@ -80,18 +80,18 @@ def _carry(request: BuildRequest) -> bool:
 
 
 def free_leases_of(scheduler: str) -> int:
-    """What a scheduler's last life held is anybody's at once, not when its lease runs out; how many there were.
+    """Free the leases of a scheduler's earlier incarnation, instead of waiting for their end; return how many.
 
-    Should that life go on after all, it finds its lease lost and writes nothing.
+    If that incarnation still runs, it finds its lease lost and writes nothing.
     """
     held = BuildRequest.objects.filter(lease_holder__startswith=f"{scheduler}/", lease_until__isnull=False)
     return held.update(lease_holder="", lease_until=None, sent_at=None)
 
 
 def relay() -> int:
-    """Send again every build request whose message or scheduler was lost, or whose cell is back; how many went out.
+    """Send the build requests again whose message or scheduler was lost, or whose cell is back; return how many.
 
-    The round ends where the broker does not take a message. What was not sent stays as due as it was.
+    The round ends when the broker does not answer. A request that was not sent stays due.
     """
     now = database_clock.read("default")
     late = _not_in_vain(BuildRequest.objects.filter(BuildRequest.is_free() & dispatch.is_due_again(now)))
@@ -103,7 +103,7 @@ def relay() -> int:
 
 
 def _not_in_vain(requests: QuerySet[BuildRequest]) -> QuerySet[BuildRequest]:
-    """Without those that wait for cells that are down as far as is known here: they may be many."""
+    """Exclude requests whose cells are known to be down here: there may be many."""
     cells = list(Cell.objects.all())
     down = {cell.id for cell in cells if circuit_breaker.known_down(cell.id)}
     if not down:
@@ -117,7 +117,7 @@ def _not_in_vain(requests: QuerySet[BuildRequest]) -> QuerySet[BuildRequest]:
 
 
 def _lease(server_id: str) -> BuildRequest | None:
-    """Hold the request for a while; the holder's name is new every time, so nobody can be mistaken."""
+    """Take the lease. The holder's name is new every time, so two holders cannot be confused."""
     holder = f"{settings.HOST}/{uuid4()}"
     free = BuildRequest.objects.filter(BuildRequest.is_free(), pk=server_id)
     won = free.update(lease_holder=holder, lease_until=_end_of_lease())
@@ -125,7 +125,7 @@ def _lease(server_id: str) -> BuildRequest | None:
 
 
 def _renew(request: BuildRequest) -> None:
-    """Last thing before a commit: whoever lost the lease must not write a second server."""
+    """Renew the lease as the last write before a commit: a scheduler that lost it must not write a second server."""
     mine = BuildRequest.objects.filter(pk=request.pk, lease_holder=request.lease_holder)
     if not mine.update(lease_until=_end_of_lease()):
         raise LeaseLost(request.server_id)
@@ -136,13 +136,13 @@ def _end_of_lease() -> Combinable:
 
 
 def _let_go(request: BuildRequest) -> None:
-    """It is anybody's, and due as soon as the cells it waits for are not known to be down."""
+    """Give the lease back; the request is sent again once the cells it waits for are not known to be down."""
     mine = BuildRequest.objects.filter(pk=request.pk, lease_holder=request.lease_holder)
     mine.update(lease_holder="", lease_until=None, sent_at=None, sends=0)
 
 
 def _name(request: BuildRequest, mapping: InstanceMapping, cell: Cell | None) -> None:
-    """Say on the global side which cell is going to be used. Raises LeaseLost."""
+    """Name the cell to be used, in the mapping. Raises LeaseLost."""
     with transaction.atomic(using="default"):
         _renew(request)
         InstanceMapping.objects.filter(pk=mapping.pk).update(cell=cell)
@@ -150,7 +150,10 @@ def _name(request: BuildRequest, mapping: InstanceMapping, cell: Cell | None) ->
 
 
 def _arrived_or_free(request: BuildRequest, mapping: InstanceMapping, cell: Cell) -> None:
-    """Look in the cell an earlier try named. There: fine. Surely not there: the name is taken back. Raises Waits."""
+    """Look in the cell that an earlier try named; if the server is certainly not there, un-name the cell.
+
+    Raises WaitingForCell when the cell is down.
+    """
     found = scatter.one(cell, lambda _: _is_there(request))
     if isinstance(found, scatter.CellFailure):
         raise WaitingForCell(f"it may be in {cell.name}, which is down: {found.reason}")
@@ -159,9 +162,9 @@ def _arrived_or_free(request: BuildRequest, mapping: InstanceMapping, cell: Cell
 
 
 def _is_there(request: BuildRequest) -> bool:
-    """Whether the row is in the targeted cell, for certain.
+    """Whether the server's row is in the targeted cell, for certain.
 
-    Another scheduler may have written it and not committed yet: writing it again waits for that one.
+    Another scheduler may have written the row without having committed: inserting it again waits for that transaction.
     """
     if Instance.objects.filter(uuid=request.server_id).exists():
         return True
@@ -176,7 +179,10 @@ def _is_there(request: BuildRequest) -> bool:
 
 
 def _find_a_place(request: BuildRequest, mapping: InstanceMapping, spec: RequestSpec) -> None:
-    """Try the best hosts of all cells that answer; no valid host ends in cell0. Raises Waits when none answers."""
+    """Try the best hosts of all cells that answer. No valid host: the server is recorded in cell0.
+
+    Raises WaitingForCell when there are cells and none answers.
+    """
     cells = {cell.id: cell for cell in Cell.objects.filter(disabled=False).exclude(pk=CELL0)}
     answering: set[str] = set()
 
@@ -202,14 +208,14 @@ def _find_a_place(request: BuildRequest, mapping: InstanceMapping, spec: Request
 
 def _build_in(cell: Cell, host: select.HostState, asked: Requirements, request: BuildRequest,
               mapping: InstanceMapping) -> bool:  # fmt: skip
-    """Name the cell, then claim, row and first step in one transaction there; False when the room is gone."""
+    """Name the cell, then write allocation, row and first step in one transaction; False when the room is gone."""
     _name(request, mapping, cell)
     failpoints.reached("place.named")
     with scatter.to_change(cell) as alias:
         try:
             with transaction.atomic(using=alias):
                 if not select.claim(asked, host.node):
-                    return False  # the next try names another cell
+                    return False  # the next host's cell is named instead
                 instance = _write_row(
                     request, host=host.host, node=host.node.hypervisor_hostname,
                     availability_zone=host.zone, task_state=TaskState.SPAWNING,
@@ -218,14 +224,14 @@ def _build_in(cell: Cell, host: select.HostState, asked: Requirements, request: 
                 create.record(instance, request.request_id, params)
                 _renew(request)
         except IntegrityError:
-            pass  # an earlier try wrote the row: it is there, which is what we want
+            pass  # an earlier try wrote the row
     failpoints.reached("place.recorded")
     logger.info("schedule.placed", host=host.host, cell=cell.name)
     return True
 
 
 def _bury_in_cell0(request: BuildRequest, mapping: InstanceMapping, reason: NoValidHost) -> None:
-    """A server nobody can take is an ERROR with a fault, in cell0."""
+    """Record the server in cell0, in ERROR with a fault."""
     cell0 = Cell.objects.get(pk=CELL0)
     _name(request, mapping, cell0)
     with scatter.to_change(cell0) as alias, transaction.atomic(using=alias):
@@ -241,14 +247,14 @@ def _bury_in_cell0(request: BuildRequest, mapping: InstanceMapping, reason: NoVa
 
 
 def _write_row(request: BuildRequest, **columns: Any) -> Instance:
-    """The server's row, as it was asked for, where it was placed."""
+    """Insert the server's row: the requested columns and the given ones."""
     asked = dict(request.instance)
     asked["created_at"] = parse_datetime(asked["created_at"])
     return Instance.objects.create(**{**asked, **columns}, updated_at=timezone.now())
 
 
 def _conclude(request: BuildRequest, mapping: InstanceMapping) -> bool:
-    """Remove the request; a delete that came meanwhile is carried out now."""
+    """Remove the request; carry out a delete that was requested meanwhile."""
     with transaction.atomic(using="default"):
         mine = BuildRequest.objects.filter(pk=request.pk, lease_holder=request.lease_holder)
         if mine.filter(delete_requested=False).delete()[0]:
@@ -266,7 +272,7 @@ def _conclude(request: BuildRequest, mapping: InstanceMapping) -> bool:
 
 
 def forget(server_id: str) -> None:
-    """Nothing of a request is left, unless its server is in a cell (then its mapping stays as history)."""
+    """Delete the request, and mapping and spec too if the server is in no cell (else they stay as history)."""
     with transaction.atomic(using="default"):
         BuildRequest.objects.filter(pk=server_id).delete()
         if InstanceMapping.objects.filter(pk=server_id, cell__isnull=True).delete()[0]:

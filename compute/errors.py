@@ -1,4 +1,4 @@
-"""Errors of compute that callers can do something about."""
+"""Errors of compute that callers can act on. A class docstring is the default text of its error: clients see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cells say of themselves when somebody scrapes: seven queries a cell, one look at each broker."""
+"""The metrics of the whole cloud for a Prometheus scrape of the API: seven queries per cell, one probe per broker."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ Lines = list[tuple[metrics.DeclaredMetric, tuple[str, ...], float]]
 
 @dataclass(frozen=True, slots=True)
 class CellSample:
-    """What one cell's database says, and how long it took to answer."""
+    """What one cell's database reports, and how long it took to answer."""
 
     seconds: float
-    operations: list[tuple[str, str, str, int, datetime]]  # action, lane, state, how many, since when
+    operations: list[tuple[str, str, str, int, datetime]]  # action, queue, state, count, oldest
     services: list[Service]
     servers: list[tuple[str, int]]
-    departures: dict[str, dict[str, int]]  # how many, by host and state
-    shutdowns: list[tuple[str, int, datetime]]  # host, guests whose clock runs, the first deadline
+    departures: dict[str, dict[str, int]]  # drain migrations by host and state
+    shutdowns: list[tuple[str, int, datetime]]  # host, running shutdown timers, first deadline
 
 
 class CloudCollector(Collector):
-    """The whole cloud, as Prometheus asks for it. Never raises because something is away."""
+    """The Prometheus collector of all cells. Never raises because a database or broker is away."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The families in the order they are declared; all of them, so that absence means none."""
+        """Yield all families in their declared order, also empty ones: an absent sample means none."""
         families = {one.name: one.family() for one in metrics.DECLARED if one.where == "API"}
         for declared, labels, value in _lines():
             families[declared.name].add_metric(labels, value)
@@ -105,7 +105,7 @@ def _read(cell: Cell) -> CellSample:
 
 
 def _down(cells: list[Cell], down: Collection[str]) -> Lines:
-    """What cells that are down mean to users, and what waits until they are back. From the global side alone."""
+    """Effects of down cells on users, and the requests that wait for them. From the global database alone."""
     now, lines = timezone.now(), Lines()
     open_now, names = outages.open_now(), {cell.id: cell.name for cell in cells}
     living = InstanceMapping.objects.filter(cell__in=down).exclude(queued_for_delete=True).order_by()
@@ -172,7 +172,7 @@ def _queues(hosts: set[str]) -> list[str]:
 
 
 def _depths(brokers_of: dict[str, tuple[str, list[str]]]) -> Lines:
-    """All brokers at once, within CELL_TIMEOUT."""
+    """The queue depths of all brokers in parallel, within CELL_TIMEOUT."""
     end, lines = time.monotonic() + settings.CELL_TIMEOUT, Lines()
     asked = {
         cell: broker_probes.ask(url, "depths", partial(_timed_depths, url, queues))
@@ -197,6 +197,6 @@ def _timed_depths(url: str, queues: list[str]) -> tuple[float, dict[str, int]]:
 
 
 def _queue(queue: str) -> tuple[str, str]:
-    """Lane and host of a queue's name."""
+    """Queue kind and host from a queue's name."""
     kind, _, host = queue.partition(".")
     return {"compute": dispatch.REQUESTS, "compute-ops": dispatch.OPS}.get(kind, kind), host

@@ -1,7 +1,7 @@
 """The states of a server, and the only code that changes them: one conditional UPDATE each.
 
-Callers race; the database picks one. A state and its reason (the action row) are written in one
-transaction, opened by the caller.
+Callers race; the database picks one. The caller opens the transaction, and writes the state and its reason (the action
+row) in it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class VmState(models.TextChoices):
-    """What the server is, when nothing is going on. Values are Nova's."""
+    """What the server is while it has no task. Values are Nova's."""
 
     ACTIVE = "active"
     BUILDING = "building"
@@ -41,7 +41,7 @@ class VmState(models.TextChoices):
 
 
 class TaskState(models.TextChoices):
-    """What is going on with it. Values are Nova's."""
+    """The task that the server has. Values are Nova's."""
 
     SCHEDULING = "scheduling"
     SPAWNING = "spawning"
@@ -57,7 +57,7 @@ class TaskState(models.TextChoices):
     RESUMING = "resuming"
     DELETING = "deleting"
     MIGRATING = "migrating"  # live
-    RESIZE_PREP = "resize_prep"  # all of a resize or a cold migration, until the user confirms or reverts it
+    RESIZE_PREP = "resize_prep"  # all of a resize or a cold migration, until the server is RESIZED
     RESIZE_CONFIRMING = "resize_confirming"
     RESIZE_REVERTING = "resize_reverting"
     REBUILDING = "rebuilding"  # also all of an evacuation
@@ -81,10 +81,10 @@ REBOOT_WAITS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One legal trip: from a stable state, through `busy`, to `done`; `failed` where it breaks.
+    """One legal transition: from a stable state, through `busy`, to `done`, or to `failed` when it fails.
 
-    `done` or `failed` of None leave vm_state as it was. `over` names the task states it may preempt; `then` is
-    what the server goes on with, when a request waits for it.
+    `done` or `failed` of None leave vm_state as it was. `over` names the task states it may preempt. `then` is the
+    task state afterwards, when another request waits for the server.
     """
 
     start: frozenset[VmState]
@@ -95,7 +95,7 @@ class Move:
     then: TaskState | None = None
 
 
-# status shown by the API: vm_state -> {task_state or None: status} (nova.md 5.8)
+# vm_state -> (status, {task_state: status}), as the API shows it (Compute API guide, "Server concepts")
 _REBOOTS = {TaskState.REBOOTING.value: "REBOOT", TaskState.REBOOTING_HARD.value: "HARD_REBOOT"}
 _MIGRATES = {TaskState.MIGRATING.value: "MIGRATING"}
 _RESIZES = {TaskState.RESIZE_PREP.value: "RESIZE"}
@@ -117,7 +117,7 @@ _STATUS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def status(vm_state: str, task_state: str | None) -> str:
-    """The one word the API shows for a server; UNKNOWN for a state nobody knows."""
+    """Return the status that the API shows for a server; UNKNOWN for an unknown vm_state."""
     found = _STATUS.get(vm_state)
     if found is None:
         return "UNKNOWN"
@@ -125,7 +125,7 @@ def status(vm_state: str, task_state: str | None) -> str:
 
 
 def conditions_for(wanted: str) -> Q | None:
-    """The filter that finds servers of a status, or None when no server can have it."""
+    """Return the filter for servers of a status; None when no server can have it."""
     wanted = wanted.upper()
     found = Q()
     for vm_state, (default, by_task) in _STATUS.items():
@@ -141,7 +141,7 @@ def conditions_for(wanted: str) -> Q | None:
 def begin(instance: Instance, move: Move) -> None:
     """Stable -> busy. Callers race; one wins, the rest get StateConflict.
 
-    Whatever is asked of a server that went off with its host, it does not come back by itself any more.
+    Also clears `resumes_with_host`: after any request the server does not start again with its host.
     """
     idle = Q(task_state__isnull=True)
     if move.over:
@@ -150,7 +150,7 @@ def begin(instance: Instance, move: Move) -> None:
 
 
 def finish(instance: Instance, move: Move, power_state: PowerState | None = None, **also: Any) -> None:
-    """Busy -> done, unless a delete or an operator moved the server meanwhile (StateConflict)."""
+    """Busy -> done. Raises StateConflict when a delete or an operator moved the server meanwhile."""
     changes: dict[str, Any] = {"task_state": move.then, "progress": 0, **also}
     if move.done is not None:
         changes["vm_state"] = move.done
@@ -173,23 +173,23 @@ def abandon(instance: Instance, move: Move, fault: dict[str, Any] | None,
 
 
 def during(instance: Instance, move: Move, **changes: Any) -> None:
-    """Change columns of a busy server (host, progress) without ending its move."""
+    """Change columns of a busy server (host, progress) without ending its move. Raises StateConflict."""
     _swap(instance, Q(task_state=move.busy), **changes)
 
 
 def set_location(instance: Instance, **where: Any) -> None:
-    """Write down that the guest is elsewhere now, whatever the server is about to do. Nothing for a deleted one."""
+    """Record that the guest is elsewhere now, whatever task the server has. A deleted server is left alone."""
     with suppress(StateConflict):
         _swap(instance, Q(), **where)
 
 
 def reset(instance: Instance, vm_state: VmState) -> None:
-    """What an operator says, whatever it was."""
+    """Set the vm_state that an operator asked for, and end any task. Raises StateConflict for a deleted server."""
     _swap(instance, Q(vm_state__in=LIVING), vm_state=vm_state, task_state=None)
 
 
 def mark_deleted(instance: Instance, when: datetime | None = None) -> None:
-    """Living -> deleted; the row stays as history."""
+    """Living -> deleted; the row stays as history. Raises StateConflict."""
     now = when or timezone.now()
     _swap(
         instance,
@@ -204,9 +204,9 @@ def mark_deleted(instance: Instance, when: datetime | None = None) -> None:
 
 
 def observe(instance: Instance, power_state: PowerState, vm_state: VmState | None = None, **also: Any) -> None:
-    """Write down what the hypervisor says about an idle server.
+    """Record what the hypervisor says about an idle server.
 
-    StateConflict when it is busy, or was since `instance` was read: then the look was older than that.
+    Raises StateConflict when it is busy, or was since `instance` was read: the observation is older than that.
     """
     changes: dict[str, Any] = {"power_state": power_state, **also}
     if vm_state is not None:
@@ -215,15 +215,15 @@ def observe(instance: Instance, power_state: PowerState, vm_state: VmState | Non
 
 
 def observe_all(seen: Iterable[tuple[Instance, dict[str, Any]]]) -> list[Instance]:
-    """`observe` for many, each with the columns to write, in as many statements as there are different changes.
+    """`observe` for many, each with the columns to write; one statement per distinct set of changes.
 
-    In the caller's transaction. Those that were written down; the others are busy, or were since they were read.
+    In the caller's transaction. Return those that were written; the others are busy, or were since they were read.
     """
     return _swap_all(seen)
 
 
 def begin_all(wanted: Iterable[tuple[Instance, Move, PowerState]]) -> list[Instance]:
-    """`begin` for many that nothing happened to since they were read; their power state was seen. As `observe_all`."""
+    """`begin` for many servers that have not changed since they were read, with their power state. As `observe_all`."""
     return _swap_all(
         (instance, {"task_state": move.busy, "power_state": power_state, "resumes_with_host": False})
         for instance, move, power_state in wanted if instance.vm_state in move.start
@@ -231,7 +231,7 @@ def begin_all(wanted: Iterable[tuple[Instance, Move, PowerState]]) -> list[Insta
 
 
 def _swap_all(wanted: Iterable[tuple[Instance, dict[str, Any]]]) -> list[Instance]:
-    """Under the locks of the rows, so that nobody comes between the look and the writing."""
+    """Check and write under the locks of the rows, so that no other process writes in between."""
     by_pk = {instance.pk: (instance, changes) for instance, changes in wanted}
     if not by_pk:
         return []
@@ -253,7 +253,7 @@ def _swap_all(wanted: Iterable[tuple[Instance, dict[str, Any]]]) -> list[Instanc
 
 
 def _swap(instance: Instance, expect: Q, **changes: Any) -> None:
-    """Compare and set, in one UPDATE."""
+    """Compare and set, in one UPDATE. Raises StateConflict."""
     changes |= {"generation": F("generation") + 1, "updated_at": timezone.now()}
     rows = type(instance).objects.filter(expect, pk=instance.pk, deleted=False)
     moved = rows.update(**changes)

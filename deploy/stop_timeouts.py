@@ -1,7 +1,7 @@
-"""How long a supervisor has to wait for a process: the process's own shutdown timeout, and a margin.
+"""The time a supervisor waits between SIGTERM and SIGKILL: the shutdown timeout of the process plus a margin.
 
-Units and manifests are plain files, complete as they are. Their numbers that follow from
-STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT (and STILLWATER_GUESTS_SHUTDOWN_TIMEOUT) are filled in here, as `docs/generate.py`
+The units in deploy/systemd and the manifests in deploy/kubernetes are complete files. Their numbers that follow from
+STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT and STILLWATER_GUESTS_SHUTDOWN_TIMEOUT are filled in here, as `docs/generate.py`
 fills the tables of the docs.
 """
 
@@ -18,29 +18,32 @@ from deploy.local import envfiles
 from deploy.local.state import ROOT
 
 VARIABLE = "STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT"
-GUESTS, SHUTDOWN = "STILLWATER_GUESTS_SHUTDOWN_TIMEOUT", "shutdown-guests"  # of the guests of a machine
-GUESTS_MARGIN = 60  # to find out that a worker or a database does not answer, and to do it all the same
-MARGIN = 20  # to record what is unfinished and to close, on a machine that is going down as a whole
+GUESTS, SHUTDOWN = "STILLWATER_GUESTS_SHUTDOWN_TIMEOUT", "shutdown-guests"  # for all guests of a machine
+GUESTS_MARGIN = 60  # to notice that a worker or a database does not answer, and to shut down the guests without it
+MARGIN = 20  # to record unfinished steps and to close, while the whole machine shuts down
 INSTALLED = "/opt/stillwater"
 _ROLE = re.compile(r"STILLWATER_ROLE\W+(?:value: )?(\w+)")
 
-Fill = Callable[[str, int | None], str]  # (text, seconds between SIGTERM and SIGKILL; None: for ever) -> text
+Fill = Callable[[str, int | None], str]  # (text, seconds between SIGTERM and SIGKILL; None: no limit) -> text
 
 
 def supervisor_seconds(role: str, values: Mapping[str, str]) -> int | None:
-    """What a supervisor has to be set to, so that the process ends by itself; None = it must wait for ever."""
+    """Return the seconds a supervisor must wait for a process of this role; None: without limit.
+
+    `values` are the variables of the env file.
+    """
     own = float(values[VARIABLE]) if values.get(VARIABLE) else GRACEFUL_SHUTDOWN_TIMEOUTS[role]
     return int(-(-own // 1)) + MARGIN if own else None
 
 
 def guests_seconds(values: Mapping[str, str]) -> int | None:
-    """The same for whoever shuts down a machine's guests."""
+    """Return the same for the process that shuts down all guests of a machine."""
     own = int(values.get(GUESTS) or VARIABLES[GUESTS].default)
     return own + GUESTS_MARGIN if own else None
 
 
 def filled(text: str, fill: Fill, values: Mapping[str, str], prefix: str = INSTALLED) -> str:
-    """A unit or manifest with the numbers of its role; one without a role has none."""
+    """Return a unit or manifest with the numbers of its role and the install path. No role: no numbers."""
     role = _ROLE.search(text)
     if role:
         text = fill(text, guests_seconds(values) if SHUTDOWN in text else supervisor_seconds(role[1], values))
@@ -48,7 +51,7 @@ def filled(text: str, fill: Fill, values: Mapping[str, str], prefix: str = INSTA
 
 
 def main(folder: Path, pattern: str, fill: Fill, words: list[str]) -> int:
-    """The command line that `deploy.systemd` and `deploy.kubernetes` share; its exit code."""
+    """Run the command line that `deploy.systemd` and `deploy.kubernetes` share, and return its exit code."""
     wanted = _arguments(folder, words)
     values = envfiles.read(wanted.env_file) if wanted.env_file else {}
     stale = []

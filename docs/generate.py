@@ -1,7 +1,7 @@
 """Fill the tables of the docs from the code: python docs/generate.py [--check].
 
-A document holds `<!-- table: NAME -->` and `<!-- end -->`; what is between them is written here. With
-`--check` nothing is written, and the exit code is 1 when a table is not what the code says.
+A document has `<!-- table: NAME -->` and `<!-- end -->`; the text between them is generated. With `--check` nothing is
+written, and the exit code is 1 when a table differs from the code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ APPS = ("cells", "compute", "cloud.identity", "cloud.images", "tasks")
 
 
 def stale(*, write: bool) -> list[str]:
-    """Documents with a table that is not what the code says; `write` mends them."""
+    """Return the documents with a table that differs from the code; `write` corrects them."""
     found = []
     for path in sorted(DOCS.rglob("*.md")):
         text = path.read_text()
@@ -33,12 +33,12 @@ def stale(*, write: bool) -> list[str]:
 
 
 def filled(text: str) -> str:
-    """A document with its tables as they should be."""
+    """Return a document with its tables generated again."""
     return BLOCK.sub(lambda match: f"{match[1]}\n{TABLES[match[2]]()}\n\n{match[3]}", text)
 
 
 def settings() -> str:
-    """Every environment variable."""
+    """Return the table of all environment variables."""
     from cloud import env  # noqa: PLC0415  the tables need a Django that is set up
 
     state = str(env.VARIABLES["STILLWATER_STATE"].default)
@@ -58,7 +58,7 @@ def settings() -> str:
 
 
 def moves() -> str:
-    """What each action does to the states."""
+    """Return the table of the state changes of each action."""
     rows = (
         (name, _words(move.start), move.busy, _done(name, move), move.failed or "as it was", _words(move.over))
         for name, move in _moves()
@@ -67,7 +67,7 @@ def moves() -> str:
 
 
 def drawing() -> str:
-    """The same as a picture, without deletes."""
+    """Return the same as a Mermaid diagram, without deletes."""
     edges: dict[tuple[str, str], list[str]] = {}
     for name, move in _moves():
         for start in sorted(move.start):
@@ -78,7 +78,7 @@ def drawing() -> str:
 
 
 def statuses() -> str:
-    """The word the API shows."""
+    """Return the table of the API statuses of each vm_state."""
     from compute import state  # noqa: PLC0415
 
     def shown(vm_state: str) -> str:
@@ -92,7 +92,7 @@ def statuses() -> str:
 
 
 def follows() -> str:
-    """What is done when the hypervisor says otherwise, by whose word counts."""
+    """Return the table of what power sync does about each power mismatch, by power authority."""
     from compute.power.sync_policy import PowerAuthority, verdict  # noqa: PLC0415
     from compute.state import VmState  # noqa: PLC0415
     from compute.virt.base import PowerState  # noqa: PLC0415
@@ -115,7 +115,7 @@ def follows() -> str:
 
 
 def steps() -> str:
-    """Where each step runs, and what a restart does with it."""
+    """Return the table of where each step runs, and what a restart does with it."""
     from compute.operations import registry  # noqa: PLC0415
 
     rows = [
@@ -128,7 +128,7 @@ def steps() -> str:
 
 
 def bad_weather() -> str:
-    """What becomes of each step when its process stops, in every way it can."""
+    """Return the table of what happens to each step when its process drains or is killed."""
     from compute.operations import registry  # noqa: PLC0415
     from compute.operations.action import On  # noqa: PLC0415
 
@@ -146,14 +146,14 @@ def bad_weather() -> str:
 
 
 def kill_points() -> str:
-    """Where a test may have a process killed."""
+    """Return the table of the failpoints at which a test can kill a process."""
     from cloud import failpoints  # noqa: PLC0415
 
     return _table(("point", "where, and what is done by then"), ((f"`{k}`", v) for k, v in failpoints.POINTS.items()))
 
 
 def kinds_of_work() -> str:
-    """What may begin while a process drains."""
+    """Return the table of the work that a process may begin while it drains."""
     from tasks.tracker import ACCEPTED_WHILE_DRAINING, Kind  # noqa: PLC0415
 
     said = {
@@ -169,7 +169,7 @@ def kinds_of_work() -> str:
 
 
 def server_actions() -> str:
-    """Keys of POST /servers/{id}/action."""
+    """Return the table of the keys of POST /servers/{id}/action."""
     from compute.contract import policy  # noqa: PLC0415
     from compute.operations import registry  # noqa: PLC0415
 
@@ -181,7 +181,7 @@ def server_actions() -> str:
 
 
 def routes() -> str:
-    """Every path of the Compute API."""
+    """Return the table of all paths of the Compute API."""
     from compute.api import urls  # noqa: PLC0415
 
     rows = []
@@ -195,7 +195,7 @@ def routes() -> str:
 
 
 def metrics() -> str:
-    """What Prometheus can read, and who shows it."""
+    """Return the table of the Prometheus metrics and of the processes that expose them."""
     from cloud import metrics as declared  # noqa: PLC0415
 
     rows = ((f"`{one.name}`", one.kind, one.where, ", ".join(one.labels), one.says) for one in declared.DECLARED)
@@ -203,7 +203,7 @@ def metrics() -> str:
 
 
 def commands() -> str:
-    """Our commands, in their own words."""
+    """Return the table of our management commands with their help texts."""
     from django.core.management import get_commands, load_command_class  # noqa: PLC0415
 
     found = sorted((name, str(app)) for name, app in get_commands().items() if app in APPS)
@@ -228,7 +228,7 @@ def _moves() -> Iterator[tuple[str, Any]]:
 
 
 def _done(name: str, move: Any) -> str:
-    return "deleted" if name == "delete" else move.done or "as it was"  # a burial is no move
+    return "deleted" if name == "delete" else move.done or "as it was"  # a delete ends the record
 
 
 def _words(states: frozenset[str]) -> str:
@@ -249,7 +249,7 @@ def _table(columns: tuple[str, ...], rows: Any) -> str:
 
 
 def external_events() -> str:
-    """What may be said of a server."""
+    """Return the table of the external events of a server."""
     from compute.contract import microversion  # noqa: PLC0415
     from compute.external_events import event_types  # noqa: PLC0415
     from compute.operations import registry  # noqa: PLC0415
@@ -273,7 +273,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     sys.path.insert(0, str(ROOT))
     os.environ["DJANGO_SETTINGS_MODULE"] = "cloud.settings"
     os.environ.pop("STILLWATER_ENV_FILE", None)

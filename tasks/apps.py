@@ -4,7 +4,7 @@ from django.apps import AppConfig
 
 
 class TasksConfig(AppConfig):
-    """Where work runs."""
+    """The worker processes, and `manage.py host`."""
 
     name = "tasks"
     default_auto_field = "django.db.models.BigAutoField"

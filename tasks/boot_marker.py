@@ -1,6 +1,6 @@
-"""Whether guests went down with their host, or by themselves while nobody looked. Plain files, no Django.
+"""Marker files: did guests go down with their host, or by themselves while no worker ran? Plain files, no Django.
 
-Only the first are to be started again when the host is back; a guest that shut itself down stays off.
+Only the first are started again when the host is back; a guest that shut itself down stays off.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ _SEEN, _STOPPED = "boot-id", "guests-stopped-with-host"
 
 
 def expect_boot(folder: Path) -> None:
-    """Said by whoever stops guests because their host goes down, in the host's state folder."""
+    """Record in the host's state folder that guests are stopped because their host goes down."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _STOPPED).touch()
 
 
 def host_booted(folder: Path) -> bool:
-    """True when the machine booted, or its guests were stopped with it, since `remember`."""
+    """Return whether the machine booted, or its guests were stopped with it, since `record_boot`."""
     seen = folder / _SEEN
     rebooted = seen.is_file() and seen.read_text() != BOOT_ID.read_text()
     return rebooted or (folder / _STOPPED).exists()
 
 
 def record_boot(folder: Path) -> None:
-    """The guests of this boot are looked after: what is off from now on went off by itself."""
+    """Record that the guests of this boot are handled: a guest that goes off from now on did so by itself."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _SEEN).write_text(BOOT_ID.read_text())
     (folder / _STOPPED).unlink(missing_ok=True)

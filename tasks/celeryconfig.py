@@ -1,4 +1,4 @@
-"""Celery's settings. Delivery guarantees come from the journal, not from here (docs: ADR 0001)."""
+"""Celery's settings. Delivery guarantees come from the journal, not from here (docs/adr/0001-messages-are-ids.md)."""
 
 from django.conf import settings
 
@@ -9,15 +9,15 @@ from tasks import queues
 _QUEUES = {
     "scheduler": [dispatch.SCHEDULER_QUEUE],
     "conductor": [dispatch.CONDUCTOR_QUEUE],
-    "host": [dispatch.host_queue(settings.HOST)],  # its ops queue has a consumer of its own: tasks.queues
+    "host": [dispatch.host_queue(settings.HOST)],  # its ops queue has its own consumer: tasks.queues
 }
 broker_url = settings.CELL_BROKER_URL if settings.ROLE in ("host", "conductor") else settings.BROKER_URL
 broker_transport_options = options(broker_url or "")
 broker_connection_retry_on_startup = True
 broker_connection_max_retries = None
-# A channel that RabbitMQ closes ends the worker without this; with it, it connects again.
+# Without this a channel that RabbitMQ closes ends the worker; with it the worker reconnects.
 broker_channel_error_retry = True
-broker_heartbeat = 20  # RabbitMQ: a peer that vanished is noticed after two of them
+broker_heartbeat = 20  # seconds; RabbitMQ notices a vanished peer after two of them
 broker_connection_timeout = 2.0
 task_queues = [queue(name) for name in _QUEUES.get(settings.ROLE, [])]
 task_default_queue = task_queues[0].name if task_queues else "stillwater.unused"
@@ -34,8 +34,8 @@ result_backend = None
 worker_prefetch_multiplier = 1
 worker_concurrency = {"host": queues.threads(), "conductor": settings.CONDUCTOR_SLOTS}.get(settings.ROLE, 4)
 worker_enable_prefetch_count_reduction = False
-# A message only wakes us, so it is acknowledged before its task begins. What is held while a step runs, RabbitMQ would
-# deliver again after 30 minutes, and a Redis that dies meanwhile would end the worker (kombu 5.7).
+# A message only wakes the worker, so it is acknowledged before its task begins. A message that is held while a step
+# runs is redelivered by RabbitMQ after 30 minutes, and a Redis that dies meanwhile ends the worker (kombu 5.7).
 task_acks_late = False
 worker_hijack_root_logger = False
 worker_redirect_stdouts = False

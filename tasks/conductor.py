@@ -1,4 +1,4 @@
-"""The tasks of a cell's conductor."""
+"""The Celery tasks of a cell's conductor."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ tracker.attach(lambda task: Kind.REQUEST)
 
 @app.task(name=dispatch.RUN_STEP)
 def run_step(step_id: int, **newer_sender: Any) -> None:
-    """Run one journaled step that needs no hypervisor."""
+    """Run one journaled step that needs no hypervisor. Safe to deliver twice."""
     tasks_run_step.run(step_id)
 
 
 @app.task(name=dispatch.RUN_DRAIN_MIGRATIONS)
 def run_drain_migrations(host: str, **newer_sender: Any) -> None:
-    """Go on with the servers that leave a host, or come back. A message that is lost is made up for by the clock."""
+    """Go on with the drain migrations of a host. The periodic task makes up for a lost message."""
     if not tracker.tracker.refused():
         with target_cell(worker.current().alias):
             drain_migrations.run(host)

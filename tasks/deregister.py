@@ -1,4 +1,4 @@
-"""The last thing a process writes: that it ended. Bounded, so that an absent database delays nobody."""
+"""The last write of a process: it has ended. Bounded in time, so that an absent database delays no exit."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ SECONDS = 2.0
 
 
 def deregister(me: worker.Worker, unfinished: int) -> None:
-    """The service is down at once, not when its heartbeat has become old; a wish to end is fulfilled."""
-    heartbeat.stop(SECONDS)  # a beat that comes after would say that we drain
+    """Record that this process has ended: its service is down at once, not when its heartbeat has become old.
+
+    Also clears the drain request that this exit carries out.
+    """
+    heartbeat.stop(SECONDS)  # a later beat would record that this process drains
     logger.info("worker.goodbye", worker=me.name, unfinished=unfinished)
     within(SECONDS, lambda: _write(me, unfinished))
 
 
 def within(seconds: float, work: Callable[[], Any]) -> Any:
-    """What the work answers, if it does in that time; else None, and it is left behind."""
+    """Return what `work` returns within `seconds`; else return None, and leave its thread behind."""
     answer: list[Any] = []
 
     def do() -> None:

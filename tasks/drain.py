@@ -1,12 +1,12 @@
-"""Draining this process: take no new work, wait for what is begun, say what is left, leave.
+"""The drain of this process: take no new work, wait for what is begun, report what is left, exit.
 
-One thread does it, whoever asks: a signal, an operator's wish in the service record, a test. It needs neither
-the broker nor the database to begin or to end, and it is the only way a worker ends in good order.
+One thread does it, whatever starts it: a signal, an operator's drain request in the service record, a test. It needs
+neither the broker nor the database to begin or to end, and it is the only way a worker ends in good order.
 
 SIGTERM, first SIGINT    drain, then exit 0; at GRACEFUL_SHUTDOWN_TIMEOUT exit 1 with a record of what is left
 second SIGTERM           changes nothing
 second SIGINT, SIGQUIT   now: record what is left, exit 1
-a wish                   drain; then exit, or stay until the wish is taken back
+a drain request          drain; then exit, or stay until the request is taken back
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from tasks.tracker import Kind, Work, tracker
 
 logger = log.get(__name__)
 REPORT_EVERY = 10.0  # seconds between two lists of what is in progress
-LOOK_EVERY = 0.5  # seconds between looks into the journal for what other hosts still need of us
+LOOK_EVERY = 0.5  # seconds between looks into the journal for what other hosts still need of this one
 RESERVE = 5.0  # the last seconds of the timeout, kept to record what is unfinished; at most a tenth of it
-SILENCE = 10.0  # seconds a journal may not answer, before a process with nothing to do leaves all the same
-DATABASE_SECONDS = 3.0  # a database may take to answer us, before we go on without it
+SILENCE = 10.0  # seconds without an answer of the journal, after which a process with nothing to do exits all the same
+DATABASE_SECONDS = 3.0  # limit for an answer of the database; after it the drain goes on without one
 STUCK_AFTER = 15.0  # seconds Celery has to end once nothing is in progress
 
 _leaving = threading.Event()
@@ -46,20 +46,20 @@ _leaving = threading.Event()
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """The process was signalled."""
+    """A signal that the process received."""
 
     number: int
 
 
 class Drain(threading.Thread):
-    """The thread. Everybody else only puts something into its inbox, which is safe in a signal handler."""
+    """The drain thread. Other threads only put orders into its inbox, which is safe in a signal handler."""
 
     def __init__(self, me: worker.Worker, consuming: ConsumerHandle) -> None:
         super().__init__(name="drain", daemon=True)
         self._me, self._consuming = me, consuming
         self._inbox: queue.SimpleQueue[Signal | DrainRequest | Work] = queue.SimpleQueue()
         self._wish = DrainRequest(wanted=False)
-        self._signalled = ""  # the first signal, as a word
+        self._signalled = ""  # name of the first signal
         self._signal_deadline: datetime | None = None
         self._signals = 0
         self._since: datetime | None = None
@@ -67,11 +67,11 @@ class Drain(threading.Thread):
         self._left = 0
         self._next_report = 0.0
         self._handed_over = False
-        self._waits_left = 0  # unfinished, as of then
-        self._silent_since = 0.0  # the journal does not answer
+        self._waits_left = 0  # unfinished waiting steps at the hand-over
+        self._silent_since = 0.0  # since when the journal does not answer; 0: it does
 
     def enqueue(self, order: Signal | DrainRequest | Work) -> None:
-        """Tell it something. Never blocks."""
+        """Give the thread an order. Never blocks."""
         self._inbox.put(order)
 
     def install(self) -> None:
@@ -81,22 +81,22 @@ class Drain(threading.Thread):
         tracker.tell(self.enqueue)
 
     def status(self) -> WorkerStatus:
-        """For the heartbeat."""
+        """Return the status for the heartbeat."""
         return WorkerStatus(self._since, self._drained_at, self._left, self._deadline(), self._signalled)
 
     def run(self) -> None:
-        """Until the process ends."""
+        """Process orders until the process ends."""
         while True:
             log.clear()
             try:
                 self._take(self._next())
                 if self._since is not None:
                     self._look()
-            except Exception:  # whatever happens, a drain goes on
+            except Exception:  # a bug must not stop a drain
                 logger.exception("drain.confused")
                 time.sleep(LOOK_EVERY)
 
-    # -- what it is told
+    # -- orders
 
     def _next(self) -> Signal | DrainRequest | Work | None:
         patience = None if self._since is None or self._is_over() else LOOK_EVERY
@@ -106,7 +106,7 @@ class Drain(threading.Thread):
             return None
 
     def _is_over(self) -> bool:
-        """Drained, and to stay: nothing to look at until somebody says something."""
+        """Return whether the process is drained and stays: nothing to look at until the next order."""
         return self._drained_at is not None and not self._exits()
 
     def _take(self, order: Signal | DrainRequest | Work | None) -> None:
@@ -129,7 +129,7 @@ class Drain(threading.Thread):
             seconds = settings.GRACEFUL_SHUTDOWN_TIMEOUT
             self._signal_deadline = timezone.now() + timedelta(seconds=seconds) if seconds else None
             signals.worker_shutting_down.send(sender=self._me.name, sig=name, how="Drain", exitcode=0)
-            systemd.stopping("draining")  # a signal is final, what is asked for in a row is not
+            systemd.stopping("draining")  # a signal is final, a drain request is not
             self._drain()
 
     def _on_wish(self, wish: DrainRequest) -> None:
@@ -146,10 +146,10 @@ class Drain(threading.Thread):
         elif before.wanted:
             self._undrain()
 
-    # -- the order of things
+    # -- phases
 
     def _drain(self) -> None:
-        """Not ready -> no new work -> say what is in progress."""
+        """Refuse new work, close the requests queue, report what is in progress, give requests back."""
         self._drained_at = None if self._signalled else self._drained_at
         if self._since is not None:
             return
@@ -178,7 +178,7 @@ class Drain(threading.Thread):
         self._in_cell(lambda: drain_handback.send_again(self._me.host))
 
     def _look(self) -> None:
-        """Is anything left? Is it late?"""
+        """Check whether anything is left, and whether the deadline is near or over."""
         before, self._left = self._left, self._count()
         if self._left == 0:
             self._drained()
@@ -207,7 +207,7 @@ class Drain(threading.Thread):
             self._leave()
 
     def _leave(self) -> None:
-        """Nothing is in progress: Celery's own warm shutdown ends at once, or we do."""
+        """Exit with nothing in progress: through Celery's warm shutdown, else by os._exit."""
         systemd.stopping("drained")
         deregister.deregister(self._me, unfinished=0)
         _leaving.set()
@@ -217,7 +217,7 @@ class Drain(threading.Thread):
         os._exit(0)
 
     def _give_up(self, why: str) -> None:
-        """Everything unfinished is in the journal; the next life leads it out. As safe as kill -9, which is safe."""
+        """Exit with 1. Unfinished steps are in the journal for recovery: as safe as kill -9, which is safe."""
         if not self._handed_over:
             self._hand_over(why)
         left = len(tracker.running()) + self._waits_left
@@ -229,16 +229,16 @@ class Drain(threading.Thread):
     # -- what is left
 
     def _count(self) -> int:
-        """Operations that need this process: running here, or begun and still in want of this host."""
+        """Return how many operations need this process: running here, or begun and still in need of this host."""
         running = len(self._works())
         if running or self._me.driver is None:
             return running
         needed = self._in_cell(lambda: drain.needs(self._me.host))
         if needed is not None:
             self._silent_since = 0.0
-            return int(needed) or len(self._works())  # what was to be done a moment ago may run by now
-        # Another host may need us. But it works on the same journal: without that nobody gets on for long.
-        # Guests that are on their way off do, and somebody has to pull the plug.
+            return int(needed) or len(self._works())  # a step that was queued a moment ago may run by now
+        # Another host may need this one, but it works on the same journal: without that it cannot go on for long.
+        # Guests that shut down do go on, and this process has to force them off at their deadlines.
         self._silent_since = self._silent_since or time.monotonic()
         return shutdown_recorder.kept() or int(time.monotonic() - self._silent_since < SILENCE)
 
@@ -247,9 +247,9 @@ class Drain(threading.Thread):
         return [work for work in tracker.running() if work.kind is not Kind.WISH]
 
     def _report(self) -> None:
-        """Everything in progress, a line each."""
+        """Log everything in progress, a line each."""
         self._next_report = time.monotonic() + REPORT_EVERY
-        # While we say so we are waited for, also beyond the unit's time: a deadline may have been moved.
+        # While this is repeated systemd waits, also beyond TimeoutStopSec: the deadline may have been moved.
         systemd.extend(3 * REPORT_EVERY, f"draining, {len(tracker.running())} in progress here")
         for work in tracker.running():
             logger.info("drain.waits_for", **work.facts())
@@ -260,7 +260,7 @@ class Drain(threading.Thread):
         return drain.held_by(self._me.host) if self._me.driver is not None else []
 
     def _hand_back(self) -> None:
-        """Requests that need not wait for us go elsewhere."""
+        """Give back the queued requests that need not wait for this host."""
         if self._me.driver is not None:
             moved = self._in_cell(lambda: drain_handback.hand_back(self._me.host))
             if moved:
@@ -279,11 +279,11 @@ class Drain(threading.Thread):
             return [one for one in self._held_by() if one.state == "waiting"]
 
         waiting = self._in_cell(record) if self._me.role != "scheduler" else ()
-        for operation in waiting or ():  # the guests' clocks are kept with them, for the next life
+        for operation in waiting or ():  # their shutdown timers are kept with the guests, for the next incarnation
             logger.warning("drain.unfinished", **operation.facts(), why=why)
         self._waits_left = len(waiting or ())
 
-    # -- small things
+    # -- helpers
 
     def _exits(self) -> bool:
         return bool(self._signalled) or self._wish.then_exit
@@ -299,7 +299,7 @@ class Drain(threading.Thread):
         return float(min(RESERVE, settings.GRACEFUL_SHUTDOWN_TIMEOUT / 10 or RESERVE))
 
     def _in_cell(self, ask: Any) -> Any:
-        """What the cell's database answers; None when it does not, be it that it refuses or that it hangs."""
+        """Return what `ask` returns in the cell; None when the database refuses or hangs."""
 
         def there() -> Any:
             try:
@@ -313,12 +313,12 @@ class Drain(threading.Thread):
 
 
 def is_leaving() -> bool:
-    """Whether a drain has ended, and the process is to end."""
+    """Return whether a drain has ended, and the process is to exit."""
     return _leaving.is_set()
 
 
 def start(me: worker.Worker, consuming: ConsumerHandle) -> Drain:
-    """Begin to listen. In the main thread, once the worker is ready."""
+    """Start the drain thread. In the main thread, once the worker is ready."""
     listening = Drain(me, consuming)
     listening.install()
     listening.start()

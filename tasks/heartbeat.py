@@ -1,7 +1,7 @@
-"""A thread that writes this process's Service row, whatever else goes on. It stops last.
+"""The heartbeat: a thread that writes this process's Service row, whatever else goes on. It stops last.
 
-Each beat also reads what an operator wants of the process, and tells the drain. The row holds the incarnation of the
-youngest process of its name: a process that finds another one there than its own was superseded, and stops.
+Each beat also reads the operator's drain request, and passes it to the drain. The row holds the incarnation of the
+newest process of its name: a process that finds another incarnation there than its own is superseded, and stops.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tasks import worker
 
 logger = log.get(__name__)
 NAME = "heartbeat"
-SECONDS = 10.0  # a beat may take; a database that hangs is not to hold the ones to come
+SECONDS = 10.0  # limit for a beat: a database that hangs must not delay the next ones
 _stop = threading.Event()
 _now = threading.Event()
 _beating = threading.Lock()
@@ -34,12 +34,12 @@ _registering = threading.Lock()
 
 
 class Superseded(Exception):
-    """A younger process of the same name has put its incarnation into the service record."""
+    """A newer process of the same name has put its incarnation into the service record."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrainRequest:
-    """What the service record says an operator wants; `wanted` False: nothing any more."""
+    """The drain request in a service record; `wanted` False: there is none, or it was taken back."""
 
     wanted: bool
     by: str = ""
@@ -51,7 +51,7 @@ class DrainRequest:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """What the process says of its drain. `signal` is the one that ends it, if one does."""
+    """What the process reports of its drain. `signal`: the name of the signal that ends it, if one does."""
 
     since: datetime | None = None
     drained_at: datetime | None = None
@@ -63,9 +63,9 @@ class WorkerStatus:
 def start(
     status: Callable[[], WorkerStatus], tell: Callable[[DrainRequest], None], superseded: Callable[[], None]
 ) -> None:
-    """Beat now, then every REPORT_INTERVAL seconds. Started already is success.
+    """Beat now, then every REPORT_INTERVAL seconds. Calling it again is success.
 
-    `superseded` is called, once, when a younger process of the same name is found in the service record.
+    `superseded` is called once, when a newer process of the same name is found in the service record.
     """
     if not any(thread.name == NAME for thread in threading.enumerate()):
         args = (status, tell, superseded)
@@ -73,12 +73,12 @@ def start(
 
 
 def now() -> None:
-    """Beat at once: there is something to say, or to read."""
+    """Beat at once, because there is something to report or to read."""
     _now.set()
 
 
 def stop(seconds: float = 0.0) -> None:
-    """No beat begins any more; one that is on its way may take so long. The last thing a process does."""
+    """Begin no more beats; wait up to `seconds` for one that is being written. The last thing a process does."""
     _stop.set()
     _now.set()
     if seconds and _beating.acquire(timeout=seconds):
@@ -86,11 +86,11 @@ def stop(seconds: float = 0.0) -> None:
 
 
 def register(me: worker.Worker) -> None:
-    """Put this process's incarnation into its service record, once in its life and before it claims any step.
+    """Put this process's incarnation into its service record: once per process, before it claims any step.
 
     From then on an older process of the same name claims nothing, and stops at its next beat. A conductor is up from
-    here on, so that no other one takes its steps over; a host is up with its first beat, which comes after its
-    inventory, and until then its record keeps the word of its last incarnation that it ended.
+    here on, so that no other conductor takes its steps over. A host is up with its first beat, which comes after its
+    inventory; until then its record still says that its last incarnation ended.
     """
     with _registering:
         if me.is_registered:
@@ -101,23 +101,23 @@ def register(me: worker.Worker) -> None:
             if not mine.update(incarnation=me.incarnation, **is_up):
                 row = {"ended_at": timezone.now(), "incarnation": me.incarnation, **is_up}
                 Service.objects.bulk_create([Service(binary=me.binary, host=me.host, **row)], ignore_conflicts=True)
-                mine.update(incarnation=me.incarnation)  # another process of the name may have made the row just now
+                mine.update(incarnation=me.incarnation)  # another process of this name may have created the row
         me.is_registered = True
 
 
 def beat(me: worker.Worker, status: WorkerStatus) -> DrainRequest:
-    """Say once that we live and how we are. What an operator wants of us. Raises Superseded."""
+    """Write one heartbeat; return the operator's drain request. Raises Superseded."""
     register(me)
     with target_cell(me.alias) as alias, cut_after(alias, SECONDS):
         mine = Service.objects.filter(binary=me.binary, host=me.host, incarnation=me.incarnation)
         said = _facts(status)
-        if not me.has_beaten:  # takes back the last incarnation's word that it ended; a late beat must not take ours
+        if not me.has_beaten:  # clears the end of the last incarnation; a late beat must not clear our own
             said["ended_at"] = None
         if not mine.update(**said):
             me.is_registered = Service.objects.filter(binary=me.binary, host=me.host).exists()
             if me.is_registered:
                 raise Superseded(me.name)
-            return beat(me, status)  # an operator has deleted the record of a service that runs
+            return beat(me, status)  # an operator deleted the record of a running service
         me.has_beaten = True
         if status.signal and status.since is not None:
             _show_signal(mine, status)
@@ -127,7 +127,7 @@ def beat(me: worker.Worker, status: WorkerStatus) -> DrainRequest:
 
 
 def read_drain_request(me: worker.Worker) -> DrainRequest:
-    """What the row says before the first beat: a drained host that starts again stays drained."""
+    """Return the drain request before the first beat: a drained host that starts again stays drained."""
     with target_cell(me.alias):
         row = Service.objects.filter(binary=me.binary, host=me.host).first()
         return _drain_request(row) if row is not None else DrainRequest(wanted=False)
@@ -142,9 +142,9 @@ def _facts(status: WorkerStatus) -> dict[str, Any]:
 
 
 def _show_signal(mine: QuerySet[Service], status: WorkerStatus) -> None:
-    """A signal is nobody's wish, and yet people want to know, and may give it more time. Written once.
+    """Show a drain by signal in the row, where operators see it and may move its deadline. Written once.
 
-    Not over the wish of somebody who has its servers moved: that goes on in its next life.
+    A drain request that moves servers is not overwritten: it goes on in the next incarnation.
     """
     mine.filter(drain_wanted=False, drain_moves=0).exclude(drain_asked_at=status.since).update(
         drain_by=status.signal, drain_reason="", drain_deadline=status.deadline, drain_then_exit=True,
@@ -181,7 +181,7 @@ def _beat_for_ever(
             if not failing:
                 logger.warning("heartbeat.database_away", reason=failure_reasons.of(error), error=repr(error))
             failing = True
-        except Exception:  # a bug: without this thread a process works on, and is down for everybody
+        except Exception:  # a bug: without this thread the process works on, and is reported as down
             logger.exception("heartbeat.failed")
             failing = True
         retry = settings.CELL_RETRY_INTERVAL if failing else settings.REPORT_INTERVAL

@@ -1,4 +1,4 @@
-"""The tasks of a compute host."""
+"""The Celery tasks of a compute host."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ CALLS = {"console_output": console_output.answer}
 
 @app.task(name=dispatch.RUN_STEP)
 def run_step(step_id: int, **newer_sender: Any) -> None:
-    """Run one journaled step on this host."""
+    """Run one journaled step on this host. Safe to deliver twice."""
     tasks_run_step.run(step_id)
 
 
 @app.task(name=dispatch.FOLLOW_DRAIN_REQUESTS)
 def follow_drain_requests(**newer_sender: Any) -> None:
-    """Read our own service record now: an operator wants something of us."""
+    """Read our own service record now: an operator has changed the drain request."""
     heartbeat.now()
 
 
 @app.task(name=dispatch.ANSWER_CALL)
 def answer_call(call_id: str, **newer_sender: Any) -> None:
-    """Answer a question an API request waits for."""
+    """Answer a call that an API request waits for. Safe to deliver twice."""
     me = worker.current()
     with target_cell(me.alias):
         call = host_request.claim(call_id)
@@ -57,7 +57,7 @@ def answer_call(call_id: str, **newer_sender: Any) -> None:
 
 
 def kind_of(task: Any) -> Kind:
-    """What a message is, as far as draining is concerned: by its lane, unless it is no step."""
+    """Return the kind of a message, as far as draining is concerned: a step's kind follows from its queue."""
     if task.name != dispatch.RUN_STEP:
         return {dispatch.ANSWER_CALL: Kind.CALL, dispatch.FOLLOW_DRAIN_REQUESTS: Kind.WISH}[task.name]
     ops = dispatch.host_queue(settings.HOST, dispatch.OPS)
@@ -66,7 +66,7 @@ def kind_of(task: Any) -> Kind:
 
 
 def take_the_next(ended: Work) -> None:
-    """A slot is free: wake the oldest of those that were left in the journal while there was none."""
+    """Wake the oldest steps that were left in the journal while no slot was free."""
     if ended.kind is Kind.REQUEST:
         _fill(tracker.take_skipped(), drain_handback.send_next, tracker.skip)
     if ended.is_long:
@@ -83,7 +83,7 @@ def _fill(free: int, send: Callable[[str, int], int], skip: Callable[[], None]) 
     except DatabaseError as error:
         logger.warning("lanes.database_away", error=repr(error))
         sent = free
-    if sent >= free:  # there may be more
+    if sent >= free:  # there may be more steps
         skip()
 
 

@@ -1,4 +1,4 @@
-"""A host writes down what its hypervisor offers."""
+"""Recording what a host's hypervisor offers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ logger = log.get(__name__)
 
 
 def report(me: worker.Worker) -> None:
-    """Write every node the host serves. What is claimed of them is not touched. In the targeted cell."""
+    """Record every node the host serves; allocations stay as they are. In the targeted cell."""
     if me.driver is None:
         return
     try:

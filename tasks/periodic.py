@@ -1,6 +1,6 @@
-"""Work that comes round by the clock, in a thread of the process it belongs to.
+"""Periodic tasks, in a thread of the process they belong to.
 
-Everything here may run in several processes at once: each piece settles its races in the database.
+Each may run in several processes at once: it settles its races in the database.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _paused, _back = threading.Event(), threading.Event()
 
 @dataclass(slots=True)
 class Periodic:
-    """One piece of work and how often it comes round, in seconds."""
+    """One periodic task, and its interval in seconds."""
 
     name: str
     every: float
@@ -51,7 +51,7 @@ class Periodic:
 
 
 def start(me: worker.Worker) -> threading.Thread:
-    """Begin to go round."""
+    """Start the thread of this process's periodic tasks."""
     circuit_breaker.when_up(_back.set)
     broker_circuit_breaker.when_up(_back.set)
     thread = threading.Thread(target=_go_round, args=(me, rounds_of(me.role)), name="periodic", daemon=True)
@@ -60,17 +60,17 @@ def start(me: worker.Worker) -> threading.Thread:
 
 
 def pause() -> None:
-    """Begin nothing more; what has begun ends."""
+    """Begin no more tasks; one that has begun ends."""
     _paused.set()
 
 
 def resume() -> None:
-    """Go round again."""
+    """Begin tasks again."""
     _paused.clear()
 
 
 def rounds_of(role: str) -> list[Periodic]:
-    """What a process of a role does by the clock."""
+    """Return the periodic tasks of a role."""
     relay = settings.RELAY_INTERVAL
     if role == "scheduler":
         return [

@@ -1,6 +1,6 @@
-"""When the guests that went down with this host come back: once it takes work, after a start or a drain.
+"""When guests that went down with this host start again: once it takes work, after a start or a drain.
 
-Not while they are still being shut down. What is left of that by a machine that booted meanwhile is over.
+Not while guests are still being shut down. A machine that booted meanwhile has ended that shutdown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _due = threading.Event()
 
 
 def after_start(me: worker.Worker) -> None:
-    """What went off with the machine is on record, and comes back. In the targeted cell."""
+    """Record which guests went off with the machine, and begin to start them again. In the targeted cell."""
     if me.driver is None:
         return
     if with_host(me.driver):
@@ -30,25 +30,25 @@ def after_start(me: worker.Worker) -> None:
 
 
 def with_host(driver: Driver) -> bool:
-    """Whether who is found off went off with the host: the machine booted, or somebody stops its guests."""
+    """Return whether guests found off went off with the host: it booted, or its guests were stopped with it."""
     return not driver.guests_live_elsewhere and boot_marker.host_booted(settings.HOST_STATE)
 
 
 def sync(me: worker.Worker) -> int:
-    """By the clock, in the targeted cell."""
+    """Run the power sync. A periodic task, in the targeted cell."""
     return power_sync.sync(me.host, me.driver, booted=with_host(me.driver)) if me.driver is not None else 0
 
 
 def when_open() -> None:
-    """The host takes work again."""
+    """Note that the host takes work again, so that its guests may start."""
     _due.set()
 
 
 def look(me: worker.Worker) -> int:
-    """Begin to bring them back, if it is time; how many there are. By the clock, in the targeted cell."""
+    """Start the guests if it is time; return how many. A periodic task, in the targeted cell."""
     if not _due.is_set() or not guest_shutdown.takes_work(me.host):
         return 0
-    if guest_shutdown.going_on(me.host):  # they come back in the next life
+    if guest_shutdown.going_on(me.host):  # the guests start in the next incarnation
         _due.clear()
     if guest_shutdown.has_open(me.host):
         return 0

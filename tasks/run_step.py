@@ -15,11 +15,11 @@ from tasks import heartbeat, worker
 from tasks.tracker import tracker
 
 logger = log.get(__name__)
-UNTIL_CLOSED = 0.2  # seconds our own consumer may still be open: we would only hear ourselves
+UNTIL_CLOSED = 0.2  # seconds our own consumer may still be open, which would receive the message again
 
 
 def run(step_id: int) -> None:
-    """Claim the step and run it; nothing when it is done, not due, or not its turn. Safe to call twice."""
+    """Claim the step and run it; do nothing when it is done, not due, or not its turn. Safe to call twice."""
     me = worker.current()
     log.clear()
     if refused := tracker.refused():
@@ -39,7 +39,7 @@ def run(step_id: int) -> None:
 
 
 def _no_slot(step: Step) -> str:
-    """Why a long operation of the ops lane has to wait; "" when it has a slot, until this task ends."""
+    """Return why a long step of the ops queue has to wait; "" when it has a slot, until this task ends."""
     action = registry.every().get(step.action.key)
     spec = action.find(step.name) if action is not None else None
     if spec is None or not spec.long or step.queue != dispatch.OPS or tracker.take_long_slot():
@@ -48,9 +48,9 @@ def _no_slot(step: Step) -> str:
 
 
 def give_back(refused: str, me: worker.Worker, name: str, kwargs: dict[str, Any]) -> None:
-    """A process that drains sends its message again, to whoever else listens, or to its own next life.
+    """Send the message of a draining process again: another worker takes it, or the next incarnation.
 
-    With full slots there is no need: the row is looked for when one becomes free.
+    With full slots there is no need: the row is looked for when a slot becomes free.
     """
     if refused == "draining":
         time.sleep(UNTIL_CLOSED)

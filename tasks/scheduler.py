@@ -1,4 +1,4 @@
-"""The tasks of a scheduler."""
+"""The Celery tasks of a scheduler."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The guests that are being shut down on this host: their keeper, and the scribe who writes down what it sees.
+"""The shutdown watcher of this host's guests, and the recorder that copies their shutdown timers to the journal.
 
-The keeper needs the hypervisor only. What it sees goes to the steps that wait for it as soon as the cell's database
+The watcher needs the hypervisor only. What it sees goes to the steps that wait for it as soon as the cell's database
 answers.
 """
 
@@ -21,11 +21,11 @@ from compute.virt.shutdown_watcher import ShutdownWatcher
 from tasks import worker
 
 logger = log.get(__name__)
-AGAIN = 1.0  # seconds until an absent database is asked again
+AGAIN = 1.0  # seconds until a database that does not answer is asked again
 
 
 class ShutdownRecorder:
-    """One thread. Of each guest only the newest word is written, and those that are over go first."""
+    """A thread that records shutdown timers: of each guest only the newest one, ended timers first."""
 
     def __init__(self, me: worker.Worker) -> None:
         self._me = me
@@ -38,14 +38,14 @@ class ShutdownRecorder:
         threading.Thread(target=self._run, name="grace-scribe", daemon=True).start()
 
     def hear(self, server_id: str, timer: ShutdownTimer) -> None:
-        """To be written down soon. Does not block."""
+        """Have a timer recorded soon. Does not block."""
         with self._changed:
             self._going_on.pop(server_id, None)
             (self._going_on if timer.runs else self._over)[server_id] = timer
             self._changed.notify_all()
 
     def close(self) -> None:
-        """What is not written yet is known to the guests themselves."""
+        """Stop. Timers that are not recorded yet are kept with the guests."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -57,7 +57,7 @@ class ShutdownRecorder:
         connections.close_all()  # this thread's own
 
     def _next(self) -> tuple[str, ShutdownTimer] | None:
-        """The oldest word; None when there will be no more."""
+        """Return the oldest timer to record; None after `close`."""
         with self._changed:
             self._changed.wait_for(lambda: self._over or self._going_on or self._closing)
             if self._closing:
@@ -67,7 +67,7 @@ class ShutdownRecorder:
             return server_id, words.pop(server_id)
 
     def _write(self, server_id: str, timer: ShutdownTimer) -> bool:
-        """False when it is to be tried again."""
+        """Record a timer; return False when it has to be tried again."""
         try:
             close_old_connections()
             with target_cell(self._me.alias):
@@ -78,14 +78,14 @@ class ShutdownRecorder:
                 logger.warning("grace.database_away", error=repr(error))
             self._is_away = True
             return False
-        except Exception:  # of one guest; whoever waits for it looks for himself after its deadline
+        except Exception:  # of one guest; the step that waits for it looks by itself after its deadline
             logger.exception("grace.not_written", server=server_id)
             return True
         self._is_away = False
         return True
 
     def _put_back(self, server_id: str, timer: ShutdownTimer) -> None:
-        """Behind the others, unless there is a newer word; and rest."""
+        """Put a timer behind the others, unless there is a newer one; then pause."""
         with self._changed:
             words = self._going_on if timer.runs else self._over
             if server_id not in words and not (timer.runs and server_id in self._over):
@@ -97,7 +97,10 @@ _posts: list[tuple[ShutdownWatcher, ShutdownRecorder]] = []
 
 
 def start(me: worker.Worker) -> None:
-    """From now on steps wait without a thread. Clocks of a past life go on, with or without the database."""
+    """Start watcher and recorder: from now on steps wait without a thread.
+
+    Shutdown timers of earlier incarnations go on, with or without the database.
+    """
     if me.driver is None:
         return
     recorder = ShutdownRecorder(me)
@@ -108,7 +111,7 @@ def start(me: worker.Worker) -> None:
 
 
 def look_after_waiting(me: worker.Worker) -> int:
-    """Steps of a past life that wait for a guest: each is told where its guest is by now. How many there are."""
+    """Have the watcher recheck the guests that steps of an earlier incarnation wait for; return how many."""
     waiting = Step.objects.filter(host=me.host, state=Step.State.WAITING)
     servers = set(waiting.values_list("server_id", flat=True))
     for server_id in servers:
@@ -117,12 +120,12 @@ def look_after_waiting(me: worker.Worker) -> int:
 
 
 def kept() -> int:
-    """Guests whose clocks run here, as far as is known without asking anybody."""
+    """Return how many shutdown timers run here, without asking the hypervisor or the database."""
     return sum(len(watcher.minded()) for watcher, _ in _posts)
 
 
 def stop() -> None:
-    """Before the driver is closed."""
+    """Stop watcher and recorder, before the driver is closed."""
     grace.set_watcher(None)
     while _posts:
         watcher, recorder = _posts.pop()
@@ -131,18 +134,21 @@ def stop() -> None:
 
 
 logger = log.get(__name__)
-MOST = 1000  # ends remembered
+MOST = 1000  # shutdowns remembered
 
 
 class ShutdownCounter:
-    """Of one process. What ended before it lived it counts only if a step still waits to hear of it."""
+    """Counts each guest shutdown once in the metrics of this process.
+
+    A shutdown that ended before the process started counts only if a step still waits for it.
+    """
 
     def __init__(self) -> None:
         self._born = time.time()
         self._counted: dict[tuple[str, float], None] = {}
 
     def count(self, server_id: str, timer: ShutdownTimer, waited: int) -> bool:
-        """Whether it is news."""
+        """Count and log a shutdown that has ended; return False when it was counted, or is not to be."""
         key = (server_id, timer.begun)
         if timer.runs or key in self._counted or not (waited or timer.ended >= self._born):
             return False
@@ -152,7 +158,7 @@ class ShutdownCounter:
         seconds = timer.ended - timer.begun
         if timer.how == "forced":
             metrics.GUESTS_FORCED_OFF.labels(timer.cause).inc()
-        if timer.deadline > timer.begun:  # the others had no grace
+        if timer.deadline > timer.begun:  # the others had no grace period
             metrics.GUEST_SHUTDOWN_SECONDS.labels(timer.how).observe(seconds)
         logger.info("grace.ended", server=server_id, how=timer.how, seconds=round(seconds, 1), signals=timer.signals)
         return True

@@ -1,4 +1,4 @@
-"""What is in progress in this process: one tracker, filled by Celery's signals and by threads of our own.
+"""The tracker of work in progress in this process, filled by Celery's signals and by threads of our own.
 
 While the process drains, the tracker decides under one lock what may still begin. So there is no moment at
 which it says "nothing in progress" and something begins after all.
@@ -21,21 +21,21 @@ from celery import signals
 class Kind(StrEnum):
     """Kinds of work, as far as draining is concerned."""
 
-    REQUEST = "request"  # an operation nobody has begun
-    OPERATION = "operation"  # what an operation already begun still needs
-    CALL = "call"  # a question an API request waits for: console output
-    WISH = "wish"  # an operator's word to this process
-    EVENT = "event"  # the hypervisor noticed something
-    PERIODIC = "periodic"  # by the clock
+    REQUEST = "request"  # new work
+    OPERATION = "operation"  # a step of an operation that has begun
+    CALL = "call"  # a call that an API request waits for: console output
+    WISH = "wish"  # the drain request of this process has changed
+    EVENT = "event"  # an event of the hypervisor
+    PERIODIC = "periodic"  # a periodic task
 
 
-# Declared per kind: what may begin while the process drains. What has begun always ends.
+# Kinds of work that may begin while the process drains. Work that has begun always ends.
 ACCEPTED_WHILE_DRAINING = frozenset({Kind.OPERATION, Kind.CALL, Kind.WISH, Kind.EVENT})
 
 
 @dataclass(slots=True)
 class Work:
-    """One thing in progress. What it is about is filled in once its step is claimed."""
+    """One piece of work in progress. What it is about is filled in once its step is claimed."""
 
     kind: Kind
     name: str
@@ -50,11 +50,11 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """How long it has been going on."""
+        """The time since it began."""
         return time.monotonic() - self.since
 
     def facts(self) -> dict[str, Any]:
-        """For a line of log."""
+        """Return the fields of a log event."""
         shown: dict[str, Any] = {
             "work": self.name, "kind": self.kind.value, "action": self.action, "server": self.server_id,
             "request_id": self.request_id, "seconds": round(self.seconds, 1),
@@ -63,7 +63,7 @@ class Work:
 
 
 class Tracker:
-    """Everything in progress, under one lock."""
+    """All work in progress in this process, under one lock."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -77,7 +77,7 @@ class Tracker:
         self._listeners: list[Callable[[Work], None]] = []
 
     def begin(self, work: Work) -> Work:
-        """Count a piece of work, unless it may not begin now: then it says why it is refused."""
+        """Add a piece of work; if it may not begin now, set its `refused` instead."""
         with self._lock:
             if self._refusing and work.kind not in ACCEPTED_WHILE_DRAINING:
                 work.refused = "draining"
@@ -89,7 +89,7 @@ class Tracker:
         return work
 
     def end(self, key: str) -> None:
-        """It has ended, one way or another."""
+        """Remove a piece of work that has ended, and tell the listeners."""
         self._here.work = None
         with self._lock:
             work = self._running.pop(key, None)
@@ -99,7 +99,7 @@ class Tracker:
 
     @contextmanager
     def doing(self, kind: Kind, name: str) -> Iterator[Work]:
-        """Count work of a thread of our own inside the block; look at `refused` first."""
+        """Track work of one of our own threads inside the block. The caller checks `refused` first."""
         work = self.begin(Work(kind, name))
         try:
             yield work
@@ -107,33 +107,33 @@ class Tracker:
             self.end(work.key)
 
     def here(self) -> Work | None:
-        """The work of this thread."""
+        """Return the work of this thread."""
         return getattr(self._here, "work", None)
 
     def refused(self) -> str:
-        """Why this thread's work may not begin; "" when it may."""
+        """Return why this thread's work may not begin; "" when it may."""
         work = self.here()
         return work.refused if work is not None else ""
 
     def bound(self, slots: int, long_slots: int = 0) -> None:
-        """No more requests, and no more long operations, than that at once: the other threads are kept for the rest.
+        """Bound the requests and the long operations in progress: the other threads are kept for the rest.
 
-        A bound of our own: a broker's prefetch forgets what is in progress when the connection is made anew.
+        A broker's prefetch is no such bound: it forgets what is in progress when the connection is made anew.
         """
         self._slots, self._long_slots = slots, long_slots
 
     def take_skipped(self) -> int:
-        """How many requests there is room for, if some were refused for want of it since the last time; else 0."""
+        """Return how many requests have room, if some were refused for full slots since the last call; else 0."""
         with self._lock:
             skipped, self._skipped = self._skipped and not self._refusing, False
             return self._free() if skipped else 0
 
     def skip(self) -> None:
-        """There are requests that wait for room."""
+        """Note that requests wait for a slot."""
         self._skipped = True
 
     def take_long_slot(self) -> bool:
-        """Whether this thread's work may be a long operation now; it then has a slot until it ends."""
+        """Take a slot for long operations for this thread's work, until it ends; False when none is free."""
         with self._lock:
             if self._long_slots and self._long_free() <= 0:
                 self._long_skipped = True
@@ -150,7 +150,7 @@ class Tracker:
             return self._long_free() if skipped else 0
 
     def skip_long(self) -> None:
-        """There are long operations that wait for room."""
+        """Note that long operations wait for a slot."""
         self._long_skipped = True
 
     def _long_free(self) -> int:
@@ -160,26 +160,26 @@ class Tracker:
         return self._slots - sum(work.kind is Kind.REQUEST for work in self._running.values())
 
     def refuse(self, *, refusing: bool) -> None:
-        """From now on only what is accepted while draining may begin; or everything again."""
+        """Refuse all work except what is accepted while draining; or accept everything again."""
         with self._lock:
             self._refusing = refusing
 
     @property
     def refuses(self) -> bool:
-        """Whether requests may not begin now."""
+        """Whether requests are refused now."""
         return self._refusing
 
     def running(self) -> list[Work]:
-        """A copy, the oldest first."""
+        """Return the work in progress, the oldest first."""
         with self._lock:
             return sorted(self._running.values(), key=lambda work: work.since)
 
     def steps(self) -> list[int]:
-        """Ids of the journal's steps among it."""
+        """Return the ids of the steps in progress."""
         return [work.step_id for work in self.running() if work.step_id is not None]
 
     def tell(self, listener: Callable[[Work], None]) -> None:
-        """Have it called with each piece of work that ended, in the thread that did it."""
+        """Have `listener` called with each piece of work that ended, in the thread that did it."""
         self._listeners.append(listener)
 
 
@@ -187,7 +187,7 @@ tracker = Tracker()
 
 
 def attach(kind_of: Callable[[Any], Kind]) -> None:
-    """Count every Celery task of this process, from before its first line to after its last."""
+    """Track every Celery task of this process, from before its first line to after its last."""
 
     def began(task_id: str, task: Any, kwargs: dict[str, Any], **_: Any) -> None:
         tracker.begin(Work(kind_of(task), task.name, task_id, step_id=kwargs.get("step_id")))

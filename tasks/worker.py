@@ -1,4 +1,4 @@
-"""What this process is: its role, its name, its cell, its present life (incarnation), its driver."""
+"""The identity of this process: its role, its name, its cell, its incarnation, its driver."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERSION = 2  # raised when a worker learns what older ones cannot do; 2: has an 
 
 @dataclass(slots=True)
 class Worker:
-    """One worker process. `incarnation` is new at every start, so a past life is recognised."""
+    """One worker process. `incarnation` is new at every start, so that steps of an earlier one are recognised."""
 
     role: str
     host: str
@@ -35,30 +35,30 @@ class Worker:
 
     @property
     def binary(self) -> str:
-        """Its name in os-services."""
+        """The binary in os-services."""
         return BINARIES[self.role]
 
     @property
     def name(self) -> str:
-        """Its name in the journal."""
+        """The worker's name in the journal."""
         return f"{self.binary}@{self.host}"
 
     @property
     def queue(self) -> str:
-        """Where it hears of requests."""
+        """The queue of its requests."""
         shared = {"scheduler": dispatch.SCHEDULER_QUEUE, "conductor": dispatch.CONDUCTOR_QUEUE}
         return shared.get(self.role) or dispatch.host_queue(self.host)
 
     @property
     def broker_url(self) -> str:
-        """Where its queue is."""
+        """The URL of the broker with its queue."""
         return str(settings.BROKER_URL if self.role == "scheduler" else settings.CELL_BROKER_URL)
 
     @property
     def alias(self) -> str:
-        """The database it keeps its records in: its cell's; a scheduler's heartbeat is in cell0.
+        """The database with its service record: its cell's; a scheduler's record is in cell0.
 
-        Raises DatabaseError; a cell0 nobody made known, or with a wrong URL, is as one that is down.
+        Raises DatabaseError; a cell0 that is not registered, or has a wrong URL, is as one that is down.
         """
         if self.role != "scheduler":
             return f"cell:{self.cell_id}"
@@ -72,7 +72,7 @@ _current: Worker | None = None
 
 
 def register() -> Worker:
-    """Read who we are from the settings. Raises ImproperlyConfigured with what to set."""
+    """Read the identity of this process from the settings. Raises ImproperlyConfigured with what to set."""
     global _current  # a process is one worker, for its whole life
     role = settings.ROLE
     if role not in BINARIES:
@@ -85,19 +85,19 @@ def register() -> Worker:
 
 
 def current() -> Worker:
-    """This process's worker. Raises RuntimeError outside a worker process."""
+    """Return this process's worker. Raises RuntimeError outside a worker process."""
     if _current is None:
         raise RuntimeError("this process is not a worker")
     return _current
 
 
 def version() -> int:
-    """The version we speak: the code's, or an older one while a cloud is upgraded."""
+    """Return the service version: the code's, or an older one while a cloud is upgraded."""
     return int(settings.SERVICE_VERSION or VERSION)
 
 
 def open_driver() -> Driver:
-    """The virt driver the settings name."""
+    """Return the virt driver that the settings name."""
     if settings.DRIVER == "fake":
         return virt.load("fake", **settings.FAKE_OPTIONS)
     if settings.DRIVER == "ironic":

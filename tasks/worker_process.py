@@ -1,6 +1,6 @@
 """One worker process under `celery multi`: its command lines, environment, pidfile and log; starting and ending it.
 
-Knows no Django, so that `make up`, `manage.py host` and a person with `celery multi` start the same process.
+Uses no Django, so that `make up`, `manage.py host` and a person with `celery multi` start the same process.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from cloud.processes import Daemon, alive, gone, with_command
 ROLES = ("host", "conductor", "scheduler")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 START_SECONDS = 90
-FORK_SECONDS = 3  # a process that was there and is not any more after these has ended
-MARGIN = 15.0  # what a process may take beyond its graceful timeout, to record and to close
+FORK_SECONDS = 3  # a process that is not there after these has ended
+MARGIN = 15.0  # seconds beyond its graceful timeout that a process may take to record and to close
 NOW_SECONDS = 5.0
 
 
 class NotStarted(Exception):
-    """A worker did not start: the sentence says which, `log` why."""
+    """A worker did not start: the sentence says which one, the file `log` says why."""
 
     def __init__(self, sentence: str, log: Path) -> None:
         super().__init__(sentence)
@@ -41,7 +41,7 @@ class BadEnvFile(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class WorkerNode:
-    """One worker; `name` is the host of its service record, and in the names of its files."""
+    """One worker of a machine; `name` is the host of its service record, and in the names of its files."""
 
     name: str
     env_file: Path
@@ -50,29 +50,29 @@ class WorkerNode:
 
     @property
     def log(self) -> Path:
-        """Where it logs."""
+        """The log file."""
         return self.logs / f"{self.name}.log"
 
     @property
     def start_log(self) -> Path:
-        """What celery multi said when it started it."""
+        """The output of the celery multi that started it."""
         return self.logs / f"{self.name}.start.log"
 
     @property
     def daemon(self) -> Daemon:
-        """Its process."""
+        """The process."""
         pidfile = self.run / f"{self.name}.pid"
         return Daemon(self.name, pidfile, f"--pidfile={pidfile}", self.log)
 
     @property
     def role(self) -> str:
-        """host, conductor, scheduler; "" when its env file says none of them."""
+        """The role: host, conductor, scheduler; "" when its env file says none of them."""
         role = read(self.env_file).get("STILLWATER_ROLE", "")
         return role if role in ROLES else ""
 
     @property
     def graceful_seconds(self) -> float:
-        """What it has to end its work after SIGTERM; 0: as long as it takes."""
+        """The time it has to end its work after SIGTERM; 0: as long as it takes. Raises BadEnvFile."""
         told = read(self.env_file).get("STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT")
         if not told:
             return GRACEFUL_SHUTDOWN_TIMEOUTS[self.role or "host"]
@@ -83,7 +83,7 @@ class WorkerNode:
             raise BadEnvFile(f"{self.env_file}: {name}={told} is no number of seconds") from exc
 
     def command(self, verb: str) -> list[str]:
-        """`celery multi VERB`; docs/operator-guide.md has the same for people."""
+        """Return the command line `celery multi VERB`, which docs/operator-guide.md has for people."""
         return [
             sys.executable, "-m", "celery", "multi", verb, f"{self.name}@stillwater", "-A", "cloud.celery",
             f"--pidfile={self.run / '%n.pid'}", f"--logfile={self.logs / '%n.log'}", "--loglevel=INFO",
@@ -92,7 +92,7 @@ class WorkerNode:
 
 
 def start(nodes: Iterable[WorkerNode], state: Path) -> list[WorkerNode]:
-    """Start those that do not run, all at once; returns them. Raises NotStarted."""
+    """Start the workers that do not run, all at once; return them. Raises NotStarted."""
     stopped = [node for node in nodes if node.daemon.forget_if_dead()]
     launches = [(node, _launch(node, state)) for node in stopped]
     deadline = time.monotonic() + START_SECONDS
@@ -102,13 +102,13 @@ def start(nodes: Iterable[WorkerNode], state: Path) -> list[WorkerNode]:
         except subprocess.TimeoutExpired as exc:
             launch.kill()
             raise NotStarted(f"{node.name} did not start in {START_SECONDS} s", node.log) from exc
-        if "FAILED" in node.start_log.read_text(errors="replace"):  # its exit code is 0 all the same
+        if "FAILED" in node.start_log.read_text(errors="replace"):  # celery multi exits with 0 all the same
             raise NotStarted(f"celery multi could not start {node.name}", node.start_log)
     return stopped
 
 
 def wait_until_up(nodes: Sequence[WorkerNode], up: Callable[[], Collection[str]], seconds: float) -> None:
-    """Wait until `up()` names them all. A worker that ended says so at once. Raises NotStarted."""
+    """Wait until `up()` names all workers. Raises NotStarted after `seconds`, or when a worker has ended."""
     started, waiting = time.monotonic(), {node.name for node in nodes}
     while waiting:
         waiting -= set(up())
@@ -125,13 +125,13 @@ def wait_until_up(nodes: Sequence[WorkerNode], up: Callable[[], Collection[str]]
 
 
 def stranger(node: WorkerNode) -> int | None:
-    """The same worker, started by somebody else (a unit of systemd): its pid. It has no pidfile of ours."""
+    """Return the pid of the same worker under another supervisor (a systemd unit): it has no pidfile of ours."""
     cell = read(node.env_file).get("STILLWATER_CELL_UUID")
     marks = {f"STILLWATER_ENV_FILE={node.env_file}"} | ({f"STILLWATER_CELL_UUID={cell}"} if cell else set())
     for pid in with_command(f"\0{node.name}@stillwater\0"):
         try:
             environ = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
-        except OSError:  # it ended meanwhile, or is somebody else's
+        except OSError:  # it ended meanwhile, or belongs to another user
             continue
         if marks & set(environ) and not alive(pid, node.daemon.needle):
             return pid
@@ -139,12 +139,12 @@ def stranger(node: WorkerNode) -> int | None:
 
 
 def end(node: WorkerNode) -> None:
-    """SIGTERM: take no new work, end what is begun, exit. Again is the same; not running is success."""
+    """Send SIGTERM: take no new work, end what is begun, exit. Repeated is the same; not running is success."""
     node.daemon.send(signal.SIGTERM)
 
 
 def end_now(node: WorkerNode) -> None:
-    """SIGQUIT, which is "now" to our workers, then SIGKILL, which is as safe and says less in the log."""
+    """Send SIGQUIT, on which our workers exit at once, then SIGKILL, which is as safe and says less in the log."""
     for sig in (signal.SIGQUIT, signal.SIGKILL):
         pid = node.daemon.pid()
         if pid is None:
@@ -156,7 +156,7 @@ def end_now(node: WorkerNode) -> None:
 
 
 def environment(env_file: Path, state: Path) -> dict[str, str]:
-    """This process's environment with Stillwater's variables replaced by those of an env file."""
+    """Return this process's environment, with Stillwater's variables replaced by the env file and state folder."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("STILLWATER_")}
     clean.pop("PYTHONDONTWRITEBYTECODE", None)  # seven processes would compile everything at every start
     clean["PATH"] = clean.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
@@ -164,7 +164,7 @@ def environment(env_file: Path, state: Path) -> dict[str, str]:
 
 
 def read(file: Path) -> dict[str, str]:
-    """The variables of an env file; none when there is no file. Raises BadEnvFile."""
+    """Return the variables of an env file; none when there is no file. Raises BadEnvFile."""
     if not file.is_file():
         return {}
     lines = [line for line in file.read_text().splitlines() if "=" in line and not line.startswith("#")]

@@ -1,4 +1,4 @@
-"""Birth and end of a worker process, tied to Celery's signals (public API only)."""
+"""Start and end of a worker process, tied to Celery's signals (public API only)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tasks import drain, heartbeat, inventory, periodic, queues, restart_guests,
 from tasks.tracker import Kind, tracker
 
 logger = log.get(__name__)
-_consumer: Any = None  # of Celery's worker, once it is ready
+_consumer: Any = None  # Celery's consumer, once the worker is ready
 
 
 def attach() -> None:
-    """Connect to Celery; called by each role's task module as it is imported."""
+    """Connect to Celery's signals; the task module of each role calls this when it is imported."""
     signals.worker_init.connect(_init_worker, weak=False)
     signals.worker_ready.connect(_ready, weak=False)
     signals.worker_shutting_down.connect(_shutting_down, weak=False)
@@ -39,10 +39,10 @@ def attach() -> None:
 def _init_worker(**_: Any) -> None:
     try:
         me = worker.register()
-    except ImproperlyConfigured as wrong:  # Celery would log it and go on as nobody
+    except ImproperlyConfigured as wrong:  # Celery would log it and go on without an identity
         env.stop(str(wrong))
     logger.info("worker.born", worker=me.name, incarnation=me.incarnation, version=worker.version())
-    with suppress(Error):  # away: then nothing can be claimed either
+    with suppress(Error):  # the database is away: then nothing can be claimed either
         heartbeat.register(me)
         # a drained host begins nothing, not even its first step
         tracker.refuse(refusing=heartbeat.read_drain_request(me).wanted)
@@ -55,7 +55,7 @@ def _ready(sender: Any, **_: Any) -> None:
     periodic.start(me)
     listening = drain.start(me, queues.ConsumerHandle(sender))
     if tracker.refuses:
-        listening.enqueue(heartbeat.DrainRequest(wanted=True))  # the first beat says more
+        listening.enqueue(heartbeat.DrainRequest(wanted=True))  # the first beat reads the rest of it
     threading.Thread(target=_startup, args=(me, listening), name="first-things", daemon=True).start()
     metrics.serve(settings.METRICS_PORT, settings.METRICS_BIND)
     systemd.warn_if_impatient(settings.GRACEFUL_SHUTDOWN_TIMEOUT)
@@ -64,13 +64,13 @@ def _ready(sender: Any, **_: Any) -> None:
 
 
 def _shutting_down(sig: str, how: str, **_: Any) -> None:
-    """Sent when a drain that ends the process begins, and by Celery itself if that happens while it starts."""
+    """Handle worker_shutting_down, sent by a drain that ends the process, and by Celery itself during startup."""
     periodic.pause()
     logger.info("worker.shutting_down", signal=sig, how=how)
 
 
 def _ended(sender: Any, **_: Any) -> None:
-    """Celery has stopped consuming, and every thread of its pool has ended."""
+    """End the process: Celery has stopped consuming, and every thread of its pool has ended."""
     heartbeat.stop()
     me = worker.current()
     shutdown_recorder.stop()
@@ -78,15 +78,15 @@ def _ended(sender: Any, **_: Any) -> None:
         me.driver.close()
     logger.info("worker.ended", worker=me.name)
     if drain.is_leaving():
-        # Taking Python apart would take another second, in which nothing happens that anybody needs.
+        # Python's own finalization takes another second and does nothing that is needed.
         _exit(sender)
 
 
 def _superseded() -> None:
-    """A younger process of this name has taken over: let go of the hypervisor first, then end at once.
+    """Close the driver first, then exit: a newer process of this name has taken over.
 
-    What runs here is in the journal, and the younger one leads it out. Exit code 0: a supervisor that starts us again
-    would end that one.
+    The steps that run here are in the journal, and the newer process recovers them. The exit code is 0: a supervisor
+    that started this process again would end the newer one.
     """
     me = worker.current()
     logger.critical(
@@ -111,7 +111,7 @@ def _exit(controller: Any) -> None:
 
 
 def _startup(me: worker.Worker, listening: drain.Drain) -> None:
-    """What a new life does first, again and again until its database and hypervisor let it."""
+    """Do the first work of a new incarnation; try until its database and its hypervisor let it."""
     pause = 0.5
     while True:
         try:
@@ -120,7 +120,7 @@ def _startup(me: worker.Worker, listening: drain.Drain) -> None:
             return
         except (Error, VirtError) as error:
             logger.warning("worker.first_things_wait", error=repr(error), again_in=pause)
-        except Exception as error:  # a bug: this thread is also what sends again and watches the hypervisor
+        except Exception as error:  # a bug: this thread also has to send steps again and to watch the hypervisor
             logger.exception("worker.first_things_failed", error=repr(error), again_in=pause)
         time.sleep(pause)
         pause = min(pause * 2, float(settings.CELL_RETRY_INTERVAL))
@@ -138,7 +138,7 @@ def _recover_previous(me: worker.Worker, listening: drain.Drain) -> None:
         if me.driver is not None:
             fenced.power_off_evacuated(me.host, me.driver)
         wanted = heartbeat.read_drain_request(me).wanted
-        # not before the inventory: a host that is up can be picked
+        # not before the inventory: the scheduler may pick a host that is up
         heartbeat.start(listening.status, listening.enqueue, _superseded)
         queue = dispatch.OPS if wanted else ""
         left = recovery.recover(me.name, me.incarnation, tracker.steps, queue)
@@ -154,14 +154,14 @@ def _recover_previous(me: worker.Worker, listening: drain.Drain) -> None:
 
 
 def _noticed(event: GuestEvent) -> None:
-    """The hypervisor noticed something by itself; from a thread of the driver's."""
+    """Record an event of the hypervisor. Runs in a thread of the driver."""
     me = worker.current()
     log.clear()
     if me.driver is None:
         return
     try:
-        close_old_connections()  # this thread lives long, and its database may have been away
+        close_old_connections()  # a long-lived thread, whose database may have been away
         with tracker.doing(Kind.EVENT, "power event"), target_cell(me.alias):
             sync.record_event(me.host, me.driver, event, booted=restart_guests.with_host(me.driver))
     except Error as error:
-        logger.warning("power.event_not_recorded", server=event.uuid, error=repr(error))  # the sync will
+        logger.warning("power.event_not_recorded", server=event.uuid, error=repr(error))  # the power sync will

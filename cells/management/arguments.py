@@ -1,4 +1,4 @@
-"""What the commands about cells share: naming a cell, checking URLs, ending with a code."""
+"""Shared by the commands about cells: select a cell, check URLs, exit with a code."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ BROKER_VARIABLE = "STILLWATER_NEW_CELL_BROKER_URL"
 
 
 def add_uuid(parser: CommandParser, meaning: str = "The cell, by its UUID.") -> None:
-    """`--uuid`. Not required by the parser, which would end with its own code."""
+    """Add `--uuid`. The parser does not require it, because it would exit with its own code."""
     parser.add_argument("--uuid", default="", help=meaning)
 
 
 def add_max_count(parser: CommandParser, what: str) -> None:
-    """`--max-count`. Its value is checked by `max_count`: the parser would end with its own code."""
+    """Add `--max-count`. `max_count` checks the value, because the parser would exit with its own code."""
     parser.add_argument("--max-count", help=f"Most {what} in this run; default: all.")
 
 
 def max_count(command: BaseCommand, given: str | int | None) -> int | None:
-    """A positive number, None when it is not given, or the end of the command with 127."""
+    """Return the positive number, or None when it is not given; exit with 127 for anything else."""
     if given is None:
         return None
     if not str(given).isdecimal() or int(given) < 1:
@@ -41,13 +41,13 @@ def max_count(command: BaseCommand, given: str | int | None) -> int | None:
 
 
 def find_cell(uuid: str = "", name: str = "") -> Cell | None:
-    """The cell with this UUID and, if given, this name."""
+    """Return the cell with this UUID and, if given, this name; None when there is none."""
     wanted = {key: value for key, value in (("id", uuid.lower()), ("name", name)) if value}
     return Cell.objects.filter(**wanted).first() if wanted else None
 
 
 def cell_or_end(command: BaseCommand, uuid: str = "", name: str = "", *, code: int = 1) -> Cell:
-    """The cell, or the end of the command."""
+    """Return the cell, or exit with `code`."""
     cell = find_cell(uuid, name)
     if cell is None:
         end(command, code, f"There is no cell {uuid or name or '(give --uuid)'}.")
@@ -55,18 +55,18 @@ def cell_or_end(command: BaseCommand, uuid: str = "", name: str = "", *, code: i
 
 
 def chosen_cells(command: BaseCommand, uuid: str = "", name: str = "") -> list[Cell]:
-    """One cell, or all of them when none is named."""
+    """Return the named cell, or all cells when none is named."""
     return [cell_or_end(command, uuid, name)] if uuid or name else list(Cell.objects.order_by("name"))
 
 
 def end(command: BaseCommand, code: int, sentence: str) -> NoReturn:
-    """Say why in one sentence, and leave with the code scripts look at."""
+    """Print one sentence on standard error and exit with `code`."""
     command.stderr.write(sentence)
     sys.exit(code)
 
 
 def who() -> str:
-    """Who asks, for the record: user@machine, the one behind a sudo."""
+    """Return user@machine of the operator, for the record; with sudo, the user behind it."""
     try:
         user = env.invoking_user() or getpass.getuser()
     except (KeyError, OSError):  # a user without a name
@@ -75,12 +75,12 @@ def who() -> str:
 
 
 def from_environment(given: str | None, variable: str) -> str:
-    """A URL, or the variable's value for "-": an argument is seen by everybody on the machine."""
+    """Return the given URL, or the variable's value for "-": all users of the machine can see arguments."""
     return str(env.get(variable)) if given == "-" else (given or "")
 
 
 def database_fault(url: str) -> str:
-    """What is wrong with a cell's database URL; "" when nothing is."""
+    """Return what is wrong with a cell's database URL; "" when nothing is."""
     if not url:
         return "No database URL is given."
     try:
@@ -91,7 +91,7 @@ def database_fault(url: str) -> str:
 
 
 def broker_fault(url: str) -> str:
-    """What is wrong with a cell's broker URL; "" when nothing is."""
+    """Return what is wrong with a cell's broker URL; "" when nothing is."""
     if not url:
         return "No broker URL is given."
     scheme = urlsplit(url).scheme
@@ -101,7 +101,7 @@ def broker_fault(url: str) -> str:
 
 
 def same_database(url: str, *, but: str = "") -> str:
-    """Whose database this is already: a cell's name, "the global database", or ""."""
+    """Return what uses this database already: "cell NAME", "the global database", or ""."""
     wanted = _place(config(url))
     if wanted == _place(connections.databases["default"]):
         return "the global database"

@@ -1,4 +1,4 @@
-"""How commands print: a table for people, or one JSON document for scripts."""
+"""Output of commands: a table for people, or one JSON document for scripts."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser, OutputWrapper
 
-GAP, INDENT = "  ", "    "  # between two columns; before a line that goes on with a row
-TEXT = 30  # characters the last column has at least, or it goes below
+GAP, INDENT = "  ", "    "  # between two columns; before a line that continues a row
+TEXT = 30  # least width of the last column; with less room it goes below
 
 
 def add_json(parser: CommandParser) -> None:
-    """`--json`."""
+    """Add the option `--json`."""
     parser.add_argument("--json", action="store_true", help="Print one JSON document instead of a table.")
 
 
 def print_json(command: BaseCommand, document: Any) -> None:
-    """One document, for scripts."""
+    """Print one JSON document."""
     command.stdout.write(json.dumps(document, indent=2, default=str))
 
 
 def print_table(command: BaseCommand, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Columns as wide as their widest word; on a terminal no wider than that, elsewhere as wide as it takes."""
+    """Print a table: on a terminal no wider than the terminal, elsewhere as wide as its content."""
     for line in table_lines(columns, rows, width_of(command.stdout)):
         command.stdout.write(line)
 
 
 def width_of(out: OutputWrapper) -> int | None:
-    """How wide the terminal is; None where the output is none, and lines may be of any length."""
+    """Return the width of the terminal; None when the output is none and lines may have any length."""
     return shutil.get_terminal_size().columns if out.isatty() else None
 
 
 def table_lines(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], width: int | None = None) -> list[str]:
-    """The lines of a table, its heading first. Nothing is cut: what does not fit into `width` goes on below.
+    """Return the lines of a table, its heading first. Nothing is cut: what exceeds `width` continues below.
 
-    The last column is text, and is wrapped. Columns that do not fit beside the others begin another line of the row.
+    The last column is text and is wrapped. Columns that do not fit beside the others begin another line of the row.
     """
     words = [[column.upper() for column in columns]]
     words += [[_word(row.get(column)) for column in columns] for row in rows]
@@ -48,12 +48,12 @@ def table_lines(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], width
 
 
 def inner_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], width: int | None, by: int = 2) -> list[str]:
-    """A table inside a page: as `table_lines`, `by` characters to the right."""
+    """Return the lines of a table inside a page: as `table_lines`, indented by `by` characters."""
     return [f"{' ' * by}{line}" for line in table_lines(columns, rows, width and width - by)]
 
 
 def _groups(widths: Sequence[int], width: int) -> list[list[int]]:
-    """Which columns share a line of their row: as many as fit."""
+    """Return the columns that share a line of their row: as many as fit."""
     groups: list[list[int]] = [[]]
     for index, wanted in enumerate(widths):
         least = min(wanted, TEXT) if index == len(widths) - 1 else wanted
@@ -65,7 +65,7 @@ def _groups(widths: Sequence[int], width: int) -> list[list[int]]:
 
 
 def _lines(cells: Sequence[str], group: Sequence[int], widths: Sequence[int], width: int | None) -> list[str]:
-    """One line of a row, and where its text goes on."""
+    """Return one line of a row, and the lines on which its text continues."""
     before = INDENT * (group[0] > 0) + "".join(cells[index].ljust(widths[index]) + GAP for index in group[:-1])
     text = cells[group[-1]]
     if width is None or group[-1] < len(widths) - 1:

@@ -1,7 +1,7 @@
-"""The connection to a cell's SQLite file. Django takes this module's name, and `DatabaseWrapper`, as given.
+"""The connection to a cell's SQLite file. Django requires the names of this module and of `DatabaseWrapper`.
 
-SQLite creates a file that it does not find, so a worker whose database was moved away worked on with an empty one, and
-spoiled the WAL that was left behind; and it goes on to read and write a file that was moved, under whatever name.
+SQLite creates a missing file: a worker whose database was moved away worked on with an empty one and spoiled the WAL
+that was left behind. SQLite also goes on to read and write a moved file under its new name.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ File = tuple[int, int]  # device and inode
 
 
 def create_file(name: str) -> None:
-    """An empty file, in which `migrate` makes the tables; nothing when there is one. Raises OSError."""
+    """Create an empty file, in which `migrate` makes the tables; a no-op when it exists. Raises OSError."""
     os.close(os.open(name, os.O_CREAT | os.O_RDWR, 0o644))
 
 
 class DatabaseCreation(creation.DatabaseCreation):
-    """Of test databases: the one place but `cell_migrate` that creates a file."""
+    """The creation of test databases: the only place besides `cell_migrate` that creates a file."""
 
     def _create_test_db(self, verbosity: int, autoclobber: bool, keepdb: bool = False) -> str:
-        name: str = super()._create_test_db(verbosity, autoclobber, keepdb)  # type: ignore[misc]  # the stubs
+        name: str = super()._create_test_db(verbosity, autoclobber, keepdb)  # type: ignore[misc]  # not in the stubs
         create_file(name)
         return name
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """A connection that ends when its file is no longer the one at its path."""
+    """A connection that closes when its file is no longer the one at its path."""
 
     creation_class = DatabaseCreation
     _opened: File | None = None
 
     def get_connection_params(self) -> dict[str, Any]:
-        """With an URI that says: read and write, do not create (https://www.sqlite.org/uri.html)."""
+        """Add a URI that says: read and write, do not create (https://www.sqlite.org/uri.html)."""
         params: dict[str, Any] = super().get_connection_params()
         return params | {"database": f"file:{quote(self._name)}?mode=rw"}
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
-        """Raises OperationalError, also when the file is missing."""
+        """Open the file. Raises OperationalError, also when it is missing."""
         try:
-            self._opened = _identity(self._name)  # before: if it is another one by then, the next use sees that
+            self._opened = _identity(self._name)  # before opening: the next use notices a file replaced in between
         except (FileNotFoundError, NotADirectoryError) as error:
             raise self.Database.OperationalError(MISSING) from error
         except OSError as error:
@@ -53,21 +53,24 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return super().get_new_connection(conn_params)
 
     def ensure_connection(self) -> None:
-        """Before each use."""
+        """Close a moved file, then connect. Django calls this before each use."""
         self._close_if_moved()
         super().ensure_connection()
 
     def close_if_unusable_or_obsolete(self) -> None:
-        """Between requests, and so without an error: Django's opens a connection to ask whether it is in autocommit."""
+        """Close a moved file between requests, and raise nothing.
+
+        Django's method opens a connection to ask whether it is in autocommit, so it would raise.
+        """
         self._close_if_moved()
         super().close_if_unusable_or_obsolete()
 
     def is_usable(self) -> bool:
-        """Asked after an error: a handle that met "disk I/O error" may meet it for ever, and a new one is cheap."""
+        """Return False: after "disk I/O error" a handle may fail for ever, and a new one is cheap."""
         return False
 
     def _close_if_moved(self) -> None:
-        """Not in a transaction, or just after its COMMIT: it ends in the file it began in."""
+        """Close it, but not inside a transaction or just after its COMMIT: it ends in the file it began in."""
         is_free = self.autocommit and not self.in_atomic_block
         if self.connection is not None and is_free and self._has_moved():
             self.close()  # SQLite itself leaves the WAL alone when the file has moved

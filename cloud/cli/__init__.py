@@ -1,3 +1,3 @@
-"""The `stillwater` command: servers from a shell, over the Compute API. Knows nothing of the rest of the project."""
+"""The `stillwater` command: servers from a shell, over the Compute API. Imports nothing of the rest of the project."""
 
 VERSION = "0.1"

@@ -1,4 +1,4 @@
-"""`python -m cloud.cli`, which is what the installed `stillwater` runs."""
+"""`python -m cloud.cli`: the code of the installed `stillwater`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be asked of a server: the words for it, and the request that asks."""
+"""The actions of the command line, and the API request of each."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-GRACE = {"stop", "rescue", "resize", "shelve", "migrate", "delete"}  # these power a guest off
+GRACE = {"stop", "rescue", "resize", "shelve", "migrate", "delete"}  # actions that power a guest off
 HARD, SOFT = "HARD", "SOFT"
 
 
 @dataclass(frozen=True, slots=True)
 class CliAction:
-    """`key` names it in POST /servers/{id}/action; "" is a request of its own."""
+    """An action. `key` names it in POST /servers/{id}/action; "" is a request of its own."""
 
     name: str
     key: str
     help: str
     past: str
-    then: str = ""  # what comes next, with the server as {server}
+    then: str = ""  # advice for what comes next, with {server}
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent for one server."""
+    """The API request for one server."""
 
     method: str
     path: str
@@ -54,7 +54,7 @@ VERBS = {
 
 
 def of(words: Namespace) -> CliAction:
-    """The verb of a command line; --confirm and --revert are verbs of their own."""
+    """Return the action of a command line; --confirm and --revert are actions of their own."""
     for name in ("confirm", "revert"):
         if getattr(words, name, False):
             return VERBS[name]
@@ -62,7 +62,7 @@ def of(words: Namespace) -> CliAction:
 
 
 def request(verb: CliAction, words: Namespace, server_id: str, named: dict[str, str]) -> Request:
-    """`named`: ids of the flavor and the image that the command line names."""
+    """Return the API request. `named`: ids of the flavor and the image that the command line names."""
     grace = _grace(words) if verb.name in GRACE else {}
     path = f"/servers/{server_id}"
     if verb.name == "delete":
@@ -79,7 +79,7 @@ def _grace(words: Namespace) -> dict[str, Any]:
 
 
 def _own(verb: CliAction, words: Namespace, named: dict[str, str]) -> dict[str, Any]:
-    """What only this verb's body has."""
+    """Return the part of the body that only this action has."""
     if verb.name == "reboot":
         return {"type": HARD if words.hard else SOFT}
     if verb.name == "resize":

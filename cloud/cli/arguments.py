@@ -1,4 +1,4 @@
-"""The words of the command line. Imports nothing slow: --help is there at once."""
+"""The command line. Imports nothing slow, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ exit codes: 0 done; 1 refused or failed; 2 wrong usage; 4 the wait timed out; 13
 
 
 class _Installed(Action):
-    """--version: looks for the library's version only when somebody asks."""
+    """--version: reads the version of openstacksdk only when it is asked for."""
 
     def __call__(self, parser: ArgumentParser, *_: Any) -> None:
         from importlib.metadata import version  # noqa: PLC0415  30 ms that --help does not need
@@ -48,7 +48,7 @@ class _Installed(Action):
 
 
 def parse(argv: Sequence[str] | None = None) -> Namespace:
-    """Words as attributes. Exits with 2 and a usage line when they make no sense."""
+    """Return the arguments as attributes. Exits with 2 and a usage line when they are wrong."""
     top = _parser("stillwater", "Servers of a cloud, and the grace of their guests.", parents=[_everywhere()])
     top.add_argument("--version", action=_Installed, nargs=0, help="show the version and exit")
     subjects = top.add_subparsers(dest="subject", metavar="COMMAND", required=True)
@@ -126,7 +126,7 @@ def _add(parsers: Any, name: str, text: str, parents: Sequence[ArgumentParser] =
 
 
 def _everywhere() -> ArgumentParser:
-    """Before the verb or after it; SUPPRESS, so that the later parser does not wipe what the earlier one read."""
+    """Return options for before and after the verb; by SUPPRESS the later parser keeps what the earlier one read."""
     parser = ArgumentParser(add_help=False)
     parser.add_argument("--os-cloud", metavar="NAME", default=SUPPRESS, help="a cloud of clouds.yaml ($OS_CLOUD)")
     return parser
@@ -149,7 +149,7 @@ def _shown() -> ArgumentParser:
 
 
 def _check(words: Namespace, parser: ArgumentParser) -> None:
-    """What argparse cannot say."""
+    """Check what argparse cannot."""
     words.os_cloud = getattr(words, "os_cloud", None)
     hard, seconds = getattr(words, "hard_shutdown", False), getattr(words, "shutdown_timeout", None)
     if hard and seconds is not None:
@@ -158,7 +158,7 @@ def _check(words: Namespace, parser: ArgumentParser) -> None:
         parser.error("--confirm and --revert take no word about the shutdown; leave it out")
     columns = {"list": LISTED, "show": SHOWN}.get(words.verb, RESULTS)
     unknown = sorted(set(words.columns or ()) - set(columns))
-    if unknown:  # said before anything is done
+    if unknown:  # before any request
         parser.error(f"there is no column {', '.join(unknown)}; there are {', '.join(columns)}")
     if words.timeout is not None and not words.wait:
         parser.error("--timeout is for --wait; say both, or neither")
@@ -181,6 +181,6 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = -1
-    if not 0 < seconds < 1e9:  # also not a number at all
+    if not 0 < seconds < 1e9:  # also refuses NaN
         raise ArgumentTypeError(f"{text!r} is no time to wait; seconds, more than 0")
     return seconds

@@ -1,4 +1,4 @@
-"""The Compute API at the other end: openstacksdk logs in and finds it, the requests are ours."""
+"""The client of the Compute API: openstacksdk does login and discovery, the requests are ours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from openstack.connection import Connection
 from cloud.cli import VERSION
 from cloud.cli.errors import CliError, ServiceUnavailable, UsageError
 
-NEWEST = (2, 96)  # the newest microversion this was written for
+NEWEST = (2, 96)  # the newest microversion that this client knows
 REQUEST_SECONDS = 30.0
 AWAY = {502, 503, 504}
 WHICH = (
@@ -34,7 +34,7 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class KnownServer:
-    """A server that was found."""
+    """The id and the name of a server that was found."""
 
     id: str
     name: str
@@ -42,17 +42,17 @@ class KnownServer:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What the API said to a request it did not refuse."""
+    """The answer to a request that the API did not refuse."""
 
     request_id: str
     body: dict[str, Any] = field(default_factory=dict)
 
 
 class Client:
-    """One cloud, as one user sees it. Raises Problem; Away where the same request may work later."""
+    """One cloud, as one user sees it. Raises CliError; ServiceUnavailable where the same request may work later."""
 
     def __init__(self, cloud: str | None) -> None:
-        logging.getLogger("keystoneauth").setLevel(logging.CRITICAL)  # what it would warn of, we say
+        logging.getLogger("keystoneauth").setLevel(logging.CRITICAL)  # we report what it warns of
         with _explained():
             config = OpenStackConfig(app_name="stillwater", app_version=VERSION)
             region = config.get_one(cloud)
@@ -64,7 +64,7 @@ class Client:
         self._version = f"{newest[0]}.{newest[1]}"
 
     def ask(self, method: str, path: str, body: Any = None, seconds: float = REQUEST_SECONDS) -> Response:
-        """One request. `seconds`: the longest silence that is waited through."""
+        """Send one request. `seconds`: its timeout. Raises RequestRefused, ServiceUnavailable."""
         more = {} if body is None else {"json": body}
         with _explained():
             answer = self._compute.request(path, method, microversion=self._version, timeout=seconds, **more)
@@ -74,7 +74,7 @@ class Client:
         return Response(request_id, answer.json() if answer.content else {})
 
     def server(self, word: str, *, all_projects: bool = False) -> KnownServer:
-        """Who is meant by a name or an id."""
+        """Return the server with this name or id. Raises CliError when there is none, or several of that name."""
         shown = self.show(word) if _is_id(word) else None
         if shown is not None:
             return KnownServer(word, shown.get("name", ""))
@@ -91,15 +91,15 @@ class Client:
         return KnownServer(found[0]["id"], word)
 
     def show(self, server_id: str, seconds: float = REQUEST_SECONDS) -> dict[str, Any] | None:
-        """The server, or None when there is none."""
+        """Return the server; None when there is none."""
         return self._found(f"/servers/{server_id}", "server", seconds)
 
     def action(self, server_id: str, request_id: str, seconds: float = REQUEST_SECONDS) -> dict[str, Any] | None:
-        """What the journal says of a request, or None when it knows nothing."""
+        """Return the instance action of a request; None when there is none."""
         return self._found(f"/servers/{server_id}/os-instance-actions/{request_id}", "instanceAction", seconds)
 
     def servers(self, query: Mapping[str, str], limit: int | None) -> Iterator[dict[str, Any]]:
-        """Page by page, each server once."""
+        """Yield servers, page by page, each once."""
         asked, seen = dict(query) | ({"limit": str(limit)} if limit else {}), set[str]()
         while True:
             page = self.ask("GET", "/servers/detail" + (f"?{urlencode(asked)}" if asked else "")).body
@@ -113,7 +113,7 @@ class Client:
             asked = dict(parse_qsl(urlsplit(more).query))
 
     def flavor(self, word: str) -> str:
-        """The id of a flavor."""
+        """Return the id of a flavor, by name or id. Raises CliError when there is none."""
         with _explained():
             found = self._compute.find_flavor(word)
         if found is None:
@@ -121,7 +121,7 @@ class Client:
         return str(found.id)
 
     def image(self, word: str) -> str:
-        """The id of an image."""
+        """Return the id of an image, by name or id. Raises CliError when there is none."""
         with _explained():
             found = self._connection.image.find_image(word)
         if found is None:
@@ -138,7 +138,7 @@ class Client:
 
 
 class RequestRefused(CliError):
-    """The API said no."""
+    """The API refused the request."""
 
     def __init__(self, status: int, request_id: str, sentence: str, advice: str) -> None:
         super().__init__(sentence, advice)
@@ -162,7 +162,7 @@ def _refusal(answer: Any, request_id: str) -> CliError:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """What the libraries raise, as our problems."""
+    """Raise the errors of the libraries as ours."""
     try:
         yield
     except (sdk.ConfigException, login.MissingRequiredOptions, login.MissingAuthPlugin, login.NoMatchingPlugin) as exc:
@@ -171,7 +171,7 @@ def _explained() -> Iterator[None]:
         raise CliError(f"the login was refused: {_line(exc)}", _ADVICE[401]) from exc
     except login.ConnectionError as exc:
         advice = "Is the cloud up (`make status`), and auth_url in clouds.yaml right?"
-        # what follows ": HTTP" is urllib3's inner life
+        # after ": HTTP" come internals of urllib3
         raise ServiceUnavailable(_line(exc).partition(": HTTP")[0], advice) from exc
     except (login.ServiceUnavailable, login.BadGateway, login.GatewayTimeout) as exc:
         raise ServiceUnavailable(_line(exc), "Try again in a moment.") from exc

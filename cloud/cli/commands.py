@@ -1,4 +1,4 @@
-"""What each command line does: ask, follow, show."""
+"""The commands: send requests, wait for them, print results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cloud.cli.wait import follow
 
 
 def run(words: Namespace) -> int:
-    """One command; its exit code. Raises Problem where nothing could be begun."""
+    """Run one command and return its exit code. Raises CliError where nothing was begun."""
     remote = Client(words.os_cloud)
     if words.verb == "list":
         return _list(remote, words)
@@ -26,7 +26,7 @@ def run(words: Namespace) -> int:
 
 
 def _act(remote: Client, words: Namespace) -> int:
-    """Everybody is found before anybody is asked: a slip of the pen stops nothing."""
+    """Find all servers before a request is sent, so that a typing error changes nothing."""
     verb, named = actions.of(words), {}
     found = [remote.server(word, all_projects=words.all_projects) for word in words.servers]
     if getattr(words, "flavor", None):
@@ -46,7 +46,7 @@ def _act(remote: Client, words: Namespace) -> int:
 
 
 def _ask(remote: Client, order: ServerRequest, request: actions.Request) -> None:
-    """Send it once. Whether a request without an answer arrived, nobody knows but the server."""
+    """Send the request once. Without an answer it may or may not have arrived."""
     try:
         answer = remote.ask(request.method, request.path, request.body)
     except RequestRefused as refused:
@@ -69,7 +69,7 @@ def _wait(remote: Client, asked: list[ServerRequest], words: Namespace) -> None:
 
 
 def _interrupt(asked: list[ServerRequest]) -> None:
-    """Who was asked goes on; who was not is left alone."""
+    """End the wait: requests that were sent go on; the others may not have been sent."""
     for order in asked:
         if order.result in (Result.ACCEPTED, Result.WAITING):
             was_asked = order.is_open
@@ -80,7 +80,7 @@ def _interrupt(asked: list[ServerRequest]) -> None:
 
 
 def _tell(asked: list[ServerRequest], words: Namespace) -> None:
-    """Results on standard output, what went wrong and what to do on standard error."""
+    """Print results on standard output, and failures and advice on standard error."""
     if words.format or words.columns:
         output.many([order.row() for order in asked], RESULTS, words)
     for order in asked:
@@ -122,7 +122,7 @@ def _show(remote: Client, words: Namespace) -> int:
 
 
 def _until_idle(remote: Client, servers: list[KnownServer], words: Namespace) -> int:
-    """Wait for whatever goes on, whoever asked for it. Who is deleted meanwhile is idle, too."""
+    """Wait until the servers have no task, of any user. A server that is deleted meanwhile counts as idle."""
     watched = [ServerRequest(server, result=Result.ACCEPTED) for server in servers]
     try:
         _wait(remote, watched, words)

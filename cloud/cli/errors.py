@@ -1,4 +1,4 @@
-"""What can go wrong, with a sentence that says what to do, and the exit codes."""
+"""The errors of the command, each with a sentence on what to do, and the exit codes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ DONE, FAILED, USAGE, TIMED_OUT, INTERRUPTED = 0, 1, 2, 4, 130
 
 
 class CliError(Exception):
-    """Nothing more can be done; `advice` is what the person at the keyboard can do."""
+    """An error that ends the command. `advice` says what the user can do."""
 
     code = FAILED
 

@@ -1,4 +1,4 @@
-"""From words to an exit code."""
+"""The entry point: from the command line to an exit code."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cloud.cli.errors import INTERRUPTED, CliError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; see arguments.EXAMPLES for the codes."""
+    """Run one command and return its exit code; arguments.EXAMPLES lists the codes."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a name that the terminal cannot show is no reason to fail
+        if isinstance(stream, TextIOWrapper):  # a name that the terminal cannot show must not fail
             stream.reconfigure(errors="backslashreplace")
     try:
         words = arguments.parse(argv)
@@ -31,6 +31,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stillwater: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # `… | head`: nobody reads on, and that is not an error to talk about
+    except BrokenPipeError:  # `… | head`: the reader is gone; no error message
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -1,4 +1,4 @@
-"""Servers and results as a table for people, as JSON or as bare values for programs."""
+"""Output of servers and results: a table for people; JSON or bare values for programs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ COLOURS = {
     "done": "green", "failed": "bold red", "refused": "bold red", "timed out": "yellow",
 }  # fmt: skip
 GRACE = "termination_grace_period_seconds"
-WIDE = 10_000  # what is not a terminal has no edge
+WIDE = 10_000  # the width where the output is no terminal
 
 
 def listed(server: Mapping[str, Any]) -> dict[str, Any]:
-    """A server as a row. One whose cell is down has an id and a status, and little else."""
+    """Return a server as a row. One of a down cell has an id, a status, and little else."""
     row = {
         "id": server["id"], "name": server.get("name", ""), "status": server.get("status", ""),
         "task_state": server.get("OS-EXT-STS:task_state"),
@@ -38,7 +38,7 @@ def listed(server: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown(server: Mapping[str, Any]) -> dict[str, Any]:
-    """A server with what there is to know of it."""
+    """Return a server with all its fields."""
     metadata = dict(server.get("metadata") or {})
     more = {
         "vm_state": server.get("OS-EXT-STS:vm_state"), "progress": server.get("progress"),
@@ -51,7 +51,7 @@ def shown(server: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def many(rows: Sequence[dict[str, Any]], columns: Sequence[str], words: Namespace) -> None:
-    """Rows, as the command line wants them; of all columns, those that somebody has anything in."""
+    """Print rows in the wanted format; by default, of `columns` those that any row has."""
     given = set().union(*rows) if rows else set(columns)
     columns = words.columns or [column for column in columns if column in given]
     rows = [{column: row.get(column) for column in columns} for row in rows]
@@ -70,7 +70,7 @@ def many(rows: Sequence[dict[str, Any]], columns: Sequence[str], words: Namespac
 
 
 def one(row: dict[str, Any], words: Namespace) -> None:
-    """A row by its fields, one below the other."""
+    """Print one row, one field per line."""
     row = {column: row.get(column) for column in words.columns or row}
     if words.format == "json":
         _json(row)
@@ -100,7 +100,7 @@ def _coloured(value: Any) -> Text:
 
 
 def _cell(value: Any) -> str:
-    """One line of text for any value."""
+    """Return any value as one line of text."""
     if value is None:
         return ""
     if isinstance(value, dict):
@@ -111,7 +111,7 @@ def _cell(value: Any) -> str:
 
 
 def _shutdown(value: dict[str, Any]) -> str:
-    """As the wait says it."""
+    """Return the state of a shutdown: its outcome as text, else its signals."""
     return plain(f"{ServerState(shutdown=value).words}") if value.get("outcome") is not None else signals(value)
 
 

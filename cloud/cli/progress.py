@@ -1,4 +1,4 @@
-"""How a wait looks: a line for each server that counts down on a terminal, a line for each change elsewhere."""
+"""Progress of a wait: on a terminal a line per server that counts down, elsewhere a line per change."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from cloud.cli.sanitize import plain
 
 
 class ProgressOutput(Protocol):
-    """Where a wait is shown."""
+    """The display of a wait."""
 
     def show(self, order: ServerRequest) -> None:
-        """The order was looked at."""
+        """Show the new state of a request."""
 
 
 @contextmanager
 def opened(orders: list[ServerRequest]) -> Iterator[ProgressOutput]:
-    """On standard error, so that standard output is only the result."""
+    """Yield the display, on standard error: standard output has only the result."""
     if not sys.stderr.isatty():
         yield _Lines()
         return
@@ -34,7 +34,7 @@ def opened(orders: list[ServerRequest]) -> Iterator[ProgressOutput]:
 
 
 class _Bars:
-    """Gone when the wait is over: how it ended is told on standard output."""
+    """Lines on a terminal. They vanish when the wait is over: the result goes to standard output."""
 
     def __init__(self, progress: Progress, orders: list[ServerRequest]) -> None:
         self._progress = progress
@@ -51,7 +51,7 @@ class _Bars:
 
 
 class _Words(ProgressColumn):
-    """Rendered ten times a second, so the seconds count down between two looks."""
+    """The text of a line. Rendered ten times a second, so that the seconds count down between two polls."""
 
     max_refresh = 0.1
 
@@ -61,7 +61,7 @@ class _Words(ProgressColumn):
 
 
 class _Lines:
-    """For logs and pipes."""
+    """Lines for logs and pipes."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[object, ...]] = {}

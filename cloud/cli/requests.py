@@ -1,4 +1,4 @@
-"""What was asked of one server, and what has become of it."""
+"""A request for one server, and its result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cloud.cli.client import KnownServer
 
 
 class Result(enum.StrEnum):
-    """How far an order came."""
+    """The progress of a request."""
 
     WAITING = "not asked"
     ACCEPTED = "accepted"
@@ -35,18 +35,18 @@ _WORST = (errors.INTERRUPTED, errors.FAILED, errors.TIMED_OUT)
 
 @dataclass(slots=True)
 class ServerState:
-    """What was seen of a server at a moment."""
+    """What was seen of a server at one time."""
 
     status: str = ""
     task: str = ""
     shutdown: dict[str, Any] = field(default_factory=dict)
     progress: int = 0
-    away: str = ""  # why nothing was seen
+    away: str = ""  # why the server could not be read
     at: float = field(default_factory=time.monotonic)
 
     @classmethod
     def of(cls, server: dict[str, Any]) -> ServerState:
-        """From the API's answer."""
+        """Return the state in the API's answer."""
         return cls(
             server.get("status", ""), server.get("OS-EXT-STS:task_state") or "", server.get("shutdown") or {},
             int(server.get("progress") or 0),
@@ -54,14 +54,14 @@ class ServerState:
 
     @property
     def left(self) -> float | None:
-        """Seconds of grace the guest has left by now, or None when it is not being shut down."""
+        """Seconds that are left of the guest's grace period; None when it is not shutting down."""
         if not self.shutdown or self.shutdown.get("outcome"):
             return None
         return max(0.0, float(self.shutdown.get("seconds_left") or 0) - (time.monotonic() - self.at))
 
     @property
     def share(self) -> float | None:
-        """How much of it is over, 0..1, of the grace or of what the server itself tells."""
+        """The share that is over, 0..1: of the grace period, else the progress of the server."""
         if self.left is None:
             return self.progress / 100 if self.task and self.progress else None
         try:
@@ -73,7 +73,7 @@ class ServerState:
 
     @property
     def words(self) -> str:
-        """One line for people."""
+        """The state on one line, for people."""
         if self.away:
             return f"{self.away}; still trying"
         if self.left is not None:
@@ -82,14 +82,14 @@ class ServerState:
 
     @property
     def change(self) -> tuple[Any, ...]:
-        """What makes a new line: not that a second is over."""
+        """What must differ for a new line in a log: not the seconds."""
         told = tuple(self.shutdown.get(key) for key in ("begun", "deadline", "signals", "by", "outcome"))
         return (self.status, self.task, bool(self.away), *told)
 
 
 @dataclass(slots=True)
 class ServerRequest:
-    """One server, and one thing asked of it; no verb: it is only looked at."""
+    """One server, and the action requested of it; without a verb it is only watched."""
 
     server: KnownServer
     verb: CliAction | None = None
@@ -104,25 +104,25 @@ class ServerRequest:
 
     @property
     def title(self) -> str:
-        """How it is called for people."""
+        """The name for people; the id when there is none."""
         return self.server.name or self.server.id
 
     @property
     def is_open(self) -> bool:
-        """Whether there is something to wait for."""
+        """Whether to wait for it."""
         return self.result is Result.ACCEPTED
 
     @property
     def seconds(self) -> float:
-        """From the request to the end that was seen."""
+        """The time from the request to its end, or until now."""
         return round((self.ended or time.monotonic()) - self.began, 1)
 
     def end(self, result: Result, outcome: str = "", advice: str = "") -> None:
-        """Nothing more is waited for."""
+        """Set the result; nothing more is waited for."""
         self.result, self.outcome, self.advice, self.ended = result, outcome, advice, time.monotonic()
 
     def row(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the result for programs."""
         row = {
             "id": self.server.id, "name": self.server.name, "action": self.verb.name if self.verb else "",
             "result": self.result.value, "status": self.look.status, "seconds": self.seconds,
@@ -131,7 +131,7 @@ class ServerRequest:
         return row | ({"admin_password": self.password} if self.password else {})
 
     def sentence(self) -> str:
-        """For people."""
+        """Return the result for people."""
         past = self.verb.past if self.verb else "idle"
         if self.result is Result.DONE:
             return f"{self.title}: {past} in {self.seconds:.1f} s" + (f": {self.outcome}" if self.outcome else "")
@@ -141,17 +141,17 @@ class ServerRequest:
 
 
 def signals(shutdown: dict[str, Any]) -> str:
-    """`2 signals (acpi)`."""
+    """Return `2 signals (acpi)`."""
     count, by = int(shutdown.get("signals") or 0), shutdown.get("by")
     return f"{count} signal{'' if count == 1 else 's'}" + (f" ({by})" if by else "")
 
 
 def code(orders: list[ServerRequest]) -> int:
-    """The exit code of all of them: the worst."""
+    """Return the exit code of all requests: the worst."""
     codes = {_CODES.get(order.result, errors.DONE) for order in orders}
     return next((worst for worst in _WORST if worst in codes), errors.DONE)
 
 
 def still_open(orders: list[ServerRequest]) -> Iterator[ServerRequest]:
-    """Those there is something to wait for."""
+    """Return the requests to wait for."""
     return (order for order in orders if order.is_open)

@@ -1,8 +1,8 @@
-"""Texts of others, made harmless for a terminal."""
+"""Untrusted text, made safe for a terminal."""
 
 from __future__ import annotations
 
 
 def plain(text: str) -> str:
-    """Without what moves a cursor or begins a new line: anybody may name a server anything."""
+    """Replace what is not printable, such as cursor movements and newlines: users choose the names of servers."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

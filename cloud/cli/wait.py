@@ -1,4 +1,4 @@
-"""Waiting for what was asked, up to a deadline. The operation does not know that anybody waits."""
+"""Wait for requests, up to a deadline. The operations do not depend on the wait."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from cloud.cli.errors import ServiceUnavailable
 from cloud.cli.progress import ProgressOutput
 from cloud.cli.requests import Result, ServerRequest, ServerState, still_open
 
-QUICK, SLOW = 0.5, 1.0  # seconds between two looks: at first, and after a while
+QUICK, SLOW = 0.5, 1.0  # seconds between two polls: at first, and after A_WHILE
 A_WHILE = 10.0
-AFTER_GRACE = 60.0  # what comes after a guest is off: disks are moved, images kept
+AFTER_GRACE = 60.0  # for the work after a guest is off: move disks, store images
 
 
 def follow(remote: Client, orders: list[ServerRequest], timeout: float | None, screen: ProgressOutput) -> None:
-    """Until each order has ended, or has timed out; without a `timeout` a guest's own grace prolongs it."""
+    """Wait until each request has ended or timed out. Without a `timeout` a guest's grace period extends the limit."""
     began = time.monotonic()
     limit = began + (timeout or WAIT_SECONDS)
     while True:
         for order in list(still_open(orders)):
             seen = _look(remote, order, max(1.0, min(limit - time.monotonic(), REQUEST_SECONDS)))
             screen.show(order)
-            if not seen:  # the others would not be seen either, and would use up the time
+            if not seen:  # the API does not answer for the others either
                 break
             if timeout is None and order.look.left is not None:
                 limit = max(limit, time.monotonic() + order.look.left + AFTER_GRACE)
@@ -39,23 +39,23 @@ def follow(remote: Client, orders: list[ServerRequest], timeout: float | None, s
 
 
 def _look(remote: Client, order: ServerRequest, seconds: float) -> bool:
-    """One look into the journal for what was asked of the server, and one at it; whether the API answered."""
-    try:  # in this order: what is over before the server is looked at is seen of it
+    """Read the instance action and then the server; return whether the API answered."""
+    try:  # in this order: the server then shows the effects of an action that is over
         action = remote.action(order.server.id, order.request_id, seconds) if order.request_id else None
         server = remote.show(order.server.id, seconds)
-    except ServiceUnavailable as away:  # the operation goes on without the API, so the wait does
+    except ServiceUnavailable as away:  # the operation goes on without the API, and so does the wait
         order.look = replace(order.look, away=str(away))
         return False
     outcome = order.look.shutdown.get("outcome", "")
     order.look = ServerState.of(server) if server else ServerState("DELETED")
     if outcome and not order.look.shutdown:
-        order.look.shutdown = {"outcome": outcome}  # how it went, when the server shows it no more
+        order.look.shutdown = {"outcome": outcome}  # keep it after the server stops showing it
     _judge(order, server, action)
     return True
 
 
 def _judge(order: ServerRequest, server: dict[str, Any] | None, action: dict[str, Any] | None) -> None:
-    """End the order if it is over."""
+    """End the request if it is over."""
     deletes = order.verb is not None and order.verb.name == "delete"
     if server is None and not deletes:
         order.end(Result.FAILED, "it was deleted meanwhile")
@@ -76,7 +76,7 @@ def _judge(order: ServerRequest, server: dict[str, Any] | None, action: dict[str
 
 
 def _failed(order: ServerRequest, action: dict[str, Any] | None) -> bool:
-    """The journal knows; without it, a server in ERROR is taken for a no."""
+    """Return whether the action failed. Without an instance action, status ERROR means that it did."""
     if action is None:
         return order.look.status == "ERROR"
     events = action.get("events") or [{}]
@@ -84,7 +84,7 @@ def _failed(order: ServerRequest, action: dict[str, Any] | None) -> bool:
 
 
 def _details(events: list[dict[str, Any]]) -> str:
-    """What the steps had to say, each thing once, in order; details are for admins, how a guest went is for owners."""
+    """Return what the steps reported, each text once. Details are for admins, shutdown outcomes for owners."""
     said: list[str] = []
     for event in events:
         for words in (event.get("details"), (event.get("shutdown") or {}).get("outcome")):

@@ -17,7 +17,7 @@ from cloud.identity.models import Project, RoleAssignment, User
 
 
 class NewUserForm(UserCreationForm):
-    """A name and a password, twice."""
+    """The form for a new user: a name and a password, twice."""
 
     class Meta:
         model = User
@@ -25,7 +25,7 @@ class NewUserForm(UserCreationForm):
 
 
 class UserForm(UserChangeForm):
-    """Everything but the password, which has its own page."""
+    """The form for a user: all but the password, which has its own page."""
 
     class Meta:
         model = User
@@ -42,7 +42,7 @@ class Roles(TabularInline):
 
 @admin.register(User)
 class UserPage(DjangoUserAdmin, ModelPage):
-    """Users: their password through Django's own forms."""
+    """The pages of users. Passwords go through Django's own forms."""
 
     form = UserForm
     add_form = NewUserForm
@@ -63,11 +63,11 @@ class UserPage(DjangoUserAdmin, ModelPage):
     )
 
     def get_inlines(self, request: HttpRequest, obj: User | None) -> Any:
-        """A user that is not there yet has no roles."""
+        """Return the roles; none for a user that is not saved yet."""
         return self.inlines if obj else ()
 
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
-        """Disabling a user voids its tokens, also should it be enabled again."""
+        """Save the user. Disabling it voids its tokens for good, even if it is enabled again."""
         if not obj.is_active:
             obj.revoke_tokens()
         super().save_model(request, obj, form, change)
@@ -75,7 +75,7 @@ class UserPage(DjangoUserAdmin, ModelPage):
 
 @admin.register(Project)
 class ProjectPage(ModelPage):
-    """Projects. They are not deleted here: what they own would have no owner."""
+    """The pages of projects. There is no delete: what a project owns would have no owner."""
 
     list_display = ("name", "id", "enabled", "created_at")
     list_filter = ("enabled",)
@@ -86,13 +86,13 @@ class ProjectPage(ModelPage):
     inlines = (Roles,)
 
     def has_delete_permission(self, request: HttpRequest, obj: Project | None = None) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
 
 @admin.register(RoleAssignment)
 class RoleAssignmentPage(ModelPage):
-    """Who may do what where."""
+    """The pages of role assignments."""
 
     list_display = ("user", "role", "project")
     list_filter = ("role",)
@@ -107,4 +107,4 @@ admin.site.unregister(Group)
 
 @admin.register(Group)
 class GroupPage(DjangoGroupAdmin, ModelPage):
-    """What several users may do on these pages."""
+    """The pages of groups: permissions of several users on the admin pages."""

@@ -4,7 +4,7 @@ from django.apps import AppConfig
 
 
 class IdentityConfig(AppConfig):
-    """Keystone v3-shaped tokens, projects, users, roles, catalog."""
+    """The embedded Keystone v3: tokens, projects, users, roles, catalog."""
 
     name = "cloud.identity"
     label = "identity"

@@ -1,4 +1,4 @@
-"""Who is asking: the X-Auth-Token header as a Caller."""
+"""Authentication by the X-Auth-Token header."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ CHALLENGE = 'Keystone uri="/identity/v3"'
 
 
 class TokenAuthentication(BaseAuthentication):
-    """`request.user` is a `cloud.caller.Caller`, `request.auth` the `tokens.Payload`."""
+    """Sets `request.user` to a `cloud.caller.Caller` and `request.auth` to the `tokens.Payload`."""
 
     def authenticate(self, request: Request) -> tuple[Caller, tokens.Payload] | None:
-        """None without a token; raises AuthenticationFailed for one that is no good (any more)."""
+        """Return the caller and the payload; None without a token. Raises AuthenticationFailed for an invalid one."""
         raw = request.headers.get("X-Auth-Token")
         if not raw:
             return None
@@ -29,5 +29,5 @@ class TokenAuthentication(BaseAuthentication):
         return bearer.caller, bearer.payload
 
     def authenticate_header(self, request: Request) -> str:
-        """Makes DRF answer 401, not 403."""
+        """Return the challenge, which makes DRF answer 401, not 403."""
         return CHALLENGE

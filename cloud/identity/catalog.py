@@ -1,4 +1,4 @@
-"""The services of this cloud and where they are. Fixed: everything is behind one address."""
+"""The services of this cloud and their addresses. They are fixed: all are behind one address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INTERFACES = ("public", "internal", "admin")
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One API of the catalog."""
+    """One API in the catalog."""
 
     name: str
     type: str
@@ -23,25 +23,25 @@ class Service:
 
     @property
     def id(self) -> str:
-        """The same on every cloud."""
+        """The id, the same in every cloud."""
         return _stable("service", self.name)
 
     @property
     def url(self) -> str:
-        """Where clients reach it."""
+        """The public address."""
         return f"{settings.PUBLIC_URL}{self.path}"
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A service as seen by one kind of client."""
+    """A service for one kind of client."""
 
     service: Service
     interface: str
 
     @property
     def id(self) -> str:
-        """The same on every cloud."""
+        """The id, the same in every cloud."""
         return _stable("endpoint", self.service.name, self.interface)
 
 
@@ -54,7 +54,7 @@ ENDPOINTS = tuple(Endpoint(service, interface) for service in SERVICES for inter
 
 
 def as_json() -> list[dict[str, Any]]:
-    """The catalog of a token."""
+    """Return the catalog of a token."""
     return [
         {
             "id": service.id, "name": service.name, "type": service.type,

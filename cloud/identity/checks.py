@@ -1,4 +1,4 @@
-"""System checks: token keys are keys, and whoever answers API requests has one."""
+"""System checks: the token keys are valid, and the API has one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cloud import env
 
 @checks.register(checks.Tags.security)
 def token_keys(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
-    """A malformed key would otherwise show at the first login."""
-    from cryptography.fernet import Fernet  # noqa: PLC0415  a worker, which has no keys, need not load it
+    """Report a missing or malformed key, which otherwise shows at the first login."""
+    from cryptography.fernet import Fernet  # noqa: PLC0415  workers have no keys and do not load it
 
     hint = "Make one with manage.py token_key."
     keys = env.get("STILLWATER_TOKEN_KEYS")

@@ -1,4 +1,4 @@
-"""How passwords are kept."""
+"""The password hasher."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from django.contrib.auth.hashers import ScryptPasswordHasher
 
 
 class Scrypt(ScryptPasswordHasher):
-    """Django's, as slow as the operator wants it. A password kept at another speed is kept anew at its next login."""
+    """Django's hasher with a configurable work factor. A hash with another work factor is renewed at the next login."""
 
     work_factor = settings.PASSWORD_WORK_FACTOR

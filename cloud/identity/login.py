@@ -1,4 +1,4 @@
-"""Logging in: a request body becomes a user, a project and a token."""
+"""Login: from a request body to a user, a project and a token."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ SCHEMA: dict[str, Any] = {
 
 
 def log_in(auth: dict[str, Any]) -> str:
-    """The token of a valid `auth` object. Raises Unauthorized, in the same time whatever was wrong."""
+    """Return a token for a valid `auth` object. Raises Unauthorized; its time does not tell what was wrong."""
     identity = auth["identity"]
     parent = None
     if identity["methods"] == ["password"]:
@@ -98,7 +98,7 @@ def _by_password(claim: dict[str, Any]) -> User:
         User().set_password(claim["password"])  # as slow as a wrong password
     elif user.check_password(claim["password"]) and user.is_active:
         return user
-    # The name is not logged: people type passwords into it.
+    # The name is not logged: people type passwords into it by mistake.
     logger.warning("login.refused", user_id=user.id if user else "")
     raise errors.Unauthorized
 
@@ -110,7 +110,7 @@ def _claimed(claim: dict[str, Any]) -> User | None:
 
 
 def _is_ours(domain: dict[str, Any] | None) -> bool:
-    """Without a domain, the only one there is is meant."""
+    """Return whether it is the only domain there is; no domain means that one."""
     if domain is None:
         return True
     return domain.get("id", DOMAIN_ID) == DOMAIN_ID and domain.get("name", DOMAIN_NAME).lower() == DOMAIN_ID
@@ -123,7 +123,7 @@ def _project(user: User, scope: Any) -> Project | None:
     if scope == "unscoped" or "unscoped" in scope:
         return None
     wanted = scope.get("project")
-    if wanted is None:  # system and domain scope: nobody has roles there
+    if wanted is None:  # system and domain scope: no user has roles there
         raise errors.Unauthorized
     if "id" in wanted:
         project = mine.filter(pk=wanted["id"]).first()

@@ -1,4 +1,4 @@
-"""Who there is: users, projects, and who may do what in which."""
+"""Users, projects, and the roles of users in projects."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ DOMAIN_NAME = "Default"
 
 
 def new_id() -> str:
-    """32 hex digits, as Keystone's ids are."""
+    """Return 32 hex digits, the form of Keystone's ids."""
     return uuid4().hex
 
 
 class Project(GlobalModel):
-    """Owns servers, images and quotas."""
+    """An owner of servers, images and quotas."""
 
     id = models.CharField(max_length=32, primary_key=True, default=new_id, editable=False)
     name = models.CharField(max_length=64, unique=True)
@@ -35,28 +35,28 @@ class Project(GlobalModel):
 
 
 class Users(BaseUserManager["User"]):
-    """How Django makes users."""
+    """The manager by which Django creates users."""
 
     def create_user(self, name: str, password: str | None = None, **fields: object) -> User:
-        """A new user; without a password nobody can log in as it."""
+        """Create a user. Without a password the user cannot log in."""
         user = self.model(name=name, **fields)
         user.set_password(password)
         user.save(using=self._db)
         return user
 
     def create_superuser(self, name: str, password: str | None = None, **fields: object) -> User:
-        """A user the admin pages are open to. It still needs a role to use the API."""
+        """Create a user who may use the admin pages. To use the API the user still needs a role."""
         return self.create_user(name, password, **({"is_staff": True, "is_superuser": True} | fields))
 
 
 class User(AbstractBaseUser, PermissionsMixin, GlobalModel):
-    """Somebody who can log in: to the API with roles in projects, to the admin pages if staff."""
+    """A user who can log in: to the API with roles in projects, to the admin pages if staff."""
 
     id = models.CharField(max_length=32, primary_key=True, default=new_id, editable=False)
     name = models.CharField(max_length=255, unique=True)
     email = models.EmailField(blank=True, default="")
     description = models.TextField(blank=True, default="")
-    default_project_id = models.CharField(max_length=64, blank=True, default="")  # may be gone: then unscoped
+    default_project_id = models.CharField(max_length=64, blank=True, default="")  # a deleted one: tokens are unscoped
     is_active = models.BooleanField("enabled", default=True)  # type: ignore[misc]
     is_staff = models.BooleanField("may use the admin pages", default=False)
     revoked_before = models.DateTimeField(null=True, editable=False)  # older tokens are void
@@ -71,7 +71,7 @@ class User(AbstractBaseUser, PermissionsMixin, GlobalModel):
         return self.name
 
     def set_password(self, raw_password: str | None) -> None:
-        """A new password also voids every token the old one gave."""
+        """Set the password, and void every token of the old one."""
         super().set_password(raw_password)
         self.revoke_tokens()
 
@@ -97,7 +97,7 @@ class RoleAssignment(GlobalModel):
 
 
 class RevokedToken(GlobalModel):
-    """A token that was given back before its time. Kept until it would have expired."""
+    """A token that was revoked before its expiry. The row is kept until then."""
 
     audit_id = models.CharField(max_length=22, primary_key=True)
     expires_at = models.DateTimeField(db_index=True)

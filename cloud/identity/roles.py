@@ -1,4 +1,4 @@
-"""The five roles there are. Their ids never change, so scripts may keep them."""
+"""The five roles. Their ids never change, so that scripts may store them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMES = ("admin", "manager", "member", "reader", "service")
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a user may do in a project."""
+    """A role that a user has in a project."""
 
     id: str
     name: str
@@ -23,11 +23,11 @@ _BY_ID = {role.id: role for role in ROLES.values()}
 
 
 def by_id(role_id: str) -> Role | None:
-    """The role of that id, or None."""
+    """Return the role with that id, or None."""
     return _BY_ID.get(role_id)
 
 
 def effective(assigned: frozenset[str]) -> list[Role]:
-    """The assigned roles and those they imply."""
+    """Return the assigned roles and those that they imply."""
     holder = Caller(user_id="", roles=assigned)
     return [role for role in ROLES.values() if holder.has_role(role.name)]

@@ -1,7 +1,7 @@
-"""Tokens: who, in which project, until when, encrypted and signed. No token is stored.
+"""Tokens: user, project and lifetime, encrypted and signed. No token is stored.
 
-A token is one Fernet box around a fixed 82-byte record. It is void when it is past its time, when its
-audit id is in RevokedToken, or when it is older than its user's `revoked_before`.
+A token is one Fernet token around a fixed 82-byte record. It is void when it has expired, when its audit id is in
+RevokedToken, or when it is not newer than its user's `revoked_before`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONGEST = 512
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What a token says. The second audit id, if any, is that of the first token of its chain."""
+    """The content of a token. The second audit id, if any, is that of the first token of its chain."""
 
     user_id: str
     project_id: str
@@ -43,7 +43,7 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """A valid token, with the records it speaks of."""
+    """A valid token with its records."""
 
     payload: Payload
     user: User
@@ -54,7 +54,7 @@ class Bearer:
 def issue(
     user: User, project: Project | None, methods: tuple[str, ...], parent: Payload | None = None
 ) -> str:
-    """A new token. One made from another token keeps that one's end of life and chain."""
+    """Return a new token. One made from another token keeps the expiry time and the chain of that token."""
     now = timezone.now()
     audit_ids: tuple[str, ...] = (_text(secrets.token_bytes(16)),)
     expires_at = now + timedelta(seconds=env.get("STILLWATER_TOKEN_TTL"))
@@ -66,7 +66,7 @@ def issue(
 
 
 def encode(payload: Payload) -> str:
-    """The token of a payload."""
+    """Return the token of a payload."""
     chain = [_bytes(audit_id) for audit_id in payload.audit_ids]
     record = _LAYOUT.pack(
         _FORMAT,
@@ -82,7 +82,7 @@ def encode(payload: Payload) -> str:
 
 
 def decode(raw: str) -> Payload:
-    """What a token says, valid or not. Raises Unauthorized for what was never a token of ours."""
+    """Return the content of a token, valid or not. Raises Unauthorized for what is no token of ours."""
     if not raw or len(raw) > _LONGEST or not raw.isascii():
         raise errors.Unauthorized
     try:
@@ -103,7 +103,7 @@ def decode(raw: str) -> Payload:
 
 
 def verify(raw: str) -> Bearer:
-    """The bearer of a token that is good now, in two queries. Raises Unauthorized."""
+    """Return the bearer of a token that is valid now, in two queries. Raises Unauthorized."""
     payload = decode(raw)
     if payload.expires_at <= timezone.now():
         raise errors.Unauthorized
@@ -117,7 +117,7 @@ def verify(raw: str) -> Bearer:
 
 
 def revoke(payload: Payload) -> None:
-    """Void one token. Also forgets revocations of tokens that are past their time anyway."""
+    """Void one token. Also delete the revocations of tokens that have expired anyway."""
     RevokedToken.objects.get_or_create(
         audit_id=payload.audit_ids[0], defaults={"expires_at": payload.expires_at}
     )

@@ -1,4 +1,4 @@
-"""Keystone v3, mounted at /identity (without a slash, so routes bring their own)."""
+"""Keystone v3, mounted at /identity without a slash: the routes begin with one."""
 
 from django.urls import path, re_path
 

@@ -1,4 +1,4 @@
-"""Admin page of images: looking only, as everywhere where states are shown."""
+"""Admin page of images, read-only as all pages of records with a state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cloud.images.models import Image
 
 @admin.register(Image)
 class ImagePage(ModelPage):
-    """Images, read-only."""
+    """The page of images."""
 
     list_display = ("name", "id", "status", "visibility", "owner", "disk_format", "size", "created_at")
     list_filter = ("status", "visibility", "disk_format", "protected", "os_hidden")
@@ -21,13 +21,13 @@ class ImagePage(ModelPage):
     ordering = ("-created_at", "-id")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Never: images are made through the API or `manage.py image_import`."""
+        """Return False: images are created by the API or `manage.py image_import`."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Never."""
+        """Return False."""
         return False

@@ -4,7 +4,7 @@ from django.apps import AppConfig
 
 
 class ImagesConfig(AppConfig):
-    """Glance v2-shaped image registry with a file store."""
+    """The embedded Glance v2: image records and a file store."""
 
     name = "cloud.images"
     label = "images"

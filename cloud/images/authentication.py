@@ -1,4 +1,4 @@
-"""Hosts fetch and store image content with a ticket in place of a token."""
+"""Authentication of hosts, which fetch and store image content with a ticket instead of a token."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ HEADER = "X-Image-Ticket"  # in no access log, unlike the query
 
 @dataclass(frozen=True, slots=True)
 class TicketHolder:
-    """`request.auth` of a request with a good ticket: this image, and what may be done."""
+    """`request.auth` of a request with a valid ticket: the image, and the right."""
 
     image_id: str
     right: tickets.Right
 
 
 class TicketAuthentication(BaseAuthentication):
-    """`?ticket=` or the header X-Image-Ticket; for the image of the path and the right of the method."""
+    """Accepts `?ticket=` or the header X-Image-Ticket, for the image of the path and the right of the method."""
 
     def authenticate(self, request: Request) -> tuple[Caller, TicketHolder] | None:
-        """None without a ticket; raises AuthenticationFailed for one that is no good."""
+        """Return a caller and the TicketHolder; None without a ticket. Raises AuthenticationFailed."""
         ticket = request.headers.get(HEADER) or request.query_params.get("ticket")
         if not ticket:
             return None
@@ -42,7 +42,7 @@ class TicketAuthentication(BaseAuthentication):
 
 
 def hide_ticket(request: HttpRequest) -> None:
-    """Keep a ticket in `request.GET` only: Django's and gunicorn's logs show addresses with their query."""
+    """Keep the ticket only in `request.GET`: Django's and gunicorn's logs show addresses with their query."""
     if "ticket" in request.GET:
         request.META["QUERY_STRING"] = "ticket=hidden"
         if "RAW_URI" in request.META:

@@ -1,7 +1,7 @@
-"""The folder of image files: one file per active image, and what uploads in progress need.
+"""The folder of image files: one file per active image, and the files of uploads in progress.
 
-`<id>` is content, `<id>.part` an upload in progress, `<id>.lock` belongs to whoever writes the two. A lock
-dies with its process, so what a dead upload left is known by its lock being free.
+`<id>` is content, `<id>.part` an upload in progress, `<id>.lock` the lock of the process that writes the two. The
+kernel releases a lock when its process dies, so a free lock marks the files of a dead upload.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from cloud import errors
 
 
 def folder() -> Path:
-    """Where image files are; made when missing."""
+    """Return the folder of the image files; create it when it is missing."""
     path = Path(settings.STATE_DIR) / "images"
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
 
 
 def content(image_id: str) -> Path:
-    """The file of an active image. Raises ValueError for what is not a plain UUID."""
+    """Return the file of an active image. Raises ValueError for an id that is no canonical UUID."""
     if str(UUID(image_id)) != image_id:
         raise ValueError(image_id)
     return folder() / image_id
 
 
 def part(image_id: str) -> Path:
-    """The file an upload writes into."""
+    """Return the file that an upload writes."""
     return content(image_id).with_name(f"{image_id}.part")
 
 
 def ids() -> dict[str, set[str]]:
-    """Every image id with a file here, and which kinds it has ("", ".part", ".lock")."""
+    """Return every image id with a file here, and its kinds of files ("", ".part", ".lock")."""
     found: dict[str, set[str]] = {}
     for entry in folder().iterdir():
         found.setdefault(entry.stem, set()).add(entry.suffix)
@@ -47,7 +47,7 @@ def ids() -> dict[str, set[str]]:
 
 @contextmanager
 def only_writer(image_id: str) -> Iterator[None]:
-    """Nobody else, in any process, writes this image's files meanwhile. Raises Conflict at once."""
+    """Lock the files of an image against all other writers, in any process. Raises Conflict at once."""
     path = content(image_id).with_name(f"{image_id}.lock")
     while True:
         lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
@@ -68,7 +68,7 @@ def only_writer(image_id: str) -> Iterator[None]:
 
 
 def settle(image_id: str) -> None:
-    """Give the finished upload its place, durably."""
+    """Move the finished upload into place, durably."""
     os.replace(part(image_id), content(image_id))
     directory = os.open(folder(), os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -1,8 +1,8 @@
-"""Is an uploaded file what it is declared to be, and nothing that reaches for other files?
+"""Check that an uploaded file has the declared format and names no other file.
 
-A disk image can name other files: a backing file, an external data file (CVE-2024-32498), extents. A
-host that opened such an image would hand its own files to a guest. So headers are read here first, and
-qemu-img, which opens what it is told to open, only sees files whose headers named nothing.
+A disk image can name other files: a backing file, an external data file (CVE-2024-32498), extents. A host that opened
+such an image would give its own files to a guest. So headers are read here first; qemu-img, which opens what an image
+names, only gets files whose headers name no other file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _VMDK = struct.Struct("<4sIIQQQQ")  # magic, version, flags, capacity, grain, de
 
 
 def inspect(path: Path, disk_format: str) -> int:
-    """The virtual size in bytes. Raises BadRequest for content that is refused."""
+    """Return the virtual size in bytes. Raises BadRequest for content that is refused."""
     if disk_format in PLAIN:
         if disk_format == "iso":
             _iso(path)
@@ -69,7 +69,7 @@ def _qcow2(path: Path) -> int | None:
 def _vmdk(path: Path) -> int | None:
     with path.open("rb") as file:
         header = file.read(512)
-        if len(header) < 512 or header[:4] != b"KDMV":  # also descriptors, which are lists of other files
+        if len(header) < 512 or header[:4] != b"KDMV":  # also refuses descriptor files, which list other files
             raise _not("vmdk (monolithicSparse or streamOptimized)")
         _, _, _, capacity, _, offset, sectors = _VMDK.unpack_from(header)
         if not capacity or not offset or not 0 < sectors <= 2048 or offset > 1 << 20:
@@ -88,14 +88,14 @@ def _is_kind(line: str) -> bool:
 
 
 def _no_header(path: Path) -> int | None:
-    return None  # these formats name other files in no way that qemu follows
+    return None  # qemu follows no names of files in these formats
 
 
 _HEADERS = {"qcow2": _qcow2, "vmdk": _vmdk}
 
 
 def _qemu_info(path: Path, qemu_format: str) -> dict[str, Any]:
-    """What qemu-img says, within limits of memory, time and output."""
+    """Return the output of qemu-img, run with limits on memory, time and output."""
     command = ["prlimit", *_LIMITS, "--", "qemu-img", "info", "--output=json", "-f", qemu_format, str(path)]
     with tempfile.TemporaryFile() as out:
         try:

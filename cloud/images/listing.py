@@ -1,4 +1,4 @@
-"""GET /v2/images: which images, in what order, from where on."""
+"""GET /v2/images: filters, order and paging."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _SORTABLE = frozenset(
 
 
 def narrowed(images: QuerySet[Image], query: QueryDict, caller: Caller) -> QuerySet[Image]:
-    """The images the query's filters leave. Unknown keys are properties. Raises BadRequest."""
+    """Return the images that the query's filters leave. Unknown keys are properties. Raises BadRequest."""
     visibility = query.get("visibility")
     if visibility is None and not caller.is_admin:
-        # Other projects' community images are found by asking for them.
+        # Community images of other projects are listed only with ?visibility=.
         images = images.filter(~Q(visibility=Visibility.COMMUNITY) | Q(owner=caller.project_id))
     elif visibility not in (None, "all"):
         if visibility not in Visibility.values:
@@ -53,7 +53,7 @@ def narrowed(images: QuerySet[Image], query: QueryDict, caller: Caller) -> Query
 
 
 def order(query: QueryDict) -> list[tuple[str, bool]]:
-    """Columns and whether they go down, ending in one that is unique. Raises BadRequest."""
+    """Return the columns, each with whether it descends; the last one is unique. Raises BadRequest."""
     if query.get("sort"):
         pairs = [pair.partition(":")[::2] for pair in str(query["sort"]).split(",")]
     else:
@@ -74,7 +74,7 @@ def order(query: QueryDict) -> list[tuple[str, bool]]:
 def ordered(
     images: QuerySet[Image], columns: list[tuple[str, bool]], marker: Image | None
 ) -> QuerySet[Image]:
-    """The images in order, those after the marker only."""
+    """Return the images in order, only those after the marker."""
     images = images.alias(sort_size=Coalesce(F("size"), -1))  # databases disagree on where NULL sorts
     names = [("sort_size" if column == "size" else column, down) for column, down in columns]
     if marker is not None:
@@ -106,7 +106,7 @@ def _filtered(images: QuerySet[Image], key: str, values: list[str]) -> QuerySet[
 
 
 def _tagged(images: QuerySet[Image], tag: str) -> QuerySet[Image]:
-    """SQLite has no containment for JSON; a tag's JSON text, quotes included, is found in the list's."""
+    """Filter by the JSON text of the tag, quotes included: SQLite has no containment for JSON."""
     text = json.dumps(tag, ensure_ascii=connection.vendor == "sqlite")
     place = StrIndex(Cast("tags", TextField()), Value(text))
     return images.alias(place=place).filter(place__gt=0)

@@ -1,4 +1,4 @@
-"""Images: what is known of them. Their content is in the store's folder."""
+"""Image records. Their content is in the folder of `file_store`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cells.models import GlobalModel
 
 
 class Status(models.TextChoices):
-    """Where an image is in its life. `queued`: known, without content."""
+    """The state of an image. `queued`: it has no content yet."""
 
     QUEUED = "queued"
     SAVING = "saving"
@@ -20,7 +20,7 @@ class Status(models.TextChoices):
 
 
 class Visibility(models.TextChoices):
-    """Who may use an image besides its owner. `shared` has no members yet: it is as good as private."""
+    """The projects that may use an image besides its owner. `shared` has no members yet: it acts as private."""
 
     PUBLIC = "public"
     PRIVATE = "private"
@@ -29,7 +29,7 @@ class Visibility(models.TextChoices):
 
 
 def new_id() -> str:
-    """A random UUID."""
+    """Return a random UUID."""
     return str(uuid4())
 
 

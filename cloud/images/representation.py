@@ -1,4 +1,4 @@
-"""Image records and their JSON, both ways, with the rules who may write what."""
+"""Image records to JSON and back, and the rules of who may write what."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TEXTS = ("name", "owner", "disk_format", "container_format")
 
 
 def as_json(image: Image) -> dict[str, Any]:
-    """Glance's view of an image: properties stand beside the image's own fields."""
+    """Return Glance's view of an image: its properties are beside its own fields."""
     url = f"/v2/images/{image.pk}"
     return image.properties | {
         "id": image.pk,
@@ -46,14 +46,14 @@ def as_json(image: Image) -> dict[str, Any]:
 
 
 def require_owner(caller: Caller, image: Image) -> None:
-    """Raises Forbidden unless the caller is a member of the owning project, or admin."""
+    """Raise Forbidden unless the caller is a member of the owning project, or admin."""
     own = caller.project_id and caller.project_id == image.owner and caller.has_role("member")
     if not (own or caller.is_admin):
         raise errors.Forbidden("You are not authorized to modify this image.")
 
 
 def write(image: Image, fields: dict[str, Any], caller: Caller) -> None:
-    """Put new values, valid by the schema, into a record. Raises Forbidden for what is not theirs to set."""
+    """Set valid values. Raises Forbidden for fields the caller may not set, TooLarge for too many properties."""
     for key, value in fields.items():
         if key in READ_ONLY:
             raise errors.Forbidden(f"Attribute '{key}' is read-only.")
@@ -68,7 +68,7 @@ def write(image: Image, fields: dict[str, Any], caller: Caller) -> None:
 
 
 def patch(image: Image, operations: list[dict[str, Any]], caller: Caller) -> None:
-    """Apply a JSON patch. Raises BadRequest, Forbidden, or Conflict for a property that is not there."""
+    """Apply a JSON patch. Raises BadRequest, Forbidden, TooLarge; Conflict for a missing property or tag."""
     for operation in operations:
         key, *rest = (_step(step) for step in operation["path"][1:].split("/"))
         if key in READ_ONLY or key == "id":
@@ -107,7 +107,7 @@ def _write_own(image: Image, key: str, value: Any, caller: Caller) -> None:
     elif key in _TEXTS:
         value = value or ""
     elif key in ("min_disk", "min_ram"):
-        value = int(value)  # the schema takes 1.0 for an integer
+        value = int(value)  # the schema accepts 1.0 as an integer
     setattr(image, key, value)
 
 
@@ -130,7 +130,7 @@ def _must_have(image: Image, key: str) -> None:
 
 
 def _patched_tags(tags: list[str], operation: dict[str, Any], rest: list[str]) -> list[Any]:
-    """Patches made by a library go into the list: /tags/0, /tags/-."""
+    """Apply an operation inside the list, as patches made by libraries do: /tags/0, /tags/-."""
     place = rest[0]
     if place == "-" and operation["op"] == "add" and len(rest) == 1:
         return [*tags, operation["value"]]

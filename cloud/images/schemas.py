@@ -1,4 +1,4 @@
-"""The JSON schema of an image: what /v2/schemas says, and what create and update are checked with."""
+"""The JSON schemas of images: for /v2/schemas, and to check create and update."""
 
 from __future__ import annotations
 

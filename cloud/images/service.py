@@ -1,4 +1,4 @@
-"""What the compute API, in the same process, asks of images."""
+"""The image functions for the compute API, which runs in the same process."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _OPEN = (Visibility.PUBLIC, Visibility.COMMUNITY)
 
 
 def visible(caller: Caller) -> QuerySet[Image]:
-    """The images a caller may see: public, community and own ones; all for admins."""
+    """Return the images that the caller may see: public, community and own ones; all for admins."""
     found = Image.objects.exclude(status=Status.DELETED)
     if caller.is_admin:
         return found
     allowed = Q(visibility__in=_OPEN)
-    if caller.project_id:  # an unscoped caller is not the owner of images without owner
+    if caller.project_id:  # an unscoped caller does not own the images without owner
         allowed |= Q(owner=caller.project_id)
     return found.filter(allowed)
 
 
 def visible_to(caller: Caller, image_id: str) -> Image:
-    """One image the caller may see. Raises NotFound."""
+    """Return an image that the caller may see. Raises NotFound."""
     image = visible(caller).filter(pk=image_id).first()
     if image is None:
         raise errors.NotFound(f"Image {image_id} could not be found.")
@@ -48,9 +48,9 @@ def create_snapshot_record(
     min_disk: int = 0,
     min_ram: int = 0,
 ) -> Image:
-    """A queued, private image of the caller's project, for a host to fill. The same id twice is one image.
+    """Create a queued, private image of the caller's project, which a host fills. Idempotent by `image_id`.
 
-    Raises BadRequest for property names that are an image's own.
+    Raises BadRequest for a property name that is a field of images.
     """
     extra = {"image_type": "snapshot"} | (properties or {})
     for key in extra:
@@ -68,14 +68,17 @@ def create_snapshot_record(
 
 
 def backups(owner: str, server_id: str, backup_type: str) -> list[Image]:
-    """A project's backups of one server and type that have their content, the newest first."""
+    """Return a project's backups of one server and type that have content, newest first."""
     made = {"image_type": "backup", "instance_uuid": server_id, "backup_type": backup_type}
     own = Image.objects.filter(owner=owner, status=Status.ACTIVE)
     return list(own.filter(**{f"properties__{name}": value for name, value in made.items()}).order_by("-created_at"))
 
 
 def queued_snapshots(before: datetime, after: str, most: int) -> dict[str, str]:
-    """The server of each snapshot or backup made before a moment that has no content yet; ids after one, in order."""
+    """Return the server id by image id of snapshots and backups that have no content yet.
+
+    They were created before `before` and have ids after `after`; at most `most` of them, ordered by id.
+    """
     queued = Image.objects.filter(status=Status.QUEUED, created_at__lt=before, pk__gt=after)
     made = queued.filter(properties__image_type__in=["snapshot", "backup"])
     marked = made.filter(properties__has_keys=["instance_uuid", "base_image_ref"])
@@ -83,16 +86,16 @@ def queued_snapshots(before: datetime, after: str, most: int) -> dict[str, str]:
 
 
 def discard(image_id: str) -> None:
-    """Forget an image whose content will not come. One that is active or gone stays as it is."""
+    """Delete an image whose content will not come. An image that is active or deleted stays as it is."""
     unfinished = Image.objects.filter(pk=image_id, status__in=[Status.QUEUED, Status.SAVING, Status.KILLED])
     if unfinished.update(status=Status.DELETED, updated_at=timezone.now()):
         logger.info("image.discarded", image=image_id)
 
 
 def delete(image: Image) -> None:
-    """Remove an image and its file. Raises Forbidden if it is protected, NotFound if it was faster gone.
+    """Delete an image and its file. Raises Forbidden if it is protected, NotFound if it is deleted already.
 
-    The row goes first: a file without row is swept, a row without file would be a lie.
+    The row goes first: a file without a row is swept, but a row without a file promises content that is not there.
     """
     gone = Image.objects.filter(pk=image.pk, protected=False).exclude(status=Status.DELETED)
     if not gone.update(status=Status.DELETED, updated_at=timezone.now()):
@@ -104,12 +107,12 @@ def delete(image: Image) -> None:
 
 
 def active(image_id: str) -> Image | None:
-    """An image that has its content, whoever may see it; None when there is none."""
+    """Return an image that has its content, whatever its visibility; None when there is none."""
     return Image.objects.filter(pk=image_id, status=Status.ACTIVE).first()
 
 
 def remove(image_id: str) -> None:
-    """Forget an image whatever became of it, and its file. Gone already is success; a protected one stays."""
+    """Delete an image in any state, and its file. Idempotent; a protected image stays."""
     image = Image.objects.filter(pk=image_id).first()
     if image is not None:
         with suppress(errors.Forbidden, errors.NotFound):
@@ -117,5 +120,5 @@ def remove(image_id: str) -> None:
 
 
 def path(image_id: str) -> Path:
-    """The file of an active image, on the machine of the image store."""
+    """Return the file of an active image, on the machine of the image store."""
     return file_store.content(image_id)

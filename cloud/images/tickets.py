@@ -1,6 +1,6 @@
-"""Tickets: a host's permission to fetch or to store one image. Hosts have no user token.
+"""Image tickets: the permission of a host, which has no user token, to fetch or to store one image.
 
-A ticket travels in an action's record and in the request's header or query; it is never logged.
+A ticket is in an action's record and in the header or query of the request; it is never logged.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _SALT = "stillwater.images.{}"
 
 
 def issue(image_id: str, right: Right) -> str:
-    """A ticket for one image and one right."""
+    """Return a ticket for one image and one right."""
     return _signer(right).sign(image_id)
 
 
 def check(ticket: str, image_id: str, right: Right) -> None:
-    """Raises Unauthorized unless the ticket is for this image and right, and young enough."""
+    """Raise Unauthorized unless the ticket is for this image and right, and not expired."""
     try:
         signed = _signer(right).unsign(ticket, max_age=env.get("STILLWATER_IMAGE_TICKET_TTL"))
     except signing.BadSignature as exc:

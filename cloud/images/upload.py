@@ -1,4 +1,4 @@
-"""Content comes in: written aside, checked, put in place, and only then the image is active."""
+"""The upload of content: write to a separate file, check, move into place, then make the image active."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNFINISHED = (Status.QUEUED, Status.SAVING, Status.KILLED)
 
 @dataclass(frozen=True, slots=True)
 class UploadedFile:
-    """What was counted and hashed while it went by."""
+    """The size and the hashes of what was received."""
 
     size: int
     md5: str
@@ -30,10 +30,10 @@ class UploadedFile:
 
 
 def receive(image_id: str, read: Callable[[int], bytes], expected: int | None) -> None:
-    """Store an image's content. Of several at a time one wins, the others raise Conflict.
+    """Store an image's content. Of concurrent uploads one wins; the others raise Conflict.
 
-    Raises BadRequest for content that is refused or breaks off, TooLarge over the limit; the image is then
-    queued again and has no file.
+    Raises BadRequest for content that is refused or incomplete, TooLarge above the limit. The image is then queued
+    again and has no file.
     """
     too_large(expected or 0)
     sweep()
@@ -51,14 +51,14 @@ def receive(image_id: str, read: Callable[[int], bytes], expected: int | None) -
 
 
 def too_large(size: int) -> None:
-    """Raises TooLarge over STILLWATER_IMAGE_SIZE_LIMIT."""
+    """Raise TooLarge above STILLWATER_IMAGE_SIZE_LIMIT."""
     limit = env.get("STILLWATER_IMAGE_SIZE_LIMIT")
     if size > limit:
         raise errors.TooLarge(f"Image is too large: at most {limit} bytes are taken.")
 
 
 def sweep() -> None:
-    """Remove what dead uploads and interrupted deletes left behind. Cheap, and safe at any time."""
+    """Remove what dead uploads and interrupted deletes left. Cheap, and safe at any time."""
     found = file_store.ids()
     active = set(Image.objects.filter(status=Status.ACTIVE, pk__in=found).values_list("pk", flat=True))
     saving = set(Image.objects.filter(status=Status.SAVING).values_list("pk", flat=True))
@@ -68,7 +68,7 @@ def sweep() -> None:
             with file_store.only_writer(image_id):
                 _undo(image_id)
         except errors.Conflict:
-            continue  # alive
+            continue  # an upload in progress
         except ValueError:
             logger.warning("image.stray_file", file=image_id)
 
@@ -81,7 +81,7 @@ def _begin(image_id: str) -> Image:
         raise errors.Conflict(f"Image {image_id} has content already: it is active.")
     if not (image.disk_format and image.container_format):
         raise errors.BadRequest("disk_format and container_format must be set prior to saving data.")
-    # `saving` without a living lock was left by an upload that died: this one takes its place.
+    # We hold the lock, so an image that is `saving` was left by a dead upload: this one replaces it.
     begun = Image.objects.filter(pk=image_id, status__in=_UNFINISHED, disk_format=image.disk_format)
     if not begun.update(status=Status.SAVING):
         raise errors.Conflict(f"Image {image_id} was changed meanwhile.")
@@ -113,7 +113,7 @@ def _write(path: Path, read: Callable[[int], bytes], expected: int | None) -> Up
 def _next(read: Callable[[int], bytes]) -> bytes:
     try:
         return read(CHUNK)
-    except OSError as exc:  # the client is gone, or its chunks make no sense
+    except OSError as exc:  # the client is gone, or its chunks are malformed
         raise errors.BadRequest("The upload broke off.") from exc
 
 
@@ -132,7 +132,7 @@ def _finish(image: Image, written: UploadedFile, virtual_size: int) -> None:
 
 
 def _undo(image_id: str) -> None:
-    """Files first: a row that says `queued` promises that there are none. Needs the writer's lock."""
+    """Remove the files, then queue the image: a queued image promises that it has none. Needs the writer's lock."""
     file_store.part(image_id).unlink(missing_ok=True)
     if not Image.objects.filter(pk=image_id, status=Status.ACTIVE).exists():
         file_store.content(image_id).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Glance v2, mounted at /image (without a slash, so routes bring their own)."""
+"""Glance v2, mounted at /image without a slash: the routes begin with one."""
 
 from django.urls import path, re_path
 

@@ -1,8 +1,8 @@
-"""The end of an API process: requests in progress are finished, then it goes, at once.
+"""The drain of an API process: it finishes the requests in progress and ends at once afterwards.
 
-What comes meanwhile is refused with 503 where nobody takes over (`refuse`), and left to the others who
-accept on the same socket where somebody does (`hand over`). Connections that are open get `LINGER` seconds
-for a request that may be on its way; its answer says `Connection: close`.
+New requests are refused with 503 where no other process accepts (`refuse`), and left to the processes that accept on
+the same socket otherwise (`hand over`). Open connections have `LINGER` seconds for a request that may be on its way;
+its answer says `Connection: close`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from cloud.serving.worker import Worker
 
 LINGER = 1.0
-HEAD_SECONDS = 5.0  # a client that sent half a head has this long for the rest
+HEAD_SECONDS = 5.0  # for the rest of a head that a client has begun to send
 TURN_SECONDS, REPORT_SECONDS = 0.1, 10.0
 logger = log.get(__name__)
 
 
 class Drain:
-    """From SIGTERM to the end of the process."""
+    """The drain of a worker, from SIGTERM to the end of the process."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -43,7 +43,7 @@ class Drain:
         accept_balancing.leaves(worker)
 
     def run(self) -> NoReturn:
-        """Ends the process: as soon as nothing is in progress, at the latest at the timeout."""
+        """End the process when no request is in progress, at the latest at the timeout."""
         worker = self.worker
         mode = "refuse" if worker.refusing else "hand over"
         logger.info("api.draining", in_progress=len(self._waits_for()), new_requests=mode,
@@ -60,7 +60,7 @@ class Drain:
         _leave(0)
 
     def ended(self, flight: InFlight) -> None:
-        """A request has its answer; its connection may be idle now."""
+        """Count a request that has its answer; its connection may be idle now."""
         self.refused += flight.refused
         if flight.method and not flight.late:
             self.finished += 1
@@ -91,7 +91,7 @@ class Drain:
             conn.timeout = min(conn.timeout, soon)
 
     def _shut_the_door(self) -> None:
-        """Accept nothing more; who stands in the queue already is still told. The last process turns others away."""
+        """Stop accepting. Connections in the queue are still accepted; the last process lets no more into it."""
         worker = self.worker
         worker.set_accept_enabled(False)
         accept_balancing.gone(None, worker)
@@ -126,6 +126,6 @@ class Drain:
 
 
 def _leave(code: int) -> NoReturn:
-    """Python would wait for every thread, also one that asks a cell that hangs."""
+    """Exit now. Python would wait for every thread, even for one that asks a cell that hangs."""
     logging.shutdown()
     os._exit(code)

@@ -1,4 +1,4 @@
-"""A request in the air: between its first byte and the end of its answer."""
+"""A request in flight: between its first byte and the end of its answer."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-FLIGHT = "stillwater.flight"  # its place in the WSGI environment
+FLIGHT = "stillwater.flight"  # its key in the WSGI environment
 
 
 @dataclass(slots=True)
 class InFlight:
-    """One request of this process. `late`: it came after SIGTERM, and is turned away."""
+    """One request of this process. `late`: it came after SIGTERM and is refused."""
 
     late: bool = False
     since: float = field(default_factory=time.monotonic)
-    read_since: float | None = None  # None: it waits for a thread
+    read_since: float | None = None  # None: the request waits for a thread
     method: str = ""  # empty until its head was read
     path: str = ""  # without the query, which may hold a secret
     request_id: str = ""
@@ -28,10 +28,10 @@ class InFlight:
         return not self.late and not self.answered
 
     def unread_for(self) -> float:
-        """Seconds a thread has been waiting for the rest of its head."""
+        """Return the seconds that a thread has waited for the rest of its head."""
         return 0.0 if self.method or self.read_since is None else time.monotonic() - self.read_since
 
     def facts(self) -> dict[str, Any]:
-        """What the log says about it."""
+        """Return the fields for its log events."""
         age = round(time.monotonic() - self.since, 1)
         return {"method": self.method, "path": self.path, "request_id": self.request_id, "age": age}

@@ -1,8 +1,8 @@
-"""Gunicorn's first process: what its signals mean, and what its workers have to know of it.
+"""Gunicorn's master: the meaning of its signals, and what it shares with its workers.
 
-SIGTERM     drain; again: nothing changes
-SIGINT      the first: as SIGTERM; the second: now
-SIGQUIT     now
+SIGTERM     drain; again: no effect
+SIGINT      the first: as SIGTERM; the second: end now
+SIGQUIT     end now
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any
 # Bytes that master and workers share.
 _shared = mmap.mmap(-1, 3)
 _LEAVING, _INHERITED, _CUT = range(3)
-# Signals of the master that met a worker between its fork and its own handlers.
+# Signals that a worker got after its fork, before it set its own handlers.
 early: list[int] = []
 
 
 def when_ready(arbiter: Any) -> None:
-    """Gunicorn's hook: it listens, and forks its workers next."""
+    """Gunicorn's hook: the master listens, and forks its workers next."""
     _shared[_INHERITED] = bool(arbiter.systemd)
     interrupts = itertools.count()
 
     def stop(sig: int, frame: FrameType | None) -> None:
-        if os.getpid() != arbiter.pid:  # a worker, just forked
+        if os.getpid() != arbiter.pid:  # a worker that was just forked
             early.append(sig)
             return
         if not _shared[_LEAVING]:
@@ -43,19 +43,19 @@ def when_ready(arbiter: Any) -> None:
 
 
 def on_exit(arbiter: Any) -> None:
-    """Gunicorn's hook: exit code 1 when a request was cut off."""
+    """Gunicorn's hook: exit with code 1 when a request was interrupted."""
     if _shared[_CUT]:
         sys.exit(1)
 
 
 def no_successor(worker: Any) -> bool:
-    """Whether a connection that a stopping worker does not take is taken by nobody.
+    """Return whether no process takes a connection that a stopping worker leaves.
 
-    Otherwise its siblings take it, or, where systemd holds the socket, the API's next life.
+    Otherwise the other workers take it, or, where systemd holds the socket, the API's next incarnation.
     """
     return not _shared[_INHERITED] and bool(_shared[_LEAVING] or worker.ppid != os.getppid())
 
 
 def was_cut() -> None:
-    """A worker cut requests off."""
+    """Record that a worker interrupted requests."""
     _shared[_CUT] = True

@@ -1,4 +1,4 @@
-"""What a client is told that comes after SIGTERM: 503 at once, when to come back, in the shape it knows."""
+"""The answer to requests that come after SIGTERM: 503 at once, with Retry-After, in the shape that the client knows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from cloud import errors, faults
 from cloud.serving.in_flight import FLIGHT, InFlight
 
-PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # they answer for themselves
+PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # their views answer during a drain
 
 
 def turn_away(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
-    """Middleware, right after the one that gives ids: refuses what is late, and tells the flight its id."""
+    """Middleware, right after the one that sets request ids: refuse late requests; record the id in the InFlight."""
 
     def middleware(request: HttpRequest) -> HttpResponse:
         flight: InFlight | None = request.META.get(FLIGHT)
@@ -28,7 +28,7 @@ def turn_away(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[
 
 
 def is_late(request: HttpRequest) -> bool:
-    """Whether it came while the API turns requests away."""
+    """Return whether the request came while the API refuses requests."""
     flight: InFlight | None = request.META.get(FLIGHT)
     return flight is not None and flight.late
 

@@ -1,7 +1,7 @@
-"""The API's worker: gunicorn's threads, and a way to stop that spills no request.
+"""The API's worker: gunicorn's threads, with a stop that loses no request.
 
-Built on gunicorn 27.0 (`gthread`); what is used of it that is not documented is in this file and `drain.py`.
-A thread is given to a connection when its first byte is there, so idle ones hold up nobody.
+It builds on gunicorn 27.0 (`gthread`). This file and `drain.py` hold all uses of its undocumented parts. A connection
+gets a thread when its first byte is there, so that idle connections hold up no request.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from cloud.serving.drain import LINGER, Drain
 from cloud.serving.in_flight import FLIGHT, InFlight
 
 logger = log.get(__name__)
-DOORKEEPERS = 4  # threads that refuse, whatever the others are busy with
+DOORKEEPERS = 4  # threads that refuse requests while the others are busy
 
 
 class Worker(ThreadWorker):
-    """One process of the API. Everything but `handle`, `handle_request` and the application is its main thread."""
+    """One process of the API. Its main thread runs all but `handle`, `handle_request` and the application."""
 
     wsgi: Callable[..., Iterable[bytes]]
 
@@ -46,14 +46,14 @@ class Worker(ThreadWorker):
         self._here = threading.local()
 
     def init_process(self) -> None:
-        """Gunicorn's entry into the new process; returns when it has to end."""
+        """Gunicorn's entry into the new process; returns when the process has to end."""
         self._doorkeepers = ThreadPoolExecutor(DOORKEEPERS, "doorkeeper")
         if cpu_slots.of_machine is not None:
             cpu_slots.of_machine.is_for(self)
         super().init_process()
 
     def init_signals(self) -> None:
-        """Handlers of this process, and what the master's caught in it before."""
+        """Set this process's handlers, then handle the signals that came before."""
         super().init_signals()
         signal.signal(signal.SIGINT, self.handle_interrupt)
         signal.siginterrupt(signal.SIGINT, False)  # noqa: FBT003  it takes no keywords
@@ -61,17 +61,17 @@ class Worker(ThreadWorker):
             (self.handle_quit if sig == signal.SIGQUIT else self.handle_exit)(sig, None)
 
     def handle_interrupt(self, sig: int, frame: FrameType | None) -> None:
-        """SIGINT: a terminal sends it to all processes of the group, the master's SIGTERM follows."""
+        """SIGINT: a terminal sends it to all processes of the group; the master's SIGTERM follows."""
         self._interrupts += 1
         (self.handle_exit if self._interrupts == 1 else self.handle_quit)(sig, frame)
 
     def handle_quit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGQUIT: now. The main loop is awake within a moment and does it."""
+        """SIGQUIT: end now. Wakes the main loop, which does it."""
         self.alive, self.hurried = False, True
         self.method_queue.defer(lambda: None)
 
     def load_wsgi(self) -> None:
-        """The application, which is told of its flight and keeps no connection that has to go."""
+        """Load the application; its requests know their InFlight, and close their connection during a stop."""
         super().load_wsgi()
         gc_tuning.settle()
         application = self.wsgi
@@ -106,7 +106,7 @@ class Worker(ThreadWorker):
         self.drain.run()
 
     def turn(self, seconds: float) -> None:
-        """Once around: what came in, and connections that were silent for too long."""
+        """Run the main loop once: handle what came in, and close connections that were silent for too long."""
         self.notify()
         self.wait_for_and_dispatch_events(seconds)
         self.murder_keepalived()
@@ -115,7 +115,7 @@ class Worker(ThreadWorker):
             accept_balancing.tell(self, self.nr_conns)
 
     def accept(self, listener: socket.socket) -> None:
-        """A connection is there; one of the others may take it first."""
+        """Accept a connection, or leave it for a moment to a process that has fewer."""
         if self.alive and (patience := accept_balancing.patience(self.nr_conns)):
             self.patient_until = time.monotonic() + patience
         else:
@@ -128,11 +128,11 @@ class Worker(ThreadWorker):
             super().accept(listener)
 
     def connections(self) -> int:
-        """Open ones: with a request, idle after one, or silent so far."""
+        """Return the number of open connections: with a request, idle after one, or silent so far."""
         return len(self.flights) + len(self.keepalived_conns) + len(self.pending_conns)
 
     def enqueue_req(self, conn: TConn) -> None:
-        """Give it a thread, or wait for its first byte."""
+        """Give the connection a thread, or wait for its first byte."""
         if not (conn.initialized or conn.data_ready):
             self._await_first_byte(conn)
             return
@@ -142,7 +142,7 @@ class Worker(ThreadWorker):
         job.add_done_callback(lambda job: self.method_queue.defer(self.finish_request, conn, job))
 
     def on_client_socket_readable(self, conn: TConn, client: socket.socket) -> None:
-        """A kept connection has a request, or its client closed it: no thread is needed to see that."""
+        """Handle a request on a kept connection; close one that its client closed, without a thread."""
         if self.cfg.is_ssl or not _is_closed(client):
             super().on_client_socket_readable(conn, client)
             return
@@ -159,7 +159,7 @@ class Worker(ThreadWorker):
         self.poller.register(conn.sock, selectors.EVENT_READ, ready)
 
     def handle(self, conn: TConn) -> Any:
-        """One request, in a thread; whether its connection may bring another."""
+        """Handle one request, in a thread; return whether its connection may bring another."""
         flight = self._here.flight = self.flights[conn]
         flight.read_since = time.monotonic()
         keep = super().handle(conn)
@@ -170,13 +170,13 @@ class Worker(ThreadWorker):
         return keep
 
     def handle_request(self, req: Any, conn: TConn) -> Any:
-        """Its head was read."""
+        """Record the method and the path, then answer; the head of the request was read."""
         flight = self._here.flight
         flight.path, flight.method = req.path, req.method
         return super().handle_request(req, conn)
 
     def finish_request(self, conn: TConn, job: Future[Any]) -> None:
-        """A thread is done with it."""
+        """Release the connection that a thread has finished."""
         flight = self.flights.pop(conn)
         super().finish_request(conn, job)
         if self.drain:
@@ -193,7 +193,7 @@ def _is_closed(sock: socket.socket) -> bool:
 
 
 def _see_off(sock: socket.socket) -> None:
-    """Wait, in this thread, until the client has closed too: the main loop would, and serve nobody meanwhile."""
+    """Wait, in this thread, until the client has closed too: in the main loop this would stop all other requests."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_WR)
         deadline = time.monotonic() + LINGER

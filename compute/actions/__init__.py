@@ -1,1 +1,1 @@
-"""Server actions, one file each. `compute.operations.registry` finds them."""
+"""Server actions, one module each; `compute.operations.registry` finds them."""

@@ -1,4 +1,4 @@
-"""The user is content: the server stays where it went, in its new size."""
+"""Confirm a resize or a cold migration: the server stays on its new host, in its new size."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ class ConfirmResize(ServerAction):
     )
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
-        """Of which move."""
+        """Return the params of the move to confirm. Raises BadRequest when no move waits for it."""
         return cold.status_of(instance) if instance.vm_state == VmState.RESIZED else {}
 
     def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
-        """No body."""
+        """Return 204 without a body."""
         return ActionResponse(204)
 
     def forget_source(self, run: StepContext) -> None:
-        """What the source has kept for a revert."""
+        """Remove what the source has kept for a revert."""
         moves.remove_stale(run, run.params["source"])
 
     def count(self, run: StepContext) -> None:
-        """On a conductor, which may touch the global side: the project has the new size."""
+        """Count the new size in the quota usage. Runs on a conductor, which has access to the global database."""
         cold.count(run, without=run.params["move"])
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """The source's room is free; then the server is."""
+        """Release the allocation on the source; after `count` finish the server's move."""
         if run.step.name == "forget_source":
             claims.release(run.instance.uuid, run.params["source_node"])
         else:
             cold.ended(run, "confirmed")
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
-        """All is recorded."""
+        """Change nothing: `record_step` has recorded the end."""

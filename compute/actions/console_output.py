@@ -1,4 +1,4 @@
-"""What a server printed on its serial console."""
+"""Read the output of a server's serial console."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from compute.virt.base import Driver
 
 
 class ConsoleOutput(ServerAction):
-    """Answered by the host while the client waits; changes nothing."""
+    """Answered by the host while the API client waits; changes nothing."""
 
     key, name = "os-getConsoleOutput", "get_console_output"
     policy = "os_compute_api:os-console-output"
@@ -22,7 +22,10 @@ class ConsoleOutput(ServerAction):
     respects_lock = False
 
     def submit(self, instance: Instance, asked: ActionRequest) -> ActionResponse:
-        """Raises HostUnreachable, also later, when the host does not answer in time."""
+        """Ask the server's host; `later` in the response waits for its answer.
+
+        Raises ServerNotReady, HostUnreachable; `later` raises HostUnreachable, CellDown, NotFound.
+        """
         length = asked.body.get("length") if isinstance(asked.body, dict) else None
         lines = None if length is None or int(length) < 0 else int(length)
         call = host_request.send(instance, "console_output", {"length": lines})
@@ -36,6 +39,6 @@ def _shown(output: str | None) -> ActionResponse:
 
 
 def answer(driver: Driver, server_id: str, params: dict[str, int | None]) -> str:
-    """Host side of the call. As with Nova the end of the last line counts: what follows it is a piece, too."""
+    """Return the last `length` lines, on the host. As in Nova, the text after the last newline counts as a line."""
     said, pieces = driver.console_output(server_id), params.get("length")
     return said if pieces is None else "\n".join(said.split("\n")[-pieces:] if pieces else [])

@@ -19,7 +19,7 @@ from compute.servers import image_transfer
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import ImageUnusable, PowerState, VirtError
 
-DESTINATION = ("availability_zone", "host", "hypervisor_hostname", "forced")  # in the params, as Wanted has them
+DESTINATION = ("availability_zone", "host", "hypervisor_hostname", "forced")  # in the params, named as in Requirements
 MOVE = Move(frozenset({VmState.BUILDING}), TaskState.SPAWNING, VmState.ACTIVE, failed=VmState.ERROR)
 
 
@@ -33,7 +33,7 @@ class Create(ServerAction):
     elsewhere = StepSpec("reschedule", "conductor_build_instances", on=On.CONDUCTOR)
 
     def build(self, run: StepContext) -> None:
-        """Built already is success. A host that fails for good keeps nothing of it."""
+        """Build the guest. A guest that is built already is success. A final failure leaves nothing on the host."""
         instance = run.instance
         fetch = image_transfer.source(instance.image_id, run.params.get("image_ticket", ""))
         try:
@@ -45,19 +45,19 @@ class Create(ServerAction):
             raise
 
     def next_step(self, done: str, run: StepContext) -> StepSpec | None:
-        """A rescheduled server is built again, on its new host."""
+        """Return `build` after `reschedule`: it runs on the new host."""
         if done == "reschedule":
             run.instance.refresh_from_db()
             return self.steps[0]
         return None
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
-        """Active, with its launch time."""
+        """Finish the move and record the launch time."""
         also: dict[str, Any] = {"launched_at": timezone.now(), "fault": None}
         state.finish(run.instance, MOVE, power_state, **also)
 
     def after_failure(self, run: StepContext, error: BaseException) -> StepSpec | None:
-        """Another host may do, or another node of it, unless the image itself is bad or they are used up."""
+        """Return `reschedule`, unless the image is unusable or MAX_ATTEMPTS hosts or nodes were tried."""
         if run.step.name != "build" or isinstance(error, ImageUnusable):
             return None
         tried = [*dict.fromkeys([*run.params.get("tried", []), inventory.place_of(run.instance)])]
@@ -67,11 +67,11 @@ class Create(ServerAction):
     def reschedule(self, run: StepContext) -> None:
         """Move the claim to another host of this cell. Raises NoValidHost.
 
-        A server whose host only drains waits for it when no other one has room.
+        When no other host has room, a server whose host drains, and did not fail, waits for that host.
         """
         instance, tried, left = run.instance, run.params.get("tried", []), run.params.get("left", "")
         if instance.host and {instance.host, instance.node}.isdisjoint((*tried, left)):
-            return  # an earlier try of this step got as far as this
+            return  # an earlier try of this step has moved the claim
         room = instance.node
 
         def look() -> tuple[select.Requirements, list[select.HostState]]:
@@ -96,9 +96,9 @@ class Create(ServerAction):
             run.note(f"moved to {where} after {why}")
 
     def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
-        """ERROR, with Nova's words when the hosts ran out; what it held of the last host is free.
+        """Set the server to ERROR, with Nova's message when the hosts ran out, and release its allocation.
 
-        The host stays on record: a delete looks there for what may be left.
+        The host stays on record: a delete looks there for what may be left of the guest.
         """
         if run.params.get("tried") and not isinstance(error, ImageUnusable):
             text = (
@@ -111,7 +111,7 @@ class Create(ServerAction):
 
 
 def record(instance: Instance, request_id: str, params: dict[str, Any]) -> InstanceAction:
-    """Journal the boot of a server whose row was just written, in the same transaction."""
+    """Journal the boot of a server, in the transaction that writes its row."""
     action = journal.open_action(
         instance, name="create", key="Create", request_id=request_id, user_id=instance.user_id,
         project_id=instance.project_id, params=params,

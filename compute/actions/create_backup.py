@@ -1,4 +1,4 @@
-"""Make an image of a server's disk that takes the place of an older one."""
+"""Make an image of a server's disk that replaces an older backup."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compute.virt.base import PowerState
 
 
 class CreateBackup(Snapshot):
-    """The newest `rotation` backups of this server and type are kept; with 0, not even the new one."""
+    """Copy the disk to an image. The newest `rotation` backups of this type are kept; with 0, not even the new one."""
 
     key, name = "createBackup", "createBackup"
     policy = "os_compute_api:os-create-backup"
@@ -33,25 +33,28 @@ class CreateBackup(Snapshot):
     }
     move = Move(FROM, TaskState.IMAGE_BACKUP)
     steps = (
-        StepSpec("snapshot", "compute_backup_instance", no_return=True, long=True),  # the image is there: it counts
+        StepSpec("snapshot", "compute_backup_instance", no_return=True, long=True),  # a stored image stays
         StepSpec("rotate", "conductor_rotate_backups", On.CONDUCTOR, OPS),
     )
 
     def properties(self, asked: ActionRequest) -> dict[str, str]:
-        """By these the next backup finds it."""
+        """Return the properties by which the next backup finds this one."""
         return {"image_type": "backup", "backup_type": asked.body["backup_type"]}
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
-        """As a snapshot, and how many are kept."""
+        """Prepare a snapshot, and add the rotation and the type of the backup to the params."""
         kept = {"rotation": int(asked.body["rotation"]), "backup_type": asked.body["backup_type"]}
         return kept | super().prepare(instance, asked)
 
     def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
-        """No image is named that is not kept."""
+        """Return the image id, but none with rotation 0: that image is not kept."""
         return super().answer(params, asked) if params["rotation"] else ActionResponse(202)
 
     def rotate(self, run: StepContext) -> None:
-        """On a conductor, which may touch the global side: delete what is too old. Gone already is success."""
+        """Delete the backups beyond the rotation. A missing image is success; a protected one is kept.
+
+        Runs on a conductor, which has access to the global database.
+        """
         params = run.params
         backups = service.backups(run.action.project_id, run.instance.uuid, params["backup_type"])
         gone, kept = 0, 0
@@ -67,7 +70,7 @@ class CreateBackup(Snapshot):
         run.note(f"{gone} deleted{f', {kept} protected and kept' if kept else ''}")
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
-        """A server that was taken while older backups went has its backup all the same."""
+        """Finish the move. A server that another action took during `rotate` has its backup all the same."""
         try:
             super().complete(run, power_state)
         except StateConflict:

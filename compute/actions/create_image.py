@@ -8,7 +8,7 @@ from compute.operations.action import StepSpec
 
 
 class CreateImage(Snapshot):
-    """The server stays as it was."""
+    """Copy the disk to an image. The server stays as it was."""
 
     key, name = "createImage", "createImage"
     policy = "os_compute_api:servers:create_image"

@@ -1,4 +1,4 @@
-"""Delete a server for good: from every state, whatever is going on."""
+"""Delete a server for good, from every state and whatever is in progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECLAIM = Move(frozenset({VmState.SOFT_DELETED}), TaskState.DELETING)
 
 
 class Delete(delete.Ending):
-    """Anything living -> deleted. Preempts what runs; a server without a host is gone at once."""
+    """Any state -> deleted. Preempts the action in progress; a server without a host is deleted at once."""
 
     move = Move(
         state.LIVING, TaskState.DELETING, failed=VmState.ERROR,  # can be deleted again
@@ -34,7 +34,7 @@ class Delete(delete.Ending):
     steps = (StepSpec("terminate", "compute_terminate_instance", no_return=True), delete.FORGET_SOURCE)
 
     def reclaim(self, instance: Instance, asked: ActionRequest) -> bool:
-        """Delete what is soft-deleted; False when it was restored or deleted this very moment."""
+        """Delete a soft-deleted server; False when a restore or another delete took it at the same moment."""
         try:
             with transaction.atomic(using=current_alias()):
                 state.begin(instance, RECLAIM)
@@ -44,7 +44,7 @@ class Delete(delete.Ending):
         return True
 
     def record(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> Any:
-        """Journal it; or do it here, when no host has anything of it, or the one that has is gone."""
+        """Journal the action; delete the server here and now when it has no host, or a fenced one."""
         if params.get("late") or (instance.host and instance.host not in fenced.hosts()):
             return super().record(instance, asked, params)
         action = journal.open_action(
@@ -55,26 +55,26 @@ class Delete(delete.Ending):
         return action
 
     def terminate(self, run: StepContext) -> None:
-        """Off first, then gone. Gone already is success."""
+        """Shut the guest down, then destroy it. A missing guest is success."""
         self.shut_down(run)
         run.hypervisor.destroy(run.instance.uuid)
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """The row stays as history, and what it held of hosts is free."""
+        """Mark the server as deleted after `terminate` and release its allocations; the row stays as history."""
         if run.step.name == "terminate":
             bury(run.instance)
         super().record_step(run, power_state)
 
 
 def bury(instance: Instance) -> None:
-    """Record, claims and what is on the shelf, in one transaction of the caller."""
+    """Mark the server as deleted, release its allocations, delete its shelved image. In the caller's transaction."""
     state.mark_deleted(instance)
     claims.release(instance.uuid)
     shelve.leave_image(instance)
 
 
 def end_waiting() -> int:
-    """End the deletes that wait for hosts that are gone by now; how many there were. In the targeted cell."""
+    """End the deletes that wait for hosts which are fenced by now, in the targeted cell; return how many."""
     waiting = Step.objects.select_related("action").filter(
         host__in=fenced.hosts(), action__key="Delete", name=Delete.steps[0].name, state__in=journal.OPEN
     )
@@ -91,7 +91,7 @@ def end_waiting() -> int:
 
 
 def _end_at_once(instance: Instance, action: InstanceAction) -> None:
-    """Deleted as far as anybody can see; hosts that are gone do their part when they are back."""
+    """Record the server as deleted; fenced hosts remove what they have of it when they are back."""
     host, left = instance.host, set()
     if host:
         left = fenced.abort_all_steps(instance) | ({action.params["source"]} if "source" in action.params else set())

@@ -1,4 +1,4 @@
-"""Remove the image of a shelved server that was deleted."""
+"""Delete the image of a shelved server that was deleted."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from compute.operations.action import OPS, On, ServerAction, StepContext, StepSp
 
 
 class DropShelvedImage(ServerAction):
-    """Nobody asks for it: it is opened where the server is deleted."""
+    """Opened by `shelve.leave_image` where the server is deleted; no API request asks for it."""
 
     name = "drop_shelved_image"
     steps = (StepSpec("drop_image", "conductor_drop_shelved_image", On.CONDUCTOR, OPS),)
     needs_host = False
 
     def drop_image(self, run: StepContext) -> None:
-        """Gone already is success."""
+        """Delete the image. A missing image is success."""
         with run.fenced():
             shelve.drop_image(run.params["image_id"])

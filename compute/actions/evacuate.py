@@ -1,4 +1,4 @@
-"""Build a server anew on another host, because its own is gone."""
+"""Build a server anew on another host, because its own host is fenced."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NOT_FROM = frozenset({TaskState.DELETING, TaskState.SOFT_DELETING})
 class Evacuate(ServerAction):
     """Active, stopped or in error -> active or stopped, elsewhere. Refused while the old host may run the guest.
 
-    What the old host has of it is removed when that host is back: the action ForgetGuest.
+    The action ForgetGuest removes what the old host has of the guest, when that host is back.
     """
 
     key = name = "evacuate"
@@ -58,7 +58,7 @@ class Evacuate(ServerAction):
     # -- API side
 
     def schema(self, version: Version) -> dict[str, Any]:
-        """onSharedStorage until 2.13, force from 2.29 to 2.67."""
+        """Return the JSON schema: onSharedStorage until 2.13, force from 2.29 to 2.67."""
         fields: dict[str, Any] = {"host": HOST, "adminPass": {"type": "string"}}
         if version < (2, 14):
             fields["onSharedStorage"] = validation.BOOLEAN
@@ -68,7 +68,10 @@ class Evacuate(ServerAction):
         return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
-        """Whether its host is surely off, and what can be said of a named one. Raises BadRequest, Conflict."""
+        """Check that the host is fenced and that a named destination will do.
+
+        Raises BadRequest, Conflict, NotFound.
+        """
         host = asked.body.get("host", "")
         forced = validation.is_true(asked.body.get("force", False))
         if asked.microversion >= (2, 29) and forced and not host:
@@ -83,29 +86,32 @@ class Evacuate(ServerAction):
         }  # fmt: skip
 
     def move_for(self, params: dict[str, Any]) -> Move:
-        """Off if it was, or since 2.95."""
+        """Return the move: the server ends off if it was off, and always since 2.95."""
         return rebuild.move(on=params.get("on", True))
 
     def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
-        """Over whatever cannot go on because a host is gone. Raises StateConflict."""
+        """Take the server, and end steps that cannot go on because their host is fenced. Raises StateConflict."""
         follows = fenced.abort_steps(instance)
         params |= {"task": _task_of(follows), "follows": follows.pk if follows is not None else None}
         task = frozenset({TaskState(instance.task_state)} if instance.task_state else ())
         state.begin(instance, Move(rebuild.FROM, TaskState.REBUILDING, over=task - NOT_FROM))
 
     def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
-        """Before 2.14 its clients look for a password; there is none."""
+        """Return an empty password before 2.14, where clients expect the key; there is no password."""
         return ActionResponse(200, {"adminPass": ""} if asked.microversion < (2, 14) else None)
 
-    # -- there
+    # -- the steps
 
     def pick(self, run: StepContext) -> None:
-        """Another host, and room on it."""
+        """Pick another host and claim room on it."""
         forced = run.params["forced"]
         moves.claim(run, moves.wanted(run.instance, run.params["host"], forced=forced), forced=forced)
 
     def build(self, run: StepContext) -> None:
-        """From its disk where hosts share it, else from its image. What an earlier stay left here goes first."""
+        """Build the guest from its disk where hosts share it, else from its image.
+
+        In the second case remains of an earlier stay on this host are destroyed first.
+        """
         instance, driver = run.instance, run.hypervisor
         if "kept" not in run.params:
             kept = driver.shares_disk(instance.uuid)
@@ -117,7 +123,10 @@ class Evacuate(ServerAction):
         run.note("with the disk it had" if run.params["kept"] else "from its image")
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """It belongs to its new host; the old one owes its removal. One that was deleted meanwhile is at neither."""
+        """Record the new host after `build`, and schedule the cleanup of the old one.
+
+        A server that was deleted meanwhile is removed from the new host, too.
+        """
         if run.step.name != "build":
             return
         moves.arrived(run)
@@ -130,7 +139,10 @@ class Evacuate(ServerAction):
         self._leave_others(run)
 
     def _leave_others(self, run: StepContext) -> None:
-        """Its room wherever else it has any: a move that ended with its hosts may have left the guest at either."""
+        """Release the allocations on all other nodes and schedule cleanups on their hosts.
+
+        A migration that ended when its hosts were fenced may have left the guest on either of them.
+        """
         held = Allocation.objects.filter(server_id=run.instance.uuid).select_related("node")
         for node in [allocation.node for allocation in held]:
             if node.host != run.params["destination"]:
@@ -138,43 +150,43 @@ class Evacuate(ServerAction):
                 fenced.schedule_cleanup(run.instance, node.host)
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
-        """Whoever took the server meanwhile has it where it is now."""
+        """Finish the move. An action that took the server meanwhile finds it on its new host."""
         with suppress(StateConflict):
             state.finish(run.instance, _way_out(run), power_state, launched_at=timezone.now(), fault=None)
 
-    # -- taking it back
+    # -- compensation
 
     def tear_down(self, run: StepContext) -> None:
-        """Nothing of it is here; a disk that hosts share stays."""
+        """Remove the guest from the destination; a disk that hosts share stays."""
         if "kept" in run.params and run.instance.host != run.params["destination"]:
             run.hypervisor.destroy(run.instance.uuid, disk=not run.params["kept"])
 
     def give_back(self, run: StepContext) -> None:
-        """The room claimed at the destination."""
+        """Release the room claimed at the destination."""
         with run.fenced():
             moves.give_back(run)
 
     def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
-        """As it was, on the host that is gone, with a fault: it can be evacuated again."""
+        """Leave the server as it was on its fenced host, with a fault: it can be evacuated again."""
         if not rebuild.was_taken(run):
             state.abandon(run.instance, _way_out(run), fault_of(error), power_state)
 
 
 def _task_of(waiting: Step | None) -> TaskState | None:
-    """What a server does while it waits for that step: not what an evacuation before this one does with it."""
+    """Return the task_state of the waiting step's action, whatever an earlier evacuation has made of it."""
     action = registry.every()[waiting.action.key] if waiting is not None else None
     move = action.move_for(waiting.action.params) if action is not None and waiting is not None else None
     return move.busy if move is not None else None
 
 
 def _way_out(run: StepContext) -> Move:
-    """Then what was asked of the server before goes on, if that still waits."""
+    """Return the move that ends with the task_state of the earlier request, if that request still waits."""
     waits = Step.objects.filter(pk=run.params["follows"], state=Step.State.QUEUED).exists()
     return rebuild.move(on=run.params["on"], then=TaskState(run.params["task"]) if waits else None)
 
 
 def must_be_gone(host: str) -> None:
-    """Raises BadRequest, Conflict unless somebody said that a host is off, and it is silent."""
+    """Raise BadRequest or Conflict unless an operator forced the host down and it has been silent since."""
     service = Service.objects.filter(binary=COMPUTE, host=host).first()
     if service is None or fenced.is_fenced(service):
         return
@@ -192,7 +204,7 @@ def must_be_gone(host: str) -> None:
 
 
 def _must_do(instance: Instance, host: str) -> None:
-    """Raises NotFound, BadRequest, Conflict."""
+    """Raise NotFound, BadRequest or Conflict when the named host cannot take the server."""
     if not Service.objects.filter(binary=COMPUTE, host=host).exists():
         raise NotFound(f"Compute host {host} not found.")
     if host == instance.host:

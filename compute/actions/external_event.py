@@ -1,4 +1,4 @@
-"""Let a host hear what a network, an accelerator or a volume service says of a server."""
+"""Pass external events of network, accelerator and volume services to the hosts of a server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ logger = log.get(__name__)
 
 
 class HearEvent(ServerAction):
-    """Opened by `external_events.record`, on each host the server is on. Nobody waits for such an event here."""
+    """Opened by `external_events.journal.record`, on each host the server is on. No step waits for such an event."""
 
     name = "hear_event"
     policy = "os_compute_api:os-server-external-events:create"
@@ -17,11 +17,11 @@ class HearEvent(ServerAction):
     is_shown = False
 
     def hear(self, run: StepContext) -> None:
-        """A line of log, as Nova's for an event that nobody waits for."""
+        """Log the event, as Nova does for an event that no operation waits for."""
         event = run.params["event"]
         run.note(f"unexpected event {event['name']}")
         logger.warning("event.unexpected", event_name=event["name"], tag=event["tag"], status=event["status"])
 
     def still_applies(self, run: StepContext) -> bool:
-        """Not of a server that is gone."""
+        """Return False for a deleted server."""
         return not run.instance.deleted

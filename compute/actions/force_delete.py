@@ -1,4 +1,4 @@
-"""Delete a server for good, whatever the operator does with those that are deleted."""
+"""Delete a server for good, whether or not deleted servers are kept for a while."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from compute.shutdown import options
 
 
 class ForceDelete(ServerAction):
-    """A delete that is never a soft one, and waits for no guest; also of one that is soft-deleted."""
+    """Delete for good, without a grace period and never softly; also a soft-deleted server."""
 
     key, name, called = "forceDelete", "delete", "forceDelete"
     policy = "os_compute_api:os-deferred-delete:force"
     needs_host = False
 
     def submit(self, instance: Instance, asked: ActionRequest) -> ActionResponse:
-        """The delete itself carries it out."""
+        """Submit a Delete without a grace period."""
         with deletion.marked_for_delete(instance.uuid):
             registry.named("Delete").submit(instance, replace(asked, body=options.AT_ONCE))
         return ActionResponse(202)

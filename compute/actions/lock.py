@@ -16,7 +16,7 @@ _REASON = {
 
 
 class Lock(ServerAction):
-    """At once, in any state; a project's lock does not hold an admin, an admin's holds the project."""
+    """At once, in any state. A lock by the project does not hold an admin; a lock by an admin holds the project."""
 
     key = name = "lock"
     policy = "os_compute_api:os-lock-server:lock"
@@ -24,11 +24,11 @@ class Lock(ServerAction):
     respects_lock = False
 
     def schema(self, version: Version) -> dict[str, Any]:
-        """A reason may be given since 2.73; before, the value means nothing."""
+        """Return the JSON schema: a reason may be given since 2.73; before, the value is ignored."""
         return _REASON if version >= (2, 73) else {}
 
     def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
-        """Who locked it decides who may unlock it."""
+        """Lock the server, and record who locked it: that decides who may unlock it."""
         owner = asked.caller.project_id == instance.project_id and not asked.caller.is_admin
         told = asked.body if isinstance(asked.body, dict) and asked.microversion >= (2, 73) else {}
         Instance.objects.filter(pk=instance.pk).update(

@@ -1,4 +1,4 @@
-"""Take a server to another host with its power off meanwhile."""
+"""Cold-migrate a server: move it to another host while it is powered off."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ HOST = {"anyOf": [{"type": "null"}, NAME]}
 
 
 class Migrate(cold.ColdMove):
-    """Active or stopped -> resized, in the same size, until that is confirmed or reverted."""
+    """Active or stopped -> resized, in the same size, until the user confirms or reverts it."""
 
     key = name = "migrate"
     policy = RULE
 
     def schema(self, version: Version) -> dict[str, Any]:
-        """A host can be named since 2.56."""
+        """Return the JSON schema: a host can be named since 2.56."""
         if version < (2, 56):
             return options.add_to_schema()
         return options.add_to_schema(
@@ -32,7 +32,7 @@ class Migrate(cold.ColdMove):
         )
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
-        """What is wrong with a host of the caller's own choice is said at once."""
+        """Check a host that the caller names, and return the params. Raises BadRequest, Conflict, Forbidden."""
         named = asked.body if asked.microversion >= (2, 56) and isinstance(asked.body, dict) else {}
         host = named.get("host") or ""
         moves.must_support(instance)

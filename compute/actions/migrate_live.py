@@ -30,7 +30,7 @@ SECONDS_PER_GIB = 800.0  # Nova's live_migration_completion_timeout; then it is 
 
 
 class MigrateLive(ServerAction):
-    """Active or paused, and so again, elsewhere. Before `migrate` is done every step is taken back; after it, none."""
+    """Active or paused -> the same, elsewhere. Until `migrate` is done every step is undone on failure; then none."""
 
     key, name, called = "os-migrateLive", "live-migration", "os-migrateLive"
     policy = RULE
@@ -49,7 +49,7 @@ class MigrateLive(ServerAction):
     # -- API side
 
     def schema(self, version: Version) -> dict[str, Any]:
-        """disk_over_commit went in 2.25, when `auto` came; force is of 2.30 to 2.67."""
+        """Return the JSON schema: disk_over_commit until 2.24, `auto` since 2.25, force from 2.30 to 2.67."""
         fields: dict[str, Any] = {"host": HOST, "block_migration": validation.BOOLEAN}
         if version < (2, 25):
             fields["disk_over_commit"] = validation.BOOLEAN
@@ -61,7 +61,7 @@ class MigrateLive(ServerAction):
         return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
-        """What is wrong from the start is said at once."""
+        """Check the hosts and return the params. Raises BadRequest, Conflict, Forbidden."""
         host, version = asked.body["host"] or "", asked.microversion
         forced = bool(host) and (version < (2, 30) or validation.is_true(asked.body.get("force", False)))
         if host:
@@ -72,7 +72,7 @@ class MigrateLive(ServerAction):
         moves.must_take_part(instance.host, leaving=True)
         if host:
             moves.must_be_possible(instance, host)
-        if version < (2, 34):  # before that its clients wait for the answer of the scheduler
+        if version < (2, 34):  # older clients get the scheduler's verdict in the response
             self._must_find_a_host(instance, host, forced=forced)
         block = asked.body["block_migration"]
         copies = None if block == "auto" else validation.is_true(block)
@@ -87,25 +87,25 @@ class MigrateLive(ServerAction):
     # -- before the guest moves
 
     def pick(self, run: StepContext) -> None:
-        """A host, and room on it."""
+        """Pick a host and claim room on it."""
         _must_be_wanted(run)
         forced = run.params["forced"]
         moves.claim(run, moves.wanted(run.instance, run.params["host"], forced=forced), forced=forced)
 
     def check_destination(self, run: StepContext) -> None:
-        """Can it take the guest? Nothing has happened yet."""
+        """Check on the destination that no host drains. Nothing has happened to the guest yet."""
         _must_be_wanted(run)
         moves.raise_if_draining(run)
 
     def check_source(self, run: StepContext) -> None:
-        """Is the guest here, and fit to move?"""
+        """Check on the source that no host drains and that the guest runs."""
         _must_be_wanted(run)
         moves.raise_if_draining(run)
         if run.hypervisor.power_state(run.instance.uuid) not in (PowerState.RUNNING, PowerState.PAUSED):
             raise MigrationAborted("the guest does not run")
 
     def pre_migrate(self, run: StepContext) -> None:
-        """The destination makes ready, and says where it is to be found."""
+        """Prepare the destination and record where the source reaches it."""
         _must_be_wanted(run)
         arrival = run.hypervisor.pre_migrate(run.instance.as_guest())
         _must_be_as_asked(run.params.get("copies_disk"), arrival)
@@ -114,7 +114,7 @@ class MigrateLive(ServerAction):
     # -- the move
 
     def migrate(self, run: StepContext) -> None:
-        """As long as it takes, with an eye on who wants it to stop. Gone already is success."""
+        """Move the guest; watch for an abort and for the deadline. A guest that has left already is success."""
         seconds = SECONDS_PER_GIB * max(2.0, run.instance.memory_mb / 1024)
         deadline = run.deadline(seconds)
         watch = moves.watching(run, MOVE, deadline=deadline)
@@ -129,22 +129,22 @@ class MigrateLive(ServerAction):
         run.note(went)
 
     def arrive(self, run: StepContext) -> None:
-        """The guest lives here now; one whose server was deleted on the way ends here."""
+        """Settle the guest on the destination; destroy it when its server was deleted on the way."""
         if run.instance.deleted:
             run.hypervisor.destroy(run.instance.uuid)
         else:
             run.hypervisor.finish_migration(run.instance.as_guest())
 
     def clean_up_source(self, run: StepContext) -> None:
-        """Nothing is left where it was; a guest that came back meanwhile is left alone."""
+        """Remove what is left on the source, unless the guest has come back there."""
         moves.remove_stale(run, run.params["source"])
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """With its arrival a server belongs to its new host, and is free for the next request."""
+        """Record the new host after `arrive`, and free the server for the next request."""
         if run.step.name != "arrive":
             return
         self._belongs_to_destination(run)
-        with suppress(StateConflict):  # a delete took it, and follows it
+        with suppress(StateConflict):  # a delete took the server, and follows it to the new host
             state.finish(run.instance, MOVE, power_state)
 
     def _belongs_to_destination(self, run: StepContext) -> None:
@@ -153,30 +153,33 @@ class MigrateLive(ServerAction):
         registry.follow(run.instance, run.params["source"])
 
     def retry_always(self, name: str) -> bool:
-        """A guest that cannot settle is said to be lost at once."""
+        """Return False for `arrive`: a guest that cannot settle is reported as lost at once."""
         return name != "arrive" and super().retry_always(name)
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
-        """All was recorded with the arrival."""
+        """Change nothing: `record_step` has recorded the arrival."""
 
-    # -- taking it back
+    # -- compensation
 
     def stay(self, run: StepContext) -> None:
-        """The guest lives at the source, as before."""
+        """Let the guest live at the source, as before."""
         if not run.instance.deleted:
             run.hypervisor.revert_migration(run.instance.as_guest())
 
     def cancel_pre_migrate(self, run: StepContext) -> None:
-        """The destination waits no more."""
+        """Undo the preparation at the destination."""
         run.hypervisor.cancel_pre_migrate(run.instance.uuid)
 
     def give_back(self, run: StepContext) -> None:
-        """The room claimed at the destination."""
+        """Release the room claimed at the destination."""
         with run.fenced():
             moves.give_back(run)
 
     def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
-        """As it was, where it was. One that was aborted has no fault; one lost on its way is in ERROR."""
+        """Leave the server as it was, with a fault unless the migration was aborted.
+
+        A guest that is lost in `arrive` belongs to the destination, and its server is in ERROR.
+        """
         if run.step.name == "clean_up_source":
             return
         if run.step.name == "arrive":
@@ -187,17 +190,17 @@ class MigrateLive(ServerAction):
             fault = None if run.params.get("abort") else fault_of(error)
             state.abandon(run.instance, MOVE, fault, power_state)
 
-    # -- while it goes on
+    # -- checks
 
 
 def _must_be_wanted(run: StepContext) -> None:
-    """Raises MigrationAborted when somebody called it off."""
+    """Raise MigrationAborted after a request to abort."""
     if run.params.get("abort"):
         raise MigrationAborted("the migration was aborted")
 
 
 def _must_be_as_asked(copies_disk: bool | None, arrival: Mapping[str, str]) -> None:
-    """Whether hosts share storage is found out; who said something else is told so, in Nova's words."""
+    """Raise MigrationAborted, with Nova's text, when block_migration contradicts the storage that was found."""
     storage = arrival.get("storage")
     if storage == "shared" and copies_disk:
         why = "not on local storage: Block migration can not be used with shared storage."

@@ -15,5 +15,5 @@ class Pause(ServerAction):
     steps = (StepSpec("pause", "compute_pause_instance"),)
 
     def pause(self, run: StepContext) -> None:
-        """Paused already is success."""
+        """Pause the guest. A paused guest is success."""
         run.hypervisor.pause(run.instance.uuid)

@@ -1,4 +1,7 @@
-"""Who has charge of a machine says that it was switched: the record follows, and the machine is left alone."""
+"""Handle the external event `power-update`: record the new power state; never switch the machine.
+
+Source: Nova spec "Support server power state update through external event".
+"""
 
 from __future__ import annotations
 
@@ -17,29 +20,29 @@ from compute.virt.base import NotSupported, PowerState, VirtError
 
 logger = log.get(__name__)
 ON, OFF = "POWER_ON", "POWER_OFF"
-NAMES = {ON: "start", OFF: "stop"}  # of the action in the server's history, by what was said
+NAMES = {ON: "start", OFF: "stop"}  # tag of the event -> name of the action in the server's history
 SAID = {ON: PowerState.RUNNING, OFF: PowerState.SHUTDOWN}
 MOVES = {
     ON: Move(frozenset({VmState.STOPPED}), TaskState.POWERING_ON, VmState.ACTIVE),
     OFF: Move(frozenset({VmState.ACTIVE, VmState.PAUSED}), TaskState.POWERING_OFF, VmState.STOPPED),
 }
-# what the machine does -> vm_state to record; the others leave it as it was
+# power state of the machine -> vm_state to record; other power states leave vm_state as it was
 RECORDS = {
     PowerState.RUNNING: VmState.ACTIVE, PowerState.PAUSED: VmState.PAUSED, PowerState.SHUTDOWN: VmState.STOPPED,
     PowerState.CRASHED: VmState.STOPPED,
 }  # fmt: skip
-# as said; the machine may be otherwise
+# power states that agree with the event; the machine may be in another one
 AS_SAID = {ON: frozenset({PowerState.RUNNING, PowerState.PAUSED}),
            OFF: frozenset({PowerState.SHUTDOWN, PowerState.CRASHED})}  # fmt: skip
 OTHER = {ON: OFF, OFF: ON}
-AGAIN = 5.0  # seconds until one that waits looks by itself whether the server is free
+AGAIN = 5.0  # seconds until a waiting step checks by itself whether the server is free
 
 
 class PowerUpdate(ServerAction):
     """Stopped -> active, or active or paused -> stopped. Opened by `compute.external_events`.
 
-    It takes the server when it runs, not when it is heard: one that comes during a task waits for the task to end.
-    Of several only the newest counts. What is so already, or cannot change, is success.
+    It takes the server when it runs, not when the event arrives: during a task it waits for the task to end. Of several
+    events only the newest counts. An event that the record agrees with, or that cannot change it, is success.
     """
 
     name = "power-update"
@@ -47,19 +50,22 @@ class PowerUpdate(ServerAction):
     steps = (StepSpec("power_update", "compute_power_update", queue=OPS),)
 
     def move_for(self, params: dict[str, Any]) -> Move:
-        """By what was said; the other one where the record is as said, and the machine is not."""
+        """Return the move of the event; the opposite one where the machine contradicts event and record."""
         return MOVES[params.get("move") or params.get("said", ON)]
 
     def must_run(self, name: str) -> bool:
-        """Whatever goes on with the server: it looks for itself what is left to do."""
+        """Return True: the step itself decides what is left to do, whatever task the server has."""
         return True
 
     def retry_always(self, name: str) -> bool:
-        """The power sync will find what this could not."""
+        """Return False: the power sync finds what this step could not record."""
         return False
 
     def power_update(self, run: StepContext) -> None:
-        """Run again, it goes on with a server it has taken, or begins anew when somebody took it from this."""
+        """Take the server and pass the event to the driver. Raises StepWaiting.
+
+        A step that runs again goes on with the server it has taken, or takes it anew after another action had it.
+        """
         if not _is_ours(run) and not _take(run):
             return
         said = run.params["said"]
@@ -72,7 +78,7 @@ class PowerUpdate(ServerAction):
         run.note(f"{said} was said, and the machine is {does.name.lower()}")
 
     def next_step(self, done: str, run: StepContext) -> StepSpec | None:
-        """Once more for a server that was taken from this meanwhile, and at its new home for one that has moved."""
+        """Repeat the step after another action took the server, and on the new host after a move."""
         _lock(run.instance)
         if run.instance.deleted or not run.instance.host:
             return None
@@ -83,7 +89,7 @@ class PowerUpdate(ServerAction):
         return self.steps[0]
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
-        """What the machine does is on record. `next_step` has locked the row."""
+        """Record the power state of the machine. `next_step` has locked the row."""
         if run.params.get("taken") is None:
             return
         if not _is_ours(run):
@@ -94,16 +100,16 @@ class PowerUpdate(ServerAction):
         state.finish(run.instance, move, None if does is PowerState.NOSTATE else does)
 
     def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
-        """The server is as it was, and the fault is with the action."""
+        """Leave the server as it was; the fault stays with the action."""
         _lock(run.instance)
         if _is_ours(run):
             state.abandon(run.instance, self.move_for(run.params), None)
 
 
 def _take(run: StepContext) -> bool:
-    """Idle -> powering on or off; False, with a note, when there is nothing to do. Raises StepWaiting.
+    """Take an idle server; return False, with a note, when there is nothing to do. Raises StepWaiting.
 
-    Under the lock of the row: whoever ends a task from then on wakes the one that waits for it.
+    Under the lock of the row: every task that ends later wakes the step that waits for it.
     """
     if over := _over(run):
         run.note(over)
@@ -113,7 +119,7 @@ def _take(run: StepContext) -> bool:
     with run.fenced():
         _lock(run.instance)
         if run.instance.generation != seen:
-            does = PowerState.NOSTATE  # from before whatever has changed it
+            does = PowerState.NOSTATE  # it was read before the server changed
         over = _over(run)
         if not over and run.instance.task_state is not None:
             waits = _wait(run)
@@ -126,7 +132,7 @@ def _take(run: StepContext) -> bool:
 
 
 def _over(run: StepContext) -> str:
-    """Why nothing of it is left to do, whatever the server does, in words; "" when there may be."""
+    """Return why nothing is left to do, whatever task the server has; "" when something may be left."""
     instance = run.instance
     newer = InstanceAction.objects.filter(server_id=instance.uuid, key=run.action.key, pk__gt=run.action.pk)
     newest = newer.order_by("-pk").first()
@@ -136,7 +142,7 @@ def _over(run: StepContext) -> str:
 
 
 def _begin(run: StepContext, does: PowerState) -> str:
-    """Take an idle server; or why not, in words. Then its power state alone is put on record."""
+    """Take an idle server and return ""; or return why not, and record only its power state."""
     instance, said = run.instance, run.params["said"]
     contradicts = does in AS_SAID[OTHER[said]]
     for move in (said, OTHER[said]) if contradicts else (said,):
@@ -152,7 +158,7 @@ def _begin(run: StepContext, does: PowerState) -> str:
 
 
 def _look(run: StepContext) -> PowerState:
-    """What the machine does now; NOSTATE when nobody can say."""
+    """Return the power state of the machine; NOSTATE when the hypervisor does not answer."""
     try:
         return run.hypervisor.power_state(run.instance.uuid)
     except VirtError:
@@ -166,7 +172,7 @@ def _gone(instance: Instance) -> str:
 
 
 def _wait(run: StepContext) -> StepWaiting:
-    """Park it. Older ones that wait hear that they are superseded."""
+    """Make the step wait for the task to end, and wake older waiting steps: they end as superseded."""
     older = Step.objects.filter(server_id=run.instance.uuid, state=Step.State.WAITING, name=run.step.name)
     for step in older.filter(action__key=run.action.key, action__lt=run.action.pk):
         journal.resume_step(step)
@@ -176,7 +182,10 @@ def _wait(run: StepContext) -> StepWaiting:
 
 
 def _is_for_later(run: StepContext) -> bool:
-    """Whether its host drains, and what it waits for is a request that nobody begins meanwhile: no need to stay."""
+    """Return whether the drain need not wait for this step.
+
+    That is so when the host drains, and the task belongs to a request that no process begins meanwhile.
+    """
     host = Service.objects.filter(binary=COMPUTE, host=run.step.host).first()
     if host is None or host.takes_requests:
         return False
@@ -187,11 +196,11 @@ def _is_for_later(run: StepContext) -> bool:
 
 
 def _is_ours(run: StepContext) -> bool:
-    """Whether nobody has changed the server since this took it."""
+    """Return whether nothing has changed the server since this action took it."""
     return run.params.get("taken") == run.instance.generation
 
 
 def _lock(instance: Instance) -> None:
-    """The row, until the caller's transaction ends; and what it says now."""
+    """Lock the row until the caller's transaction ends, and read it again."""
     list(Instance.objects.select_for_update().filter(pk=instance.pk).values_list("pk"))
     instance.refresh_from_db()

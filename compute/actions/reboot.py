@@ -19,12 +19,12 @@ HARD = Move(
     TaskState.REBOOTING_HARD,
     VmState.ACTIVE,
     failed=VmState.ERROR,
-    over=state.REBOOT_WAITS | {TaskState.POWERING_OFF},  # ends a guest's grace
+    over=state.REBOOT_WAITS | {TaskState.POWERING_OFF},  # ends the grace period of a stop
 )
 
 
 class Reboot(ServerAction):
-    """Active -> active, through off and on. HARD leads out of most other states, too."""
+    """Active -> active, through off and on. HARD also starts from most other states."""
 
     key = name = "reboot"
     policy = "os_compute_api:servers:reboot"
@@ -37,29 +37,32 @@ class Reboot(ServerAction):
     steps = (StepSpec("reboot", "compute_reboot_instance"),)
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
-        """Which kind, and by what the host knows that it was done: ids of steps come again when a cell is restored."""
+        """Return the kind of reboot, and the mark by which the host knows that it was done.
+
+        The id of the step is no such mark: ids repeat after a cell was restored from a backup.
+        """
         return {"hard": asked.body["type"].upper() == "HARD", "mark": str(uuid4())}
 
     def move_for(self, params: dict[str, Any]) -> Move:
-        """By the kind asked for."""
+        """Return the move of the requested kind."""
         return HARD if params["hard"] else SOFT
 
     def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
-        """HARD preempts whatever it may; what was preempted and nobody began is cancelled."""
+        """Take the server. HARD preempts the tasks its move allows, and cancels their queued steps."""
         super().begin(instance, asked, params)
         if params["hard"]:
             registry.cancel_open(instance, "preempted by a hard reboot")
 
     def reboot(self, run: StepContext) -> None:
-        """A soft one waits for the guest and falls back to hard, and says so.
+        """Reboot the guest. SOFT shuts it down with its grace period, else falls back to HARD and notes it.
 
-        Run again after a restart it asks first: a guest that was rebooted is neither signalled nor forced again.
+        Run again after a restart, a guest that was rebooted already is neither signalled nor forced again.
         """
         guest, driver, mark = run.instance.as_guest(), run.hypervisor, run.params.get("mark") or str(run.step.pk)
         if driver.rebooted(guest.uuid, mark):
             run.note("was done before the restart")
             return
-        waited = run.step.timer is not None  # and is off by now
+        waited = run.step.timer is not None  # and the guest is off by now
         if not run.params["hard"] and (waited or driver.power_state(guest.uuid) == PowerState.RUNNING):
             run.note(grace.as_reboot(grace.shut_down(run)))
         elif run.params["hard"]:

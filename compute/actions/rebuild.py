@@ -1,4 +1,4 @@
-"""Build a server anew where it is, from its own image or another one. What was on its disk is lost."""
+"""Build a server anew on its host, from its own image or another one. What was on its disk is lost."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Rebuild(ServerAction):
     # -- API side
 
     def schema(self, version: Version) -> dict[str, Any]:
-        """By microversion, and closed."""
+        """Return the JSON schema of the microversion. It allows no additional properties."""
         fields = dict(ALWAYS)
         for since, added in SINCE:
             if version >= since:
@@ -84,7 +84,7 @@ class Rebuild(ServerAction):
         return {"type": "object", "properties": fields, "required": ["imageRef"], "additionalProperties": False}
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
-        """The image, and what the server's row will be. Raises BadRequest, Forbidden."""
+        """Return the image and the new columns of the server. Raises BadRequest, Forbidden."""
         body = asked.body
         _refuse_what_we_cannot(body)
         image = references.image(body["imageRef"], asked.caller, missing="Cannot find image for rebuild")
@@ -102,11 +102,11 @@ class Rebuild(ServerAction):
         return {"was": instance.vm_state, "new": new, "image_ticket": tickets.issue(image.id, "read")}
 
     def move_for(self, params: dict[str, Any]) -> Move:
-        """A stopped server stays so."""
+        """Return the move. A stopped server stays stopped."""
         return rebuild.move(on=params.get("was") != VmState.STOPPED, failed=VmState.ERROR)
 
     def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
-        """One that was never built holds nothing of its host. Raises Conflict when there is no room any more."""
+        """Take the server and claim room: one that was never built has none. Raises Conflict when the host is full."""
         super().begin(instance, asked, params)
         node = ComputeNode.objects.filter(hypervisor_hostname=instance.node).first()
         size = (instance.vcpus, instance.memory_mb, instance.disk_gb)
@@ -114,47 +114,50 @@ class Rebuild(ServerAction):
             raise Conflict(f"Host {instance.host} has no room for instance {instance.uuid}.")
 
     def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
-        """The server, as it will be."""
+        """Return the server with its new columns."""
         return ActionResponse(202, server=params["new"])
 
-    # -- there
+    # -- the steps
 
     def note_image(self, run: StepContext) -> None:
-        """On a conductor, which may touch the global side: what is shown of it while its cell is down."""
+        """Record the new image in the request spec, which is shown while the cell is down.
+
+        Runs on a conductor, which has access to the global database.
+        """
         with run.fenced():
             RequestSpec.objects.filter(pk=run.instance.uuid).update(image_id=run.params["new"]["image_id"])
 
     def note_image_again(self, run: StepContext) -> None:
-        """The image it has, however far the rebuild came."""
+        """Record the image of the server's row again, however far the rebuild came."""
         with run.fenced():
             RequestSpec.objects.filter(pk=run.instance.uuid).update(image_id=run.instance.image_id)
 
     def power_off(self, run: StepContext) -> None:
-        """With grace. No guest at all is success."""
+        """Shut the guest down with its grace period. A missing guest is success."""
         run.note(grace.shut_down(run))
 
     def tear_down(self, run: StepContext) -> None:
-        """The old disk is no more."""
+        """Destroy the guest and its old disk."""
         run.hypervisor.destroy(run.instance.uuid)
 
     def build(self, run: StepContext) -> None:
-        """Built already is success."""
+        """Build the guest. A guest that is built already is success."""
         fetch = image_transfer.source(run.instance.image_id, run.params["image_ticket"])
         on = self.move_for(run.params).done == VmState.ACTIVE
         run.hypervisor.spawn(run.instance.as_guest(), fetch, on=on)
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """With its old disk the server loses what it was."""
+        """Write the new columns after `tear_down`: the old disk is gone."""
         if run.step.name == "tear_down":
             state.during(run.instance, self.move_for(run.params), **run.params["new"])
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
-        """With its launch time, and no fault any more."""
+        """Finish the move, record the launch time and clear the fault."""
         also: dict[str, Any] = {"launched_at": timezone.now(), "fault": None}
         state.finish(run.instance, self.move_for(run.params), power_state, **also)
 
     def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
-        """ERROR, unless its disk was not touched: then it is what it was."""
+        """Set the server to ERROR; leave it as it was when its disk was not touched."""
         if rebuild.was_taken(run):
             return
         touched = run.action.steps.filter(name="tear_down", attempts__gt=0).exists()
@@ -165,7 +168,7 @@ class Rebuild(ServerAction):
 
 
 def _refuse_what_we_cannot(body: dict[str, Any]) -> None:
-    """Never take what would silently not happen."""
+    """Raise BadRequest for options that would silently have no effect."""
     if body.get("personality"):
         raise BadRequest("File injection is not offered by this cloud.")
     if body.get("trusted_image_certificates"):

@@ -1,4 +1,4 @@
-"""Remove what a host still has of a server that lives elsewhere, or is deleted: asked for while the host was gone."""
+"""Remove what a host has of a server that lives elsewhere, or is deleted: requested while the host was fenced."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ from compute.virt.base import PowerState
 
 
 class ForgetGuest(ServerAction):
-    """Opened by `gone.leave`. It waits until the host is back, in nobody's way, and is tried until it is done."""
+    """Opened by `fenced.schedule_cleanup`. It waits until the host is back and is tried until it is done.
+
+    While it is queued it blocks no other step of the server.
+    """
 
     name = "forget_guest"
     steps = (StepSpec("remove", "compute_forget_guest", On.SOURCE, OPS),)
 
     def remove(self, run: StepContext) -> None:
-        """Gone already is success; a guest that came back meanwhile is left alone."""
+        """Destroy the stale guest. A missing guest is success; a guest that came back meanwhile stays."""
         moves.destroy_stale(run, run.params["source"])
 
     def must_run(self, name: str) -> bool:
-        """Nobody else will do it."""
+        """Return True: no other action removes the stale guest."""
         return True
 
     def after_failure(self, run: StepContext, error: BaseException) -> StepSpec | None:
-        """Again, from the first try."""
+        """Return the same step again, with a new count of tries."""
         return self.steps[0]
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """The evacuation is completed, where it was one: `cleaned` is what its status is told by."""
+        """Set `cleaned` in the params of the evacuation, if there was one: its status depends on that."""
         if "evacuation" in run.params:
             evacuation = InstanceAction.objects.get(pk=run.params["evacuation"])
             journal.change_params(evacuation, cleaned=True)

@@ -1,4 +1,4 @@
-"""Boot another disk, so that somebody can repair the server's own, which is there as the second one."""
+"""Boot a rescue disk, with the server's own disk as the second one, so that the user can repair that."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PASSWORD_LENGTH = 12
 
 
 class Rescue(ServerAction):
-    """Active, stopped or ERROR -> rescued. When the rescue disk does not boot it is as it was."""
+    """Active, stopped or ERROR -> rescued. When the rescue disk does not boot, the server is as it was."""
 
     key = name = "rescue"
     policy = "os_compute_api:os-rescue"
@@ -36,7 +36,7 @@ class Rescue(ServerAction):
     )
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
-        """The image to boot: the one that is named, or the server's own."""
+        """Return the image to boot: the one that is named, or the server's own. Raises BadRequest."""
         image_id, facts = instance.image_id, instance.image
         named = (asked.body or {}).get("rescue_image_ref")
         if named:
@@ -47,16 +47,16 @@ class Rescue(ServerAction):
         return {"image_id": image_id, "image": facts, "image_ticket": ticket, **options.asked(asked.body)}
 
     def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
-        """The password is made or repeated here, and kept nowhere: no guest is told it."""
+        """Return the requested password or a random one. It is stored nowhere, and no guest is told it."""
         made = "".join(secrets.choice(LETTERS) for _ in range(PASSWORD_LENGTH))
         return ActionResponse(200, {"adminPass": (asked.body or {}).get("adminPass") or made})
 
     def power_off(self, run: StepContext) -> None:
-        """With grace."""
+        """Shut the guest down with its grace period."""
         temporary_power_off.turn_off(run)
 
     def rescue(self, run: StepContext) -> None:
-        """In rescue already is success."""
+        """Boot the rescue disk. A guest that is in rescue already is success."""
         params, facts = run.params, run.params["image"]
         image = Image(
             params["image_id"], facts.get("disk_format", "raw"), facts.get("size") or 0, facts.get("checksum") or "",
@@ -66,10 +66,10 @@ class Rescue(ServerAction):
         run.hypervisor.rescue(run.instance.as_guest(), image, fetch)
 
     def unrescue(self, run: StepContext) -> None:
-        """Its own disk is the first again."""
+        """Make the server's own disk the boot disk again."""
         if not run.instance.deleted:
             run.hypervisor.unrescue(run.instance.as_guest())
 
     def power_on_again(self, run: StepContext) -> None:
-        """It did not get into rescue."""
+        """Power the guest on again if it was on: it did not get into rescue."""
         temporary_power_off.turn_on_again(run)

@@ -1,4 +1,4 @@
-"""An operator says what state a server is in."""
+"""Set the state of a server at the operator's request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compute.state import VmState
 
 
 class ResetState(ServerAction):
-    """At once; what was queued for the server is cancelled, what runs ends without effect on the record."""
+    """At once. Queued steps of the server are cancelled; a step that runs ends without effect on the record."""
 
     key, name = "os-resetState", "resetState"
     policy = "os_compute_api:os-admin-actions:reset_state"
@@ -26,7 +26,7 @@ class ResetState(ServerAction):
     needs_host = False
 
     def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
-        """Raises Conflict for `active` on a server that has no host to be active on."""
+        """Set the state. Raises Conflict for `active` on a server without a host."""
         wanted = VmState(asked.body["state"])
         if wanted is VmState.ACTIVE and not instance.host:
             raise Conflict(f"Instance {instance.uuid} has no host, so it cannot be active. Delete it instead.")

@@ -1,4 +1,4 @@
-"""Give a server another flavor, which takes it to another host."""
+"""Give a server another flavor, which moves it to another host."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TWICE = {"not": {"required": ["flavorRef"]}, "errorMessage": "flavor_id is anoth
 
 
 class Resize(cold.ColdMove):
-    """Active or stopped -> resized, with the new flavor, until that is confirmed or reverted."""
+    """Active or stopped -> resized, with the new flavor, until the user confirms or reverts it."""
 
     key = name = "resize"
     policy = "os_compute_api:servers:resize"
 
     def schema(self, version: Version) -> dict[str, Any]:
-        """`flavor_id` is what the spec of the grace period calls it."""
+        """Return the JSON schema. `flavor_id` is the key in the Nova spec "Controlled shutdown of guests"."""
         disk_config = {"type": "string", "enum": ["AUTO", "MANUAL"]}
         return options.add_to_schema({
             "type": "object",
@@ -37,7 +37,7 @@ class Resize(cold.ColdMove):
         })  # fmt: skip
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
-        """What is wrong with the flavor is said at once."""
+        """Check the new flavor and the quota, and return the params. Raises BadRequest, QuotaExceeded."""
         body = asked.body
         flavor = _flavor(str(body["flavor_id"] if "flavor_id" in body else body["flavorRef"]), instance, asked)
         moves.must_support(instance)
@@ -55,7 +55,7 @@ class Resize(cold.ColdMove):
 
 
 def _flavor(flavor_id: str, instance: Instance, asked: ActionRequest) -> Flavor:
-    """Raises BadRequest."""
+    """Return the new flavor. Raises BadRequest when the server cannot have it."""
     flavor_id = flavor_id.rsplit("/", 1)[-1]
     try:
         flavor = flavors.get(flavor_id, asked.caller)

@@ -1,4 +1,4 @@
-"""Bring a soft-deleted server back."""
+"""Restore a soft-deleted server."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 
 OFF = frozenset({VmState.STOPPED, VmState.SHELVED})
-AS_IT_WAS = OFF | {VmState.RESCUED}  # whatever else it was, it is active afterwards, as with Nova
+AS_IT_WAS = OFF | {VmState.RESCUED}  # as in Nova, a server that was in any other state is active afterwards
 
 
 class Restore(ServerAction):
-    """Soft-deleted -> active; one that was off, shelved or rescued is so again."""
+    """Soft-deleted -> active; a server that was stopped, shelved or rescued is so again."""
 
     key = name = "restore"
     policy = "os_compute_api:os-deferred-delete:restore"
@@ -32,7 +32,7 @@ class Restore(ServerAction):
     )
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
-        """What it was. A project that has no room for it any more is told so at once."""
+        """Return the state to restore. Raises QuotaExceeded when the project has no room for the server."""
         if instance.vm_state != VmState.SOFT_DELETED:
             return {}
         quota.must_have_room(instance.project_id, instance.uuid, instance.vcpus, instance.memory_mb)
@@ -41,27 +41,33 @@ class Restore(ServerAction):
         return {"back": was if was in AS_IT_WAS else VmState.ACTIVE}
 
     def move_for(self, params: dict[str, Any]) -> Move:
-        """To where it was."""
+        """Return the move to the state the server had."""
         return Move(self.move.start, self.move.busy, VmState(params.get("back", VmState.ACTIVE)))
 
     def count(self, run: StepContext) -> None:
-        """On a conductor, which may touch the global side. Raises QuotaExceeded."""
+        """Count the server in the quota usage again. Raises QuotaExceeded.
+
+        Runs on a conductor, which has access to the global database.
+        """
         with run.fenced(), transaction.atomic(using="default"):
             quota.count_again(run.instance.project_id, run.instance.uuid, cold.columns(run.instance))
 
     def power_on(self, run: StepContext) -> None:
-        """Running already is success."""
+        """Power the guest on, if the server was on. A running guest is success."""
         if run.params["back"] in OFF:
             run.note(f"it was {run.params['back']}, and stays off")
         else:
             run.hypervisor.power_on(run.instance.as_guest())
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
-        """It is no longer about to be deleted for good."""
+        """Finish the move; the conductor does not reclaim the server any more."""
         state.finish(run.instance, self.move_for(run.params), power_state, soft_deleted_at=None)
 
     def uncount(self, run: StepContext) -> None:
-        """It stays soft-deleted, or was deleted meanwhile. One that an operator took out of it counts."""
+        """Flag the server as queued for delete again, if it is still soft-deleted, or deleted meanwhile.
+
+        A server whose state an operator reset meanwhile stays in the quota usage.
+        """
         with run.fenced():
             run.instance.refresh_from_db()
             if deletion.is_ended(run.instance):

@@ -1,4 +1,4 @@
-"""Bring a guest back to what its server is on record, after somebody switched it behind our back."""
+"""Restore the recorded power state of a guest that was switched by something other than Stillwater."""
 
 from __future__ import annotations
 
@@ -20,23 +20,26 @@ IS_SO = {
     PowerGoal.SUSPENDED: {PowerState.SUSPENDED},
 }
 LOCKED = "left alone, another controller is doing something with its machine"
-UNABLE = {PowerState.NOSTATE, PowerState.SHUTDOWN, PowerState.CRASHED}  # to be paused or suspended
+UNABLE = {PowerState.NOSTATE, PowerState.SHUTDOWN, PowerState.CRASHED}  # these cannot be paused or suspended
 
 
 class PutBack(ServerAction):
-    """Opened by the power sync (`settling.py`). The server stays what it is; its guest follows."""
+    """Opened by the power sync (`power/reconcile.py`). The server keeps its state; its guest is restored to it."""
 
     name = "power_sync"
     steps = (StepSpec("put_back", EVENT, on_drain=OnDrain.CANCEL),)
 
     def move_for(self, params: dict[str, Any]) -> Move:
-        """By how the guest is to be again."""
+        """Return the move to the power state to restore."""
         return BACK_MOVES[PowerGoal(params.get("to", PowerGoal.ON))]
 
     def put_back(self, run: StepContext) -> None:
-        """Looks again first: what the sync saw may be over. A guest that is left alone is the next sync's to judge."""
+        """Restore the power state. Look again first: what the sync saw may be over.
+
+        A guest that is left alone is compared again by the next sync.
+        """
         back, uuid = PowerGoal(run.params["to"]), run.instance.uuid
-        # In this order: Ironic keeps its lock until its event is answered, so without a lock the event is on record.
+        # In this order: Ironic keeps its lock until its event is answered. So without a lock the event is recorded.
         is_locked = run.hypervisor.is_locked(uuid)
         seen = run.hypervisor.power_state(uuid)
         if is_locked:
@@ -51,14 +54,14 @@ class PutBack(ServerAction):
 
 
 def _told(run: StepContext) -> str:
-    """Why a power-update goes first, in words; "" when none is pending, and none came after this was opened."""
+    """Return why a power-update goes first; "" when none is pending and none is newer than this action."""
     events = InstanceAction.objects.filter(server_id=run.instance.uuid, key="PowerUpdate")
     ahead = events.filter(Q(finished_at__isnull=True) | Q(pk__gt=run.action.pk)).order_by("-pk").first()
     return f"left alone, {ahead.params['said']} of {ahead.request_id} goes first" if ahead is not None else ""
 
 
 def _do(run: StepContext, back: PowerGoal) -> str:
-    """How it went, in words."""
+    """Restore the power state; return the outcome in words."""
     driver, uuid = run.hypervisor, run.instance.uuid
     if back in (PowerGoal.ON, PowerGoal.OFF):
         try:

@@ -1,4 +1,4 @@
-"""Bring a suspended server back from its saved memory."""
+"""Resume a suspended server from its saved memory."""
 
 from compute.operations.action import ServerAction, StepContext, StepSpec
 from compute.state import Move, TaskState, VmState
@@ -13,5 +13,5 @@ class Resume(ServerAction):
     steps = (StepSpec("resume", "compute_resume_instance"),)
 
     def resume(self, run: StepContext) -> None:
-        """Running already is success."""
+        """Resume the guest. A running guest is success."""
         run.hypervisor.resume(run.instance.as_guest())

@@ -1,4 +1,4 @@
-"""The user is not content: the server goes back where it came from, in its old size."""
+"""Revert a resize or a cold migration: the server goes back to its source, in its old size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compute.virt.base import PowerState, VirtError
 
 
 class RevertResize(ServerAction):
-    """Resized -> what it was before the resize or the cold migration, where it was."""
+    """Resized -> what it was before the resize or the cold migration, on its source."""
 
     key = name = "revertResize"
     policy = "os_compute_api:servers:revert_resize"
@@ -29,20 +29,20 @@ class RevertResize(ServerAction):
     )
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
-        """Of which move."""
+        """Return the params of the move to revert. Raises BadRequest when no move waits for it."""
         return cold.status_of(instance) if instance.vm_state == VmState.RESIZED else {}
 
     def power_off(self, run: StepContext) -> None:
-        """With grace. It stays here until it lives at its source again."""
+        """Shut the guest down with its grace period. The server stays here until `come_back` is done."""
         run.note(grace.shut_down(run))
 
     def power_on_again(self, run: StepContext) -> None:
-        """The source cannot have it back."""
+        """Power the guest on again if it was on: the source cannot take it back."""
         if run.params["was"] == VmState.ACTIVE and not run.instance.deleted:
             run.hypervisor.power_on(run.instance.as_guest())
 
     def come_back(self, run: StepContext) -> None:
-        """As it was when it left, and on if it was on."""
+        """Restore the guest on the source as it was when it left, and power it on if it was on."""
         if run.instance.deleted:
             return
         guest = cold.resized(run.instance, run.params["old"]).as_guest()
@@ -54,31 +54,34 @@ class RevertResize(ServerAction):
         except VirtError as error:
             if error.retryable:
                 raise
-            run.note(f"it is back, and could not be powered on: {error}")  # its power state will say so
+            run.note(f"it is back, and could not be powered on: {error}")  # the recorded power state shows it
 
     def leave_again(self, run: StepContext) -> None:
-        """Somebody took the server when it was back and that was not on record: it lives where the record says."""
+        """Remove the guest from the source again: the server lives where the record says.
+
+        Another action took the server after the guest was back and before that was recorded.
+        """
         if run.hypervisor.power_state(run.instance.uuid) != PowerState.NOSTATE:
             moves.destroy_stale(run, run.params["source"])
 
     def forget_destination(self, run: StepContext) -> None:
-        """Nothing of it is left there."""
+        """Destroy what is left on the destination."""
         moves.destroy_stale(run, run.params["destination"])
 
     def after_failure(self, run: StepContext, error: BaseException) -> StepSpec | None:
-        """What the destination does not let go of is not what the project has."""
+        """Return `count` after a failed `forget_destination`: the quota does not wait for its cleanup."""
         return self.steps[-1] if run.step.name == "forget_destination" else None
 
     def count(self, run: StepContext) -> None:
-        """On a conductor, which may touch the global side: the project has the old size."""
+        """Count the old size in the quota usage. Runs on a conductor, which has access to the global database."""
         cold.count(run, without=run.params["move"])
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """With its return it belongs to its old host, and is free for the next request."""
+        """Record the source as the host after `come_back`, and free the server for the next request."""
         if run.step.name != "come_back":
             return
         params = run.params
-        zone = params["source_zone"] or run.instance.availability_zone  # versions before did not write it down
+        zone = params["source_zone"] or run.instance.availability_zone  # older versions did not record it
         where = {"host": params["source"], "node": params["source_node"], "availability_zone": zone}
         state.set_location(run.instance, **where, **params["old"])
         claims.release(run.instance.uuid, params["destination_node"])
@@ -86,4 +89,4 @@ class RevertResize(ServerAction):
         cold.ended(run, "reverted", power_state)
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
-        """All is recorded."""
+        """Change nothing: `record_step` has recorded the end."""

@@ -1,4 +1,4 @@
-"""Put a server on the shelf: its disk becomes an image, and its host is free for others."""
+"""Shelve a server: its disk becomes an image, and its host can take others."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from compute.virt.base import PowerState
 FROM = frozenset({VmState.ACTIVE, VmState.STOPPED, VmState.PAUSED, VmState.SUSPENDED})
 KEEP = Move(FROM, TaskState.SHELVING, VmState.SHELVED)
 OFFLOAD = Move(FROM, TaskState.SHELVING, VmState.SHELVED_OFFLOADED)
-MEMORY = frozenset({PowerState.PAUSED, PowerState.SUSPENDED})  # it would be lost
+MEMORY = frozenset({PowerState.PAUSED, PowerState.SUSPENDED})  # power states in which a power-off loses the memory
 
 
 class Shelve(shelve.Offloads):
     """Active, stopped, paused or suspended -> shelved, or shelved and offloaded at once.
 
-    A snapshot that fails leaves the server as it was: on again if it was on. One that is paused or suspended is
-    let go only when its disk is safe, so it keeps its memory till then.
+    A snapshot that fails leaves the server as it was: on again if it was on. A guest that is paused or suspended is
+    powered off only after its disk is stored, so it keeps its memory until then.
     """
 
     key = name = "shelve"
@@ -44,29 +44,29 @@ class Shelve(shelve.Offloads):
     )
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
-        """Which image it will be."""
+        """Return the id of the image, and the ticket to upload it."""
         image_id = new_id()
         known = {"image_id": image_id, "image_ticket": tickets.issue(image_id, "write")}
         return known | {"offload": settings.SHELVED_OFFLOAD_TIME == 0} | options.asked(asked.body)
 
     def move_for(self, params: dict[str, Any]) -> Move:
-        """By what the operator wants of shelved servers."""
+        """Return the move: to SHELVED_OFFLOADED when SHELVED_OFFLOAD_TIME is 0, else to SHELVED."""
         return OFFLOAD if params.get("offload") else KEEP
 
     def register(self, run: StepContext) -> None:
-        """Here and not in the API: whoever dies before it has left nothing."""
+        """Create the image record. Not in the API: a process that dies before the action is recorded would leave it."""
         with run.fenced():
             shelve.make_image(run.instance, run.params["image_id"])
 
     def power_off(self, run: StepContext) -> None:
-        """With grace."""
+        """Shut the guest down with its grace period; leave a paused or suspended guest until its disk is stored."""
         if run.hypervisor.power_state(run.instance.uuid) in MEMORY:
             run.note("keeps its memory until its disk is safe")
         else:
             temporary_power_off.turn_off(run)
 
     def snapshot(self, run: StepContext) -> None:
-        """An image that is there already is success. Then nothing of the guest runs any more."""
+        """Upload the disk as the shelved image, then power the guest off. A stored image is success."""
         image_id, uuid = run.params["image_id"], run.instance.uuid
         with image_transfer.scratch(image_id) as path:
             run.hypervisor.snapshot(uuid, path)
@@ -74,7 +74,7 @@ class Shelve(shelve.Offloads):
         run.hypervisor.power_off(uuid)
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """From the moment it is complete the image is the server's."""
+        """Record the shelved image after `snapshot`; clear it after `drop_image`."""
         super().record_step(run, power_state)
         if run.step.name == "snapshot":
             state.during(
@@ -85,23 +85,23 @@ class Shelve(shelve.Offloads):
             state.set_location(run.instance, shelved_image_id="", shelved_at=None)
 
     def next_step(self, done: str, run: StepContext) -> StepSpec | None:
-        """It may stay on its host for a while."""
+        """Return None after `snapshot` when the server stays on its host for a while."""
         return None if done == "snapshot" and not run.params["offload"] else super().next_step(done, run)
 
     def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
-        """As it was; shelved, when the host does not let go of it."""
+        """Leave the server as it was; when `offload` has begun, leave it shelved."""
         if shelve.is_offloading(run):
             state.finish(run.instance, KEEP)
         else:
             super().abandon(run, error, power_state)
 
     def power_on_again(self, run: StepContext) -> None:
-        """It is not on the shelf."""
+        """Power the guest on again if it was on: the server is not shelved."""
         if not shelve.is_offloading(run):
             temporary_power_off.turn_on_again(run)
 
     def drop_image(self, run: StepContext) -> None:
-        """On a conductor: nobody needs it."""
+        """Delete the image, which no server needs. On a conductor."""
         if not shelve.is_offloading(run):
             with run.fenced():
                 shelve.drop_image(run.params["image_id"])

@@ -1,4 +1,4 @@
-"""Take a shelved server from its host: what is left of it is its image."""
+"""Remove a shelved server from its host: only its image is left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compute.state import Move, TaskState, VmState
 
 
 class ShelveOffload(shelve.Offloads):
-    """Shelved -> shelved and offloaded. Also in the conductor's own time, and then with nobody's name."""
+    """Shelved -> shelved and offloaded. The conductor submits it, too, periodically and without a user id."""
 
     key = name = "shelveOffload"
     policy = "os_compute_api:os-shelve:shelve_offload"
@@ -22,7 +22,7 @@ class ShelveOffload(shelve.Offloads):
     steps = (StepSpec("offload", "compute_shelve_offload_instance", no_return=True),)
 
     def record(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> InstanceAction:
-        """Journal it; or do it here, when its host is gone: nothing is needed of it, for there is the image."""
+        """Journal the action; offload here and now when the host is fenced: only the image is needed."""
         host = instance.host
         if host not in fenced.hosts():
             return super().record(instance, asked, params)

@@ -1,4 +1,4 @@
-"""Shut a guest down because its host goes down: with its own grace, when it is its turn, to be back with the host."""
+"""Shut a guest down because its host shuts down: in its turn, with its own grace period. It starts with the host."""
 
 from __future__ import annotations
 
@@ -21,31 +21,34 @@ from compute.virt.base import PowerState
 from compute.virt.shutdown_timer import ShutdownTimer
 
 DOWN = Move(frozenset({VmState.ACTIVE, VmState.PAUSED}), TaskState.POWERING_OFF, VmState.STOPPED)
-STAYS = Move(state.LIVING - DOWN.start, TaskState.POWERING_OFF)  # rescued, resized, in ERROR: off, and that still
-# who joins the clock of one that is rebooted would find it on again
+STAYS = Move(state.LIVING - DOWN.start, TaskState.POWERING_OFF)  # rescued, resized, in ERROR: vm_state stays
+# without reboots: a step that joins the shutdown timer of a reboot would find the guest on again
 STAYS_OFF = frozenset({TaskState.POWERING_OFF, TaskState.DELETING, TaskState.SOFT_DELETING})
-LOOK_AGAIN = 5.0  # seconds, while something else goes on with the server
+LOOK_AGAIN = 5.0  # seconds between looks while another action has the server
 
 
 class HostShutdown(ServerAction):
-    """Opened by `host_guests.ask`, for every server of a host that is on. Nobody takes it back but `call_off`.
+    """Opened by `guest_shutdown.ask` for every server of a host that is on. Only `call_off` there takes it back.
 
-    A server that is being stopped or deleted already keeps its task: this joins the guest's clock, and ends with it.
+    A server that is being stopped or deleted keeps its task: this step joins the shutdown timer, and ends with it.
     """
 
     name = "stop"
     steps = (StepSpec("power_off", "compute_host_shutdown", On.SOURCE, OPS),)
 
     def move_for(self, params: dict[str, Any]) -> Move:
-        """By what the server was when its turn came."""
+        """Return the move for the state the server had when its turn came."""
         return STAYS if params.get("stays") else DOWN
 
     def must_run(self, name: str) -> bool:
-        """Whoever takes the server meanwhile: its host goes down."""
+        """Return True: the host shuts down, whichever action has the server."""
         return True
 
     def power_off(self, run: StepContext) -> None:
-        """Off already is success; one whose memory is saved stays so."""
+        """Shut the guest down in its turn. Raises StepWaiting.
+
+        A guest that is off is success; a guest whose memory is saved stays so.
+        """
         instance, source = run.instance, run.params["source"]
         if instance.deleted or instance.host != source:
             timer = ShutdownTimer.load(run.step.timer)
@@ -61,24 +64,27 @@ class HostShutdown(ServerAction):
         self._shut_down(run)
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """It may be somebody else's turn."""
+        """Wake the steps whose turn may have come."""
         guest_batches.wake(run.step.host, run.action.key)
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
-        """Off, and to be back with its host if it was running; unless somebody took it meanwhile, whose it is."""
+        """Record the server as off, to start again with its host if it was running.
+
+        A server that another action took meanwhile is left to that action.
+        """
         if run.params.get("taken"):
             with suppress(StateConflict):
                 move, comes_back = self.move_for(run.params), run.params["was_running"]
                 state.finish(run.instance, move, power_state, resumes_with_host=comes_back)
 
     def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
-        """It could not be turned off, however often it was tried."""
+        """Record the fault, and wake the steps whose turn may have come: the guest could not be turned off."""
         guest_batches.wake(run.step.host, run.action.key)
         if run.params.get("taken"):
             super().abandon(run, error, power_state)
 
     def _begin(self, run: StepContext) -> None:
-        """Take its turn and the server, so that nobody starts it meanwhile. Raises StepWaiting."""
+        """Take the turn and the server, so that no request starts the guest meanwhile. Raises StepWaiting."""
         timer = run.hypervisor.timer(run.instance.uuid)
         with run.fenced(), guest_batches.lock(run.step.host):
             waits = None
@@ -96,7 +102,7 @@ class HostShutdown(ServerAction):
             raise waits
 
     def _shut_down(self, run: StepContext) -> None:
-        """With its own grace, and until the time of them all is over. Raises StepWaiting."""
+        """Shut the guest down with its own grace period, cut at the deadline of all. Raises StepWaiting."""
         until = run.params.get("until")
         left = None if until is None else max(0.0, until - time.time())
         try:
@@ -107,14 +113,17 @@ class HostShutdown(ServerAction):
 
 
 def _was_shut_down(run: StepContext) -> bool:
-    """By the command itself, while nobody could ask this host, and on record it runs."""
+    """Return whether the command shut the guest down by itself and the record still has it as running.
+
+    The command does so while this host cannot be asked.
+    """
     timer = run.hypervisor.timer(run.instance.uuid)
     ended = timer is not None and timer.ended >= run.step.queued_at.timestamp()
     return ended and run.instance.task_state is None and run.instance.vm_state in sync.RUNS
 
 
 def _take(run: StepContext) -> bool:
-    """Idle -> powering off; False when something goes on with it, which then keeps it."""
+    """Take an idle server; return False when another action has it, and keeps it."""
     stays = run.instance.vm_state not in DOWN.start
     try:
         state.begin(run.instance, STAYS if stays else DOWN)
@@ -126,12 +135,12 @@ def _take(run: StepContext) -> bool:
 
 
 def _busy_with(run: StepContext) -> str:
-    """What goes on with it and has to end first; "" when nothing will, or there is no time for that."""
+    """Return what has the server and must end first; "" when nothing will end, or the deadline of all has passed."""
     until = run.params.get("until")
     others = Step.objects.filter(server_id=run.instance.uuid, state__in=journal.OPEN).exclude(pk=run.step.pk)
-    others = others.exclude(state=Step.State.WAITING, details=journal.FOR_THE_TASK)  # for this one, too
+    others = others.exclude(state=Step.State.WAITING, details=journal.FOR_THE_TASK)  # it waits for this step, too
     host = Service.objects.filter(binary=COMPUTE, host=run.step.host).first()
-    if host is not None and not host.takes_requests:  # what nobody has begun here stays so
+    if host is not None and not host.takes_requests:  # a draining host does not begin it
         others = others.exclude(host=host.host, queue=REQUESTS, state=Step.State.QUEUED, attempts=0)
     if not others.exists() or (until is not None and time.time() >= until):
         return ""

@@ -17,7 +17,7 @@ from compute.virt.base import PowerState
 
 
 class SoftDelete(delete.Ending):
-    """Anything living -> soft-deleted: off, and kept. Preempts what runs; asked for again the time begins anew."""
+    """Any state -> soft-deleted: off, and kept. Preempts the action in progress; a repeat restarts the time."""
 
     move = Move(
         state.LIVING, TaskState.SOFT_DELETING, VmState.SOFT_DELETED, over=frozenset(TaskState) - deletion.GOING,
@@ -25,7 +25,7 @@ class SoftDelete(delete.Ending):
     steps = (StepSpec("power_off", "compute_soft_delete_instance", no_return=True), delete.FORGET_SOURCE)
 
     def known_of(self, instance: Instance) -> dict[str, Any]:
-        """Also what it was, for who restores it."""
+        """Return also the state the server had, for a restore."""
         known, was = super().known_of(instance), instance.vm_state
         if was == VmState.SOFT_DELETED:
             return known
@@ -33,11 +33,11 @@ class SoftDelete(delete.Ending):
         return known | {"was": waits.params["was"] if waits is not None else was}
 
     def power_off(self, run: StepContext) -> None:
-        """With the grace it was given. Off already is success."""
+        """Shut the guest down with its grace period. A guest that is off is success."""
         run.note(grace.shut_down(run))
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """From now on it can be restored."""
+        """Finish the move after `power_off`: from now on the server can be restored."""
         if run.step.name == "power_off":
             state.finish(run.instance, self.move, power_state, soft_deleted_at=database_clock.now())
         super().record_step(run, power_state)

@@ -13,5 +13,5 @@ class Start(ServerAction):
     steps = (StepSpec("power_on", "compute_start_instance"),)
 
     def power_on(self, run: StepContext) -> None:
-        """Running already is success: a start that runs twice never resets the guest."""
+        """Power the guest on. A running guest is success: a start that runs twice never resets the guest."""
         run.hypervisor.power_on(run.instance.as_guest())

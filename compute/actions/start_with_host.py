@@ -1,4 +1,4 @@
-"""Start a guest that went down with its host, now that its host is back."""
+"""Start a guest that was shut down with its host, now that the host is back."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from compute.virt.base import PowerState
 
 
 class HostStart(ServerAction):
-    """Opened by `host_guests.bring_back`. Who went down last comes first."""
+    """Opened by `guest_shutdown.start_guests`. Guests that went down last start first."""
 
     name = "start"
     steps = (StepSpec("power_on", "compute_host_startup"),)
 
     def move_for(self, params: dict[str, Any]) -> Move:
-        """By what the server was when its host came back."""
+        """Return the move for the state the server had when its host came back."""
         return guest_shutdown.STAYS if params.get("stays") else guest_shutdown.COMES_UP
 
     def power_on(self, run: StepContext) -> None:
-        """Running already is success."""
+        """Power the guest on in its turn. A running guest is success. Raises StepWaiting."""
         if "begun" not in run.params:
             self._begin(run)
         run.hypervisor.power_on(run.instance.as_guest())
         run.note("started again with its host")
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """It may be somebody else's turn."""
+        """Wake the steps whose turn may have come."""
         guest_batches.wake(run.step.host, run.action.key)
 
     def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
-        """It stays off, and says why."""
+        """Leave the server off, with a fault, and wake the steps whose turn may have come."""
         guest_batches.wake(run.step.host, run.action.key)
         super().abandon(run, error, power_state)
 
     def _begin(self, run: StepContext) -> None:
-        """Take its turn. Raises StepWaiting."""
+        """Take the turn. Raises StepWaiting when it has not come."""
         with run.fenced(), guest_batches.lock(run.step.host):
             come = guest_batches.has_come(run.step, run.action)
             if come:

@@ -1,4 +1,4 @@
-"""Shut a server down: ask its operating system first, pull the plug at the deadline."""
+"""Shut a server down: ask its operating system first, force it off at the deadline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HARD = Move(FROM, TaskState.POWERING_OFF, VmState.STOPPED, over=frozenset({TaskS
 
 
 class Stop(ServerAction):
-    """Active (or ERROR) -> stopped. HARD also ends the wait of a stop that is under way."""
+    """Active (or ERROR) -> stopped. HARD also ends the grace period of a stop that is in progress."""
 
     key, name = "os-stop", "stop"
     policy = "os_compute_api:servers:stop"
@@ -25,19 +25,19 @@ class Stop(ServerAction):
     steps = (StepSpec("power_off", "compute_stop_instance"),)
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
-        """How long the guest has, if the request says so."""
+        """Return the grace period, if the request sets one."""
         return options.asked(asked.body)
 
     def move_for(self, params: dict[str, Any]) -> Move:
-        """By what was asked."""
+        """Return the move of the requested kind."""
         return HARD if params.get(grace.ASKED) == 0 else SOFT
 
     def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
-        """A stop that is preempted and that nobody began is cancelled; one that waits hears how it ended."""
+        """Take the server. HARD cancels a queued stop; a stop that waits for the guest learns how it ended."""
         super().begin(instance, asked, params)
         if self.move_for(params) is HARD:
             registry.cancel_open(instance, "preempted by a hard stop")
 
     def power_off(self, run: StepContext) -> None:
-        """Run again after a restart, the guest gets what is left of its time and no more."""
+        """Shut the guest down. Run again after a restart, it gets the rest of its grace period and no more."""
         run.note(grace.shut_down(run))

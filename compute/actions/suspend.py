@@ -1,4 +1,4 @@
-"""Save a server's memory to disk and switch it off."""
+"""Save a server's memory to disk and power it off."""
 
 from compute.contract import bare_metal
 from compute.operations.action import ServerAction, StepContext, StepSpec
@@ -15,5 +15,5 @@ class Suspend(ServerAction):
     steps = (StepSpec("suspend", "compute_suspend_instance"),)
 
     def suspend(self, run: StepContext) -> None:
-        """Saved already is success."""
+        """Suspend the guest. A guest whose memory is saved is success."""
         run.hypervisor.suspend(run.instance.uuid)

@@ -1,4 +1,4 @@
-"""Take a server's lock away."""
+"""Unlock a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from compute.operations.action import ActionRequest, ServerAction
 
 
 class Unlock(ServerAction):
-    """At once, in any state. An admin's lock only an admin takes away."""
+    """At once, in any state. Only an admin can remove an admin's lock."""
 
     key = name = "unlock"
     policy = "os_compute_api:os-lock-server:unlock"
@@ -18,7 +18,7 @@ class Unlock(ServerAction):
     respects_lock = False
 
     def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
-        """Raises Forbidden when an admin locked it."""
+        """Unlock the server. Raises Forbidden when an admin locked it."""
         if instance.locked_by == "admin":
             policy.check(asked.caller, "os_compute_api:os-lock-server:unlock:unlock_override", instance.project_id)
         Instance.objects.filter(pk=instance.pk).update(locked_by="", locked_reason=None)

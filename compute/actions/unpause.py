@@ -1,4 +1,4 @@
-"""Let a paused server go on."""
+"""Let a paused server run on."""
 
 from compute.operations.action import ServerAction, StepContext, StepSpec
 from compute.state import Move, TaskState, VmState
@@ -13,5 +13,5 @@ class Unpause(ServerAction):
     steps = (StepSpec("unpause", "compute_unpause_instance"),)
 
     def unpause(self, run: StepContext) -> None:
-        """Running already is success."""
+        """Unpause the guest. A running guest is success."""
         run.hypervisor.unpause(run.instance.uuid)

@@ -1,4 +1,4 @@
-"""The server is repaired: it boots its own disk again."""
+"""Take a server out of rescue: it boots its own disk again."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Unrescue(ServerAction):
     )
 
     def power_off(self, run: StepContext) -> None:
-        """With grace: what it wrote to its own disk is there to stay."""
+        """Shut the rescue system down with its grace period, so that its writes to the server's disk are kept."""
         temporary_power_off.turn_off(run)
 
     def unrescue(self, run: StepContext) -> None:
-        """Out of rescue, and on. One that is out and cannot be powered on is repaired less well than was thought."""
+        """Take the guest out of rescue and power it on. A final failure to power on is only noted."""
         guest = run.instance.as_guest()
         run.hypervisor.unrescue(guest)
         try:
@@ -32,8 +32,8 @@ class Unrescue(ServerAction):
         except VirtError as error:
             if error.retryable or isinstance(error, GuestNotFound):
                 raise
-            run.note(f"it is out of rescue, and could not be powered on: {error}")  # its power state will say so
+            run.note(f"it is out of rescue, and could not be powered on: {error}")  # the recorded power state shows it
 
     def power_on_again(self, run: StepContext) -> None:
-        """In rescue, as before."""
+        """Power the rescue system on again if it was on: the server stays in rescue."""
         temporary_power_off.turn_on_again(run)

@@ -1,4 +1,4 @@
-"""Take a server from the shelf: on again where it is, or built anew from its image on a host that is picked now."""
+"""Unshelve a server: power it on where it is, or build it from its image on a newly picked host."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ OFF_THE_SHELF: dict[str, Any] = {"shelved_image_id": "", "shelved_at": None}
 
 
 class Unshelve(ServerAction):
-    """Shelved, on a host or on none -> active. When no host takes it, it stays where it is."""
+    """Shelved, on a host or on none -> active. When no host takes it, it stays as it is."""
 
     key = name = "unshelve"
     policy = "os_compute_api:os-shelve:unshelve"
     needs_host = False
     steps = (
-        StepSpec("power_on", "compute_start_instance"),  # of one that has a host; the others begin with the next
+        StepSpec("power_on", "compute_start_instance"),  # of a server that has a host; others begin with `pick`
         StepSpec("pick", "schedule_instances", On.CONDUCTOR, undo="give_back"),
         StepSpec("build", "compute_unshelve_instance", On.DEST, OPS, undo="go_away", no_return=True, long=True),
         StepSpec("drop_image", "conductor_drop_shelved_image", On.CONDUCTOR, OPS),
     )
 
-    # -- what is asked
+    # -- API side
 
     def schema(self, version: Version) -> dict[str, Any]:
-        """A zone can be named since 2.77, a host since 2.91; before that the value was not looked at."""
+        """Return the JSON schema: a zone can be named since 2.77, a host since 2.91; before, it was ignored."""
         if version < (2, 77):
             return {}
         asked: dict[str, Any] = {"type": ["object", "null"], "additionalProperties": False}
@@ -55,7 +55,7 @@ class Unshelve(ServerAction):
         return asked | {"properties": {"availability_zone": zone, "host": {"type": "string"}}}
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
-        """Where to, and from which image. Raises BadRequest, Conflict, Forbidden with Nova's texts."""
+        """Return the destination and the image. Raises BadRequest, Conflict, Forbidden with Nova's texts."""
         named = asked.body if asked.microversion >= (2, 77) and isinstance(asked.body, dict) else {}
         was = instance.vm_state
         pinned = instance.pinned_availability_zone
@@ -70,24 +70,24 @@ class Unshelve(ServerAction):
         return params if was == VmState.SHELVED else params | _destination(named, pinned, asked) | _image(instance)
 
     def move_for(self, params: dict[str, Any]) -> Move:
-        """From the very state the params were made for."""
+        """Return the move, from exactly the state the params were made for."""
         was = params.get("was")
         return Move(frozenset({VmState(was)}) if was in FROM else FROM, TaskState.UNSHELVING, VmState.ACTIVE)
 
     def first_step(self, params: dict[str, Any]) -> StepSpec:
-        """Where the server is, or where it will be."""
+        """Return `power_on` for a server that has a host, else `pick`."""
         return self.steps[0] if params["was"] == VmState.SHELVED else self.steps[1]
 
     # -- from its own host
 
     def power_on(self, run: StepContext) -> None:
-        """Running is success."""
+        """Power the guest on. A running guest is success."""
         run.hypervisor.power_on(run.instance.as_guest())
 
     # -- from no host
 
     def pick(self, run: StepContext) -> None:
-        """A host, and room on it; the zone it is pinned to from now on."""
+        """Pick a host, claim room on it, and record the zone the server is pinned to from now on."""
         params = run.params
         moves.claim(run, moves.wanted(run.instance, params["host"], zone=params["pinned"]))
         with run.fenced():
@@ -95,36 +95,39 @@ class Unshelve(ServerAction):
         run.note(f"to {run.params['destination']}")
 
     def build(self, run: StepContext) -> None:
-        """Built already is success. Its disk is its shelved image, which nobody else has."""
+        """Build the guest. A built guest is success. Its disk is the shelved image, which no other server uses."""
         guest, facts = run.instance.as_guest(), run.params["image"]
         image = replace(guest.image, id=run.params["image_id"], sole=True, **facts)
         fetch = image_transfer.source(image.id, run.params["image_ticket"])
         run.hypervisor.spawn(replace(guest, image=image), fetch)
 
     def go_away(self, run: StepContext) -> None:
-        """It does not come to live there."""
+        """Destroy the guest on the destination: the server does not live there."""
         moves.destroy_stale(run, run.params["destination"])
 
     def give_back(self, run: StepContext) -> None:
-        """The room claimed, and the zone."""
+        """Release the claimed room, and pin the server to its earlier zone."""
         with run.fenced():
             moves.give_back(run)
             spec = RequestSpec.objects.filter(pk=run.instance.uuid)
             spec.update(availability_zone=run.params["zone_before"])
 
-    # -- and then
+    # -- the end
 
     def drop_image(self, run: StepContext) -> None:
-        """On a conductor: its disk is on its host now."""
+        """Delete the shelved image: the disk is on the host now. On a conductor."""
         with run.fenced():
             shelve.drop_image(run.params["image_id"])
 
     def must_run(self, name: str) -> bool:
-        """An image nobody needs goes, whatever becomes of the server."""
+        """Return True for `drop_image`: an image that no server needs is deleted, whatever becomes of the server."""
         return name == "drop_image" or super().must_run(name)
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """With its guest it is active, and free for the next request. Raises StateConflict."""
+        """Finish the move after `power_on` or `build`; close a failed action after `go_away`.
+
+        Raises StateConflict.
+        """
         move, params = self.move_for(run.params), run.params
         if run.step.name == "power_on":
             state.finish(run.instance, move, power_state, **OFF_THE_SHELF)
@@ -135,7 +138,7 @@ class Unshelve(ServerAction):
             journal.close_action(run.action, outcome=f"it was taken, and left {params['destination']}", failed=True)
 
     def next_step(self, done: str, run: StepContext) -> StepSpec | None:
-        """A guest whose server was taken while it was built goes away again."""
+        """Return `go_away` after a build during which another action took the server."""
         if done == "power_on":
             return self.find("drop_image")
         if done == "build" and run.instance.host != run.params["destination"]:
@@ -143,7 +146,7 @@ class Unshelve(ServerAction):
         return super().next_step(done, run)
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
-        """All is recorded."""
+        """Change nothing: `record_step` has recorded the end."""
 
     @staticmethod
     def _arrive(run: StepContext, move: Move, power_state: PowerState | None) -> None:
@@ -159,7 +162,10 @@ class Unshelve(ServerAction):
 
 
 def _destination(named: dict[str, Any], pinned: str, asked: ActionRequest) -> dict[str, Any]:
-    """The host, and the zone it stays pinned to: the one that is named; none when it is taken back."""
+    """Return the host and the zone to pin: the named zone; none when the request clears it.
+
+    Raises BadRequest, Conflict, Forbidden.
+    """
     host, zone = "", pinned
     known = {one.host: one for one in select.read_hosts()}
     if "availability_zone" in named:
@@ -174,7 +180,7 @@ def _destination(named: dict[str, Any], pinned: str, asked: ActionRequest) -> di
             raise BadRequest(f"Compute host {host} could not be found.")
         if zone and known[host].zone != zone:
             raise Conflict(f'Host "{host}" is not in the availability zone "{zone}".')
-    # of no host, so that every host of the cell will do
+    # without a source every host of the cell is a candidate
     return {"host": host, "pinned": zone, "source": "", "source_node": ""}
 
 

@@ -1,4 +1,4 @@
-"""What a button of a server asks for, made of the action's own schema; it goes the way every API request goes."""
+"""The forms of server actions, built from each action's own schema; a request goes the same way as one of the API."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from compute.shutdown import options
 
 Choices = list[tuple[str, str]]
 VERSION = microversion.MAXIMUM
-# Beyond what has to be said: these may be, too. The rest of a body is for clients.
+# Optional fields that a form has besides the required ones. Other optional fields are for API clients.
 WORTH_ASKING = frozenset({
     "host", "locked_reason", "rescue_image_ref", "availability_zone", options.TYPE, options.TIMEOUT,
 })  # fmt: skip
 HOW: Choices = [("SOFT", "soft: it has the time that is its own"), ("HARD", "hard: the plug is pulled")]
-MOST = 200  # in a list to choose from
-DELETE = "delete"  # a verb of its own in the API
+MOST = 200  # choices in a list
+DELETE = "delete"  # not an action in the API: it is the DELETE method
 LABELS = {
     "flavorRef": "Flavor", "imageRef": "Image", "rescue_image_ref": "Image to boot", "host": "To host",
     options.TYPE: "How its guest goes off", options.TIMEOUT: "Seconds it has to shut down, instead",
@@ -40,24 +40,24 @@ LABELS = {
 
 
 def caller(request: HttpRequest, mapping: InstanceMapping) -> Caller:
-    """An admin, in the server's project: an image that is made belongs there."""
+    """Return an admin as caller, in the server's project: an image the action creates belongs to that project."""
     user = request.user
     return Caller(str(user.pk), user.get_username(), mapping.project_id, roles=frozenset({"admin"}))
 
 
 def may_ask(request: HttpRequest) -> bool:
-    """Who may change servers by Django's permissions."""
+    """Return whether the user has Django's permission to change servers."""
     return bool(request.user.has_perm("cells.change_instancemapping"))  # type: ignore[union-attr]
 
 
 class Lists:
-    """What there is to choose from, asked for once a page and only if something needs it."""
+    """The values to choose from. Each is read only when a field needs it."""
 
     def __init__(self, mapping: InstanceMapping) -> None:
         self.cell_id = mapping.cell_id
 
     def of(self, name: str) -> Choices | None:
-        """The choices of a field, or None for one that is typed."""
+        """Return the choices of a field; None for a field that is typed."""
         found = {"flavorRef": self._flavors, "imageRef": self._images, "rescue_image_ref": self._images,
                  "host": self._hosts, options.TYPE: lambda: HOW}.get(name)  # fmt: skip
         return found() if found else None
@@ -77,7 +77,7 @@ class Lists:
 
 
 def form_of(action: ServerAction, lists: Lists, data: QueryDict | None = None) -> forms.Form:
-    """A field for everything that has to be said, and for what is worth saying."""
+    """Return the form of an action: its required fields, and those of WORTH_ASKING."""
     fields = {}
     schema = action.schema(VERSION)
     required = _required(schema)
@@ -102,16 +102,16 @@ def _field(name: str, spec: Mapping[str, Any], lists: Lists, *, must: bool) -> f
 
 
 def _words(spec: Mapping[str, Any]) -> Choices | None:
-    """The words a value may be, each once: Nova takes many spellings of one."""
+    """Return the values of an enum, each once: Nova accepts many spellings of one value."""
     words = [str(word) for word in spec.get("enum", ())]
-    if "auto" in words:  # of something that can be left to the hosts
+    if "auto" in words:  # the hosts can decide
         return [("auto", "as the hosts need it"), ("true", "yes"), ("false", "no")]
     once = {word.lower(): word for word in reversed(words)}
     return [(word, word.lower()) for word in sorted(once.values(), reverse=True)] or None  # soft before hard
 
 
 def _required(schema: Mapping[str, Any]) -> frozenset[str]:
-    """Also where a field has another name: then the usual one is asked for."""
+    """Return the required fields, with those of the schema's `else`: where a field has two names, the usual one."""
     return frozenset((*schema.get("required", ()), *schema.get("else", {}).get("required", ())))
 
 
@@ -120,7 +120,7 @@ def _may_be_null(spec: Mapping[str, Any]) -> bool:
 
 
 def carry_out(request: HttpRequest, mapping: InstanceMapping) -> str:
-    """What became of a pressed button, in words; what was accepted leaves a trace."""
+    """Carry out a pressed button and return a message for the user. What is accepted is written to the admin log."""
     if request.POST.get("verb") == DELETE:
         return _delete(request, mapping)
     action = registry.keyed(request.POST.get("verb", ""), VERSION)
@@ -151,12 +151,12 @@ def _delete(request: HttpRequest, mapping: InstanceMapping) -> str:
 
 
 def trace(request: HttpRequest, mapping: InstanceMapping, what: str) -> None:
-    """Who asked for it, in the admin's own log; the server's history has it as well."""
+    """Write who requested what to Django's admin log; the server's history has it as well."""
     LogEntry.objects.log_actions(str(request.user.pk), [mapping], CHANGE, change_message=what)  # type: ignore[list-item]
 
 
 def _body(action: ServerAction, said: Mapping[str, Any]) -> Any:
-    """The key's value: nothing said is null, where nothing has to be."""
+    """Return the value of the action's key; None for a form without values, unless the schema requires an object."""
     schema = action.schema(VERSION)
     required = _required(schema)
     said = {name: None if value == "" else value for name, value in said.items()}

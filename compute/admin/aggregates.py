@@ -1,4 +1,4 @@
-"""Admin pages of what the scheduler goes by: aggregates of hosts, and groups of servers. The API changes them."""
+"""Admin pages of host aggregates and server groups, read-only: the API changes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compute.placement.aggregates import ZONE
 
 @admin.register(Aggregate)
 class AggregatePage(ReadOnlyPage):
-    """Hosts that have something in common."""
+    """The page of host aggregates."""
 
     list_display = ("name", "zone", "hosts_in_it", "says")
     fields = ("name", "uuid", "zone", "hosts_in_it", "says", "created_at", "updated_at")
@@ -26,28 +26,28 @@ class AggregatePage(ReadOnlyPage):
     ordering = ("name",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Aggregate]:
-        """With its hosts, in one more query for a whole page."""
+        """Return aggregates with their hosts, in one more query per page."""
         return super().get_queryset(request).prefetch_related("hosts")
 
     @admin.display(description="Availability zone")
     def zone(self, aggregate: Aggregate) -> str:
-        """Its hosts are in it."""
+        """Return the availability zone of its hosts."""
         return str(aggregate.metadata.get(ZONE, "-"))
 
     @admin.display(description="Hosts")
     def hosts_in_it(self, aggregate: Aggregate) -> str:
-        """By name."""
+        """Return the host names, sorted."""
         return ", ".join(sorted(one.host for one in aggregate.hosts.all())) or "-"
 
     @admin.display(description="Metadata")
     def says(self, aggregate: Aggregate) -> str:
-        """What flavors and projects are matched with."""
+        """Return the metadata but the zone: the scheduler matches flavors and projects with it."""
         return ", ".join(f"{key}={value}" for key, value in sorted(aggregate.metadata.items()) if key != ZONE) or "-"
 
 
 @admin.register(ServerGroup)
 class ServerGroupPage(ReadOnlyPage):
-    """Servers that are to be together, or apart."""
+    """The page of server groups."""
 
     list_display = ("name", "policy", "project_id", "size", "home", "created_at")
     fields = ("name", "uuid", "policy", "rules", "project_id", "user_id", "home", "members_of_it", "created_at")
@@ -57,21 +57,21 @@ class ServerGroupPage(ReadOnlyPage):
     ordering = ("name", "pk")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ServerGroup]:
-        """With the number of its members."""
+        """Return groups with their number of members."""
         return super().get_queryset(request).annotate(known_members=Count("members"))
 
     @admin.display(description="Members")
     def size(self, group: ServerGroup) -> int:
-        """Also those that are just being deleted."""
+        """Return the number of members, including servers that are being deleted."""
         return int(getattr(group, "known_members", 0))
 
     @admin.display(description="At home on")
     def home(self, group: ServerGroup) -> str:
-        """Of affinity: where its servers go; a home nobody is at any more binds nobody."""
+        """Return the home host of an affinity group. A home without members no longer binds new ones."""
         return group.host or "-"
 
     @admin.display(description="Members")
     def members_of_it(self, group: ServerGroup) -> SafeString | str:
-        """Each a link to its page."""
+        """Return the members as links, without those queued for deletion."""
         found = server_groups.living([group]).values_list("server_id", flat=True)
         return format_html_join(" ", "{}", ((badges.server_link(one),) for one in found)) or "-"

@@ -1,4 +1,4 @@
-"""What may be asked of a server now, and why the rest may not: worked out from what each action declares."""
+"""The actions a server can have now, and why it cannot have the others; derived from each action's declaration."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from compute.operations.action import ServerAction
 from compute.shutdown import grace
 from compute.state import Move
 
-READS = frozenset({"os-getConsoleOutput"})  # these change nothing
-OVER_ANY_TASK = frozenset({"evacuate"})  # what goes on there cannot go on
+READS = frozenset({"os-getConsoleOutput"})  # these only read
+OVER_ANY_TASK = frozenset({"evacuate"})  # its host is gone, so no task can go on
 
 
 @dataclass(frozen=True, slots=True)
 class AllowedAction:
-    """An action, and why it is not to be had now; "" = it is."""
+    """An action, and why it is not allowed now; "" when it is."""
 
     action: ServerAction
     why_not: str
 
     @property
     def key(self) -> str:
-        """As the API has it."""
+        """The key of the action in the API."""
         return self.action.key
 
 
 def choices(instance: Instance, caller: Caller) -> list[AllowedAction]:
-    """Every action that can be asked for by a key, by its name. Reads the targeted cell for moves."""
+    """Return every action that has a key in the API, by name. Reads the targeted cell for migrations."""
     return [AllowedAction(action, why_not(action, instance, caller)) for action in _offered()]
 
 
 def none(why: str) -> list[AllowedAction]:
-    """The same actions, none of which is to be had."""
+    """Return the same actions, none of them allowed."""
     return [AllowedAction(action, why) for action in _offered()]
 
 
 def why_not(action: ServerAction, instance: Instance, caller: Caller) -> str:
-    """Why the server cannot have an action now, in words; "" when it can. What depends on the body is not known yet."""
+    """Return why an action is not allowed now; "" when it is. Conditions on the request's body are not checked."""
     if not policy.allows(caller, action.policy, instance.project_id):
         return f"it needs the role of {policy.RULES[action.policy].value}"
     if instance.deleted:
@@ -60,7 +60,7 @@ def why_not(action: ServerAction, instance: Instance, caller: Caller) -> str:
 
 
 def _state(action: ServerAction, instance: Instance) -> str:
-    """A server may begin one of its moves, or none."""
+    """Return why the server's state fits no move of the action."""
     moves = _moves(action, instance)
     fits = [move for move in moves if instance.vm_state in move.start]
     if moves and not fits:
@@ -73,14 +73,14 @@ def _state(action: ServerAction, instance: Instance) -> str:
 
 
 def _moves(action: ServerAction, instance: Instance) -> list[Move]:
-    """Of whatever kind may be asked for."""
+    """Return the moves of the action, for a soft and a hard request."""
     kinds: tuple[dict[str, Any], ...] = ({"hard": False}, {"hard": True, grace.ASKED: 0})
     asked = [{"was": instance.vm_state, "on": True, **kind} for kind in kinds]
     return [move for params in asked if (move := action.move_for(params)) is not None]
 
 
 def _obstacle(action: ServerAction, instance: Instance) -> str:
-    """What is in the way elsewhere: the same look as the action's own, in its own words."""
+    """Return what else is in the way: the action's own checks, with their texts."""
     try:
         for look in OBSTACLES.get(action.key, ()):
             look(instance)

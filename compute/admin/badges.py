@@ -1,4 +1,4 @@
-"""The signs of server and step states: one table, so that a state looks the same on every page."""
+"""The badges of server, step and service states: one table, so that a state looks the same on every page."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ STEP: dict[str, tuple[str, str]] = {
     "elsewhere": (look.GREY, "⇄"),
 }
 LINK = "text-primary-600 dark:text-primary-500"
-SLOW = timedelta(minutes=2)  # amber: nothing has changed for longer
+SLOW = timedelta(minutes=2)  # amber when queued or running for longer
 
 
 def status(word: str, title: str = "") -> SafeString:
-    """A server's status."""
+    """Return the badge of a server status."""
     colour, sign = STATUS.get(word, (look.GREY, "•"))
     return look.label(word, colour, sign, title)
 
 
 def power(number: int) -> str:
-    """The guest's power state, as a word."""
+    """Return the name of a power state."""
     try:
         return PowerState(number).name
     except ValueError:
@@ -63,7 +63,7 @@ def power(number: int) -> str:
 
 
 def step_state(step: Step) -> SafeString:
-    """Queued, waiting or running, amber when for long; one that waits, when it should not any more."""
+    """Return the badge of a step: amber when queued or running for longer than SLOW, or waiting past its deadline."""
     colour, sign = STEP.get(step.state, (look.GREY, "•"))
     now, waits = timezone.now(), step.state == Step.State.WAITING
     begun = step.started_at if step.state == Step.State.RUNNING else step.queued_at
@@ -74,13 +74,13 @@ def step_state(step: Step) -> SafeString:
 
 
 def state(word: str) -> SafeString:
-    """Of an operation: running, waiting, queued, or elsewhere."""
+    """Return the badge of an operation or a drain migration; grey for a state that STEP does not list."""
     colour, sign = STEP.get(word, (look.GREY, "•"))
     return look.label(word, colour, sign)
 
 
 def wanted(service: Service | None) -> SafeString:
-    """What the operator said of a service, and when."""
+    """Return what the operator requested of a service, and when."""
     if service is None:
         return look.label("-")
     if service.is_returning:
@@ -95,7 +95,7 @@ def wanted(service: Service | None) -> SafeString:
 
 
 def seen(service: Service | None, down: CellFailure | None = None) -> SafeString:
-    """What a service says of itself, and since when; down when it says nothing."""
+    """Return the state a service reports, and since when; unknown when its cell is down."""
     if down is not None:
         return look.label("unknown", look.GREY, "?", f"its cell: {down.reason}")
     if service is None:
@@ -113,7 +113,7 @@ def seen(service: Service | None, down: CellFailure | None = None) -> SafeString
 
 
 def deadline(service: Service) -> str:
-    """How long its drain may still take."""
+    """Return how long the drain of a service may still take."""
     if not service.drain_state:
         return "-"
     if service.drain_deadline is None:
@@ -123,19 +123,19 @@ def deadline(service: Service) -> str:
 
 
 def reason(service: Service) -> str:
-    """Why it takes no work: what was said of the drain, and of disabling it."""
+    """Return why a service takes no work: the reasons of its drain and of its disabling."""
     drain = (service.drain_by, service.drain_reason) if service.drain_state else ()
     said = ": ".join(filter(None, drain))
     return "; ".join(filter(None, (said, service.disabled_reason if service.disabled else "")))
 
 
 def what(action: str, step: str) -> str:
-    """An action and its step, said once when they have one name."""
+    """Return an action and its step, or one name when both are the same."""
     return action if action == step else f"{action}: {step}"
 
 
 def short(long_id: str) -> SafeString:
-    """The beginning of an id; the whole of it when one points at it."""
+    """Return the beginning of an id, with the whole id as tooltip."""
     prefix = "req-" if long_id.startswith("req-") else ""
     most = len(prefix) + 8
     text = long_id if len(long_id) <= most else f"{long_id[:most]}…"
@@ -143,6 +143,6 @@ def short(long_id: str) -> SafeString:
 
 
 def server_link(server_id: str) -> SafeString:
-    """The server's page."""
+    """Return a link to the page of a server."""
     url = reverse("admin:cells_instancemapping_change", args=(server_id,))
     return format_html('<a class="{} whitespace-nowrap" href="{}">{}</a>', LINK, url, short(server_id))

@@ -1,4 +1,4 @@
-"""Admin pages of what is offered and to whom: flavors, quotas, key pairs."""
+"""Admin pages of flavors, quotas and key pairs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compute.models import Flavor, FlavorAccess, KeyPair, Quota
 
 
 class FlavorForm(forms.ModelForm):
-    """A flavor as the API would accept it."""
+    """The form of a flavor, with the checks of the API."""
 
     description = forms.CharField(required=False, empty_value=None, widget=UnfoldAdminTextareaWidget)
 
@@ -28,7 +28,7 @@ class FlavorForm(forms.ModelForm):
         )  # fmt: skip
 
     def clean(self) -> dict[str, Any]:
-        """A server has a CPU and memory; extra specs are words."""
+        """Require at least one CPU and 1 MiB, and extra specs whose values are strings."""
         data = super().clean() or self.cleaned_data
         for name in ("vcpus", "memory_mb"):
             if data.get(name) == 0:
@@ -41,7 +41,7 @@ class FlavorForm(forms.ModelForm):
 
 
 class Access(TabularInline):
-    """Projects that may use a flavor that is not public."""
+    """The projects that may use a private flavor."""
 
     model = FlavorAccess
     extra = 0
@@ -49,7 +49,7 @@ class Access(TabularInline):
 
 @admin.register(Flavor)
 class FlavorPage(ModelPage):
-    """Sizes on offer. Servers keep a snapshot, so a change here changes no server."""
+    """The page of flavors. Servers keep a snapshot, so a change here changes no server."""
 
     form = FlavorForm
     list_display = ("name", "flavor_id", "vcpus", "memory_mb", "disk_gb", "is_public", "disabled")
@@ -61,7 +61,7 @@ class FlavorPage(ModelPage):
 
 
 class QuotaForm(forms.ModelForm):
-    """A limit of a resource that is counted."""
+    """The form of a project's limit of one resource."""
 
     resource = forms.ChoiceField(
         choices=lambda: [(name, name) for name in settings.QUOTA_DEFAULTS], widget=UnfoldAdminSelectWidget
@@ -75,7 +75,7 @@ class QuotaForm(forms.ModelForm):
 
 @admin.register(Quota)
 class QuotaPage(ModelPage):
-    """Limits that differ from the default."""
+    """The page of limits that are set for projects."""
 
     form = QuotaForm
     list_display = ("project_id", "resource", "limit", "default")
@@ -85,13 +85,13 @@ class QuotaPage(ModelPage):
 
     @admin.display(description="Default")
     def default(self, quota: Quota) -> str:
-        """What holds without this row."""
+        """Return the limit that holds without this row."""
         return str(settings.QUOTA_DEFAULTS.get(quota.resource, "-"))
 
 
 @admin.register(KeyPair)
 class KeyPairPage(ReadOnlyPage):
-    """Public keys of users."""
+    """The page of users' public keys."""
 
     list_display = ("name", "user_id", "type", "fingerprint", "created_at")
     search_fields = ("name", "user_id", "fingerprint")

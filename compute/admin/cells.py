@@ -25,7 +25,7 @@ from compute.models.host import COMPUTE
 
 @dataclass(frozen=True, slots=True)
 class CellContents:
-    """What is in a cell: hosts and servers by state."""
+    """The hosts and servers of a cell, counted by state."""
 
     hosts: Counter[str]
     servers: dict[str, int]
@@ -33,7 +33,7 @@ class CellContents:
 
 @admin.register(Cell)
 class CellPage(look.JoinedPage):
-    """Cells. The one thing to change here is whether new servers go there."""
+    """The page of cells. It changes one thing: whether a cell gets new servers."""
 
     list_display = (
         "name", "state", "new_servers", "host_states", "server_states", "kept", "database", "broker", "lately",
@@ -49,15 +49,15 @@ class CellPage(look.JoinedPage):
     actions = ("send_new_servers", "send_no_new_servers")
 
     def has_toggle_permission(self, request: HttpRequest) -> bool:
-        """Who may change cells by Django's permissions."""
+        """Return whether the user has Django's permission to change cells."""
         return bool(request.user.has_perm("cells.change_cell"))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Cell]:
-        """With its number of hosts."""
+        """Return cells with their number of hosts."""
         return super().get_queryset(request).annotate(known_hosts=Count("hosts"))
 
     def join(self, rows: list[Any]) -> None:
-        """Whether each answers and how quickly, what is in it, and what the global side knows of it."""
+        """Add to each cell the probe results, its contents, and the records of the global database."""
         said, incidents = probes.ask_and_read(rows, _inside), outages.of([cell.pk for cell in rows])
         living = _by_cell(InstanceMapping.objects.filter(~Q(queued_for_delete=True)))
         deletes, events = _by_cell(DeferredDelete.objects.all()), _by_cell(DeferredEvent.objects.all())
@@ -69,7 +69,7 @@ class CellPage(look.JoinedPage):
 
     @admin.display(description="State")
     def state(self, cell: Any) -> SafeString:
-        """Seen just now."""
+        """Return whether the cell answered just now."""
         if not cell.trouble:
             return look.up_or_down()
         since = look.down_for(cell.pk)
@@ -77,7 +77,7 @@ class CellPage(look.JoinedPage):
 
     @admin.display(description="Because")
     def why(self, cell: Any) -> str:
-        """What a cell that is down means."""
+        """Return what the state means for servers."""
         if not cell.trouble:
             return "It answers."
         unknown = counted(cell.living, "server shows", "servers show")
@@ -85,7 +85,7 @@ class CellPage(look.JoinedPage):
 
     @admin.display(description="New servers")
     def new_servers(self, cell: Any) -> SafeString:
-        """What the operator wants."""
+        """Return whether the operator lets the cell get new servers."""
         if cell.is_cell0:
             return look.label("keeps failures", look.GREY)
         return (
@@ -94,7 +94,7 @@ class CellPage(look.JoinedPage):
 
     @admin.display(description="Breaker")
     def breaker(self, cell: Any) -> str:
-        """Whether this process asks the cell at all."""
+        """Return the state of this process's circuit breaker for the cell."""
         outage = circuit_breaker.outage(cell.pk)
         if outage is None:
             return "closed: every request asks the cell"
@@ -106,48 +106,48 @@ class CellPage(look.JoinedPage):
 
     @admin.display(description="Hosts", ordering="known_hosts")
     def host_states(self, cell: Any) -> str:
-        """By state; of a cell that is down only how many are mapped."""
+        """Return hosts by state; for a down cell, how many are mapped to it."""
         if cell.inside is None:
             return f"{cell.known_hosts} unknown" if cell.known_hosts else "-"
         return _counted(cell.inside.hosts) or "-"
 
     @admin.display(description="Servers")
     def server_states(self, cell: Any) -> str:
-        """By state; of a cell that is down, those nobody asked to delete."""
+        """Return servers by state; for a down cell, how many mapped servers are not queued for deletion."""
         if cell.inside is None:
             return f"{cell.living:,} UNKNOWN"
         return _counted(cell.inside.servers) or "-"
 
     @admin.display(description="Database answers in")
     def database(self, cell: Any) -> str:
-        """Just now, or why not."""
+        """Return how long the database took to answer just now, or why it did not."""
         return str(cell.said.database.text)
 
     @admin.display(description="Broker answers in")
     def broker(self, cell: Any) -> str:
-        """Just now, or why not."""
+        """Return how long the broker took to answer just now, or why it did not."""
         return str(cell.said.broker.text)
 
     @admin.display(description="Database")
     def database_url_shown(self, cell: Cell) -> str:
-        """Without the password."""
+        """Return the database URL without its password."""
         return _without_password(cell.database_url)
 
     @admin.display(description="Broker")
     def broker_url_shown(self, cell: Cell) -> str:
-        """Without the password."""
+        """Return the broker URL without its password."""
         return _without_password(cell.broker_url) or "-"
 
     @admin.display(description="Wait for it")
     def kept(self, cell: Any) -> str:
-        """What was accepted while it was down, and is done when it is back."""
+        """Return how many deletes and external events are deferred until the cell is back."""
         deletes, events = cell.late
         waits = [(deletes, "delete"), (events, "external event")]
         return ", ".join(f"{count:,} {word}{'s' * (count > 1)}" for count, word in waits if count) or "-"
 
     @admin.display(description="Down in the last hour")
     def lately(self, cell: Any) -> str:
-        """How often and how long, whoever saw it."""
+        """Return how often and how long the cell was down, as any process saw it."""
         if not cell.incidents:
             return "-"
         times = len(cell.incidents)
@@ -155,17 +155,17 @@ class CellPage(look.JoinedPage):
 
     @admin.display(description="The last hour, as all processes saw it")
     def last_hour(self, cell: Any) -> str | SafeString:
-        """When it went and came back, why, and who saw that."""
+        """Return each incident: start, end, reasons, and the processes that saw it."""
         return format_html_join("", "<div>{}</div>", map(_told, cell.incidents)) or "It answered all the time."
 
     @admin.action(description="Enable: new servers may go there", permissions=["toggle"])
     def send_new_servers(self, request: HttpRequest, cells: QuerySet[Cell]) -> None:
-        """Take new servers again."""
+        """Enable the cell for new servers."""
         self._set_disabled(request, cells, disabled=False)
 
     @admin.action(description="Disable: no new servers go there", permissions=["toggle"])
     def send_no_new_servers(self, request: HttpRequest, cells: QuerySet[Cell]) -> None:
-        """Take no new servers; those that are there are not touched."""
+        """Disable the cell for new servers; its servers are not touched."""
         self._set_disabled(request, cells, disabled=True)
 
     def _set_disabled(self, request: HttpRequest, cells: QuerySet[Cell], *, disabled: bool) -> None:
@@ -207,7 +207,7 @@ def _host_state(service: Service) -> str:
 
 
 def _without_password(url: str) -> str:
-    """A URL too broken to be taken apart is not shown at all."""
+    """Return a URL without its password, or a note instead of a URL that cannot be parsed."""
     try:
         return masked(url)
     except ValueError:

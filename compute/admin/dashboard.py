@@ -1,4 +1,4 @@
-"""What the first page says: cells, hosts and servers in numbers, and the oldest open actions."""
+"""The overview page: cells, hosts and servers in numbers, and the oldest open actions."""
 
 from __future__ import annotations
 
@@ -22,30 +22,33 @@ from compute.models import Instance, Service
 from compute.models.host import COMPUTE
 
 OLDEST = 10
-NAMED = 10  # draining hosts
+NAMED = 10  # draining hosts listed
 CELL_HEADERS = ("Cell", "State", "New servers", "Hosts up", "Servers", "What it means")
 
 
 @dataclass(frozen=True, slots=True)
 class CloudTotals:
-    """What one cell says."""
+    """The numbers of one cell."""
 
     statuses: Counter[str]
     open: open_operations.OpenOperations
 
     @property
     def hosts(self) -> list[Service]:
-        """Of its services those that run servers."""
+        """Its compute services."""
         return [one for one in self.open.services if one.binary == COMPUTE]
 
     @property
     def hosts_up(self) -> int:
-        """How many say so."""
+        """How many compute services are up."""
         return sum(one.is_up for one in self.hosts)
 
 
 def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """Called by unfold for the index. Three questions per cell, four to the global database."""
+    """Return the context of the index page, with three queries per cell and four of the global database.
+
+    Called by unfold.
+    """
     cells = list(Cell.objects.order_by("name"))
     gathered = scatter.gather(cells, _read)
     mapped = _mapped_servers()
@@ -114,7 +117,7 @@ def _hosts_card(gathered: scatter.CellAnswers[CloudTotals]) -> dict[str, Any]:
 
 
 def _draining(hosts: list[Service]) -> list[Any]:
-    """Who drains, by name, and how many operations are left there."""
+    """Return a badge for each draining host: its name, and how many operations are left."""
     found = sorted((one for one in hosts if one.drain_state and one.is_up), key=lambda one: one.host)
     lines = [
         format_html("{} {}", look.label(one.drain_state, look.WARN, "▽", badges.reason(one)), _left(one))

@@ -1,4 +1,4 @@
-"""The buttons of a service: drain, more time, take work again. Each records a wish and nothing else."""
+"""The buttons of a service: drain, extend, undrain, bring servers back. They record the request; the process drains."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _at_once(label: str, help_text: str, initial: int | None = None) -> forms.In
 
 
 class DrainForm(forms.Form):
-    """What a drain needs to know."""
+    """The parameters of a drain."""
 
     reason = forms.CharField(max_length=255, required=False, widget=UnfoldAdminTextInputWidget)
     moves = _at_once("Servers that leave first, at a time", "Empty: they stay. Live where they run, else cold.")
@@ -50,7 +50,7 @@ class DrainForm(forms.Form):
 
 
 def drain_form(service: Service | None, auto_id: str) -> DrainForm:
-    """Of a conductor or scheduler, which has no servers, without what only a host is asked."""
+    """Return a drain form. That of a conductor or scheduler has no `moves`, because they have no servers."""
     form = DrainForm(auto_id=auto_id)
     if service is not None and service.binary != COMPUTE:
         del form.fields["moves"]
@@ -58,19 +58,19 @@ def drain_form(service: Service | None, auto_id: str) -> DrainForm:
 
 
 class ReturnForm(forms.Form):
-    """How its servers come back."""
+    """The parameters of bringing servers back."""
 
     moves = _at_once("Servers that come back, at a time", "Those that left, and are still where they went.", AT_ONCE)
 
 
 class ExtendForm(forms.Form):
-    """How much more time."""
+    """The parameters of a later deadline."""
 
     minutes = _minutes("Minutes from now")
 
 
 def why_not(cell: Cell, service: Service | None, down: str) -> str:
-    """Why the buttons are of no use now; "" when they are."""
+    """Return why the buttons cannot be used now; "" when they can."""
     if service is None:
         return f"Cell {cell} does not answer ({down}): nothing can be asked of its services until it is back."
     if not service.is_up and not service.drain_wanted and not service.drain_moves:
@@ -79,12 +79,12 @@ def why_not(cell: Cell, service: Service | None, down: str) -> str:
 
 
 def nothing_changed(cell: Cell, down: scatter.CellFailure | None) -> str:
-    """What to say when the service could not even be read."""
+    """Return the message for a service that could not be read."""
     return why_not(cell, None, down.reason) if down else "The service is gone."
 
 
 def carry_out(cell: Cell, service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
-    """What became of a pressed button, in words, and whether anything was changed."""
+    """Carry out a pressed button. Return a message for the user, and whether anything was changed."""
     verb = VERBS.get(asked.get("verb", ""))
     if verb is None:
         return "There is no such button.", False

@@ -1,4 +1,4 @@
-"""The page of hosts: what the operator wants, what is seen, how full they are."""
+"""The page of hosts: what the operator requested, what each host reports, how full it is."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SHOWN = (
     "host", "cell", "wanted", "seen", "reason", "in_flight", "waiting", "beat", "version", "servers", "cpu",
     "memory", "disk",
 )  # fmt: skip
-NAMED = 100  # nodes out of use
-OPENED = 3  # rows that unfold by themselves, as each then asks every three seconds
+NAMED = 100  # nodes out of use that are listed
+OPENED = 3  # rows that unfold by themselves: each then polls every three seconds
 
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What a host's cell says about it."""
+    """The data a cell has of one of its hosts."""
 
     service: Service | None
     nodes: list[ComputeNode]
@@ -41,12 +41,12 @@ class HostFacts:
 
 
 class Operations(TemplateSection):
-    """What a row unfolds to: its operations and buttons, read when somebody looks."""
+    """The section a row unfolds to: operations and buttons, loaded when it becomes visible."""
 
     template_name = "admin/stillwater/host_row.html"
 
     def get_context_data(self, request: HttpRequest, instance: Any) -> dict[str, Any]:
-        """A host whose service is not known has buttons too: they say why they cannot be pressed."""
+        """Return the context. A host without a known service gets a reason instead of buttons."""
         service, down = _service(instance), instance.down
         return {
             "url": services.url(instance.cell, service.uuid) if service else "",
@@ -58,7 +58,7 @@ class Operations(TemplateSection):
 
 @admin.register(HostMapping)
 class HostPage(look.JoinedPage):
-    """Hosts. A host whose cell does not answer is unknown, not down."""
+    """The page of hosts. A host whose cell does not answer is unknown, not down."""
 
     list_display = SHOWN
     fields = (*SHOWN, "nodes", "created_at")
@@ -73,18 +73,18 @@ class HostPage(look.JoinedPage):
     change_form_after_template = "admin/stillwater/host_after.html"
 
     def has_drain_permission(self, request: HttpRequest) -> bool:
-        """Who may change hosts by Django's permissions."""
+        """Return whether the user has Django's permission to change hosts."""
         return bool(request.user.has_perm("cells.change_hostmapping"))  # type: ignore[union-attr]
 
     def get_custom_urls(self) -> tuple[Any, ...]:
-        """Services are a cell's records, which have no pages of their own: theirs hang here."""
+        """Return the URLs of service pages. They are here because records of cells have no admin pages of their own."""
         return (
             ("services/", "services", services.listing),
             ("services/<str:cell_id>/<str:uuid>/", "service", services.page),
         )
 
     def join(self, rows: list[Any]) -> None:
-        """Five questions per cell, whatever the number of hosts."""
+        """Add to each host the facts of its cell, with five queries per cell."""
         cells = {row.cell_id: row.cell for row in rows}
         names: dict[str, list[str]] = {}
         for row in rows:
@@ -99,59 +99,59 @@ class HostPage(look.JoinedPage):
 
     @admin.display(description="Wanted")
     def wanted(self, row: Any) -> SafeString:
-        """What the operator said, and when."""
+        """Return what the operator requested, and when."""
         return _live("wanted", row, badges.wanted(_service(row)))
 
     @admin.display(description="Seen")
     def seen(self, row: Any) -> SafeString:
-        """What it says itself, and since when."""
+        """Return what the host reports, and since when."""
         return _live("seen", row, badges.seen(_service(row), row.down))
 
     @admin.display(description="Heartbeat")
     def beat(self, row: Any) -> str:
-        """How old it is."""
+        """Return the age of the last heartbeat."""
         service = _service(row)
         return look.age(service.last_seen_up) if service else "-"
 
     @admin.display(description="Version")
     def version(self, row: Any) -> str:
-        """Mixed versions are the first question during an upgrade."""
+        """Return the version. Operators look for mixed versions first during an upgrade."""
         service = _service(row)
         return str(service.version) if service else "-"
 
     @admin.display(description="Servers")
     def servers(self, row: Any) -> str:
-        """Living ones."""
+        """Return the number of servers that are not deleted."""
         return str(row.facts.servers) if row.facts else "-"
 
     @admin.display(description="In flight")
     def in_flight(self, row: Any) -> SafeString:
-        """Open steps that are begun, or that begun work still needs."""
+        """Return the number of open steps without queued new requests."""
         return _live("in-flight", row, row.facts.open_steps if row.facts else "-")
 
     @admin.display(description="Waiting")
     def waiting(self, row: Any) -> SafeString:
-        """Requests nobody has begun."""
+        """Return the number of queued new requests."""
         return _live("waiting", row, row.facts.waiting if row.facts else "-")
 
     @admin.display(description="CPUs")
     def cpu(self, row: Any) -> SafeString | str:
-        """Sold, of what may be sold."""
+        """Return allocated vCPUs of capacity times ratio."""
         return _amount(row, "vcpus", "cpu_ratio")
 
     @admin.display(description="Memory")
     def memory(self, row: Any) -> SafeString | str:
-        """Sold, of what may be sold."""
+        """Return allocated memory of capacity times ratio."""
         return _amount(row, "memory_mb", "ram_ratio", "MiB")
 
     @admin.display(description="Disk")
     def disk(self, row: Any) -> SafeString | str:
-        """Sold, of what may be sold."""
+        """Return allocated disk of capacity times ratio."""
         return _amount(row, "disk_gb", "disk_ratio", "GiB")
 
     @admin.display(description="Nodes")
     def nodes(self, row: Any) -> SafeString | str:
-        """Of a host that serves several, or machines: how many are somebody's, and why others are not in use."""
+        """Return, for a host of several or bare metal nodes, how many are taken, and why others are out of use."""
         found = row.facts.nodes if row.facts else []
         if len(found) < 2 and not any(node.is_whole for node in found):
             return "-"
@@ -162,7 +162,7 @@ class HostPage(look.JoinedPage):
 
     @admin.display(description="Reason")
     def reason(self, row: Any) -> SafeString | str:
-        """Why it takes no work, or is not known."""
+        """Return why the host takes no work, or why its state is unknown."""
         if row.down is not None:
             return f"cell {row.cell.name}: {row.down.reason}, for {look.down_for(row.cell_id)}"
         service = _service(row)
@@ -170,7 +170,7 @@ class HostPage(look.JoinedPage):
 
 
 def read_facts(hosts: list[str]) -> dict[str, HostFacts]:
-    """The targeted cell's hosts, by name."""
+    """Return the facts of hosts of the targeted cell, by name."""
     found = {s.host: s for s in Service.objects.filter(binary=COMPUTE, host__in=hosts)}
     nodes: dict[str, list[ComputeNode]] = {}
     for node in ComputeNode.objects.filter(host__in=hosts).defer("cpu_info"):

@@ -1,4 +1,4 @@
-"""What the pages say of a server whose cell is down: what it was, how old that is, and that nobody knows what it is."""
+"""What the pages show of a server whose cell is down: its last known state, and how old that is."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from compute.admin import badges
 
 
 def of(server_ids: Iterable[str]) -> dict[str, ServerSnapshot]:
-    """By server. One query."""
+    """Return the snapshots by server id, in one query."""
     return dict(ServerSnapshot.objects.select_related("cell").in_bulk(list(server_ids)))
 
 
 def age(last: ServerSnapshot) -> str:
-    """How long ago it was seen to be so."""
+    """Return how long ago the state was last confirmed."""
     return look.age(last.cell.swept_at or last.changed_at)
 
 
 def status(last: ServerSnapshot) -> SafeString:
-    """Grey, whatever it was: the colour of a state is that of now."""
+    """Return the badge of the last known status. It is grey, because colours mean the present state."""
     word = state.status(last.vm_state, last.task_state or None)
     return look.label(f"was {word}", look.GREY, badges.STATUS.get(word, ("", ""))[1], f"{age(last)} ago")
 
 
 def rows(last: ServerSnapshot) -> list[tuple[str, Any]]:
-    """For the page of the server."""
+    """Return (title, value) for the page of the server."""
     addresses = [one.get("addr", "") for network in last.addresses.values() for one in network]
     return [
         ("Name", last.name),

@@ -1,4 +1,4 @@
-"""The page of migrations: where servers go, how far they are, and the words that can be said to them."""
+"""The page of migrations: from and to which host, their progress, and the buttons abort, force, confirm, revert."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PER_PAGE = 50
 HEADERS = (
     "Server", "Kind", "Status", "From", "To", "How far", "Step", "Asked for", "Took", "Who", "Cell", "",
 )  # fmt: skip
-WORDS = ("confirmResize", "revertResize")  # what a resized server waits for
+WORDS = ("confirmResize", "revertResize")  # a resized server waits for one of these
 FINISHED = "finished"
 GOING = frozenset({"accepted", "queued", "preparing", "running", "pre-migrating", "migrating", "post-migrating"})
 COLOURS = {
@@ -44,7 +44,7 @@ COLOURS = {
 
 
 def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
-    """All cells, the newest first; POST carries a word to one of them."""
+    """Show the migrations of all cells, newest first. A POST is a pressed button."""
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
     may_ask = action_forms.may_ask(request)
@@ -58,7 +58,7 @@ def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
         found = history.page(
             _where(wanted), PER_PAGE, request.GET.get("after", ""), keys=_keys(wanted["kind"]), with_steps=True
         )
-    except ApiError as refusal:  # the page it begins after is of a cell that went away, say
+    except ApiError as refusal:  # for example: the marker may be in a cell that is down
         messages.warning(request, refusal.message)
         return HttpResponseRedirect(request.path)
     context = model_admin.admin_site.each_context(request) | _context(request, found, wanted, may_ask=may_ask)
@@ -98,7 +98,7 @@ def _keys(kind: str) -> list[str]:
 
 
 def _waiting(found: history.HistoryPage) -> dict[str, Instance]:
-    """The servers of moves that may wait for a word; one question per cell."""
+    """Return the servers of migrations that may wait for confirm or revert, with one query per cell."""
     ids: dict[str, list[str]] = {}
     for cell, row in found.rows:
         if history.status(row) == FINISHED:
@@ -135,7 +135,7 @@ def _step(step: Step | None) -> Any:
 
 
 def _how_far(row: InstanceAction) -> Any:
-    """What is known of memory and disk together; shape and words."""
+    """Return a progress bar of memory and disk together; its tooltip has both."""
     known = history.progress(row)
     total = sum(known.get(f"{what}_total", 0) for what in ("memory", "disk"))
     if not total and not history.is_copied(row):
@@ -155,7 +155,7 @@ def _how_far(row: InstanceAction) -> Any:
 
 
 def _buttons(request: HttpRequest, row: InstanceAction, server: Instance | None, status: str) -> SafeString | str:
-    """Only what can be said now; a word to a resized server greyed, with the reason, where it cannot."""
+    """Return the buttons that apply now. Confirm and revert are greyed with the reason when not allowed."""
     verbs: list[tuple[str, str, str]] = []
     if row.key == LIVE and status in MAY_ABORT_QUEUED:
         verbs.append(("abort", "Abort", ""))
@@ -173,7 +173,7 @@ def _buttons(request: HttpRequest, row: InstanceAction, server: Instance | None,
 
 
 def _say(request: HttpRequest) -> str:
-    """What became of a pressed button, in words."""
+    """Carry out a pressed button and return a message for the user."""
     verb, server_id = request.POST.get("verb", ""), request.POST.get("server", "")
     mapping = InstanceMapping.objects.select_related("cell").filter(pk=server_id).first()
     if mapping is None:

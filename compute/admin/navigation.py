@@ -35,7 +35,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
 
 
 def menu(request: HttpRequest) -> list[dict[str, Any]]:
-    """What this user may see. Called by unfold."""
+    """Return the menu entries the user may see. Called by unfold."""
     groups = []
     for title, entries in GROUPS:
         items = [

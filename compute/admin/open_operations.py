@@ -21,7 +21,7 @@ from compute.models import InstanceAction, Service, Step
 from compute.operations import journal
 
 MOST = 500  # open steps read per cell, oldest first
-ENDED = 20  # actions that ended last, all cells together
+ENDED = 20  # newest ended actions shown, of all cells together
 PER_PAGE = 100
 HIDDEN = ("traceback", "action__params")
 HEADERS = (
@@ -34,7 +34,7 @@ ENDED_HEADERS = ("Action", "Server", "Cell", "Ended", "Result", "Request", "How"
 
 @dataclass(frozen=True, slots=True)
 class OpenOperations:
-    """What one cell has in progress, and who is there to see to it."""
+    """The open steps of one cell, and its services."""
 
     steps: list[Step]
     services: list[Service]
@@ -50,7 +50,7 @@ class StepRow:
 
 
 def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
-    """Three questions per cell, two to the global database."""
+    """Show the page, with three queries per cell and two of the global database."""
     now = timezone.now()
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
@@ -78,13 +78,13 @@ def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
 
 
 def read(limit: int) -> OpenOperations:
-    """Of the targeted cell, the oldest steps first, with their actions but without what may be secret."""
+    """Return the oldest open steps of the targeted cell with their actions, without columns that may hold secrets."""
     steps = Step.objects.filter(state__in=journal.OPEN).select_related("action").defer(*HIDDEN)
     return OpenOperations(list(steps.order_by("queued_at", "pk")[:limit]), list(Service.objects.all()))
 
 
 def oldest(by_cell: dict[str, OpenOperations]) -> list[StepRow]:
-    """All cells' steps, the oldest first."""
+    """Return the steps of all cells, oldest first."""
     lines = []
     for cell, found in by_cell.items():
         known = wait_reasons.Services.of(found.services)
@@ -93,7 +93,7 @@ def oldest(by_cell: dict[str, OpenOperations]) -> list[StepRow]:
 
 
 def table(lines: Any) -> dict[str, Any]:
-    """The form unfold's table takes."""
+    """Return the steps in the form of unfold's table."""
     return {"headers": HEADERS, "rows": [_row(line) for line in lines]}
 
 
@@ -108,7 +108,7 @@ def _row(line: StepRow) -> list[Any]:
 
 
 def _unplaced(schedulers: list[Service]) -> list[list[Any]]:
-    """The schedulers' operations."""
+    """Return the rows of servers to be placed."""
     found = BuildRequest.objects.defer("instance", "action").order_by("created_at", "server_id")[:PER_PAGE]
     return [
         [
@@ -121,12 +121,12 @@ def _unplaced(schedulers: list[Service]) -> list[list[Any]]:
 
 
 def _changed(step: Step) -> datetime:
-    """Its last change. That the relay wakes somebody once more is none: a stuck step would look lively."""
+    """Return when a step last changed. A message sent again does not count: a stuck step would look active."""
     return max(step.queued_at, step.started_at or step.queued_at)
 
 
 def _taken(request: BuildRequest) -> datetime:
-    """When a scheduler took it, else when it was asked for."""
+    """Return when a scheduler took or last renewed the lease; without a lease, when the server was requested."""
     return request.lease_until - LEASE if request.lease_until else request.created_at
 
 

@@ -1,4 +1,4 @@
-"""The buttons of an open step of a server: try it now, give it up. Both call what `manage.py operations` calls."""
+"""The buttons of an open step: retry it now, give it up. Both call the same functions as `manage.py operations`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERBS = (RETRY, GIVE_UP)
 
 
 def carry_out(request: HttpRequest, mapping: InstanceMapping) -> str:
-    """What became of a pressed button, in words; what was changed leaves a trace."""
+    """Carry out a pressed button and return a message for the user. A change is written to the admin log."""
     number, reason = request.POST.get("step", ""), request.POST.get("reason", "").strip()[:255]
     giving_up = request.POST.get("verb") == GIVE_UP
     if mapping.cell is None or not number.isdecimal() or len(number) > 18:

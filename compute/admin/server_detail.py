@@ -1,4 +1,4 @@
-"""What the page of one server shows: its columns, its fault, and everything that was done to it.
+"""The page of one server: its columns, its fault, and its history.
 
 Parameters of actions, user data and keys are not read at all: they may hold secrets.
 """
@@ -34,7 +34,7 @@ class ActionHistory:
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """As they are shown."""
+        """The steps as the template shows them."""
         return [
             {
                 "row": row, "state": badges.step_state(row), "took": _took(row) if row.started_at else "-",
@@ -45,13 +45,13 @@ class ActionHistory:
 
     @property
     def took(self) -> str:
-        """How long it took, or takes."""
+        """How long the action took, or has run."""
         return _took(self.action)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerData:
-    """What its cell says of a server."""
+    """The data a cell has of one server."""
 
     instance: Instance | None = None
     history: list[ActionHistory] = field(default_factory=list)
@@ -61,7 +61,7 @@ class ServerData:
 
 @dataclass(slots=True)
 class Button:
-    """An action of the server: what it is for, its form, or why it cannot be had now."""
+    """A button of the page: an action with its form, or the reason why it is not allowed now."""
 
     key: str
     name: str
@@ -71,7 +71,7 @@ class Button:
 
 
 def context(mapping: InstanceMapping, who: Caller | None = None) -> dict[str, Any]:
-    """What the template needs: some questions to the server's cell; buttons for who may press them."""
+    """Return the template's context. Buttons need `who`; None: the user may not press any."""
     cell = mapping.cell
     found = scatter.gather([cell], lambda _: _read(mapping.server_id, who)) if cell else scatter.CellAnswers({}, {})
     read = found.answers.get(cell.pk, ServerData()) if cell else ServerData()
@@ -99,7 +99,7 @@ def context(mapping: InstanceMapping, who: Caller | None = None) -> dict[str, An
 
 
 def _buttons_while(mapping: InstanceMapping, down: scatter.CellFailure) -> list[Button]:
-    """Of a server whose cell does not answer: it can be deleted, and nothing else."""
+    """Return the buttons of a server whose cell is down: only delete can be pressed."""
     since = f"does not answer for {look.down_for(str(mapping.cell_id))} ({down.reason})"
     why = f"cell {mapping.cell} {since}; only a delete is accepted now, and done when it is back"
     asked = "it was asked for; it is carried out when the cell is back" if mapping.queued_for_delete else ""
@@ -109,7 +109,7 @@ def _buttons_while(mapping: InstanceMapping, down: scatter.CellFailure) -> list[
 
 
 def _buttons(mapping: InstanceMapping, choices: list[allowed_actions.AllowedAction]) -> list[Button]:
-    """Those that can be pressed first."""
+    """Return the buttons, allowed actions first."""
     lists = action_forms.Lists(mapping)
     made = [
         Button(
@@ -122,7 +122,7 @@ def _buttons(mapping: InstanceMapping, choices: list[allowed_actions.AllowedActi
 
 
 def _read(server_id: str, who: Caller | None) -> ServerData:
-    """In the targeted cell."""
+    """Return the data of a server in the targeted cell."""
     instance = Instance.objects.filter(uuid=server_id).defer(*SECRETS).first()
     choices = allowed_actions.choices(instance, who) if instance is not None and who is not None else []
     actions = list(
@@ -143,7 +143,7 @@ def _countdown(instance: Instance, read: ServerData) -> shutdown_progress.Shutdo
 
 
 def _took(row: InstanceAction | Step) -> str:
-    """How long it took, or takes."""
+    """Return how long an action or step took, or has run."""
     if row.finished_at is None or row.started_at is None:
         return f"{look.age(row.started_at)}, not ended"
     return look.seconds((row.finished_at - row.started_at).total_seconds())
@@ -158,7 +158,7 @@ def _status(mapping: InstanceMapping, instance: Instance | None, down: scatter.C
 
 
 def _known(mapping: InstanceMapping) -> list[tuple[str, Any]]:
-    """What the global side knows, also while the cell is down."""
+    """Return what the global database has, also while the cell is down."""
     cell: Cell | None = mapping.cell
     return [
         ("Id", mapping.server_id),
@@ -190,7 +190,7 @@ def _columns(instance: Instance) -> list[tuple[str, Any]]:
 
 
 def _power(instance: Instance, history: list[ActionHistory]) -> list[tuple[str, Any]]:
-    """Who is right about its power, and whether it is not put back any more."""
+    """Return the server's power authority, and whether its power state is left alone because it flaps."""
     own, who = sync_policy.said(instance)
     lines: list[tuple[str, Any]] = [("Power truth", f"{own}, says {who}" if own else "as its host says")]
     if any(flap_guard.is_on(past.action) for past in history):

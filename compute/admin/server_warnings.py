@@ -1,4 +1,4 @@
-"""What is wrong with a server beside its status: its host is lost, or nobody works on what it is busy with."""
+"""Warnings beside a server's status: its host is lost, or no open step belongs to its task state."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from compute.models import Instance, Service, Step
 from compute.models.host import COMPUTE
 from compute.operations import journal
 
-STUCK_AFTER = timedelta(minutes=2)  # an action that is just accepted, or just over, has no open step for a moment
+STUCK_AFTER = timedelta(minutes=2)  # just after it begins or ends, an action briefly has no open step
 NOTHING = SafeString("")
 
 
 @dataclass(frozen=True, slots=True)
 class HostsOfServers:
-    """The hosts some servers are on, and which of them something goes on with."""
+    """The hosts of some servers, and which of these servers have open steps."""
 
     hosts: dict[str, Service]
     at_work: frozenset[str]  # servers with an open step
 
     def sign(self, instance: Instance) -> SafeString:
-        """Nothing, when all is well."""
+        """Return the warnings of a server; empty when there is none."""
         signs = [one for one in (self._host(instance), self._task(instance)) if one]
         return format_html(" ".join(["{}"] * len(signs)), *signs) if signs else NOTHING
 
@@ -52,7 +52,7 @@ class HostsOfServers:
 
 
 def around(instances: Iterable[Instance]) -> HostsOfServers:
-    """Two questions to the targeted cell, whatever the number of servers."""
+    """Return the data for the warnings of some servers, with two queries of the targeted cell."""
     some = list(instances)
     hosts = Service.objects.filter(binary=COMPUTE, host__in={one.host for one in some if one.host})
     busy = [one.uuid for one in some if one.task_state]

@@ -36,22 +36,22 @@ NAMES_FOUND = 200  # per cell; a search that finds more is too wide to read
 
 
 class Deleted(admin.SimpleListFilter):
-    """Servers that live, unless others are asked for."""
+    """The filter on deletion. Its default shows servers that are not queued for deletion."""
 
     title = "delete asked for"
     parameter_name = "queued"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """No value means: living ones."""
+        """Return the choices beside the default."""
         return [("yes", "Yes"), ("all", "Either")]
 
     def choices(self, changelist: Any) -> Any:
-        """Django calls no value "All"; here it is "No"."""
+        """Rename Django's default choice from "All" to "No"."""
         for index, choice in enumerate(super().choices(changelist)):
             yield choice | {"display": "No"} if index == 0 else choice
 
     def queryset(self, request: HttpRequest, rows: QuerySet[InstanceMapping]) -> QuerySet[InstanceMapping]:
-        """Null is from before the column and means no."""
+        """Filter the mappings. A null is from before the column existed, and means no."""
         if self.value() == "all":
             return rows
         asked = Q(queued_for_delete=True)
@@ -59,24 +59,24 @@ class Deleted(admin.SimpleListFilter):
 
 
 class Project(admin.SimpleListFilter):
-    """The first projects that have servers; any other one by searching for its id."""
+    """The filter on projects. It lists the first 30; others are found by searching for their id."""
 
     title = "project"
     parameter_name = "project_id"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Read from the index."""
+        """Return the first projects that have servers, read from the index."""
         ids = InstanceMapping.objects.order_by("project_id").values_list("project_id", flat=True).distinct()
         return [(project, project) for project in ids[:30]]
 
     def queryset(self, request: HttpRequest, rows: QuerySet[InstanceMapping]) -> QuerySet[InstanceMapping]:
-        """One project's."""
+        """Filter the mappings by project."""
         return rows.filter(project_id=self.value()) if self.value() else rows
 
 
 @admin.register(InstanceMapping)
 class ServerPage(look.JoinedPage):
-    """Servers. One whose cell does not answer is listed as UNKNOWN."""
+    """The pages of servers. A server whose cell does not answer is listed as UNKNOWN."""
 
     list_display = ("server", "name", "status", "task", "cell", "host", "power", "project_id", "created")
     list_filter = (Deleted, "cell", Project)
@@ -89,14 +89,14 @@ class ServerPage(look.JoinedPage):
     list_before_template = "admin/stillwater/down_servers.html"
 
     def get_custom_urls(self) -> tuple[Any, ...]:
-        """Actions are a cell's records, which have no pages of their own: theirs hangs here."""
+        """Return the URLs of action pages. They are here because records of cells have no admin pages of their own."""
         return (
             ("in-progress/", "actions_in_progress", open_operations.view),
             ("migrations/", "migrations", migrations.view),
         )
 
     def join(self, rows: list[Any]) -> None:
-        """Three questions per cell, whatever the number of servers."""
+        """Add to each server its row and warnings, with three queries per cell; for down cells what is last known."""
         ids: dict[str, list[str]] = {}
         for row in rows:
             ids.setdefault(row.cell_id, []).append(row.pk)
@@ -117,7 +117,7 @@ class ServerPage(look.JoinedPage):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[InstanceMapping], search_term: str
     ) -> tuple[QuerySet[InstanceMapping], bool]:
-        """By id here, by name in all cells; cells that do not answer are named."""
+        """Search by id here and by name in all cells; in down cells by the last known name, with a warning."""
         term = search_term.strip()
         if not term:
             return queryset, False
@@ -140,7 +140,7 @@ class ServerPage(look.JoinedPage):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """One server, all that is known; a pressed button asks for an action as the API does."""
+        """Show one server. A POST is a pressed button, which requests an action the same way as the API."""
         may_ask = action_forms.may_ask(request)
         if not self.has_view_permission(request) or (request.method == "POST" and not may_ask):
             raise PermissionDenied
@@ -158,19 +158,19 @@ class ServerPage(look.JoinedPage):
 
     @admin.display(description="Server", ordering="server_id")
     def server(self, row: Any) -> str:
-        """Its id."""
+        """Return the id."""
         return str(row.pk)
 
     @admin.display(description="Name")
     def name(self, row: Any) -> str:
-        """Escaped by Django: a user wrote it."""
+        """Return the name. A user chose it; Django escapes it."""
         if row.last is not None:
             return f"{row.last.name} (last known)"
         return row.instance.display_name if row.instance else "-"
 
     @admin.display(description="Status")
     def status(self, row: Any) -> SafeString:
-        """What the API shows; UNKNOWN when the cell does not answer."""
+        """Return the status as in the API, with warnings; UNKNOWN when the cell does not answer."""
         if row.down is not None:
             since = look.down_for(row.cell_id)
             unknown = badges.status("UNKNOWN", f"cell {row.cell.name}: {row.down.reason}")
@@ -187,22 +187,22 @@ class ServerPage(look.JoinedPage):
 
     @admin.display(description="Task")
     def task(self, row: Any) -> str:
-        """What is going on with it."""
+        """Return the task state."""
         return (row.instance.task_state or "") if row.instance else "-"
 
     @admin.display(description="Host")
     def host(self, row: Any) -> str:
-        """Where it is."""
+        """Return the host."""
         if row.last is not None and row.last.host:
             return f"{row.last.host} (last known)"
         return row.instance.host if row.instance else "-"
 
     @admin.display(description="Power")
     def power(self, row: Any) -> str:
-        """What the hypervisor said last."""
+        """Return the power state the hypervisor last reported."""
         return badges.power(row.instance.power_state) if row.instance else "-"
 
     @admin.display(description="Age", ordering="created_at")
     def created(self, row: Any) -> str:
-        """Since it was asked for."""
+        """Return the time since the server was requested."""
         return look.age(row.created_at)

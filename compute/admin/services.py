@@ -1,4 +1,4 @@
-"""The pages of services: every process of every cell, what is wanted of it, and what holds its drain up."""
+"""The pages of services: every process of every cell, what the operator requested of it, what holds up its drain."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PANEL = "admin/stillwater/service_panel.html"
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """What a cell says about one of its services."""
+    """The data a cell has of one of its services."""
 
     service: Service
     operations: list[drain.OpenOperation]
@@ -44,7 +44,7 @@ class ServiceState:
 
 
 def listing(request: HttpRequest, model_admin: Any) -> HttpResponse:
-    """Every process; two questions per cell."""
+    """Show every service, with two queries per cell."""
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
     cells = {cell.pk: cell for cell in Cell.objects.order_by("name")}
@@ -63,7 +63,7 @@ def listing(request: HttpRequest, model_admin: Any) -> HttpResponse:
 
 
 def page(request: HttpRequest, model_admin: Any, cell_id: str, uuid: str) -> HttpResponse:
-    """One service with its buttons; htmx gets only the panel. POST carries a wish."""
+    """Show one service with its buttons; htmx gets only the panel. A POST is a pressed button."""
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
     may_change = model_admin.has_drain_permission(request)
@@ -82,7 +82,7 @@ def page(request: HttpRequest, model_admin: Any, cell_id: str, uuid: str) -> Htt
 
 
 def panel(request: HttpRequest, cell: Cell, uuid: str, *, may_change: bool) -> dict[str, Any]:
-    """What the panel shows. Raises Http404 when a cell that answers has no such service."""
+    """Return the context of the panel. Raises Http404 when a cell that answers has no such service."""
     gathered = scatter.gather([cell], lambda _: _read(uuid))
     down, known = gathered.down.get(cell.pk), gathered.answers.get(cell.pk)
     if known is None and down is None:
@@ -115,12 +115,15 @@ def panel(request: HttpRequest, cell: Cell, uuid: str, *, may_change: bool) -> d
 
 
 def url(cell: Cell, uuid: str) -> str:
-    """A service's page."""
+    """Return the URL of a service's page."""
     return reverse("admin:service", args=(cell.pk, uuid))
 
 
 def live(name: str, uuid: str, value: Any, *, again: bool = False) -> SafeString:
-    """A value in the row of a host, which the panel below it keeps up to date."""
+    """Return a value in a host's row that the panel below the row updates.
+
+    `again`: the element that the panel sends to replace it (htmx: out-of-band swap).
+    """
     swap = mark_safe(' hx-swap-oob="true"') if again else ""
     return format_html('<span id="{}-{}"{}>{}</span>', name, uuid, swap, value)
 
@@ -139,7 +142,7 @@ def _services() -> list[Service]:
 
 
 def _read(uuid: str) -> ServiceState | None:
-    """At most eight questions, whatever is in progress."""
+    """Return a service of the targeted cell, in at most eight queries."""
     service = Service.objects.filter(uuid=uuid).first()
     if service is None:
         return None
@@ -149,7 +152,7 @@ def _read(uuid: str) -> ServiceState | None:
 
 
 def _wish(request: HttpRequest, cell: Cell, uuid: str) -> str:
-    """Carry out what was asked, leave a trace of it, and say what became of it."""
+    """Carry out a pressed button, write it to the admin log, and return a message for the user."""
     gathered = scatter.gather([cell], lambda _: Service.objects.filter(uuid=uuid).first())
     service = gathered.answers.get(cell.pk)
     if service is None:
@@ -157,7 +160,7 @@ def _wish(request: HttpRequest, cell: Cell, uuid: str) -> str:
     said, done = drain_forms.carry_out(cell, service, request.POST, by=f"admin:{request.user.get_username()}")
     if done:
         host = HostMapping.objects.filter(host=service.host) if service.binary == COMPUTE else None
-        # A conductor or scheduler has no record on the global side: its trace is with its cell.
+        # A conductor or scheduler has no global record: its log entry is at its cell.
         subject = list(host) if host else [cell]
         LogEntry.objects.log_actions(str(request.user.pk), subject, CHANGE, change_message=f"{service}: {said}")
     return said
@@ -173,7 +176,7 @@ def _row(cell: Cell, service: Service, waiting: int) -> list[Any]:
 
 
 def _is_changing(service: Service) -> bool:
-    """A drain goes on, or was taken back and the process has not heard it yet, or servers come back."""
+    """Return whether a drain is not finished, its undrain is not yet read by the process, or servers come back."""
     if service.is_returning:
         return True
     settled = service.drain_wanted and service.drain_state == "drained"
@@ -181,7 +184,7 @@ def _is_changing(service: Service) -> bool:
 
 
 def _facts(service: Service, waiting: int) -> list[tuple[str, Any]]:
-    """What is worth saying in words."""
+    """Return (title, text) of what the panel says about a drain."""
     facts: list[tuple[str, Any]] = []
     if service.drain_state and not service.drain_by:
         facts = [("Asked for by", "nobody any more: it takes work again at its next heartbeat")]

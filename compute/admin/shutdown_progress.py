@@ -1,4 +1,4 @@
-"""The grace period of a server's guest, as its page counts it down: how long, what happens then, who can end it."""
+"""The grace period on the page of a server: the countdown, what happens at its end, and the buttons that end it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STOP, REBOOT, DELETE = "os-stop", "reboot", "forceDelete"
 
 @dataclass(frozen=True, slots=True)
 class EndWaitButton:
-    """A button that ends the wait, with what it says to the API beside its verb."""
+    """A button that ends the grace period: its verb, and one field of the action's body."""
 
     verb: str
     name: str
@@ -42,12 +42,12 @@ WORDS = {
     REBOOT: EndWaitButton(REBOOT, "Reset it now", "The guest gets no more time, and boots again.", "type", "HARD"),
     DELETE: EndWaitButton(DELETE, "Delete it now", "The guest gets no more time, and the server is deleted for good."),
 }  # fmt: skip
-ENDS = {TaskState.POWERING_OFF: STOP, TaskState.REBOOTING: REBOOT}  # which word ends which wait
+ENDS = {TaskState.POWERING_OFF: STOP, TaskState.REBOOTING: REBOOT}  # the button that ends the wait, by task state
 
 
 @dataclass(frozen=True, slots=True)
 class ShutdownProgress:
-    """One clock, and everybody who waits for it."""
+    """One shutdown timer, and the actions that wait for it."""
 
     timer: ShutdownTimer
     asked: list[str]
@@ -56,38 +56,38 @@ class ShutdownProgress:
 
     @property
     def left(self) -> float:
-        """Seconds, as of now."""
+        """The seconds left, as of now."""
         return round(self.timer.left(time.time()), 1)
 
     @property
     def left_words(self) -> str:
-        """The same, for people."""
+        """The time left, as text."""
         return look.seconds(self.left)
 
     @property
     def overdue(self) -> str:
-        """For how long nobody has said that the guest is off, though its time is over; "" while there is some left."""
+        """How long after the deadline the end of the guest is still not reported; "" up to 2 s after it."""
         late = time.time() - self.timer.deadline
         return look.seconds(late) if self.timer.runs and late > 2 else ""
 
     @property
     def percent(self) -> int:
-        """The share of its time that has passed."""
+        """The elapsed share of the grace period, in percent."""
         return status.percent(self.timer.begun, self.timer.deadline, time.time())
 
     @property
     def seconds(self) -> float:
-        """How long its time is."""
+        """The length of the grace period, in seconds."""
         return round(self.timer.deadline - self.timer.begun, 1)
 
     @property
     def length(self) -> str:
-        """The same, for people."""
+        """The length of the grace period, as text."""
         return look.seconds(self.seconds)
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """What is worth saying in words."""
+        """(title, text) of what happens at the deadline, the signals, and the actions that wait."""
         when = f"{datetime.fromtimestamp(self.timer.deadline, UTC):%H:%M:%S} UTC"
         late, soon = "since {}: as soon as its host can, {}", "at {}, unless it shuts down before: {}"
         return [
@@ -99,7 +99,7 @@ class ShutdownProgress:
 
 def of(history: Iterable[tuple[InstanceAction, Step]], task: str | None,
        choices: list[allowed_actions.AllowedAction]) -> ShutdownProgress | None:  # fmt: skip
-    """From a history that is read already, the oldest first; None when no guest is on its way off."""
+    """Return the progress from a history that is read already, oldest first; None when no shutdown timer runs."""
     asked: list[str] = []
     waiting: tuple[InstanceAction, ShutdownTimer] | None = None
     for action, step in history:
@@ -109,12 +109,12 @@ def of(history: Iterable[tuple[InstanceAction, Step]], task: str | None,
             waiting = action, timer
     if waiting is None:
         return None
-    newest, timer = waiting  # they all wait for one clock; what the newest wants is what comes of it
+    newest, timer = waiting  # all wait for one shutdown timer; the newest action decides what happens then
     return ShutdownProgress(timer, asked, THEN.get(newest.action, GOES_ON.format(newest.action)), _words(task, choices))
 
 
 def _signals(timer: ShutdownTimer) -> str:
-    """How often it was asked, and how."""
+    """Return how many shutdown signals the guest got, how, and when the last."""
     how = f" by {timer.by.replace('acpi', 'ACPI').replace('agent', 'guest agent')}" if timer.by else ""
     last = f", the last one {look.seconds(time.time() - timer.signalled)} ago" if timer.signalled else ""
     return f"{timer.signals}{how}{last}" if timer.signals else "none yet"
@@ -126,7 +126,7 @@ def _who(action: InstanceAction) -> str:
 
 
 def _words(task: str | None, choices: list[allowed_actions.AllowedAction]) -> list[EndWaitButton]:
-    """Those that end this wait, and may be said by who looks."""
+    """Return the buttons that end this wait and that the caller may press."""
     may = {choice.key for choice in choices if not choice.why_not}
     wanted = (ENDS.get(TaskState(task)) if task else None, DELETE)
     return [WORDS[key] for key in wanted if key and key in may]

@@ -1,4 +1,4 @@
-"""Why an open step, or a server to be placed, does not go on: said in words, from what its services say."""
+"""Texts and badges that say why an open step, or a server to be placed, waits: from the services' rows."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ QUEUED = Step.State.QUEUED
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Those of one cell."""
+    """The compute and conductor services of one cell."""
 
     hosts: dict[str, Service]
     conductors: list[Service]
 
     @classmethod
     def of(cls, services: Iterable[Service]) -> Services:
-        """Sorted by what they do."""
+        """Return the services, grouped by kind."""
         every = list(services)
         return cls(
             {one.host: one for one in every if one.binary == COMPUTE},
@@ -37,7 +37,7 @@ class Services:
         )
 
     def wait_of(self, step: Step) -> SafeString | str:
-        """What a step waits for; "-" for one that runs where somebody lives."""
+        """Return what an open step waits for; "-" for a step that runs, or that records no reason."""
         blocked = self._host(step) if step.host else _nobody("conductor", self.conductors)
         if blocked:
             return blocked
@@ -65,7 +65,7 @@ class Services:
 
 
 def _guest(step: Step) -> SafeString | str:
-    """How long a guest has that is on its way off."""
+    """Return how much time is left to a guest that shuts down."""
     if step.deadline is None:
         return "its guest"
     left = (step.deadline - timezone.now()).total_seconds()
@@ -75,12 +75,12 @@ def _guest(step: Step) -> SafeString | str:
 
 
 def schedulers(services: Iterable[Service]) -> list[Service]:
-    """The schedulers among them."""
+    """Return the schedulers among the services."""
     return [one for one in services if one.binary == SCHEDULER]
 
 
 def placing(service: Service) -> list[OpenOperation]:
-    """What a scheduler is at: build requests it holds a lease of. Nothing for other services."""
+    """Return the operations of a scheduler: the build requests it holds a lease on. Other services have none."""
     if service.binary != SCHEDULER:
         return []
     held = BuildRequest.objects.filter(lease_holder__startswith=f"{service.host}/", lease_until__gt=timezone.now())
@@ -94,7 +94,7 @@ def placing(service: Service) -> list[OpenOperation]:
 
 
 def state_of(request: BuildRequest) -> SafeString:
-    """Waiting, or at work under a lease."""
+    """Return the badge of a build request: queued, running under a lease, or lease expired."""
     if not request.lease_holder or request.lease_until is None:
         return look.label("queued", look.GREY, "…")
     if request.lease_until < timezone.now():
@@ -103,7 +103,7 @@ def state_of(request: BuildRequest) -> SafeString:
 
 
 def wait_of_request(request: BuildRequest, known: list[Service]) -> SafeString | str:
-    """What a server to be placed waits for."""
+    """Return what a build request waits for."""
     if request.lease_holder and request.lease_until and request.lease_until > timezone.now():
         left = (request.lease_until - timezone.now()).total_seconds()
         return f"{request.lease_holder.split('/')[0]}, whose lease ends in {look.seconds(left)}"
@@ -111,7 +111,7 @@ def wait_of_request(request: BuildRequest, known: list[Service]) -> SafeString |
 
 
 def _nobody(kind: str, services: list[Service]) -> SafeString | str:
-    """Why none of several equal services takes it; "" when one does."""
+    """Return why no service of an interchangeable kind takes the work; "" when one does."""
     living = [one for one in services if one.is_up]
     if not living:
         return look.label(f"no {kind} is up", look.BAD, "▼")

@@ -1,4 +1,4 @@
-"""os-aggregates: hosts that have something in common, and the availability zones that come of it."""
+"""os-aggregates: groups of hosts with metadata. An aggregate may define an availability zone."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class AggregatesView(ComputeView):
     """GET and POST /os-aggregates."""
 
     def get(self, request: Request) -> Response:
-        """All of them, in two queries."""
+        """List all aggregates, in two queries."""
         self.check(f"{RULE}index")
         found = Aggregate.objects.prefetch_related("hosts")
         return Response({"aggregates": [_as_json(one, self.version) for one in found]})
 
     def post(self, request: Request) -> Response:
-        """Without hosts. Its answer leaves out what it cannot have yet, as Nova's does."""
+        """Create an aggregate without hosts. The answer has no `hosts` and `metadata`, as Nova's. Raises Conflict."""
         self.check(f"{RULE}create")
         order = validation.check(request.data, _CREATE)["aggregate"]
         metadata = {ZONE: order[ZONE]} if order.get(ZONE) else {}
@@ -59,12 +59,12 @@ class AggregateView(ComputeView):
     """GET, PUT and DELETE /os-aggregates/{id}."""
 
     def get(self, request: Request, aggregate_id: str) -> Response:
-        """One, with its hosts and metadata."""
+        """Show an aggregate with its hosts and metadata."""
         self.check(f"{RULE}show")
         return Response({"aggregate": _as_json(_find(aggregate_id), self.version)})
 
     def put(self, request: Request, aggregate_id: str) -> Response:
-        """Its name, its zone, or both."""
+        """Change the name, the availability zone, or both. Raises Conflict, BadRequest, CellDown."""
         self.check(f"{RULE}update")
         order = validation.check(request.data, _UPDATE)["aggregate"]
         try:
@@ -79,7 +79,7 @@ class AggregateView(ComputeView):
         return Response({"aggregate": _as_json(found, self.version)})
 
     def delete(self, request: Request, aggregate_id: str) -> Response:
-        """Only without hosts."""
+        """Delete an aggregate. Raises BadRequest while it has hosts."""
         self.check(f"{RULE}delete")
         with transaction.atomic(using="default"):
             found = _find(aggregate_id, lock=True)
@@ -95,7 +95,7 @@ class AggregateActionView(ComputeView):
     """POST /os-aggregates/{id}/action: add_host, remove_host, set_metadata."""
 
     def post(self, request: Request, aggregate_id: str) -> Response:
-        """The single key of the body names the action."""
+        """Carry out the action that the single key of the body names."""
         body = self.body()
         if len(body) != 1:
             raise BadRequest("Malformed request body")
@@ -114,7 +114,7 @@ class AggregateActionView(ComputeView):
 
 
 def _add_host(aggregate: Aggregate, order: dict[str, Any]) -> None:
-    """Raises NotFound, Conflict, CellDown."""
+    """Raise NotFound, Conflict, CellDown."""
     host = order["host"]
     if not HostMapping.objects.filter(host=host).exists():
         raise NotFound(f"Compute host {host} could not be found.")
@@ -125,7 +125,7 @@ def _add_host(aggregate: Aggregate, order: dict[str, Any]) -> None:
 
 
 def _remove_host(aggregate: Aggregate, order: dict[str, Any]) -> None:
-    """Raises NotFound, Conflict, CellDown."""
+    """Raise NotFound, Conflict, CellDown."""
     host = order["host"]
     with zone_change.checked([host], f"Cannot remove host from aggregate {aggregate.pk}.", Conflict):
         if not aggregate.hosts.filter(host=host).delete()[0]:
@@ -137,7 +137,7 @@ def _set_metadata(aggregate: Aggregate, order: dict[str, Any]) -> None:
 
 
 def _change_metadata(aggregate: Aggregate, wanted: dict[str, str | None], doing: str) -> None:
-    """A null drops a key. Raises BadRequest, CellDown."""
+    """Set keys; a null removes a key. Raises BadRequest, CellDown."""
     if ZONE in wanted and not wanted[ZONE]:
         raise BadRequest(
             f"Cannot {doing} {aggregate.pk}. Reason: Aggregate {aggregate.pk} does not support empty named "
@@ -156,7 +156,7 @@ _ACTIONS = {
 
 
 def _find(aggregate_id: str, *, lock: bool = False) -> Aggregate:
-    """Raises BadRequest for what is no number, NotFound."""
+    """Return an aggregate. Raises BadRequest when the id is not a number, NotFound."""
     if not aggregate_id.isascii() or not aggregate_id.isdigit():
         raise BadRequest("Invalid input received: id must be an integer")
     rows = Aggregate.objects.select_for_update(of=("self",)) if lock else Aggregate.objects.all()

@@ -1,4 +1,4 @@
-"""os-availability-zone: the zones hosts say they are in."""
+"""os-availability-zone: the zones of the services."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from compute.hosts.services import INTERNAL_ZONE, ServiceRecord
 
 
 class AvailabilityZonesView(ComputeView):
-    """GET /os-availability-zone: names, for everybody."""
+    """GET /os-availability-zone: the names, for every caller."""
 
     def get(self, request: Request) -> Response:
-        """Without the zone of the services that run no servers."""
+        """List the zones of hosts, without the internal zone of the other services."""
         self.check("os_compute_api:os-availability-zone:list")
         zones = [
             _zone(name, available=available, hosts=None)
@@ -28,10 +28,10 @@ class AvailabilityZonesView(ComputeView):
 
 
 class AvailabilityZonesDetailView(ComputeView):
-    """GET /os-availability-zone/detail: with the hosts and services in them."""
+    """GET /os-availability-zone/detail: with hosts and services."""
 
     def get(self, request: Request) -> Response:
-        """Every zone; one without an enabled service has no hosts to show."""
+        """List every zone; a zone that is not available has no hosts, as in Nova."""
         self.check("os_compute_api:os-availability-zone:detail")
         zones = [
             _zone(name, available=available, hosts=_hosts(members) if available else None)
@@ -41,7 +41,7 @@ class AvailabilityZonesDetailView(ComputeView):
 
 
 def _zones(services: list[ServiceRecord]) -> list[tuple[str, bool, list[ServiceRecord]]]:
-    """(name, somebody there takes work, its enabled services); available ones first, as Nova lists them."""
+    """Return (name, whether an enabled service takes work, enabled services), available zones first as in Nova."""
     zones: dict[str, list[ServiceRecord]] = {name: [] for name in sorted({one.zone for one in services})}
     for one in services:
         if not one.service.disabled:

@@ -1,4 +1,4 @@
-"""What every view of the Compute API has in common: microversion, caller, headers."""
+"""The base view of the Compute API (microversion, caller, policy, headers), and the links of resources."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from compute.contract.microversion import Version
 
 
 class ComputeView(APIView):
-    """A resource. `since`/`until` bound the microversions in which it exists (404 outside)."""
+    """The base class of resources. `since` and `until` bound its microversions: outside them the answer is 404."""
 
     since: Version = microversion.MINIMUM
     until: Version = (2, 999)
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Negotiate the microversion, authenticate, and check the project in the URL if there is one."""
+        """Negotiate the microversion, authenticate, and check the project in the URL if there is one.
+
+        Raises NotFound outside the view's microversions, BadRequest for a project that is not the caller's.
+        """
         self.version = microversion.asked(request.headers)
         super().initial(request, *args, **kwargs)
         if not self.since <= self.version <= self.until:
@@ -34,34 +37,34 @@ class ComputeView(APIView):
             )
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """As DRF's, without the project id of the URL among the handler's arguments."""
+        """Dispatch as DRF does, but keep the project id of the URL out of the handler's arguments."""
         self.url_project = kwargs.pop("url_project", None)
         response = super().dispatch(request, *args, **kwargs)
-        del self.response  # the request holds us and itself: whatever we hold, only the garbage collector frees
+        del self.response  # view and request form a cycle: what the view holds, only the garbage collector frees
         return self._with_version(response)
 
     @property
     def caller(self) -> Caller:
-        """Who is asking."""
+        """The authenticated caller."""
         caller = self.request.user
         assert isinstance(caller, Caller)  # noqa: S101  the authentication class returns nothing else
         return caller
 
     @property
     def request_id(self) -> str:
-        """The id of this request, in logs, answers and the journal."""
+        """The id of this request, as in logs, answers and the journal."""
         return str(getattr(self.request, "request_id", ""))
 
     def check(self, rule: str, project_id: str | None = None, user_id: str | None = None) -> None:
-        """Raises Forbidden unless the caller passes the policy rule."""
+        """Raise Forbidden unless the caller passes the policy rule."""
         policy.check(self.caller, rule, project_id, user_id)
 
     def allows(self, rule: str) -> bool:
-        """Whether the caller passes the policy rule."""
+        """Return whether the caller passes the policy rule."""
         return policy.allows(self.caller, rule)
 
     def body(self, key: str | None = None) -> Any:
-        """The request's JSON object (or what is under its key). Raises BadRequest."""
+        """Return the request's JSON object, or the value of its `key`. Raises BadRequest."""
         data = self.request.data
         if not isinstance(data, dict) or (key is not None and key not in data):
             raise BadRequest("Malformed request body" if key is None else f"'{key}' is a required property")
@@ -77,25 +80,25 @@ class ComputeView(APIView):
 
 
 class NowhereView(ComputeView):
-    """Every other path: 404, in the shape of every other answer."""
+    """The view of every unknown path: a 404 in the shape of all other errors."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """After authentication, as in Nova: whoever has no token learns no paths."""
+        """Raise NotFound after authentication, as Nova does: a caller without a token learns no paths."""
         super().initial(request, *args, **kwargs)
         raise NotFound
 
 
 def link(path: str) -> str:
-    """An absolute link into the Compute API: `link("/servers/…")`."""
+    """Return an absolute link into the Compute API: `link("/servers/…")`."""
     return f"{settings.PUBLIC_URL}/compute/v2.1{path}"
 
 
 def bookmark(path: str) -> str:
-    """A link without version."""
+    """Return an absolute link without a version."""
     return f"{settings.PUBLIC_URL}/compute{path}"
 
 
 def links(path: str) -> list[dict[str, str]]:
-    """`self` and `bookmark`, as every resource has them."""
+    """Return the `self` and `bookmark` links of a resource."""
     root = f"{settings.PUBLIC_URL}/compute"
     return [{"rel": "self", "href": f"{root}/v2.1{path}"}, {"rel": "bookmark", "href": f"{root}{path}"}]

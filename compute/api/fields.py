@@ -1,4 +1,4 @@
-"""Small forms that many resources share on the wire: times, numbers, closed objects, query keys."""
+"""Helpers for values that many resources share: times, numbers, closed objects, query keys."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ LARGEST = 0x7FFFFFFF
 
 
 def moment(when: datetime | None) -> str | None:
-    """`2026-01-02T03:04:05.000000`, as the resources write it whose times Nova does not format itself."""
+    """Return `2026-01-02T03:04:05.000000`, the form of times in resources where Nova does not format them itself."""
     return when.isoformat(timespec="microseconds")[:26] if when else None  # strftime is slower
 
 
 def whole(name: str, value: Any, least: int = 0) -> int:
-    """A number that may have come as a string, which JSON schema does not compare. Raises InvalidInput."""
+    """Return a number of a body, which may be a string: JSON schema checks no bounds of strings.
+
+    Raises InvalidInput below `least` or above LARGEST.
+    """
     found = int(value) if len(str(value)) < 20 else LARGEST + 1
     if found < least:
         problem = f"{found} is less than the minimum of {least}"
@@ -30,7 +33,7 @@ def whole(name: str, value: Any, least: int = 0) -> int:
 
 
 def closed(properties: Mapping[str, Any], required: Iterable[str] = ()) -> dict[str, Any]:
-    """The schema of an object with these keys and no others."""
+    """Return the schema of an object with these keys and no others."""
     return {
         "type": "object", "properties": dict(properties), "required": list(required),
         "additionalProperties": False,
@@ -38,7 +41,7 @@ def closed(properties: Mapping[str, Any], required: Iterable[str] = ()) -> dict[
 
 
 def only(view: ComputeView, *names: str) -> None:
-    """Since 2.75 a query key that does not exist is an error. Raises InvalidInput."""
+    """Raise InvalidInput for a query key that is not one of `names`; only since 2.75."""
     if view.version < (2, 75):
         return
     for name in view.request.query_params:

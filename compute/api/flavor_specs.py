@@ -1,4 +1,4 @@
-"""What hangs on a flavor: its extra specs, and which projects may use it when it is private."""
+"""Sub-resources of a flavor: its extra specs, and the projects that may use it when it is private."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class ExtraSpecsView(ComputeView):
     """GET and POST /flavors/{id}/os-extra_specs."""
 
     def get(self, request: Request, flavor_id: str) -> Response:
-        """All of them."""
+        """Return all extra specs."""
         self.check(f"{RULE}index")
         return Response({"extra_specs": flavors.get(flavor_id, self.caller).extra_specs})
 
     def post(self, request: Request, flavor_id: str) -> Response:
-        """Add, or replace those of the same key."""
+        """Add extra specs; replace those with the same key."""
         self.check(f"{RULE}create")
         wanted = validation.check(request.data, _MANY)["extra_specs"]
         _change(flavors.get(flavor_id, self.caller), wanted)
@@ -43,7 +43,7 @@ class ExtraSpecView(ComputeView):
     """GET, PUT and DELETE /flavors/{id}/os-extra_specs/{key}."""
 
     def get(self, request: Request, flavor_id: str, key: str) -> Response:
-        """One."""
+        """Return one extra spec."""
         self.check(f"{RULE}show")
         specs = flavors.get(flavor_id, self.caller).extra_specs
         if key not in specs:
@@ -51,7 +51,7 @@ class ExtraSpecView(ComputeView):
         return Response({key: specs[key]})
 
     def put(self, request: Request, flavor_id: str, key: str) -> Response:
-        """Set one."""
+        """Set one extra spec."""
         self.check(f"{RULE}update")
         wanted = validation.check(request.data, _ONE)
         if key not in wanted:
@@ -60,7 +60,7 @@ class ExtraSpecView(ComputeView):
         return Response(wanted)
 
     def delete(self, request: Request, flavor_id: str, key: str) -> Response:
-        """Drop one."""
+        """Delete one extra spec."""
         self.check(f"{RULE}delete")
         found = flavors.get(flavor_id, self.caller)
         if key not in found.extra_specs:
@@ -73,7 +73,7 @@ class FlavorAccessView(ComputeView):
     """GET /flavors/{id}/os-flavor-access."""
 
     def get(self, request: Request, flavor_id: str) -> Response:
-        """The projects a private flavor is for."""
+        """List the projects that may use a private flavor."""
         self.check("os_compute_api:os-flavor-access")
         found = flavors.get(flavor_id, self.caller)
         if found.is_public:
@@ -85,7 +85,7 @@ class FlavorActionView(ComputeView):
     """POST /flavors/{id}/action: addTenantAccess, removeTenantAccess."""
 
     def post(self, request: Request, flavor_id: str) -> Response:
-        """The single key of the body names the action."""
+        """Carry out the action that the single key of the body names."""
         body = self.body()
         if len(body) != 1:
             raise BadRequest("Malformed request body")
@@ -126,7 +126,7 @@ def _access(flavor: Flavor) -> dict[str, Any]:
 
 
 def _change(flavor: Flavor, wanted: dict[str, str], drop: str = "") -> None:
-    """Under a row lock: two admins who set different keys both keep theirs."""
+    """Change extra specs under a row lock, so two admins who set different keys both keep theirs."""
     with transaction.atomic():
         locked = Flavor.objects.select_for_update(of=("self",)).get(pk=flavor.pk)
         locked.extra_specs = {k: v for k, v in (locked.extra_specs | wanted).items() if k != drop}

@@ -1,4 +1,4 @@
-"""flavors: sizes on offer. Read this as the example of a resource."""
+"""flavors: the sizes of servers. Read this module as the example of a resource."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from compute.servers import flavors
 
 SPECS_RULE = "os_compute_api:os-flavor-extra-specs:index"
 _DESCRIPTION = {"type": ["string", "null"], "maxLength": 65535}
-_SIZES = {"ram": 1, "vcpus": 1, "disk": 0, "OS-FLV-EXT-DATA:ephemeral": 0, "swap": 0}  # with least values
+_SIZES = {"ram": 1, "vcpus": 1, "disk": 0, "OS-FLV-EXT-DATA:ephemeral": 0, "swap": 0}  # name: least value
 _FIELDS = {
     "name": validation.NAME,
     "id": {
@@ -49,11 +49,11 @@ class FlavorsView(ComputeView):
     """GET and POST /flavors."""
 
     def get(self, request: Request) -> Response:
-        """Ids and names."""
+        """List ids and names."""
         return Response(_listing(self, "/flavors", detail=False))
 
     def post(self, request: Request) -> Response:
-        """A new flavor; its id is made up when none is given."""
+        """Create a flavor; its id is generated when none is given. Raises Conflict."""
         self.check("os_compute_api:os-flavor-manage:create")
         order = validation.check(request.data, _creation(self.version))["flavor"]
         return Response({"flavor": as_json(_create(order), self.version, specs=self.allows(SPECS_RULE))})
@@ -63,7 +63,7 @@ class FlavorsDetailView(ComputeView):
     """GET /flavors/detail."""
 
     def get(self, request: Request) -> Response:
-        """In full."""
+        """List flavors in full."""
         return Response(_listing(self, "/flavors/detail", detail=True))
 
 
@@ -71,12 +71,12 @@ class FlavorView(ComputeView):
     """GET, PUT and DELETE /flavors/{id}."""
 
     def get(self, request: Request, flavor_id: str) -> Response:
-        """One, in full."""
+        """Show a flavor in full."""
         found = flavors.get(flavor_id, self.caller)
         return Response({"flavor": as_json(found, self.version, specs=self.allows(SPECS_RULE))})
 
     def put(self, request: Request, flavor_id: str) -> Response:
-        """The description is all that can change."""
+        """Change the description, the only field that can change; since 2.55."""
         if self.version < (2, 55):
             raise NotFound
         self.check("os_compute_api:os-flavor-manage:update")
@@ -87,14 +87,14 @@ class FlavorView(ComputeView):
         return Response({"flavor": as_json(found, self.version, specs=self.allows(SPECS_RULE))})
 
     def delete(self, request: Request, flavor_id: str) -> Response:
-        """Servers of this size keep theirs."""
+        """Delete a flavor. Servers keep their copy of it."""
         self.check("os_compute_api:os-flavor-manage:delete")
         flavors.get(flavor_id, self.caller).delete()
         return Response(status=202)
 
 
 def as_json(flavor: Flavor, version: Version, *, specs: bool) -> dict[str, Any]:
-    """A flavor in full, as a version shows it; `specs`: the caller may see extra specs."""
+    """Return a flavor in full, as a microversion shows it. `specs`: the caller may see extra specs."""
     shown = {
         "id": flavor.flavor_id,
         "name": flavor.name,
@@ -136,7 +136,7 @@ def _brief(flavor: Flavor, version: Version) -> dict[str, Any]:
 
 
 def _wanted(view: ComputeView) -> QuerySet[Flavor]:
-    """What the query asks for, in its order. Raises BadRequest, InvalidInput."""
+    """Return the flavors the query asks for, in its order. Raises BadRequest, InvalidInput."""
     query, wanted = view.request.query_params, Q()
     if view.caller.is_admin:
         wanted &= _publicity(query.get("is_public"), view.caller.project_id)
@@ -153,7 +153,7 @@ def _wanted(view: ComputeView) -> QuerySet[Flavor]:
 
 
 def _publicity(asked: str | None, project_id: str) -> Q:
-    """What an admin sees: public and own by default, `none` = all."""
+    """Return the filter on publicity for an admin: public and own flavors by default, all with `none`."""
     if asked is None:
         return flavors.open_to(project_id)
     if asked.lower() == "none":
@@ -179,7 +179,7 @@ def _creation(version: Version) -> dict[str, Any]:
 
 
 def _create(order: dict[str, Any]) -> Flavor:
-    """Raises Conflict when the name or the id is taken."""
+    """Store a flavor. Raises Conflict when the name or the id is taken."""
     sizes = {name: whole(name, order.get(name, 0), least) for name, least in _SIZES.items()}
     flavor = Flavor(
         flavor_id=str(uuid4() if order.get("id") is None else order["id"]),

@@ -1,4 +1,4 @@
-"""os-hypervisors: what the machines of all cells have and hold. A cell that is down is left out."""
+"""os-hypervisors: capacity and usage of the nodes of all cells. A cell that is down is left out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class HypervisorsView(ComputeView):
     rule = f"{RULE}list"
 
     def get(self, request: Request) -> Response:
-        """A page since 2.33; a name pattern and the servers since 2.53."""
+        """List hypervisors; since 2.33 by page, since 2.53 by name pattern and with servers."""
         self.check(self.rule)
         only(self, "limit", "marker", "hypervisor_hostname_pattern", "with_servers")
         with_servers = self.version >= (2, 53) and asks_servers(request)
@@ -57,7 +57,7 @@ class HypervisorsView(ComputeView):
         return Response(answer)
 
     def _page(self, seen: CellResults[Hypervisor]) -> list[Hypervisor]:
-        """Raises BadRequest for an unknown marker, CellDown when it may be in a down cell."""
+        """Return a page. Raises BadRequest for an unknown marker, CellDown when it may be in a down cell."""
         if self.version < (2, 33):
             return seen.found
         try:
@@ -78,7 +78,7 @@ class HypervisorView(ComputeView):
     """GET /os-hypervisors/{id}."""
 
     def get(self, request: Request, hypervisor_id: str) -> Response:
-        """One, in full."""
+        """Show a hypervisor in full."""
         self.check(f"{RULE}show")
         only(self, "with_servers")
         with_servers = self.version >= (2, 53) and asks_servers(request)
@@ -92,7 +92,7 @@ class StatisticsView(ComputeView):
     until = (2, 87)
 
     def get(self, request: Request) -> Response:
-        """Sums over the hosts that are enabled."""
+        """Return the sums over the hosts that are enabled."""
         self.check(f"{RULE}statistics")
         counted = [numbers(one) for one in services.hypervisors(counts=True).found if not one.service.disabled]
         sums = {name: sum(one[name] for one in counted) for name in NUMBERS}
@@ -105,7 +105,7 @@ class UptimeView(ComputeView):
     until = (2, 87)
 
     def get(self, request: Request, hypervisor_id: str) -> Response:
-        """Only of a host that works."""
+        """Return the uptime. Raises BadRequest when the host is down."""
         self.check(f"{RULE}uptime")
         found = _by_id(hypervisor_id, self.version)
         if not found.service.is_up:
@@ -122,7 +122,7 @@ class SearchView(ComputeView):
     until = (2, 52)
 
     def get(self, request: Request, hypervisor_id: str) -> Response:
-        """Those whose name contains the pattern."""
+        """List the hypervisors whose name contains the pattern."""
         self.check(f"{RULE}search")
         found = _matching(services.hypervisors(), hypervisor_id)
         return Response({"hypervisors": [as_json(one, self.version) for one in found]})
@@ -134,14 +134,14 @@ class HypervisorServersView(ComputeView):
     until = (2, 52)
 
     def get(self, request: Request, hypervisor_id: str) -> Response:
-        """The same, with what runs there."""
+        """List the hypervisors whose name contains the pattern, with their servers."""
         self.check(f"{RULE}servers")
         found = _matching(services.hypervisors(servers=True), hypervisor_id)
         return Response({"hypervisors": [as_json(one, self.version, with_servers=True) for one in found]})
 
 
 def asks_servers(request: Request) -> bool:
-    """The truth of `with_servers`. Raises InvalidInput."""
+    """Return whether `with_servers` is true. Raises InvalidInput."""
     asked = request.query_params.get("with_servers")
     return asked is not None and validation.is_true(validation.check_query("with_servers", asked, validation.BOOLEAN))
 
@@ -149,7 +149,7 @@ def asks_servers(request: Request) -> bool:
 def as_json(
     one: Hypervisor, version: Version, *, detail: bool = False, with_servers: bool = False
 ) -> dict[str, Any]:
-    """A hypervisor as a version shows it."""
+    """Return a hypervisor as a microversion shows it."""
     shown: dict[str, Any] = {
         "id": _id(one, version),
         "hypervisor_hostname": one.node.hypervisor_hostname,
@@ -165,7 +165,7 @@ def as_json(
 
 
 def numbers(one: Hypervisor) -> dict[str, int]:
-    """What it has and what is claimed of it."""
+    """Return the capacity and usage of a node."""
     node = one.node
     free_disk = node.disk_gb - node.disk_gb_used
     return {
@@ -178,7 +178,10 @@ def numbers(one: Hypervisor) -> dict[str, int]:
 
 
 def uptime(one: Hypervisor) -> str | None:
-    """Like uptime(1), which clients take apart; users and load are not known here. None: not known at all."""
+    """Return a line like that of uptime(1), which clients parse; users and load are not known here.
+
+    None when the boot time is not known or the host is down.
+    """
     if one.node.started_at is None or not one.service.is_up:
         return None
     now = timezone.now()
@@ -212,7 +215,7 @@ def _id(one: Hypervisor, version: Version) -> str | int:
 
 
 def _by_id(hypervisor_id: str, version: Version, **more: bool) -> Hypervisor:
-    """Raises BadRequest for what cannot be an id, NotFound, CellDown when it may be in a down cell."""
+    """Return a hypervisor. Raises BadRequest for an invalid id, NotFound, CellDown when it may be in a down cell."""
     if version >= (2, 53):
         try:
             UUID(hypervisor_id)
@@ -227,7 +230,7 @@ def _by_id(hypervisor_id: str, version: Version, **more: bool) -> Hypervisor:
 
 
 def _matching(seen: CellResults[Hypervisor], pattern: str) -> list[Hypervisor]:
-    """Raises NotFound when no name contains the pattern, CellDown when one of a down cell may."""
+    """Return those whose name contains the pattern. Raises NotFound; CellDown when a down cell may have one."""
     matching = [one for one in seen.found if pattern.lower() in one.node.hypervisor_hostname.lower()]
     if not matching:
         _nobody_hides(seen)
@@ -244,6 +247,6 @@ def _matching_unpaged(seen: CellResults[Hypervisor], pattern: str, request: Requ
 
 
 def _nobody_hides(seen: CellResults[Hypervisor]) -> None:
-    """What was not found may be in a cell that is down. Raises CellDown."""
+    """Raise CellDown when a cell is down: it may have the hypervisor that was not found."""
     if seen.down:
         raise CellDown(seen.down[0].name)

@@ -1,4 +1,4 @@
-"""/servers/{id}/os-instance-actions: the journal, as Nova's clients read it. Also for deleted servers (2.21)."""
+"""/servers/{id}/os-instance-actions: the journal as Nova's instance actions. Since 2.21 also of deleted servers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _RESULTS = {Step.State.DONE: "Success", Step.State.FAILED: "Error", Step.State.C
 
 
 class InstanceActionsView(ComputeView):
-    """What was asked of a server, newest first."""
+    """The actions of a server, newest first."""
 
     def get(self, request: Request, server_id: str) -> Response:
-        """GET …/os-instance-actions, with paging and times since 2.58."""
+        """List the actions; since 2.58 with paging and `changes-since`."""
         mapping = lookup.mapping_of(server_id, self.caller)
         self.check("os_compute_api:os-instance-actions:list", mapping.project_id)
         if mapping.cell is None and BuildRequest.objects.filter(pk=server_id).exists():
@@ -47,7 +47,7 @@ class InstanceActionsView(ComputeView):
         return self._page(request, found) if self.version >= (2, 58) else list(found[:1000])
 
     def _must_be_visible(self, server_id: str) -> None:
-        """What happened to a deleted server can be read since 2.21."""
+        """Raise ServerNotFound for an unknown server, and before 2.21 for a deleted one."""
         known = Instance.objects.filter(uuid=server_id)
         if self.version < (2, 21):
             known = known.filter(deleted=False)
@@ -84,10 +84,10 @@ class InstanceActionsView(ComputeView):
 
 
 class InstanceActionView(InstanceActionsView):
-    """One action and its steps."""
+    """One action and its steps, which Nova calls events."""
 
     def get(self, request: Request, server_id: str, action_id: str) -> Response:  # type: ignore[override]
-        """GET …/os-instance-actions/{request id}."""
+        """Show the action with a request id."""
         mapping = lookup.mapping_of(server_id, self.caller)
         self.check("os_compute_api:os-instance-actions:show", mapping.project_id)
         row, steps = lookup.ask(_cell_of(mapping), lambda: self._row(server_id, action_id))
@@ -119,20 +119,20 @@ class InstanceActionView(InstanceActionsView):
                 event["host"] = step.host or step.worker or None
         if self.version >= (2, 84) and self.allows("os_compute_api:os-instance-actions:events:details"):
             event["details"] = step.details or None
-        if self.version >= (2, 84) and step.timer is not None:  # who owns a server may know how it went down
+        if self.version >= (2, 84) and step.timer is not None:  # the owner may see how the guest shut down
             event["shutdown"] = status.as_json(step)
         return event
 
 
 def _cell_of(mapping: InstanceMapping) -> Cell:
-    """Raises ServerNotFound."""
+    """Raise ServerNotFound when the server has no cell."""
     if mapping.cell is None:
         raise ServerNotFound(mapping.server_id)
     return mapping.cell
 
 
 def _shown(server_id: str) -> QuerySet[InstanceAction]:
-    """What of its journal is a server's history."""
+    """Return the actions that are part of a server's history; the journal has others."""
     return InstanceAction.objects.filter(server_id=server_id).exclude(key__in=registry.hidden())
 
 

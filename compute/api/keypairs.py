@@ -1,4 +1,4 @@
-"""os-keypairs: the public keys of a user."""
+"""os-keypairs: the SSH and X.509 key pairs of a user."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class KeyPairsView(ComputeView):
     """GET and POST /os-keypairs."""
 
     def get(self, request: Request) -> Response:
-        """The caller's; of any user for an admin since 2.10; a page since 2.35."""
+        """List the caller's key pairs; since 2.10 those of any user for an admin; since 2.35 by page."""
         only(self, "user_id", "limit", "marker")
         user_id = _asked_user(self)
         self.check(f"{RULE}index", user_id=user_id)
@@ -42,7 +42,7 @@ class KeyPairsView(ComputeView):
         return Response(answer)
 
     def post(self, request: Request) -> Response:
-        """Import a key, or (before 2.92) make one and return its private half this once."""
+        """Import a public key or, before 2.92, generate a pair and return its private key this one time."""
         order = validation.check(request.data, _creation(self.version))["keypair"]
         user_id = order.get("user_id") or self.caller.user_id
         self.check(f"{RULE}create", user_id=user_id)
@@ -61,7 +61,7 @@ class KeyPairView(ComputeView):
     """GET and DELETE /os-keypairs/{name}."""
 
     def get(self, request: Request, name: str) -> Response:
-        """One, with its dates."""
+        """Show a key pair with its times."""
         only(self, "user_id")
         user_id = _asked_user(self)
         self.check(f"{RULE}show", user_id=user_id)
@@ -75,7 +75,7 @@ class KeyPairView(ComputeView):
         return Response({"keypair": shown})
 
     def delete(self, request: Request, name: str) -> Response:
-        """Servers keep the key they were made with."""
+        """Delete a key pair. Servers keep the key they were created with."""
         only(self, "user_id")
         user_id = _asked_user(self)
         self.check(f"{RULE}delete", user_id=user_id)
@@ -86,13 +86,13 @@ class KeyPairView(ComputeView):
 
 
 def as_json(pair: KeyPair, version: Version) -> dict[str, Any]:
-    """What every answer says of a key pair."""
+    """Return the fields that every answer has."""
     shown = {"name": pair.name, "public_key": pair.public_key, "fingerprint": pair.fingerprint}
     return {**shown, "type": pair.type} if version >= (2, 2) else shown
 
 
 def _asked_user(view: ComputeView) -> str:
-    """The user the request is about."""
+    """Return the user whose key pairs the request is about."""
     asked = view.request.query_params.get("user_id") if view.version >= (2, 10) else None
     return asked or view.caller.user_id
 
@@ -115,13 +115,13 @@ def _creation(version: Version) -> dict[str, Any]:
 
 
 def _check_name(name: str, version: Version) -> None:
-    """Raises InvalidKeypair. Since 2.92 also @ and the dot are safe."""
+    """Raise InvalidKeypair for unsafe characters. Since 2.92 `@` and `.` are safe too."""
     if not set(name) <= (_SAFE | {"@", "."} if version >= (2, 92) else _SAFE):
         raise InvalidKeypair("Keypair name contains unsafe characters")
 
 
 def _create(user_id: str, name: str, kind: str, public_key: str) -> KeyPair:
-    """Raises InvalidKeypair, Conflict when the user has one of that name."""
+    """Store a key pair. Raises InvalidKeypair, and Conflict when the user has one with that name."""
     fingerprint = keypairs.fingerprint(public_key, kind)
     try:
         with transaction.atomic():

@@ -1,4 +1,4 @@
-"""limits: what the caller's project may have and has, in one answer."""
+"""limits: the absolute limits and the usage of a project, in one answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LimitsView(ComputeView):
     """GET /limits."""
 
     def get(self, request: Request) -> Response:
-        """Of the caller's project; of any for an admin. There are no rate limits."""
+        """Return limits and usage of the caller's project; of any project for an admin. There are no rate limits."""
         only(self, "tenant_id", "reserved")
         self.check("os_compute_api:limits")
         project_id = request.query_params.get("tenant_id", self.caller.project_id)
@@ -37,7 +37,7 @@ class LimitsView(ComputeView):
 def _allowed(project_id: str, version: Version) -> dict[str, int]:
     found = quota_sets.limits(project_id, version)
     shown = {_NAMES[name]: limit for name, limit in found.items() if name in _NAMES}
-    if version < (2, 39):  # the image proxy, which this limited, is gone since
+    if version < (2, 39):  # since 2.39 there is no image proxy, which this limited
         shown["maxImageMeta"] = found["metadata_items"]
     return shown
 

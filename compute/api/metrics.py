@@ -1,4 +1,4 @@
-"""GET /metrics: the whole cloud in Prometheus's words. See `cloud.metrics` for what is in it."""
+"""GET /metrics: the metrics of the whole cloud in the Prometheus text format. `cloud.metrics` declares them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Proto", "X-Real-Ip", "
 
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
-    """For whoever has STILLWATER_METRICS_TOKEN; where there is none, for this machine alone."""
+    """Serve callers with the bearer token STILLWATER_METRICS_TOKEN; when it is not set, only this machine."""
     if settings.METRICS_TOKEN:
         if not _has_token(request):
             refusal = "A bearer token is needed: STILLWATER_METRICS_TOKEN.\n"
@@ -35,10 +35,10 @@ def _has_token(request: HttpRequest) -> bool:
 
 
 def _is_local(request: HttpRequest) -> bool:
-    """From loopback, and not passed on by a proxy, which is there for others."""
+    """Return whether a request is from loopback and not forwarded: a proxy forwards for other machines."""
     if any(name in request.headers for name in FORWARDED):
         return False
     try:
         return ipaddress.ip_address(request.META.get("REMOTE_ADDR", "")).is_loopback
-    except ValueError:  # a UNIX socket has no address: that is a proxy's
+    except ValueError:  # a UNIX socket has no address: the client is a proxy
         return False

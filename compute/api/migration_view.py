@@ -1,4 +1,4 @@
-"""Migrations as the API shows them."""
+"""The JSON of migrations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MEASURES = ("memory", "disk")
 
 
 def as_json(row: InstanceAction, version: Version, *, show_hosts: bool) -> dict[str, Any]:
-    """What both lists have in common."""
+    """Return the fields that both lists of migrations have."""
     params = row.params
 
     def host(name: str) -> str | None:
@@ -34,7 +34,7 @@ def as_json(row: InstanceAction, version: Version, *, show_hosts: bool) -> dict[
 
 
 def of_server(row: InstanceAction, version: Version, *, show_hosts: bool) -> dict[str, Any]:
-    """As /servers/{id}/migrations shows it, with its progress."""
+    """Return a migration, with its progress, for /servers/{id}/migrations."""
     progress = history.progress(row)
     measured: dict[str, int] = {}
     for name in _MEASURES:
@@ -46,7 +46,7 @@ def of_server(row: InstanceAction, version: Version, *, show_hosts: bool) -> dic
 
 
 def of_all(row: InstanceAction, version: Version, *, show_hosts: bool) -> dict[str, Any]:
-    """As /os-migrations shows it."""
+    """Return a migration for /os-migrations."""
     flavor = row.params.get("flavor_numbers", [None, None]) if row.key != EVACUATE else [None, None]  # as in Nova
     shown = as_json(row, version, show_hosts=show_hosts) | {
         "instance_uuid": row.server_id, "old_instance_type_id": flavor[0], "new_instance_type_id": flavor[1],

@@ -1,4 +1,4 @@
-"""Servers on their way between hosts: what goes on, what went on, and how to end it early."""
+"""/servers/{id}/migrations and os-migrations: migrations in progress and past; abort and force-complete."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ FILTERS = {
 
 
 class ServerMigrationsView(ComputeView):
-    """GET /servers/{id}/migrations: live ones in progress."""
+    """GET /servers/{id}/migrations: the live migrations in progress."""
 
     since = (2, 23)
 
     def get(self, request: Request, server_id: str) -> Response:
-        """At most one, for a server moves once at a time."""
+        """List them. There is at most one, because a server has one migration at a time."""
         with lookup.server(server_id, self.caller) as instance:
             self.check(RULE, instance.project_id)
             show = self.allows(f"{RULE}:host")
@@ -52,7 +52,7 @@ class ServerMigrationView(ComputeView):
     since = (2, 23)
 
     def get(self, request: Request, server_id: str, migration_id: str) -> Response:
-        """With its progress."""
+        """Show a live migration in progress."""
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:servers:migrations:show", instance.project_id)
             row = control.find(instance, migration_id)
@@ -64,7 +64,7 @@ class ServerMigrationView(ComputeView):
         return Response({"migration": shown})
 
     def delete(self, request: Request, server_id: str, migration_id: str) -> Response:
-        """Abort: of one that runs since 2.24, of one that waits since 2.65. Also while its hosts drain."""
+        """Abort a migration: a running one since 2.24, a queued one since 2.65; also while its hosts drain."""
         if self.version < (2, 24):
             raise NotFound
         with lookup.server(server_id, self.caller) as instance:
@@ -80,7 +80,7 @@ class ServerMigrationActionView(ComputeView):
     since = (2, 22)
 
     def post(self, request: Request, server_id: str, migration_id: str) -> Response:
-        """force_complete is the only one."""
+        """Force-complete a live migration, the only action there is."""
         validation.check(request.data, FORCE)
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:servers:migrations:force_complete", instance.project_id)
@@ -89,10 +89,10 @@ class ServerMigrationActionView(ComputeView):
 
 
 class MigrationsView(ComputeView):
-    """GET /os-migrations: of every cell that answers, the newest first."""
+    """GET /os-migrations: the migrations of every cell that answers, newest first."""
 
     def get(self, request: Request) -> Response:
-        """Filtered; in pages since 2.59."""
+        """List migrations by filter; since 2.59 by page."""
         project = self.caller.project_id
         self.check(ALL_RULE, project)
         paged = self.version >= (2, 59)
@@ -117,7 +117,10 @@ class MigrationsView(ComputeView):
         return [key for key, shown in TYPES.items() if wanted in (None, shown)]
 
     def _where(self, project: str | None) -> Q:
-        """What the cells are asked for; parameters of later microversions mean nothing. Raises BadRequest."""
+        """Return the filter for the cells.
+
+        Before 2.59 an unknown parameter is ignored, later it raises BadRequest.
+        """
         query = self.request.query_params
         known = {name for since, names in FILTERS.items() if self.version >= since for name in names}
         if self.version >= (2, 59) and (strange := next((name for name in query if name not in known), None)):
@@ -134,7 +137,7 @@ class MigrationsView(ComputeView):
 
 
 def _meaning(name: str, value: str) -> Q:
-    """Raises InvalidInput."""
+    """Return the condition of one parameter. Raises InvalidInput."""
     match name:
         case "instance_uuid":
             return Q(server_id=value)
@@ -143,7 +146,7 @@ def _meaning(name: str, value: str) -> Q:
         case "host":
             return Q(params__source=value) | Q(params__destination=value)
         case "hidden":
-            return Q(pk__in=[]) if validation.is_true(value) else Q()  # none ever is
+            return Q(pk__in=[]) if validation.is_true(value) else Q()  # no migration is hidden
         case "changes-since":
             return Q(updated_at__gte=moment(name, value))
         case "changes-before":

@@ -1,4 +1,4 @@
-"""`limit` and `marker` of every list."""
+"""Paging of lists: `limit`, `marker` and the `next` link."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from compute.errors import InvalidInput
 
 
 class UnknownMarker(BadRequest):
-    """A marker names no record."""
+    """The marker names no record."""
 
     def __init__(self, marker: str) -> None:
         super().__init__(f"marker [{marker}] not found")
 
 
 def limit_of(request: Request) -> int:
-    """How many records the answer may hold; never more than MAX_LIMIT. Raises InvalidInput."""
+    """Return the page size: `limit`, at most MAX_LIMIT. Raises InvalidInput."""
     raw = request.query_params.get("limit")
     if raw is None:
         return int(settings.MAX_LIMIT)
@@ -33,9 +33,9 @@ def limit_of(request: Request) -> int:
 
 
 def page(items: Sequence[Any], request: Request, key: str) -> list[Any]:
-    """A page of a list that is in memory, in its order; `key` is the attribute the marker names.
+    """Return a page of a list in memory, in its order. `key` is the attribute a marker names.
 
-    Raises UnknownMarker.
+    Raises UnknownMarker, InvalidInput.
     """
     limit, marker = limit_of(request), request.query_params.get("marker")
     start = 0
@@ -48,10 +48,10 @@ def page(items: Sequence[Any], request: Request, key: str) -> list[Any]:
 
 
 def next_link(request: Request, path: str, shown: int, last: str) -> list[dict[str, str]]:
-    """The `next` link, when the answer is as long as it may be."""
+    """Return the `next` link when the page is full, else nothing."""
     limit = limit_of(request)
     if not shown or shown < limit:
         return []
-    # sorted by name; what one name says twice, as with sort_key, keeps its order
+    # sorted by name; repeated parameters, such as sort_key, keep their order
     query = [(k, v) for k, vs in sorted(request.query_params.lists()) for v in vs if k != "marker"]
     return [{"rel": "next", "href": f"{link(path)}?{urlencode([*query, ('marker', last)])}"}]

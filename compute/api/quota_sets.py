@@ -1,4 +1,4 @@
-"""os-quota-sets: what a project may have."""
+"""os-quota-sets: the limits of a project."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class QuotaSetView(ComputeView):
     """GET, PUT and DELETE /os-quota-sets/{project}."""
 
     def get(self, request: Request, project_id: str) -> Response:
-        """The limits in force."""
+        """Return the limits in force."""
         only(self, "user_id")
         self.check(f"{RULE}show", project_id)
         return Response({"quota_set": {"id": project_id, **limits(project_id, self.version)}})
 
     def put(self, request: Request, project_id: str) -> Response:
-        """Limits of its own; not below what is used, unless forced."""
+        """Set limits of the project. Raises BadRequest for one below the usage, unless forced."""
         only(self, "user_id")
         self.check(f"{RULE}update", project_id)
         order = validation.check(request.data, _update(self.version))["quota_set"]
@@ -46,7 +46,7 @@ class QuotaSetView(ComputeView):
         return Response({"quota_set": limits(project_id, self.version)})
 
     def delete(self, request: Request, project_id: str) -> Response:
-        """Back to the defaults. A user has no limits of its own, so there is nothing to drop for one."""
+        """Reset the project to the defaults. Users have no limits of their own, so `user_id` deletes nothing."""
         only(self, "user_id")
         self.check(f"{RULE}delete", project_id)
         if not request.query_params.get("user_id"):
@@ -58,7 +58,7 @@ class QuotaSetDetailView(ComputeView):
     """GET /os-quota-sets/{project}/detail."""
 
     def get(self, request: Request, project_id: str) -> Response:
-        """With what is used. Nothing is reserved: a server counts from the moment it is accepted."""
+        """Return limits and usage. `reserved` is always 0: a server counts as in use once it is accepted."""
         only(self, "user_id")
         self.check(f"{RULE}detail", project_id)
         used = {**asdict(quota.usage(project_id)), "server_groups": server_groups.count(project_id)}
@@ -73,18 +73,18 @@ class QuotaSetDefaultsView(ComputeView):
     """GET /os-quota-sets/{project}/defaults."""
 
     def get(self, request: Request, project_id: str) -> Response:
-        """What a project without limits of its own has."""
+        """Return the default limits."""
         self.check(f"{RULE}defaults", project_id)
         return Response({"quota_set": {"id": project_id, **settings.QUOTA_DEFAULTS, **legacy(self.version)}})
 
 
 def legacy(version: Version) -> dict[str, int]:
-    """Resources that older versions show and that limit nothing here."""
+    """Return resources that older microversions show, and that nothing here enforces."""
     return (NETWORK if version < (2, 36) else {}) | (INJECTED if version < (2, 57) else {})
 
 
 def limits(project_id: str, version: Version) -> dict[str, int]:
-    """Every limit a version shows; an old one that somebody set is shown as set."""
+    """Return every limit a microversion shows; a legacy limit that is set for the project is shown as set."""
     shown = quota.limits(project_id)
     old = legacy(version)
     if old:
@@ -99,7 +99,7 @@ def _update(version: Version) -> dict[str, Any]:
 
 
 def _refuse_below_usage(project_id: str, wanted: dict[str, int]) -> None:
-    """Raises BadRequest with Nova's text."""
+    """Raise BadRequest with Nova's text for a limit below the usage."""
     for name, used in asdict(quota.usage(project_id)).items():
         limit = wanted.get(name, -1)
         if 0 <= limit < used:

@@ -1,4 +1,4 @@
-"""Where the resources beside servers are, below /compute/v2.1/ and /compute/v2.1/{project}/."""
+"""The paths of all resources but servers, below /compute/v2.1/ and /compute/v2.1/{project}/."""
 
 from django.urls import path
 
@@ -54,5 +54,5 @@ _VIEWS = {
     "os-availability-zone": zones.AvailabilityZonesView,
     "os-availability-zone/detail": zones.AvailabilityZonesDetailView,
 }
-# With and without a trailing slash: clients differ, and a redirect would lose a body.
+# With and without a trailing slash: clients differ, and a redirect would lose the body.
 urlpatterns = [path(f"{route}{end}", view.as_view()) for route, view in _VIEWS.items() for end in ("", "/")]

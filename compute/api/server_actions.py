@@ -13,10 +13,10 @@ from compute.servers import lookup
 
 
 class ServerActionView(ComputeView):
-    """Every action goes this way, in this order of refusals: 400, 404, 403, 409."""
+    """The view of every server action. Checks come in this order: 400, 404, 403, 409."""
 
     def post(self, request: Request, server_id: str) -> Response:
-        """Answers at once; the work is journaled."""
+        """Record the action and answer at once; the steps run later."""
         action, value = submit.parse(request.data, self.version)
         with lookup.server(server_id, self.caller) as instance:
             asked = ActionRequest(self.caller, self.request_id, value, self.version)
@@ -24,6 +24,6 @@ class ServerActionView(ComputeView):
             if answer.server is not None:
                 shown = server_view.future(instance, answer.server, self.version, self.caller)
                 answer.body, answer.headers = {"server": shown}, {"Location": link(f"/servers/{server_id}")}
-        if answer.later is not None:  # not in there: a host that says nothing is not a cell that says nothing
+        if answer.later is not None:  # outside the `with`: a silent host must not count as a silent cell
             answer = answer.later()
         return Response(answer.body, status=answer.status, headers=answer.headers)

@@ -1,4 +1,4 @@
-"""The body of POST /servers: its schema by microversion, and what it means."""
+"""The body of POST /servers: its schema by microversion, and the build order it stands for."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _SINCE: list[tuple[Version, dict[str, Any]]] = [
 
 
 def schema_for(version: Version) -> dict[str, Any]:
-    """The JSON schema of the whole body at a microversion."""
+    """Return the JSON schema of the whole body at a microversion."""
     properties = dict(_ALWAYS)
     for since, added in _SINCE:
         if version >= since:
@@ -88,7 +88,7 @@ def schema_for(version: Version) -> dict[str, Any]:
 
 
 def order_of(body: dict[str, Any], caller: Caller, request_id: str) -> BuildOrder:
-    """What a valid body orders. Raises BadRequest, Forbidden, NotFound with Nova's texts."""
+    """Return the build order of a valid body. Raises BadRequest, Forbidden with Nova's texts."""
     server = body["server"]
     _refuse_what_we_cannot(server)
     flavor = _flavor(str(server["flavorRef"]), caller)
@@ -111,7 +111,7 @@ def order_of(body: dict[str, Any], caller: Caller, request_id: str) -> BuildOrde
 
 
 def _refuse_what_we_cannot(server: dict[str, Any]) -> None:
-    """Never take what would silently not happen."""
+    """Raise BadRequest for what this cloud does not offer; never accept and ignore it."""
     if isinstance(server.get("networks"), list) and server["networks"]:
         raise BadRequest("This cloud has no network service: 'networks' can be 'none' or 'auto'.")
     if server.get("personality"):
@@ -130,7 +130,7 @@ def _refuse_what_we_cannot(server: dict[str, Any]) -> None:
 
 
 def _is_the_image(device: Any, server: dict[str, Any]) -> bool:
-    """The one mapping that says what `imageRef` says already."""
+    """Return whether a block device mapping only repeats `imageRef`."""
     return (
         isinstance(device, dict)
         and device.get("source_type") == "image"
@@ -142,7 +142,7 @@ def _is_the_image(device: Any, server: dict[str, Any]) -> bool:
 
 
 def _flavor(flavor_id: str, caller: Caller) -> Flavor:
-    """In a body, a flavor that is not there is a 400."""
+    """Return the flavor. In a body an unknown flavor is a 400, not a 404."""
     try:
         flavor = flavors.get(flavor_id, caller)
     except FlavorNotFound as unknown:
@@ -169,7 +169,7 @@ def _fits(image: Image, flavor: Flavor, caller: Caller) -> None:
 
 
 def _destination(server: dict[str, Any], caller: Caller) -> tuple[str, str, str, bool]:
-    """(zone, host, node, whether they are forced) as asked. Raises BadRequest, Forbidden."""
+    """Return (zone, host, node, whether host and node are forced). Raises BadRequest, Forbidden."""
     zone, _, rest = (server.get("availability_zone") or "").partition(":")
     host, _, node = rest.partition(":")
     forced = bool(host or node)
@@ -189,7 +189,7 @@ def _destination(server: dict[str, Any], caller: Caller) -> tuple[str, str, str,
 
 
 def _check_zone(zone: str) -> None:
-    """A zone nobody is in is refused, unless a cell that is down may know better."""
+    """Raise BadRequest for a zone without hosts, unless a cell is down: it may have hosts of that zone."""
 
     known = aggregates.by_host()
 
@@ -203,7 +203,7 @@ def _check_zone(zone: str) -> None:
 
 
 def _check_group(uuid: str, caller: Caller) -> None:
-    """Raises BadRequest unless it is one of the project's."""
+    """Raise BadRequest unless the server group is one of the project's; an admin may name any."""
     found = ServerGroup.objects.filter(uuid=uuid)
     if not (found if caller.is_admin else found.filter(project_id=caller.project_id)).exists():
         raise server_groups.unknown(uuid)

@@ -1,4 +1,7 @@
-"""A server whose cell is down, from the global side alone: spec 3, and beyond it what it was when last heard of."""
+"""Partial records of servers whose cell is down, from the global database ("Handling a down cell", Nova spec).
+
+Beyond the spec, an answer can have what is last known of the server.
+"""
 
 from __future__ import annotations
 
@@ -18,33 +21,33 @@ from compute.placement import server_groups
 from compute.servers import last_known
 from compute.servers import rows as servers_rows
 
-SINCE: Version = (2, 69)  # clients of older versions count on every key, so their lists leave such servers out
+SINCE: Version = (2, 69)  # older clients rely on every key, so their lists leave such servers out
 LIVING = Q(queued_for_delete=False) | Q(queued_for_delete__isnull=True)
 STATUS = "UNKNOWN"
 
 
 def brief(down: Iterable[Cell], project_id: str, limit: int) -> list[dict[str, Any]]:
-    """Items of GET /servers: the living servers of cells that are down, newest first; `project_id` "": of anybody."""
+    """Return items of GET /servers: living servers of down cells, newest first. `project_id` "": of every project."""
     rows = servers_rows.unconverted(_newest(down, project_id, limit).values_list("server_id"))
     return [_brief(server_id) for (server_id,) in rows]
 
 
 def detail(down: Iterable[Cell], project_id: str, limit: int) -> list[dict[str, Any]]:
-    """The same for GET /servers/detail."""
-    # times as text, and no records: of a thousand they would cost more than the rest of the answer
+    """Return the same servers as items of GET /servers/detail."""
+    # times as text, no model instances: for 1,000 servers those cost more than the rest of the answer
     born = Cast("created_at", TextField())
     newest = _newest(down, project_id, limit).values_list("server_id", "project_id", born)
     return [_detail(*row) for row in servers_rows.unconverted(newest)]
 
 
 def with_last_known(servers: list[dict[str, Any]], caller: Caller) -> list[dict[str, Any]]:
-    """And what they were when last heard of."""
+    """Return the servers, each with what is last known of it."""
     before = last_known.of([server["id"] for server in servers], caller)
     return [server | before[server["id"]] if server["id"] in before else server for server in servers]
 
 
 def shown(mapping: InstanceMapping, version: Version, caller: Caller, *, known: bool) -> dict[str, Any]:
-    """GET /servers/{id}."""
+    """Return the server for GET /servers/{id}; `known`: with what is last known of it."""
     spec = RequestSpec.objects.filter(pk=mapping.server_id).first()
     if version < SINCE:
         return _with_every_key(mapping, spec, version, caller)
@@ -87,7 +90,7 @@ def _show(mapping: InstanceMapping, spec: RequestSpec | None) -> dict[str, Any]:
 def _with_every_key(
     mapping: InstanceMapping, spec: RequestSpec | None, version: Version, caller: Caller
 ) -> dict[str, Any]:
-    """As clients before 2.69 expect a server: with all keys of their version, empty where nothing is known."""
+    """Return a server with all keys of its version, empty where unknown: clients before 2.69 rely on every key."""
     flavor = dict(spec.flavor) if spec else {}
     row = servers_rows.of(Instance(
         uuid=mapping.server_id, project_id=mapping.project_id, user_id=mapping.user_id or STATUS, vm_state="",

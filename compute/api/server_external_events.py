@@ -1,4 +1,4 @@
-"""os-server-external-events: what other services say of servers. For services and admins."""
+"""os-server-external-events: events of other services about servers. For the service role and admins."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from compute.contract.microversion import Version
 from compute.external_events import event_types, receive
 from compute.external_events.journal import ACCEPTED
 
-MOST = 1000  # events of one request
+MOST = 1000  # events per request
 
 
 class ServerExternalEventsView(ComputeView):
     """POST /os-server-external-events."""
 
     def post(self, request: Request) -> Response:
-        """A code for each event: 200 when all were accepted, else 207. No host is waited for."""
+        """Journal events, and answer a code for each: 200 if all are accepted, else 207. Waits for no host."""
         self.check("os_compute_api:os-server-external-events:create")
         events = validation.check(request.data, _schema(self.version))["events"]
         codes = receive.receive(events, self.caller, self.request_id)

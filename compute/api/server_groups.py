@@ -1,4 +1,4 @@
-"""os-server-groups: servers that are to be together, or apart."""
+"""os-server-groups: servers to be placed together, or apart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ServerGroupsView(ComputeView):
     """GET and POST /os-server-groups."""
 
     def get(self, request: Request) -> Response:
-        """The project's, oldest first; those of all projects for an admin."""
+        """List the project's groups, oldest first; with `all_projects`, those of all projects."""
         only(self, "all_projects", "limit", "offset")
         self.check(f"{RULE}index")
         found = ServerGroup.objects.order_by("pk")
@@ -38,7 +38,7 @@ class ServerGroupsView(ComputeView):
         return Response({"server_groups": _as_json(page, self.version)})
 
     def post(self, request: Request) -> Response:
-        """One policy. Several servers per host are a rule of anti-affinity alone."""
+        """Create a group with one policy. Only anti-affinity has the rule `max_server_per_host`."""
         self.check(f"{RULE}create")
         order = validation.check(request.data, _creation(self.version))["server_group"]
         policy = order["policy"] if "policy" in order else order["policies"][0]
@@ -56,21 +56,21 @@ class ServerGroupView(ComputeView):
     """GET and DELETE /os-server-groups/{id}."""
 
     def get(self, request: Request, group_id: str) -> Response:
-        """With the members nobody has asked to delete."""
+        """Show a group with its members, without those queued for deletion."""
         self.check(f"{RULE}show")
         return Response({"server_group": _as_json([self._group(group_id)], self.version)[0]})
 
     def delete(self, request: Request, group_id: str) -> Response:
-        """Its servers stay, and are bound to nothing any more."""
+        """Delete a group. Its servers stay, without a policy."""
         self.check(f"{RULE}delete")
         with transaction.atomic(using="default"):
-            # the lock makes a boot into it wait, which then finds no group
+            # a boot into this group waits for the lock, and then finds no group
             ServerGroup.objects.select_for_update(of=("self",)).filter(uuid=group_id).first()
             self._group(group_id).delete()
         return Response(status=204)
 
     def _group(self, group_id: str) -> ServerGroup:
-        """Of the caller's project; of any for an admin. Raises NotFound."""
+        """Return a group of the caller's project, or any group for an admin. Raises NotFound."""
         found = ServerGroup.objects.filter(uuid=group_id)
         group = (found if self.caller.is_admin else found.filter(project_id=self.caller.project_id)).first()
         if group is None:
@@ -94,7 +94,7 @@ def _creation(version: Version) -> dict[str, Any]:
 
 
 def _as_json(page: list[ServerGroup], version: Version) -> list[dict[str, Any]]:
-    """All of a page with one query for their members."""
+    """Return the JSON of a page of groups, with one query for all members."""
     members = defaultdict(list)
     for group_id, server_id in server_groups.living(page).values_list("group_id", "server_id"):
         members[group_id].append(server_id)

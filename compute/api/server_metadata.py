@@ -1,4 +1,4 @@
-"""/servers/{id}/metadata, /tags and /ips: what is written on a server."""
+"""/servers/{id}/metadata, /tags and /ips."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ _CHANGEABLE = {VmState.ACTIVE, VmState.PAUSED, VmState.SUSPENDED, VmState.STOPPE
 
 
 def change(instance: Instance, **columns: Any) -> None:
-    """Write columns that are no state."""
+    """Write columns of a server that are not part of its state."""
     Instance.objects.filter(pk=instance.pk).update(**columns, updated_at=timezone.now())
 
 
 def locked_row(instance: Instance) -> Instance:
-    """The row, held until the transaction ends: read, change and write belong together."""
+    """Return the row, locked until the caller's transaction ends: read, change and write must be one unit."""
     return Instance.objects.select_for_update().get(pk=instance.pk)
 
 
 class MetadataView(ComputeView):
-    """All of a server's metadata."""
+    """GET, POST and PUT /servers/{id}/metadata."""
 
     def get(self, request: Request, server_id: str) -> Response:
-        """GET …/metadata."""
+        """Return all metadata."""
         instance = _read(self, server_id, "server-metadata:index")
         return Response({"metadata": instance.metadata})
 
     def post(self, request: Request, server_id: str) -> Response:
-        """Add to it."""
+        """Add keys, and replace keys that exist."""
         return self._write(server_id, "create", merge=True)
 
     def put(self, request: Request, server_id: str) -> Response:
-        """Replace it."""
+        """Replace all metadata."""
         return self._write(server_id, "update_all", merge=False)
 
     def _write(self, server_id: str, rule: str, *, merge: bool) -> Response:
@@ -58,15 +58,15 @@ class MetadataView(ComputeView):
 
 
 class MetadataItemView(ComputeView):
-    """One key of it."""
+    """GET, PUT and DELETE /servers/{id}/metadata/{key}."""
 
     def get(self, request: Request, server_id: str, key: str) -> Response:
-        """GET …/metadata/{key}."""
+        """Return one key."""
         instance = _read(self, server_id, "server-metadata:show")
         return Response({"meta": {key: _item(instance, key)}})
 
     def put(self, request: Request, server_id: str, key: str) -> Response:
-        """PUT …/metadata/{key}."""
+        """Set one key."""
         one = {**references.METADATA, "minProperties": 1, "maxProperties": 1}
         new = validation.check(self.body(), _object("meta", one))
         if key not in new["meta"]:
@@ -77,7 +77,7 @@ class MetadataItemView(ComputeView):
             return Response({"meta": {key: new["meta"][key]}})
 
     def delete(self, request: Request, server_id: str, key: str) -> Response:
-        """DELETE …/metadata/{key}."""
+        """Remove one key."""
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:server-metadata:delete", instance.project_id)
             _refuse(self, instance, "delete metadata")
@@ -89,17 +89,17 @@ class MetadataItemView(ComputeView):
 
 
 class TagsView(ComputeView):
-    """All tags of a server."""
+    """GET, PUT and DELETE /servers/{id}/tags."""
 
     since = (2, 26)
 
     def get(self, request: Request, server_id: str) -> Response:
-        """GET …/tags."""
+        """Return all tags."""
         instance = _read(self, server_id, "os-server-tags:index")
         return Response({"tags": instance.tag_list})
 
     def put(self, request: Request, server_id: str) -> Response:
-        """Replace them."""
+        """Replace all tags."""
         tags = validation.check(self.body(), _object("tags", TAGS))["tags"]
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:os-server-tags:update_all", instance.project_id)
@@ -108,7 +108,7 @@ class TagsView(ComputeView):
             return Response({"tags": list(dict.fromkeys(tags))})
 
     def delete(self, request: Request, server_id: str) -> Response:
-        """Remove them all."""
+        """Remove all tags."""
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:os-server-tags:delete_all", instance.project_id)
             _refuse_state(instance, "delete tags")
@@ -117,19 +117,19 @@ class TagsView(ComputeView):
 
 
 class TagView(ComputeView):
-    """One tag."""
+    """GET, PUT and DELETE /servers/{id}/tags/{tag}."""
 
     since = (2, 26)
 
     def get(self, request: Request, server_id: str, tag: str) -> Response:
-        """204 when it is there, 404 when not."""
+        """Answer 204 when the server has the tag, else 404."""
         instance = _read(self, server_id, "os-server-tags:show")
         if tag not in instance.tag_list:
             raise NotFound(f"Server {server_id} has no tag '{tag}'")
         return Response(status=204)
 
     def put(self, request: Request, server_id: str, tag: str) -> Response:
-        """201 when it is new, 204 when not."""
+        """Add the tag. Answers 201 when it is new, else 204."""
         validation.check({"tag": tag}, {"properties": {"tag": validation.TAG}})
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:os-server-tags:update", instance.project_id)
@@ -144,7 +144,7 @@ class TagView(ComputeView):
             return Response(status=201, headers={"Location": link(f"/servers/{server_id}/tags/{quote(tag)}")})
 
     def delete(self, request: Request, server_id: str, tag: str) -> Response:
-        """404 when it is not there."""
+        """Remove the tag. Answers 404 when the server does not have it."""
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:os-server-tags:delete", instance.project_id)
             _refuse_state(instance, "delete tags")
@@ -160,7 +160,7 @@ class AddressesView(ComputeView):
     """GET /servers/{id}/ips and …/ips/{label}."""
 
     def get(self, request: Request, server_id: str, label: str | None = None) -> Response:
-        """Without the extended attributes, as Nova."""
+        """Return the addresses, without their extended attributes, as Nova does."""
         instance = _read(self, server_id, "ips:index" if label is None else "ips:show")
         shown = {
             name: [{"version": a["version"], "addr": a["addr"]} for a in listed]
@@ -178,7 +178,7 @@ TAGS = {"type": "array", "items": validation.TAG, "maxItems": MAX_TAGS}
 
 
 def replace(view: ComputeView, instance: Instance, new: dict[str, str], *, merge: bool) -> dict[str, str]:
-    """Write metadata, old and new together or new alone. Raises Conflict, Forbidden (quota)."""
+    """Write metadata, merged into the old or instead of it, and return it. Raises Conflict, ServerLocked, Forbidden."""
     _refuse(view, instance, "update metadata")
     with transaction.atomic(using=current_alias()):
         row = locked_row(instance)
@@ -189,9 +189,10 @@ def replace(view: ComputeView, instance: Instance, new: dict[str, str], *, merge
 
 
 def with_words(view: ComputeView, instance: Instance, body: dict[str, Any]) -> dict[str, str]:
-    """The metadata with what an update says about how the server is shut down. In the transaction that writes it.
+    """Return the metadata with the shutdown preferences of an update's body.
 
-    In every state, also in ERROR. Raises ServerLocked, Forbidden (quota).
+    It locks the row: call it in the transaction that writes the metadata. Works in every state, ERROR included.
+    Raises ServerLocked, Forbidden (quota).
     """
     if instance.locked_by and not view.caller.is_admin:
         raise ServerLocked(instance.uuid)

@@ -1,4 +1,4 @@
-"""The query string of GET /servers as a filter: what each parameter means, and who may use it."""
+"""The query string of GET /servers as a filter: the meaning of each parameter, and which callers may use it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from compute.errors import InvalidInput
 from compute.servers.listing import SortKey
 
 _NOBODY = Q(pk__in=[])
-_REPEATED_GROUP = re.compile(r"\)[+*{]")  # hours on a 40-letter name, and nobody else is served meanwhile
+_REPEATED_GROUP = re.compile(r"\)[+*{]")  # backtracks for hours on a 40-letter name, and blocks the process
 _REPETITION = re.compile(r"(?<!\\)(?:\\\\)*[+*{]")
 MOST_REPETITIONS = 4
 _PAGING = {"limit", "marker", "sort_key", "sort_dir"}
@@ -31,24 +31,25 @@ _PAGING = {"limit", "marker", "sort_key", "sort_dir"}
 
 @dataclass(slots=True)
 class Filters:
-    """What was asked. `plain`: nothing that only a cell could answer, so down cells can be listed.
+    """The parsed filters of a list of servers.
 
-    `last_known`: with what their servers were when they were last heard of.
+    `plain`: no filter needs data that only a cell has, and no paging, so the servers of down cells can be listed.
+    `last_known`: those servers are shown with their last known state.
     """
 
     where: Q = field(default_factory=Q)
     all_tenants: bool = False
     project_id: str = ""
-    deleted: bool | None = False  # None: both
-    soft_deleted: bool | None = None  # None: as deleted ones
+    deleted: bool | None = False  # None: deleted and living
+    soft_deleted: bool | None = None  # None: treated as deleted
     plain: bool = True
     last_known: bool = False
 
     def living(self) -> Q:
-        """Deleted servers or others. Soft-deleted ones are among the deleted, unless something else is asked for."""
+        """Return the condition on deletion. Soft-deleted servers count as deleted, unless `soft_deleted` is set."""
         if self.deleted is None:
             return Q()
-        # not deleted=…: SQLite has no use of an index for a bare `NOT deleted`
+        # not deleted=…: SQLite uses no index for a bare `NOT deleted`
         found, soft = Q(deleted__in=[self.deleted]), Q(vm_state=state.VmState.SOFT_DELETED)
         if self.deleted:
             return found if self.soft_deleted is False else found | soft
@@ -56,7 +57,7 @@ class Filters:
 
 
 def _tag(tag: str) -> Q:
-    """Case matters, unlike with LIKE on SQLite."""
+    """Match one tag, case-sensitively: LIKE on SQLite ignores case."""
     return Q(GreaterThan(StrIndex(F("tags"), Value(f",{tag},")), 0))
 
 
@@ -79,7 +80,7 @@ def _regex(column: str) -> Callable[[str], Q]:
 
 
 def _ip(pattern: str) -> Q:
-    """A regular expression on the addresses, which are JSON: `"addr": "10.0.2.15"`."""
+    """Match a regular expression on the addresses, which are JSON: `"addr": "10.0.2.15"`."""
     _check_pattern(pattern)
     start = "" if pattern.startswith("^") else '[^"]*'
     end = '"' if pattern.endswith("$") else ""
@@ -88,7 +89,7 @@ def _ip(pattern: str) -> Q:
 
 
 def _check_pattern(pattern: str) -> None:
-    """Raises BadRequest for what is no regular expression, or one that could take hours."""
+    """Raise BadRequest for an invalid regular expression, or for one whose search could take hours."""
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as exc:
@@ -119,14 +120,14 @@ def _number(column: str) -> Callable[[str], Q]:
 
 
 def moment(name: str, value: str) -> datetime:
-    """A time of the query. Raises InvalidInput."""
+    """Return a time of the query string, in UTC. Raises InvalidInput."""
     try:
         found = parse_datetime(value)
         if found is None and (day := parse_date(value)):
             found = datetime(day.year, day.month, day.day, tzinfo=UTC)
         if found is not None and found.tzinfo:
             found = found.astimezone(UTC)
-    except (ValueError, OverflowError):  # the 30th of February; a time zone that leads out of the calendar
+    except (ValueError, OverflowError):  # the 30th of February; a time zone offset that leaves the range of datetime
         found = None
     if found is None:
         raise InvalidInput(f"Invalid input for query parameters {name}. Value: {value}. '{value}' is not a 'date-time'")
@@ -200,7 +201,10 @@ SORT_COLUMNS = {
 
 
 def parse(query: QueryDict, version: Version, *, is_admin: bool) -> Filters:
-    """Filters of a list. What the caller may not use is dropped, as Nova does. Raises BadRequest, Forbidden."""
+    """Return the filters of a list. Filters the caller may not use are dropped, as in Nova.
+
+    Raises BadRequest, InvalidInput, Forbidden.
+    """
     filters = Filters()
     _check_names(query, version)
     _special(filters, query, version, is_admin=is_admin)
@@ -217,7 +221,7 @@ def parse(query: QueryDict, version: Version, *, is_admin: bool) -> Filters:
 
 
 def wants_last_known(query: QueryDict) -> bool:
-    """Raises InvalidInput."""
+    """Return whether the query asks for last known states. Raises InvalidInput."""
     given = query.get("last_known", "false")
     validation.check_query("last_known", given, validation.BOOLEAN)
     return validation.is_true(given)
@@ -232,7 +236,7 @@ def _check_span(query: QueryDict, version: Version) -> None:
 
 
 def sorting(query: QueryDict, *, is_admin: bool) -> list[SortKey]:
-    """The order: as asked, then by uuid; newest first by default. Raises InvalidInput, Forbidden."""
+    """Return the sort keys: those of the query, then uuid; newest first by default. Raises InvalidInput, Forbidden."""
     keys, directions = query.getlist("sort_key"), query.getlist("sort_dir")
     found: list[SortKey] = []
     for index, key in enumerate(keys):
@@ -243,13 +247,13 @@ def sorting(query: QueryDict, *, is_admin: bool) -> list[SortKey]:
         direction = directions[index] if index < len(directions) else (directions[0] if directions else "desc")
         if direction not in ("asc", "desc"):
             raise _not_one_of("sort_dir", direction, ["asc", "desc"])
-        if SORT_COLUMNS[key] not in [column for column, _ in found]:  # a second time changes nothing
+        if SORT_COLUMNS[key] not in [column for column, _ in found]:  # a repeated key changes nothing
             found.append((SORT_COLUMNS[key], direction == "desc"))
     found = found or [("created_at", True)]
     if "uuid" not in [column for column, _ in found]:
         found.append(("uuid", False))
     cut = [column for column, _ in found].index("uuid") + 1
-    return found[:cut]  # nothing after a unique key matters
+    return found[:cut]  # keys after a unique key change nothing
 
 
 def _not_one_of(name: str, value: str, known: list[str]) -> InvalidInput:
@@ -279,7 +283,7 @@ def _meaning(name: str, version: Version, *, is_admin: bool) -> Meaning | None:
 
 
 def _special(filters: Filters, query: QueryDict, version: Version, *, is_admin: bool) -> None:
-    """Parameters that are no plain comparison."""
+    """Read the parameters that are not a comparison with one column."""
     filters.last_known = wants_last_known(query)
     if "all_tenants" in query:
         value = str(query["all_tenants"])

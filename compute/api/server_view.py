@@ -1,4 +1,4 @@
-"""A server as JSON, by microversion (nova.md 5.7)."""
+"""The JSON of a server, by microversion (Compute API reference, "Servers")."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHOWS_FAULT = {"ERROR", "DELETED"}
 
 @dataclass(slots=True)
 class View:
-    """Who looks, at which microversion; what is the same for every server of an answer."""
+    """The caller and microversion of an answer, and the values that all its servers share."""
 
     version: Version
     caller: Caller
@@ -40,7 +40,7 @@ class View:
 
     @classmethod
     def of(cls, version: Version, caller: Caller, services: dict[str, Service] | None = None) -> View:
-        """Asks the policies once."""
+        """Return a view, with each policy checked once."""
         return cls(
             version, caller, services or {},
             sees_host=policy.allows(caller, "os_compute_api:os-extended-server-attributes"),
@@ -48,14 +48,14 @@ class View:
         )  # fmt: skip
 
     def status_of(self, host: str) -> str:
-        """`host_status`, worked out once for all servers of a host."""
+        """Return the `host_status` of a host, computed once per answer."""
         found = self.statuses.get(host)
         if found is None:
             found = self.statuses[host] = host_status(self.services.get(host), host)
         return found
 
     def image(self, image_id: str) -> Any:
-        """`image`, made once for all servers of an image."""
+        """Return the `image` of a server, built once per image and answer."""
         found = self.images.get(image_id)
         if found is None:
             found = self.images[image_id] = image(image_id)
@@ -63,12 +63,12 @@ class View:
 
 
 def brief(row: NameRow) -> dict[str, Any]:
-    """An item of GET /servers."""
+    """Return an item of GET /servers."""
     return {"id": row.uuid, "name": row.display_name, "links": links(f"/servers/{row.uuid}")}
 
 
 def full(row: ServerRow, view: View, *, detail_list: bool = False) -> dict[str, Any]:
-    """GET /servers/{id}, and an item of GET /servers/detail."""
+    """Return the body of GET /servers/{id}, or an item of GET /servers/detail."""
     version = view.version
     status = state.status(row.vm_state, row.task_state)
     server: dict[str, Any] = {
@@ -109,7 +109,7 @@ def full(row: ServerRow, view: View, *, detail_list: bool = False) -> dict[str, 
 
 
 def current(instance: Instance, version: Version, caller: Caller) -> dict[str, Any]:
-    """The row as it is now, as text."""
+    """Return the server's JSON from its row as it is now, with the shutdown timer if one runs."""
     rows = Instance.objects.using(instance._state.db).filter(pk=instance.pk)
     row = servers_rows.read(rows)[0]
     server = full(row, View.of(version, caller, _services_of(row, rows.db, caller)))
@@ -117,7 +117,10 @@ def current(instance: Instance, version: Version, caller: Caller) -> dict[str, A
 
 
 def future(instance: Instance, columns: Mapping[str, Any], version: Version, caller: Caller) -> dict[str, Any]:
-    """As a rebuild answers it: the server with what is going to be in some of its columns."""
+    """Return the answer of a rebuild: the server's JSON with the new values of `columns`.
+
+    Sets them on `instance`, without saving it.
+    """
     for name, value in columns.items():
         setattr(instance, name, value)
     row = servers_rows.of(instance)
@@ -128,7 +131,7 @@ def future(instance: Instance, columns: Mapping[str, Any], version: Version, cal
 
 
 def as_changed(server: dict[str, Any]) -> dict[str, Any]:
-    """What PUT answered before 2.75: the server without what came as extensions."""
+    """Return the answer of PUT before 2.75: the server's JSON without the fields of API extensions."""
     return {
         name: value for name, value in server.items()
         if not name.startswith(("OS-EXT-", "OS-SRV-USG:", "os-extended-volumes:"))
@@ -138,12 +141,12 @@ def as_changed(server: dict[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=4096)
 def host_id(project_id: str, host: str) -> str:
-    """The host, recognisable within a project and to nobody else; "" without a host."""
+    """Return the `hostId`: a hash that identifies the host within one project only; "" without a host."""
     return hashlib.sha224(f"{project_id}{host}".encode()).hexdigest() if host else ""
 
 
 def host_status(service: Service | None, host: str) -> str:
-    """UP, DOWN, MAINTENANCE, UNKNOWN or "" (nova.md 5.5)."""
+    """Return UP, DOWN, MAINTENANCE, UNKNOWN or "" (Compute API reference, `host_status`)."""
     if not host:
         return ""
     if service is None:
@@ -156,24 +159,24 @@ def host_status(service: Service | None, host: str) -> str:
 
 
 def image(image_id: str) -> Any:
-    """The image a server was made of, as the API names it; "" without one."""
+    """Return the `image` field of a server; "" without an image."""
     if not image_id:
         return ""
     return {"id": image_id, "links": [{"rel": "bookmark", "href": bookmark(f"/images/{image_id}")}]}
 
 
 def _shutdown(row: ServerRow, database: str) -> dict[str, Any]:
-    """Of a guest on its way off: its clock, and as progress the share of its grace that has passed."""
+    """Return the shutdown timer of the server's guest, and the elapsed share of its grace period as `progress`."""
     steps = shutdown_status.in_progress(row.uuid, database)
     if not steps:
         return {}
-    newest = steps[-1]  # they all wait for one clock
+    newest = steps[-1]  # all of them wait for one shutdown timer
     passed = shutdown_status.share(newest)
     return {"shutdown": shutdown_status.as_json(newest)} | ({} if passed is None else {"progress": passed})
 
 
 def _services_of(row: ServerRow, database: str, caller: Caller) -> dict[str, Service]:
-    """Of its host, for those who may know how that is."""
+    """Return the compute service of the server's host; nothing for a caller who may not see `host_status`."""
     if not row.host or not policy.allows(caller, "os_compute_api:servers:show:host_status"):
         return {}
     found = Service.objects.using(database).filter(binary=COMPUTE, host=row.host)
@@ -181,7 +184,7 @@ def _services_of(row: ServerRow, database: str, caller: Caller) -> dict[str, Ser
 
 
 def _add_attributes(server: dict[str, Any], row: ServerRow, version: Version) -> None:
-    """What only admins see."""
+    """Add the OS-EXT-SRV-ATTR fields, which by default only admins see."""
     server["OS-EXT-SRV-ATTR:host"] = row.host or None
     server["OS-EXT-SRV-ATTR:instance_name"] = f"instance-{row.id:08x}" if row.id else ""
     server["OS-EXT-SRV-ATTR:hypervisor_hostname"] = row.node or None
@@ -198,7 +201,7 @@ def _add_attributes(server: dict[str, Any], row: ServerRow, version: Version) ->
 
 
 def _add_newer(server: dict[str, Any], row: ServerRow, view: View, *, detail_list: bool) -> None:
-    """Fields that came with later microversions; all are of major version 2."""
+    """Add the fields of later microversions; all have major version 2."""
     minor = view.version[1]
     if minor >= 9:
         server["locked"] = bool(row.locked_by)
@@ -241,7 +244,7 @@ def _zulu(text: str) -> str:
 
 
 def _naive(text: str | None) -> str | None:
-    """As Nova shows it: microseconds, no zone."""
+    """Return a time as Nova shows it here: microseconds, no zone."""
     if text is None:
         return None
     fraction = text[19:26].partition("+")[0] if text[19:20] == "." else ""  # PostgreSQL: .264+00

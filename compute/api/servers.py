@@ -26,13 +26,13 @@ from compute.shutdown import options
 
 
 class ServersView(ComputeView):
-    """The collection."""
+    """GET and POST /servers."""
 
     rule = "os_compute_api:servers:index"
     kind = "brief"
 
     def get(self, request: Request) -> Response:
-        """GET /servers and /servers/detail: merged over the cells that answer."""
+        """List servers (/servers and /servers/detail), merged over the cells that answer."""
         self.check(self.rule)
         everything = self.allows("os_compute_api:servers:allow_all_filters")
         filters = server_query.parse(request.query_params, self.version, is_admin=everything)
@@ -57,7 +57,7 @@ class ServersView(ComputeView):
         return Response(answer)
 
     def post(self, request: Request) -> Response:
-        """POST /servers: accepted when it is recorded."""
+        """Accept servers: they are recorded, then placed and built later."""
         self.check("os_compute_api:servers:create")
         body = validation.check(request.data, server_create.schema_for(self.version))
         if not self.caller.project_id:
@@ -82,7 +82,7 @@ class ServersView(ComputeView):
         return "/servers" if self.kind == "brief" else "/servers/detail"
 
     def _scope(self, filters: Filters) -> Q:
-        """Whose servers, living or not."""
+        """Return the condition on project and deletion."""
         scope = filters.living()
         if not filters.all_tenants:
             scope &= Q(project_id=self.caller.project_id)
@@ -91,7 +91,7 @@ class ServersView(ComputeView):
         return scope
 
     def _unknown(self, down: list[Cell], filters: Filters) -> list[dict[str, Any]]:
-        """Servers of cells that do not answer, since 2.69, in lists without filters and paging. Raises PartialList."""
+        """Return the servers of down cells: since 2.69, in lists without filters and paging. Raises PartialList."""
         if not down:
             return []
         project_id = filters.project_id if filters.all_tenants else self.caller.project_id
@@ -112,7 +112,7 @@ class ServersDetailView(ServersView):
 
 
 class ServerView(ComputeView):
-    """One server."""
+    """GET, PUT and DELETE /servers/{id}."""
 
     UPDATE = {
         "type": "object",
@@ -127,7 +127,7 @@ class ServerView(ComputeView):
     }
 
     def get(self, request: Request, server_id: str) -> Response:
-        """GET /servers/{id}."""
+        """Show a server; a server of a down cell as a partial record."""
         found = lookup.find(server_id, self.caller)
         self.check("os_compute_api:servers:show", found.mapping.project_id)
         if found.instance is None:
@@ -143,7 +143,7 @@ class ServerView(ComputeView):
             return self._down(found.mapping)
 
     def put(self, request: Request, server_id: str) -> Response:
-        """PUT /servers/{id}: name, description, addresses, host name, and how it is shut down."""
+        """Change name, description, addresses, host name, disk config and shutdown preferences."""
         changes = validation.check(self.body(), _wrapped(self._update_schema()))["server"]
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:servers:update", instance.project_id)
@@ -158,7 +158,7 @@ class ServerView(ComputeView):
             return self._read(instance, changed=True)
 
     def delete(self, request: Request, server_id: str) -> Response:
-        """DELETE /servers/{id}: from every state, at every moment; `?shutdown_type=SOFT` with grace."""
+        """Delete a server in any state, also while its cell is down; `?shutdown_type=SOFT` gives a grace period."""
         words = options.of_query(request.query_params)
         mapping = lookup.mapping_of(server_id, self.caller)
         self.check("os_compute_api:servers:delete", mapping.project_id)
@@ -169,7 +169,7 @@ class ServerView(ComputeView):
         return Response(status=204)
 
     def _read(self, instance: Instance, *, changed: bool = False) -> Response:
-        """The row as it is now."""
+        """Return the server from its row as it is now."""
         server = server_view.current(instance, self.version, self.caller)
         return Response({"server": server_view.as_changed(server) if changed and self.version < (2, 75) else server})
 

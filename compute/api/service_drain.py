@@ -1,4 +1,4 @@
-"""Draining in os-services: our own key, beside Nova's and only while there is something to say."""
+"""Draining in os-services: the key `stillwater:drain`, shown beside Nova's keys while a service drains or returns."""
 
 from __future__ import annotations
 
@@ -16,26 +16,30 @@ from compute.models.host import COMPUTE
 from compute.servers import lookup
 
 KEY = "stillwater:drain"
-_PARALLEL = {"type": "integer", "minimum": 1, "maximum": 1000}  # servers on their way at a time
+_PARALLEL = {"type": "integer", "minimum": 1, "maximum": 1000}  # migrations at a time
 _MOVES = closed({"parallel": _PARALLEL})
-MOST = 100  # blockers named
-_SECONDS = {"type": "number", "minimum": 0, "maximum": 366 * 86400}  # 0: as long as it takes
+MOST = 100  # blockers listed
+_SECONDS = {"type": "number", "minimum": 0, "maximum": 366 * 86400}  # 0: no deadline
 SCHEMA = {
     **closed({
         "reason": {"type": "string", "minLength": 1, "maxLength": 255},
         "timeout": _SECONDS,
         "exit": {"type": "boolean"},
         "extend": _SECONDS,
-        "migrate": _MOVES,  # its servers leave first
-        "return": _MOVES,  # take work again, and have them back
+        "migrate": _MOVES,  # drain migrations come first
+        "return": _MOVES,  # undrain, and bring its servers back
     }),
-    "type": ["object", "null"],  # null: take work again
+    "type": ["object", "null"],  # null: undrain
     "dependentSchemas": {"extend": {"maxProperties": 1}, "return": {"maxProperties": 1}},
 }  # fmt: skip
 
 
 def carry_out(one: ServiceRecord, wanted: dict[str, Any] | None, by: str) -> ServiceRecord:
-    """Drain, give more time, or take work again; the service after that. Raises Conflict where it makes no sense."""
+    """Drain a service, extend its deadline, or undrain it; return its record as it is then.
+
+    `wanted` is the value of the key; None undrains. `by` names the caller for the record.
+    Raises Conflict when the service's state does not allow it, BadRequest, CellDown.
+    """
     service = one.service
     if wanted is not None and not service.is_up:
         raise Conflict(f"Service {service} is down: there is nobody to drain.")
@@ -62,7 +66,7 @@ def carry_out(one: ServiceRecord, wanted: dict[str, Any] | None, by: str) -> Ser
 
 
 def as_json(one: ServiceRecord) -> dict[str, Any]:
-    """The key and its value; nothing for a service that takes new work, so its record is Nova's to the letter."""
+    """Return the key and its value; nothing for a service that takes new work, so its record is exactly Nova's."""
     service = one.service
     if service.is_returning and not service.drain_state:
         left_alone = [{"server": line.server_id, "host": line.at} for line in one.moves.left_alone]
@@ -85,7 +89,7 @@ def as_json(one: ServiceRecord) -> dict[str, Any]:
 
 
 def reason(service: Service) -> str | None:
-    """Nova's `disabled_reason`; of an enabled service, where Nova has none, why it takes no work all the same."""
+    """Return Nova's `disabled_reason`; for an enabled service that drains, a sentence about the drain."""
     if service.disabled or not service.drain_state:
         return service.disabled_reason
     since = service.drained_at or service.draining_since or service.drain_asked_at
@@ -99,7 +103,7 @@ def _parallel(moves: dict[str, Any]) -> int:
 
 
 def _moves(one: ServiceRecord) -> dict[str, Any]:
-    """How far it is, and who is in the way."""
+    """Return the progress of the drain migrations, and the blocked servers."""
     found = one.moves
     return {
         "parallel": one.service.drain_moves, "total": len(found.lines), "away": len(found.away),

@@ -1,4 +1,4 @@
-"""os-services: who works in which cell, and what the operator wants of them."""
+"""os-services: the services of all cells. The operator enables, disables, forces down, drains and deletes them here."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ServicesView(ComputeView):
     """GET /os-services."""
 
     def get(self, request: Request) -> Response:
-        """All cells at once; since 2.69 the compute hosts of a down cell are UNKNOWN."""
+        """List the services of all cells; since 2.69 the compute hosts of a down cell as UNKNOWN."""
         self.check("os_compute_api:os-services:list")
         only(self, "host", "binary")
         host, binary = request.query_params.get("host", ""), request.query_params.get("binary", "")
@@ -64,10 +64,10 @@ class ServicesView(ComputeView):
 
 
 class ServiceView(ComputeView):
-    """PUT and DELETE /os-services/{id}; before 2.53 PUT names an action instead."""
+    """PUT and DELETE /os-services/{id}; before 2.53 the path of PUT names an action instead."""
 
     def put(self, request: Request, service_id: str) -> Response:
-        """Enable, disable, force down; and our own: drain, which every kind of service can."""
+        """Enable, disable or force down a nova-compute service; drain a service of any kind (Stillwater's own key)."""
         self.check("os_compute_api:os-services:update")
         if self.version < (2, 53):
             return Response({"service": _act(service_id, request.data, self.version)})
@@ -82,7 +82,7 @@ class ServiceView(ComputeView):
         return Response({"service": as_json(found, self.version)})
 
     def delete(self, request: Request, service_id: str) -> Response:
-        """Forget a service; of a compute host also its hypervisors, its place in a cell, and in aggregates."""
+        """Delete a service; for a compute host also its nodes, its host mapping and its aggregate memberships."""
         self.check("os_compute_api:os-services:delete")
         found = _by_id(service_id, self.version)
         _remove(found)
@@ -93,7 +93,7 @@ class ServiceView(ComputeView):
 
 
 def as_json(one: ServiceRecord, version: Version) -> dict[str, Any]:
-    """A service as a version shows it."""
+    """Return a service as a microversion shows it."""
     service = one.service
     moments = [when for when in (service.last_seen_up, service.updated_at) if when]
     shown = {
@@ -112,7 +112,7 @@ def as_json(one: ServiceRecord, version: Version) -> dict[str, Any]:
 
 
 def _by_id(service_id: str, version: Version) -> ServiceRecord:
-    """Raises BadRequest for what cannot be an id, NotFound, CellDown when it may be in a down cell."""
+    """Return a service. Raises BadRequest for an invalid id, NotFound, CellDown when it may be in a down cell."""
     if version >= (2, 53):
         try:
             UUID(service_id)
@@ -128,7 +128,7 @@ def _by_id(service_id: str, version: Version) -> ServiceRecord:
 
 
 def _by_name(host: str, binary: str) -> ServiceRecord:
-    """Raises NotFound, CellDown when it may be in a down cell."""
+    """Return a service. Raises NotFound, CellDown when it may be in a down cell."""
     seen = services.services(host, binary)
     if seen.found:
         return seen.found[0]
@@ -138,7 +138,7 @@ def _by_name(host: str, binary: str) -> ServiceRecord:
 
 
 def _act(action: str, body: Any, version: Version) -> dict[str, Any]:
-    """Before 2.53: the action is in the path, the service in the body."""
+    """Carry out a PUT before 2.53: the path names the action, the body names the service."""
     if action not in _ACTIONS or (action == "force-down" and version < (2, 11)):
         raise NotFound("Unknown action")
     order = validation.check(body, _ACTIONS[action])
@@ -155,7 +155,7 @@ def _act(action: str, body: Any, version: Version) -> dict[str, Any]:
 
 
 def _wanted(body: dict[str, Any], binary: str) -> dict[str, Any]:
-    """Since 2.53: the columns a body asks to change. Raises BadRequest."""
+    """Return the columns a PUT since 2.53 changes. Raises BadRequest."""
     if binary != COMPUTE:
         raise BadRequest(
             f"Updating a {binary} service is not supported. Only nova-compute services can be updated."
@@ -174,7 +174,10 @@ def _wanted(body: dict[str, Any], binary: str) -> dict[str, Any]:
 
 
 def _change(one: ServiceRecord, wanted: dict[str, Any]) -> None:
-    """Write only what was asked: the heartbeat writes the rest of the row. Raises BadRequest, CellDown."""
+    """Write only the requested columns: the heartbeat writes the rest of the row.
+
+    Raises BadRequest when the host still owes cleanups, CellDown.
+    """
     wanted = {**wanted, "updated_at": timezone.now()}
     with lookup.locked_row(one.cell):
         if wanted.get("forced_down") is False and (owed := fenced.pending_cleanups(one.service.host)):
@@ -189,7 +192,9 @@ def _change(one: ServiceRecord, wanted: dict[str, Any]) -> None:
 
 
 def _remove(one: ServiceRecord) -> None:
-    """Raises Conflict while a server is there, or is being placed there; CellDown."""
+    """Delete a service and what belongs to it in its cell. Raises CellDown, and Conflict while a server is
+    on the host or being placed there.
+    """
     with lookup.locked_row(one.cell):
         try:
             with transaction.atomic(using=one.cell.alias):
@@ -200,7 +205,7 @@ def _remove(one: ServiceRecord) -> None:
                     fenced.cancel_cleanups(one.service.host)
                     DrainMigration.objects.filter(host=one.service.host).delete()
                 Service.objects.filter(pk=one.service.pk).delete()
-        except (ProtectedError, IntegrityError) as exc:  # a claim on one of its hypervisors
+        except (ProtectedError, IntegrityError) as exc:  # an allocation on one of its nodes
             raise _hosts_servers() from exc
 
 

@@ -21,7 +21,7 @@ from compute.api.resource_urls import urlpatterns as resources
 
 
 def _both(route: str, view: Any) -> list[URLPattern]:
-    """With and without a trailing slash: clients differ, and a redirect would lose a body."""
+    """Return the path with and without a trailing slash: clients differ, and a redirect would lose the body."""
     return [path(route, view), path(f"{route}/", view)]
 
 
@@ -52,6 +52,6 @@ urlpatterns = [
     path("/v2.1/", include(_v21)),
     path("/v2.1/<str:url_project>/", include(_v21)),
     path("/v2.1/<path:rest>", NowhereView.as_view()),
-    # an Ironic whose endpoint_override has no version
+    # for an Ironic whose endpoint_override has no version
     *_both(f"/{EXTERNAL_EVENTS}", server_external_events.ServerExternalEventsView.as_view()),
 ]

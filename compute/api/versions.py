@@ -1,4 +1,4 @@
-"""The versions documents: what clients read first, without a token."""
+"""The version documents, which clients read first and without a token."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def _version() -> dict[str, Any]:
 
 
 class VersionsView(APIView):
-    """All versions. v2.0 is not among them: nothing answers there."""
+    """The list of API versions. v2.0 is not listed, because it is not served."""
 
     authentication_classes = ()
     permission_classes = ()
 
     def get(self, request: Request) -> Response:
-        """The list of one."""
+        """Return the list, which has one version."""
         return Response({"versions": [_version()]})
 
 
 class VersionView(APIView):
-    """Version 2.1."""
+    """The document of version 2.1."""
 
     authentication_classes = ()
     permission_classes = ()
 
     def get(self, request: Request) -> Response:
-        """Its document."""
+        """Return the document."""
         version = _version()
         version["links"].append(
             {"rel": "describedby", "type": "text/html", "href": "http://docs.openstack.org/"}

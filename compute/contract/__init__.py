@@ -1,1 +1,1 @@
-"""What may be asked of the Compute API: policies, microversions, validation of bodies."""
+"""What the Compute API accepts: policies, microversions, validation of bodies."""

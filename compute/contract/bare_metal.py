@@ -1,7 +1,7 @@
-"""Bare metal: what a flavor asks for, and what a server that is a whole machine cannot do.
+"""Bare metal: what a flavor requests, and what a bare-metal server cannot do.
 
-As in Nova a flavor asks for it by an extra spec: `resources:CUSTOM_GOLD=1` is one machine of Ironic's resource class
-"gold", all of it.
+As in Nova an extra spec requests it: `resources:CUSTOM_GOLD=1` is one node of Ironic's resource class "gold", all of
+it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ ASKS = "resources:CUSTOM_"
 CANNOT_MOVE = "bare metal cannot move"
 CANNOT_COPY = "the disk of a machine cannot be made an image"
 CANNOT_PAUSE = "a machine cannot be paused, nor its memory be saved"
-IMPOSSIBLE = "?"  # no class is called so
+IMPOSSIBLE = "?"  # no resource class has this name
 
 
 def normalised(resource_class: str) -> str:
-    """A node's resource class as flavors write it; "" stays, and is asked for by nobody."""
+    """Return a node's resource class as flavors write it; "" stays, and no flavor requests it."""
     return f"CUSTOM_{re.sub('[^0-9A-Za-z]+', '_', resource_class).upper()}" if resource_class else ""
 
 
 def wanted_class(extra_specs: Mapping[str, Any]) -> str:
-    """The class of machine a flavor asks for; "" for a flavor of virtual machines.
+    """Return the resource class that a flavor requests; "" for a flavor of virtual machines.
 
-    More than one machine, or two classes of them, is what no node has.
+    IMPOSSIBLE for more than one machine, or for two classes: no node has that.
     """
     asked = {key.removeprefix("resources:"): str(value).strip() for key, value in extra_specs.items()
              if key.startswith(ASKS) and str(value).strip() != "0"}  # fmt: skip
@@ -36,5 +36,5 @@ def wanted_class(extra_specs: Mapping[str, Any]) -> str:
 
 
 def is_asked(flavor: Mapping[str, Any]) -> bool:
-    """Whether servers of a flavor (as a server's row has it) are machines."""
+    """Return whether a flavor (as a server's row has it) requests bare metal."""
     return bool(wanted_class(flavor.get("extra_specs") or {}))

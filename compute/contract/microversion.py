@@ -1,4 +1,4 @@
-"""Microversions: which are served, and what a request asks for."""
+"""Microversions: which are served, and which one a request asks for."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Version = tuple[int, int]
 
 
 def text(version: Version) -> str:
-    """`2.96`."""
+    """Return a version as text: `2.96`."""
     return f"{version[0]}.{version[1]}"
 
 
 def asked(headers: Mapping[str, str]) -> Version:
-    """The version a request asks for; 2.1 when it says nothing. Raises BadRequest, NotAcceptable."""
+    """Return the version that a request asks for; 2.1 without a header. Raises BadRequest, NotAcceptable."""
     wanted = _from_headers(headers)
     if wanted is None:
         return MINIMUM

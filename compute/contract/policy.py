@@ -1,4 +1,4 @@
-"""Who may do what: Nova's rule names, one table.
+"""The policy: Nova's rule names and who passes each, in one table.
 
 Scopes are projects: a role counts in the project of the token. `admin` counts everywhere.
 """
@@ -12,7 +12,7 @@ from cloud.errors import Forbidden
 
 
 class Rule(StrEnum):
-    """Kinds of rules (nova.md 5.2)."""
+    """The kinds of rules (Nova documentation, "Policy Concepts")."""
 
     ADMIN = "admin"
     MANAGER = "manager in the project, or admin"
@@ -89,7 +89,7 @@ _ROLE = {Rule.MANAGER: "manager", Rule.MEMBER: "member", Rule.READER: "reader"}
 
 
 def allows(caller: Caller, rule: str, project_id: str | None = None, user_id: str | None = None) -> bool:
-    """Whether the caller passes a rule, for a thing of `project_id` (default: the caller's own)."""
+    """Return whether the caller passes a rule, for an object of `project_id` (default: the caller's own)."""
     kind = RULES[rule]
     if caller.is_admin or kind is Rule.ANYONE:
         return True

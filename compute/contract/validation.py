@@ -1,6 +1,6 @@
-"""Checking request bodies and queries, with Nova's words for what is wrong.
+"""Validation of request bodies and queries, with Nova's error texts.
 
-JSON schemas because their messages are the ones Nova's clients have always seen (ADR 0006).
+JSON schemas, because their messages are the ones that Nova's clients know (ADR 0006).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import orjson
 from compute.errors import InvalidInput
 
 NAME = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^(?!\s)[^\x00-\x1f\x7f]*(?<!\s)\Z"}
-TAG = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": r"^[^,/\x00-\x1f\x7f]*\Z"}  # it stands in URLs
+TAG = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": r"^[^,/\x00-\x1f\x7f]*\Z"}  # it is part of URLs
 METADATA = {
     "type": "object",
     "patternProperties": {r"^[a-zA-Z0-9-_:. ]{1,255}\Z": {"type": "string", "maxLength": 255}},
@@ -37,7 +37,7 @@ NOTHING_MORE = {"additionalProperties": False}
 
 
 def check(value: Any, schema: Mapping[str, Any]) -> Any:
-    """The value, when it fits. Raises InvalidInput naming the field, the value and the rule."""
+    """Return the value when it matches. Raises InvalidInput with the field, the value and the rule."""
     error = jsonschema.exceptions.best_match(_validator(orjson.dumps(schema)).iter_errors(value))
     if error is None:
         return value
@@ -49,7 +49,7 @@ def check(value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 def check_query(name: str, value: str, schema: Mapping[str, Any]) -> str:
-    """One query parameter. Raises InvalidInput."""
+    """Return the value of one query parameter when it matches. Raises InvalidInput."""
     error = jsonschema.exceptions.best_match(_validator(orjson.dumps(schema)).iter_errors(value))
     if error is not None:
         raise InvalidInput(f"Invalid input for query parameters {name}. Value: {_short(value, 200)}. {_says(error)}")
@@ -57,23 +57,23 @@ def check_query(name: str, value: str, schema: Mapping[str, Any]) -> str:
 
 
 def short_ipv6(address: str) -> str:
-    """As Nova keeps an address, and as a column has room for it: `0:0::babe:220.12.22.2` is `::babe:dc0c:1602`."""
+    """Return an address as Nova stores it, and as its column fits it: `0:0::babe:220.12.22.2` is `::babe:dc0c:1602`."""
     return str(IPv6Address(address)) if address else ""
 
 
 def is_true(value: Any) -> bool:
-    """The truth of a BOOLEAN."""
+    """Return the truth of a BOOLEAN."""
     return str(value).lower() in {"true", "1", "on", "yes", "y", "t"}
 
 
 def _says(error: jsonschema.ValidationError) -> str:
-    """What is wrong; in the schema's own words where it has any."""
+    """Return what is wrong, in the schema's own words where it has any."""
     rule = error.schema if isinstance(error.schema, dict) else {}
     return _short(rule.get("errorMessage", error.message), 400)
 
 
 def _between(_: Any, bounds: list[int], value: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
-    """A whole number within bounds, which may come as a string: JSON schema compares no strings."""
+    """Check a whole number within bounds, which may be a string: JSON schema compares no strings."""
     is_whole = isinstance(value, int | str) and re.fullmatch("-?[0-9]{1,9}", str(value))
     if not (is_whole and bounds[0] <= int(value) <= bounds[1]):
         yield jsonschema.ValidationError(f"It is a whole number from {bounds[0]} to {bounds[1]}.")

@@ -1,5 +1,6 @@
-"""What other services say of servers: an Ironic of their power, a Neutron of their ports, a Cinder of their volumes.
+"""External events (Compute API reference, os-server-external-events): from Ironic, Neutron, Cinder and others.
 
-`names` is the table of what may be said, `receive` takes a batch apart and answers for each event, `record` writes the
-events of one cell into its journal, `late` keeps those of a cell that is down and delivers them when it is back.
+`event_types` is the table of event names, `receive` takes a batch and returns the code of each event, `journal` writes
+the events of one cell, `deduplication` recognises repeated ones, `deferred` keeps those of a down cell and delivers
+them later.
 """

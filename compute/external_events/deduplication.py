@@ -1,9 +1,9 @@
-"""Which events are on record already.
+"""Recognise events that are recorded already.
 
-A service repeats a request whose answer it did not get, under the same request id. But one id is no proof: the power
-sync of an Ironic conductor sends all its events, for months, under one. So an event is a repeat only while nothing
-else has been recorded of its server since, and for minutes. An event that was kept for later carries the moment it
-was received, and is recognised by that for ever.
+A service repeats a request whose response it did not get, with the same request id. But the id alone proves nothing:
+the power sync of an Ironic conductor sends all its events, for months, with one id. So an event is a repeat only while
+nothing else has been recorded for its server since, and only for minutes. A deferred event has the time it was
+received; by that it is recognised forever.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-WITHIN = timedelta(minutes=5)  # a client that repeats does so for less
+WITHIN = timedelta(minutes=5)  # longer than any client repeats a request
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +32,20 @@ class Event:
 
     @property
     def said(self) -> tuple[str, str, str]:
-        """What a repeat of it says, too."""
+        """What a repeated event has in common with the first one: request id, name, tag."""
         return self.request_id, self.name, self.tag
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something on record of a server; `said` is None when it is no event."""
+    """One recorded action of a server; `said` is None when it is not an event."""
 
     said: tuple[str, str, str] | None
     received_at: datetime
 
 
 def params(event: Event) -> dict[str, Any]:
-    """What the journal keeps of an event, to know it by."""
+    """Return what the journal keeps of an event so that a repeat is recognised."""
     return {
         "name": event.name, "tag": event.tag, "status": event.status, "request_id": event.request_id,
         "received_at": event.received_at.isoformat(),
@@ -53,7 +53,7 @@ def params(event: Event) -> dict[str, Any]:
 
 
 def entry(kept: dict[str, Any], started_at: datetime) -> Entry:
-    """A line of the journal, by its action's params."""
+    """Return the entry of a journal row, from its action's params."""
     event = kept.get("event")
     if not event:
         return Entry(None, started_at)
@@ -62,7 +62,7 @@ def entry(kept: dict[str, Any], started_at: datetime) -> Entry:
 
 
 def new_events(events: Iterable[Event], record: Iterable[Entry]) -> list[Event]:
-    """Those of one server, in order, that are not on its record, which is in order, too."""
+    """Return the events of one server that are not recorded. Both arguments are in order."""
     line, found = list(record), []
     for _, group in groupby(events, key=lambda event: (event.request_id, event.received_at)):
         request = _once(group)
@@ -76,7 +76,7 @@ def new_events(events: Iterable[Event], record: Iterable[Entry]) -> list[Event]:
 
 
 def _once(group: Iterable[Event]) -> list[Event]:
-    """What one request says twice of a server counts where it says it last."""
+    """One event that a request has twice counts at its last position."""
     found: dict[tuple[str, str, str], Event] = {}
     for event in group:
         found.pop(event.said, None)
@@ -85,7 +85,7 @@ def _once(group: Iterable[Event]) -> list[Event]:
 
 
 def _is_tail(request: list[Event], line: list[Entry]) -> bool:
-    """Whether the newest entries say just this, and were received a moment ago."""
+    """Whether the newest entries are exactly these events, received less than WITHIN ago."""
     tail = line[-len(request) :]
     return [one.said for one in tail] == [event.said for event in request] and all(
         abs(event.received_at - one.received_at) < WITHIN for event, one in zip(request, tail, strict=True)

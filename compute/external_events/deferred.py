@@ -1,4 +1,4 @@
-"""Events of servers whose cell is down: kept on the global side, delivered when it is back, each once, in order."""
+"""Events of servers in a down cell: kept in the global database, delivered when it is back, once each and in order."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from compute.external_events import deduplication, journal
 from compute.external_events.deduplication import Entry, Event
 
 logger = log.get(__name__)
-BATCH = 500  # of a cell, a transaction
-BATCHES = 10  # of a cell, a round
+BATCH = 500  # events per transaction
+BATCHES = 10  # per cell and round
 FAILED = 500
 
 
 def waiting(servers: Collection[str]) -> set[str]:
-    """Those of whom something is kept: what comes now is kept behind it, though the cell may be back."""
+    """Return the servers with kept events. A new event is kept behind them, even if the cell is back: in order."""
     found = DeferredEvent.objects.filter(server_id__in=servers).values_list("server_id", flat=True)
     return set(found.distinct())
 
 
 def defer(events: Sequence[tuple[str, Event]]) -> None:
-    """Keep events, each with the id of its cell; a request that is repeated is kept once."""
+    """Keep events, each with its cell's id; a repeated request is kept once."""
     cells, servers = {cell_id for cell_id, _ in events}, {event.server_id for _, event in events}
     with transaction.atomic(using="default"):
-        # one at a time keeps something for a cell, so that a repeat sees what it repeats
+        # Lock the cells' rows, so that a repeated request sees the events of the first one.
         list(Cell.objects.select_for_update(no_key=True).filter(pk__in=cells).order_by("pk").values_list("pk"))
         since = min(event.received_at for _, event in events) - deduplication.WITHIN
         lately = DeferredEvent.objects.filter(cell__in=cells, server_id__in=servers, received_at__gte=since)
@@ -50,7 +50,7 @@ def defer(events: Sequence[tuple[str, Event]]) -> None:
 
 
 def deliver() -> int:
-    """Those of cells that are back; how many there were. Any number of schedulers may do this at once."""
+    """Deliver the events of cells that are back; return how many are done. Several schedulers may run it at once."""
     done = 0
     for cell in Cell.objects.filter(late_events__isnull=False).distinct():
         for _ in range(BATCHES):
@@ -62,7 +62,7 @@ def deliver() -> int:
 
 
 def _deliver(cell: Cell) -> int:
-    """One batch, the oldest first; how many of it are over."""
+    """Deliver one batch, the oldest first; return how many are done."""
     rows = list(cell.late_events.order_by("pk")[:BATCH])
     if not rows:
         return 0
@@ -77,7 +77,7 @@ def _deliver(cell: Cell) -> int:
 
 
 def _record(cell: Cell, events: Sequence[Event]) -> dict[str, int]:
-    """The code of each server whose events need not be kept any more."""
+    """The code of each server whose events need not be kept any longer."""
     servers = {event.server_id for event in events}
     codes = scatter.one(cell, lambda _: journal.look(servers))
     if isinstance(codes, scatter.CellFailure):
@@ -89,7 +89,7 @@ def _record(cell: Cell, events: Sequence[Event]) -> dict[str, int]:
             return journal.record(living)
         except scatter.AWAY:
             raise
-        except Exception:  # one event may be the death of all: each server by itself
+        except Exception:  # one event may fail the whole batch: try each server by itself
             logger.exception("event.batch_failed", cell=cell.id, events=len(living))
             return _one_by_one(living)
 
@@ -98,7 +98,7 @@ def _record(cell: Cell, events: Sequence[Event]) -> dict[str, int]:
 
 
 def _one_by_one(events: Sequence[Event]) -> dict[str, int]:
-    """In the targeted cell. What cannot be written for one server is given up, and all others are written."""
+    """Record server by server in the targeted cell; events of a server that fails are given up."""
     codes: dict[str, int] = {}
     for server_id in dict.fromkeys(event.server_id for event in events):
         try:

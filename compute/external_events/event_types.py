@@ -1,4 +1,4 @@
-"""The table of events: since when each is known, what it must say, and what becomes of it."""
+"""The table of external events: since which microversion, permitted tags, and the action that carries each out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEAR = "HearEvent"
 
 @dataclass(frozen=True, slots=True)
 class EventType:
-    """What is known of one name. `tags`: the words it may say, and the action each is shown as; empty takes any."""
+    """One event name. `tags`: permitted tags and the action name shown for each; empty permits any tag."""
 
     name: str
     since: Version
@@ -21,10 +21,10 @@ class EventType:
     action: str = HEAR  # the ServerAction that carries it out
     needs_tag: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
-    both_hosts: bool = False  # of a server that moves
+    both_hosts: bool = False  # a moving server: delivered to source and destination
 
     def takes(self, tag: str) -> bool:
-        """Whether the tag says what it must."""
+        """Whether the tag is permitted."""
         if not tag:
             return not self.needs_tag
         return not self.tags or tag in self.tags
@@ -45,5 +45,5 @@ KINDS = {kind.name: kind for kind in _ALL}
 
 
 def known(version: Version) -> list[str]:
-    """The names a request of this microversion may use."""
+    """Return the event names that a request of this microversion may use."""
     return [kind.name for kind in _ALL if kind.since <= version]

@@ -1,4 +1,4 @@
-"""Writing events into a cell's journal: all of a batch in one transaction, whose queries do not grow with it."""
+"""Record events in a cell's journal: a batch in one transaction, with a constant number of queries."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from compute.models import Instance, InstanceAction, Step
 from compute.operations import journal, registry
 
 ACCEPTED, UNKNOWN, NO_HOST = 200, 404, 422
-TRIES, PAUSE = 3, 0.1  # of servers somebody else is just changing; seconds
+TRIES, PAUSE = 3, 0.1  # to lock servers' rows; seconds between
 
 
 def look(servers: Collection[str]) -> dict[str, int]:
-    """The code each server of the targeted cell has now: a read, that says in no time whether the cell is there."""
+    """Return the current code of each server of the targeted cell: one fast read, which shows that the cell answers."""
     living = Instance.objects.filter(uuid__in=servers, deleted=False)
     hosts = dict(living.values_list("uuid", "host"))
     return {server_id: _code(hosts.get(server_id)) for server_id in servers}
 
 
 def record(events: Sequence[Event]) -> dict[str, int]:
-    """Journal events of servers of the targeted cell; the code each server had then.
+    """Record events of servers of the targeted cell; return the code of each server at that time.
 
-    Their rows are locked meanwhile, so that a server that moves takes its events along. One that somebody else has
-    locked holds nobody up: it is tried again twice, and then it is not in the answer. What is on record already is
+    Locks the servers' rows, so that the events of a moving server move with it. A row that another transaction has
+    locked is skipped and tried again twice; then its server is missing in the result. Idempotent: recorded events are
     not written again.
     """
     codes: dict[str, int] = {}
@@ -51,7 +51,7 @@ def record(events: Sequence[Event]) -> dict[str, int]:
 
 
 def _lock(servers: Collection[str]) -> dict[str, str]:
-    """The hosts of those whose rows are ours until the transaction ends."""
+    """The hosts of the servers whose rows are now locked, until the transaction ends."""
     living = Instance.objects.filter(uuid__in=servers, deleted=False)
     return dict(living.select_for_update(skip_locked=True, of=("self",)).values_list("uuid", "host"))
 
@@ -70,7 +70,7 @@ def _by_server(events: Iterable[Event]) -> dict[str, list[Event]]:
 
 
 def _write(events: Mapping[str, list[Event]], hosts: Mapping[str, str]) -> None:
-    """Under the locks of their servers: what is new of each, in its order."""
+    """Record the new events of each server in order, under the servers' locks."""
     if not events:
         return
     lines, taken = _on_record(events)
@@ -86,7 +86,7 @@ def _write(events: Mapping[str, list[Event]], hosts: Mapping[str, str]) -> None:
 
 
 def _on_record(events: Mapping[str, list[Event]]) -> tuple[dict[str, list[Entry]], set[tuple[str, str]]]:
-    """What was lately recorded of servers, the oldest first; and which request ids are taken."""
+    """The recent entries of the servers, the oldest first; and the request ids already in use."""
     each = [event for said in events.values() for event in said]
     since = min(event.received_at for event in each) - deduplication.WITHIN
     named = Q(request_id__in={event.request_id for event in each})
@@ -101,7 +101,7 @@ def _on_record(events: Mapping[str, list[Event]]) -> tuple[dict[str, list[Entry]
 
 
 def _moving(servers: Iterable[str]) -> dict[str, set[str]]:
-    """Both hosts of servers that are on their way."""
+    """Source and destination of servers with an open move."""
     going = InstanceAction.objects.filter(server_id__in=list(servers), finished_at__isnull=True)
     hosts: dict[str, set[str]] = defaultdict(set)
     for server_id, params in going.values_list("server_id", "params"):
@@ -112,7 +112,7 @@ def _moving(servers: Iterable[str]) -> dict[str, set[str]]:
 
 def _action(event: Event, host: str, moving: set[str],
             taken: set[tuple[str, str]]) -> tuple[InstanceAction, list[Step]]:  # fmt: skip
-    """Its row in the journal, and a step for each host that is to hear it."""
+    """The journal row of an event, and one step for each host that is to receive it."""
     kind = event_types.KINDS[event.name]
     carries = registry.named(kind.action)
     params: dict[str, Any] = {"event": deduplication.params(event)}
@@ -129,7 +129,7 @@ def _action(event: Event, host: str, moving: set[str],
 
 
 def _request_id(event: Event, taken: set[tuple[str, str]]) -> str:
-    """An entry of a server's history is asked for by this, so a server has each once."""
+    """The event's request id; a new one when the server's history has it already, as Nova looks an action up by it."""
     mine = (event.server_id, event.request_id)
     if mine in taken:
         return f"req-{uuid4()}"

@@ -1,4 +1,4 @@
-"""A batch of events: where each server is, what its cell says, and the code of each event. Each stands alone."""
+"""Receive a batch of events: find each server, ask its cell, return a code per event. Events are independent."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from compute.external_events.journal import ACCEPTED, NO_HOST, UNKNOWN
 
 logger = log.get(__name__)
 BAD_TAG = 400
-SHARE = 0.3  # of CELL_TIMEOUT: whoever says this waits with a machine locked
-SHOWN = 50  # refused events of a batch that have a line of log each
+SHARE = 0.3  # of CELL_TIMEOUT: the client (Ironic) waits with its node locked
+SHOWN = 50  # refused events of a batch that are logged one by one
 
 
 @dataclass(slots=True)
@@ -30,14 +30,14 @@ class _ServerLocation:
     """Where the servers of a batch are."""
 
     cells: dict[str, Cell] = field(default_factory=dict)
-    of: dict[str, str] = field(default_factory=dict)  # cell ids by server
-    deleted: set[str] = field(default_factory=set)  # or about to be
+    of: dict[str, str] = field(default_factory=dict)  # cell id by server id
+    deleted: set[str] = field(default_factory=set)  # or being deleted
     unplaced: set[str] = field(default_factory=set)
-    waiting: set[str] = field(default_factory=set)  # something is kept of them
+    waiting: set[str] = field(default_factory=set)  # servers with deferred events
 
 
 def receive(said: Sequence[Mapping[str, Any]], caller: Caller, request_id: str) -> list[int]:
-    """Journal a batch; the code of each event, in order. No host is waited for."""
+    """Record a batch; return the code of each event, in order. Does not wait for hosts."""
     received_at = timezone.now()
     events = [
         Event(
@@ -62,7 +62,7 @@ def receive(said: Sequence[Mapping[str, Any]], caller: Caller, request_id: str) 
 
 
 def _where(servers: Collection[str]) -> _ServerLocation:
-    """Requests before mappings: a server that is just being placed is found among either."""
+    """Build requests are read before mappings: a server that is just being placed is found in one of them."""
     found = _ServerLocation()
     asked_for = BuildRequest.objects.filter(pk__in=servers, delete_requested=False)
     found.unplaced = set(asked_for.values_list("pk", flat=True))
@@ -77,7 +77,7 @@ def _where(servers: Collection[str]) -> _ServerLocation:
 
 
 def _look(where: _ServerLocation) -> dict[str, int]:
-    """What is known of each server that has a cell; those of cells that do not answer are not in it."""
+    """The codes of servers that have a cell; servers of down cells are missing."""
 
     def ask(cell: Cell) -> dict[str, int]:
         return journal.look([server_id for server_id, cell_id in where.of.items() if cell_id == cell.id])
@@ -87,7 +87,7 @@ def _look(where: _ServerLocation) -> dict[str, int]:
 
 
 def _write(where: _ServerLocation, events: Sequence[Event]) -> dict[str, int]:
-    """Journal events of cells that answered just now. The codes of the servers whose events were written."""
+    """Record the events of cells that answered just now; the codes of the servers whose events were written."""
 
     def ask(cell: Cell) -> dict[str, int]:
         mine = [event for event in events if where.of[event.server_id] == cell.id]
@@ -95,7 +95,7 @@ def _write(where: _ServerLocation, events: Sequence[Event]) -> dict[str, int]:
             return journal.record(mine)
         except scatter.AWAY:
             raise
-        except Exception:  # ours, and no reason to lose the others
+        except Exception:  # our bug: events of other cells are still recorded
             logger.exception("event.not_recorded", cell=cell.id, events=len(mine))
             return {}
 
@@ -105,7 +105,7 @@ def _write(where: _ServerLocation, events: Sequence[Event]) -> dict[str, int]:
 
 
 def _code(event: Event, where: _ServerLocation, codes: Mapping[str, int]) -> int:
-    """Unknown, then what it says, then where the server is: Nova's order."""
+    """Unknown server first, then the tag, then the host: Nova's order."""
     in_a_down_cell = event.server_id in where.of and event.server_id not in where.deleted
     code = codes.get(event.server_id, ACCEPTED if in_a_down_cell else UNKNOWN)
     if code == UNKNOWN and event.server_id in where.unplaced:
@@ -116,7 +116,7 @@ def _code(event: Event, where: _ServerLocation, codes: Mapping[str, int]) -> int
 
 
 def _log(events: Sequence[Event], codes: Sequence[int], kept: Sequence[Event]) -> None:
-    """One line for a batch, and one for each event that came to nothing."""
+    """Log one record per batch, and one per refused event, at most SHOWN."""
     counted = Counter((event.name, code) for event, code in zip(events, codes, strict=True))
     shown = {f"{name} {code}": count for (name, code), count in sorted(counted.items())}
     logger.info("event.received", events=len(events), kept=len(kept), by_name_and_code=shown)

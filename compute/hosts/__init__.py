@@ -1,1 +1,1 @@
-"""Hosts as operators see them: services, drains, fenced hosts, shutdowns of whole hosts."""
+"""Compute hosts from the operator's side: services, drains, fenced hosts, shutdown and start of a host's guests."""

@@ -1,7 +1,7 @@
-"""Draining a service: what somebody wants of it, and what still needs it. All in the targeted cell.
+"""Drain requests of a service and the operations that still need it. All in the targeted cell.
 
-The process itself does the draining (`tasks/drain.py`). A wish is a row, and a message only so that the
-process reads it sooner than at its next beat.
+The process drains itself (`tasks/drain.py`). A drain request is columns of the service record; the message only makes
+the process read the record before its next heartbeat.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from compute.models.host import COMPUTE
 from compute.operations import dispatch
 
 QUEUED, RUNNING, WAITING = Step.State.QUEUED, Step.State.RUNNING, Step.State.WAITING
-MOST = 500  # operations read of one service
+MOST = 500  # operations read per service
 
 
 @dataclass(frozen=True, slots=True)
 class OpenOperation:
-    """Something begun that a service has to see through."""
+    """A begun operation that a service has to finish."""
 
     action: str
     step: str
     state: str  # running | waiting | queued | elsewhere
     server_id: str
     request_id: str
-    host: str  # where its present step is
-    since: datetime  # its present step was begun, or asked for
-    deadline: datetime | None = None  # the step's own: it ends by then
+    host: str  # of the current step
+    since: datetime  # start of the current step, or when it was queued
+    deadline: datetime | None = None  # of the current step
     details: str = ""
     attempts: int = 0
 
     @property
     def waits_for(self) -> str:
-        """What ends it, in words."""
+        """What the operation waits for, as text for people."""
         if self.state == "elsewhere":
             return f"step {self.step} on {self.host or 'a conductor'}"
         if self.state == "queued":
@@ -52,11 +52,11 @@ class OpenOperation:
 
     @property
     def seconds_left(self) -> float | None:
-        """At the most, where the operation has a deadline; None where nobody can say."""
+        """The seconds until the deadline of the operation; None when it has no deadline."""
         return None if self.deadline is None else max(0.0, (self.deadline - timezone.now()).total_seconds())
 
     def facts(self) -> dict[str, Any]:
-        """For a line of log."""
+        """Return the fields for a log record."""
         return {
             "action": self.action, "work": self.step, "server": self.server_id, "request_id": self.request_id,
             "waits_for": self.waits_for,
@@ -64,7 +64,7 @@ class OpenOperation:
 
     @property
     def blocker(self) -> str:
-        """Why it may hold a drain up for long; "" when nothing says so."""
+        """Why the operation may delay a drain for long; an empty string when there is no sign of that."""
         if self.attempts > 1:
             return f"try {self.attempts}"
         if self.deadline is None and (timezone.now() - self.since) > timedelta(minutes=5):
@@ -74,12 +74,15 @@ class OpenOperation:
 
 def ask(service: Service, *, by: str, reason: str = "", seconds: float | None = None,
         then_exit: bool = False, moves: int = 0) -> None:  # fmt: skip
-    """Have a service drain: take no new work, end what is begun. Asked again, the last word counts; the reason
-    of a drain that goes on stays when none is given.
+    """Record that a service shall drain: begin no new requests, finish what has begun.
 
-    With `moves` its servers leave first, so many at a time: the host is "emptying", works on for those it has, and
-    drains when it has none. `seconds` is the time for all of it (None or 0: as long as it takes); with `then_exit`
-    it ends at the deadline whatever still runs, else it stays, drained, until `undo`.
+    A later request replaces the earlier one; only the reason of a drain that is under way is kept when no reason is
+    given.
+
+    With `moves` the servers of the host are moved away first, at most `moves` at a time: the host is "emptying" and
+    still works for the servers it has; it drains when none is left. `seconds` is the time limit for all of it (None or
+    0: no limit). With `then_exit` the process exits when it is drained, and at the deadline whatever still runs;
+    otherwise it stays, drained, until `undo()`.
     """
     now, host = timezone.now(), service.host
     goes_on = Q(drain_wanted=True) | Q(drain_moves__gt=0, drain_asked_at__isnull=False)
@@ -97,11 +100,11 @@ def ask(service: Service, *, by: str, reason: str = "", seconds: float | None = 
 
 
 def undo(service: Service, *, bring_back: int = 0) -> list[DrainMove]:
-    """Have a service take work again. One that was told to end by a signal ends all the same.
+    """Record that a service takes work again; return the servers that are not brought back.
 
-    Servers that are on their way go on; others stay. Guests whose turn to go off has not come stay on. With
-    `bring_back` those that left return, so many at a time.
-    The answer: who has another home meanwhile, and is left there.
+    A process that got a signal exits all the same. Moves under way go on, the other servers stay. Guests whose shutdown
+    has not begun stay on. With `bring_back` the servers that were moved away return, at most `bring_back` at a time;
+    the result lists those that have been moved to yet another host since, which are left there.
     """
     left_alone = []
     with transaction.atomic(using=current_alias()):
@@ -118,18 +121,18 @@ def undo(service: Service, *, bring_back: int = 0) -> list[DrainMove]:
 
 
 def extend(service: Service, seconds: float) -> None:
-    """Give a drain more time, counted from now; 0: as long as it takes."""
+    """Set the deadline of a drain to `seconds` from now; 0 removes the deadline."""
     deadline = timezone.now() + timedelta(seconds=seconds) if seconds else None
     _want(service, drain_deadline=deadline)
 
 
 def state_of(service: Service) -> str:
-    """"" (takes work), emptying, draining or drained."""
+    """Return the drain state: empty (takes work), emptying, draining or drained."""
     return service.drain_state
 
 
 def operations(service: Service) -> list[OpenOperation]:
-    """Everything that needs this service now, the oldest first. Two queries."""
+    """Return all operations that need this service now, the oldest first. Two queries."""
     found = [_of_step(step) for step in _steps(service).order_by("queued_at", "pk")[:MOST]]
     if service.binary == COMPUTE:
         found += elsewhere(service.host, {(one.request_id, one.server_id) for one in found})
@@ -137,7 +140,7 @@ def operations(service: Service) -> list[OpenOperation]:
 
 
 def count(service: Service) -> int:
-    """How many operations need this service now, those that run there included."""
+    """Return how many operations need this service now, including those it runs."""
     if service.binary != COMPUTE:
         return _steps(service).count()
     here = _steps(service).values_list("action_id", flat=True)
@@ -145,9 +148,10 @@ def count(service: Service) -> int:
 
 
 def needs(host: str) -> int:
-    """How many begun operations want something more of a host, beside what runs there. Two queries.
+    """Return how many begun operations still need a host, besides the steps it runs now. Two queries.
 
-    In this order: a step that another host ends meanwhile opens the next one here, and the need stays.
+    The order of the queries matters: when another host ends its step between them, the next step is queued here, and
+    the second query still finds the HostNeed.
     """
     begun = Step.objects.filter(host=host, state__in=(QUEUED, WAITING), queue=dispatch.OPS)
     wanted = begun.values_list("action_id", flat=True)
@@ -155,25 +159,25 @@ def needs(host: str) -> int:
 
 
 def held_by(host: str) -> list[OpenOperation]:
-    """What needs a host, and nobody runs it there now: steps that wait for a guest, and steps elsewhere."""
+    """Return the operations that need a host without a running step there: waiting steps, and steps elsewhere."""
     steps = Step.objects.filter(host=host, state=WAITING).select_related("action")
     steps = steps.defer("traceback", "action__params").order_by("deadline", "pk")[:MOST]
     return [_of_step(step) for step in steps] + elsewhere(host)
 
 
 def waiting(host: str) -> int:
-    """Requests nobody has begun, which wait for a host until it takes work again."""
+    """Return how many requests not yet begun wait until a host takes work again."""
     return Step.objects.filter(host=host, queue=dispatch.REQUESTS, state=QUEUED).count()
 
 
 def waiting_by_host() -> dict[str, int]:
-    """As `waiting`, for every host that has some. One query."""
+    """As `waiting()`, for every host that has such requests. One query."""
     rows = Step.objects.filter(queue=dispatch.REQUESTS, state=QUEUED).exclude(host="").order_by()
     return dict(rows.values("host").annotate(n=Count("pk")).values_list("host", "n"))
 
 
 def _steps(service: Service) -> QuerySet[Step]:
-    """Begun here; of a host also what begun operations still want of it."""
+    """Steps that this service runs; for a compute host also its waiting steps, and queued steps of begun operations."""
     if service.binary != COMPUTE:
         here = Q(worker=f"{service.binary}@{service.host}", host="", state=RUNNING)
     else:
@@ -186,7 +190,7 @@ def _needs(host: str) -> QuerySet[HostNeed]:
 
 
 def elsewhere(host: str, shown: Collection[tuple[str, str]] = ()) -> list[OpenOperation]:
-    """Operations of several hosts whose present step runs on another one."""
+    """Return the operations that need a host while their current step is on another host or on a conductor."""
     actions = [need.action_id for need in _needs(host)[:MOST]]
     steps = Step.objects.filter(action__in=actions, state__in=(QUEUED, RUNNING, WAITING)).exclude(host=host)
     steps = steps.select_related("action").defer("traceback", "action__params").order_by("queued_at", "pk")
@@ -203,7 +207,7 @@ def _of_step(step: Step, state: str = "") -> OpenOperation:
 
 
 def _list(host: str, *, begins: bool, emptying: bool) -> None:
-    """Who is to leave, as of the new wish."""
+    """Adapt the list of drain migrations to a new drain request."""
     if begins:
         drain_moves.retry_failed(host)
     if emptying:

@@ -1,4 +1,4 @@
-"""What emptying a host would do: who would leave and how, who could not, and whether there is room. Changes nothing."""
+"""Dry run of emptying a host: which servers would move and how, which cannot, is there room. Changes nothing."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ SIZES = {"vcpus": "cpu_ratio", "memory_mb": "ram_ratio", "disk_gb": "disk_ratio"
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Of one host, as of now."""
+    """The result of a dry run for one host, as of now."""
 
-    live: int  # would move while they run
-    cold: int
-    busy: int  # in the middle of something: they would be waited for
+    live: int  # servers that would be live-migrated
+    cold: int  # servers that would be cold-migrated
+    busy: int  # servers with an action under way: the drain would wait for it
     blocked: tuple[DrainMove, ...]
-    homeless: tuple[DrainMove, ...]  # no host has room for them as it is
+    homeless: tuple[DrainMove, ...]  # movable servers for which no host has room now
     needs: dict[str, int]
-    free: dict[str, int]  # of all hosts that would take servers
+    free: dict[str, int]  # sum over all hosts that would take servers
     hosts: int
 
     @property
     def fits(self) -> bool:
-        """Whether there is room: for all of them, and for each."""
+        """Whether the other hosts have room for all servers together and for each server alone."""
         return not self.homeless and all(self.needs[size] <= self.free[size] for size in SIZES)
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The result as text for people."""
         blocked = f", {len(self.blocked)} blocked" if self.blocked else ""
         busy = f", {self.busy} in the middle of something" if self.busy else ""
         size = "{vcpus} CPUs, {memory_mb} MiB and {disk_gb} GiB"
@@ -47,7 +47,7 @@ class Forecast:
 
 
 def of_host(host: str) -> Forecast:
-    """Reads the global side, too, as the wishes of users are there."""
+    """Run the dry run for a host of the targeted cell. Also reads the global database (scheduler hints, aggregates)."""
     servers = list(Instance.objects.filter(host=host, deleted=False).order_by("pk"))
     idle = [server for server in servers if server.task_state is None]
     advice = {server.uuid: advice_for(server) for server in idle}

@@ -1,4 +1,4 @@
-"""What becomes of a host's work when the host drains: given back, marked, sent again. In the targeted cell."""
+"""The steps of a host that drains or starts: hand back, mark as unfinished, send again. In the targeted cell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ BATCH = 500
 
 
 def hand_back(host: str) -> int:
-    """Requests nobody has begun that declare so need not wait for the host; how many left it."""
+    """Cancel or redirect the queued requests of a draining host whose step declares it; return how many left.
+
+    Only steps never begun (`OnDrain` ELSEWHERE or CANCEL), at most BATCH.
+    """
     queued = Step.objects.select_related("action").filter(
         host=host, state=Step.State.QUEUED, queue=dispatch.REQUESTS, attempts=0
     )
@@ -26,7 +29,7 @@ def hand_back(host: str) -> int:
 
 
 def mark_unfinished(steps: Collection[int], why: str) -> int:
-    """Say in the journal why a step stopped and what the next start does with it; how many."""
+    """Record in the journal why each step stopped and what the next start does with it; return how many were marked."""
     marked = 0
     cut_off = Step.objects.select_related("action").filter(pk__in=list(steps), state=Step.State.RUNNING)
     for step in cut_off:
@@ -40,18 +43,18 @@ def mark_unfinished(steps: Collection[int], why: str) -> int:
 
 
 def send_again(host: str) -> int:
-    """Send every queued step of a host again, e.g. when it starts; how many went out. One too many does no harm."""
+    """Send the messages of a host's queued steps again, e.g. at its start; return how many. A duplicate is harmless."""
     queued = Step.objects.filter(state=Step.State.QUEUED, host=host)
     return len(dispatch.send(queued.order_by("queued_at", "pk")[:BATCH]))
 
 
 def send_next(host: str, room: int) -> int:
-    """Send the oldest requests a host can begin now, as many as it has room for; how many there were."""
+    """Send the oldest requests that a host can begin now, at most `room`; return how many there were."""
     return _send_oldest(Q(host=host, queue=dispatch.REQUESTS), room)
 
 
 def send_next_long(host: str, room: int) -> int:
-    """As `send_next`, of the long operations of its ops lane."""
+    """As `send_next()`, for the long steps of the host's ops queue."""
     keys, names = registry.long_steps()
     return _send_oldest(Q(host=host, queue=dispatch.OPS, action__key__in=keys, name__in=names), room)
 

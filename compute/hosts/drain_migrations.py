@@ -1,8 +1,9 @@
-"""Emptying a host before it drains, and bringing its servers back. In the targeted cell.
+"""Emptying a host before it drains, and returning its servers after. In the targeted cell.
 
-The list is in `compute/hosts/drain_moves.py`. Any conductor goes on with it, by the clock and whenever a move has
-ended; none remembers anything, so each may die at any moment. A server's turn and its move are recorded in one
-transaction, under the lock of the host's service record: never more at once than wanted, and no turn without a move.
+The list of servers is in `compute/hosts/drain_moves.py`. Any conductor advances it, periodically and whenever a move
+has ended; conductors keep no state in memory, so each may die at any moment. The state of a DrainMigration and the move
+it starts are committed in one transaction, under the lock of the host's service record. So there are never more moves
+than allowed, and never a row without its move.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from compute.operations.action import ActionRequest
 from compute.state import VmState
 
 logger = log.get(__name__)
-VERSION, ADMIN = (2, 96), frozenset({"admin"})  # of the requests we make
-PAUSE, LONGEST = 5.0, 300.0  # seconds until the next try: doubled each time
+VERSION, ADMIN = (2, 96), frozenset({"admin"})  # microversion and roles of our own requests
+PAUSE, LONGEST = 5.0, 300.0  # seconds until the next try: the first pause, doubled each time, and the maximum
 LIVE, COLD = frozenset({VmState.ACTIVE, VmState.PAUSED}), frozenset({VmState.STOPPED})
 ADVICE: dict[str, str] = {
     VmState.SUSPENDED: "it is suspended: resume it",
@@ -45,7 +46,7 @@ ADVICE: dict[str, str] = {
 
 
 def run_all() -> None:
-    """Go on with every host that has something on its list."""
+    """Advance the drain migrations of every host that has some under way or waiting."""
     listed = DrainMigration.objects.filter(state__in=(*UNDER_WAY, *COMING)).values_list("host", flat=True)
     wanted = Service.objects.filter(binary=COMPUTE, drain_wanted=False, drain_moves__gt=0)
     for host in sorted({*listed, *wanted.values_list("host", flat=True)}):
@@ -53,7 +54,7 @@ def run_all() -> None:
 
 
 def run(host: str) -> None:
-    """See what has become of the moves, and begin as many as there is room for."""
+    """Record the results of a host's ended moves, and begin as many new ones as are allowed."""
     for one in DrainMigration.objects.filter(host=host, state__in=UNDER_WAY):
         _follow(one)
     service = _service(host)
@@ -67,11 +68,11 @@ def run(host: str) -> None:
         _begin_all(host, (State.RETURN_WAITING,), State.RETURNING)
 
 
-# -- the next ones
+# -- beginning moves
 
 
 def _begin_all(host: str, waiting: tuple[State, ...], going: State) -> None:
-    """As many as may be under way."""
+    """Begin moves of waiting servers until the limit is reached."""
     rows = list(DrainMigration.objects.filter(_is_due(), host=host, state__in=waiting).order_by("tries", "pk"))
     servers = {s.uuid: s for s in Instance.objects.filter(uuid__in=[row.server_id for row in rows], deleted=False)}
     full = False
@@ -84,14 +85,14 @@ def _begin_all(host: str, waiting: tuple[State, ...], going: State) -> None:
 
 
 def _leave_alone(one: DrainMigration, server: Instance | None) -> None:
-    """It is gone, or others took it somewhere else: its home is there."""
+    """Drop a server that is deleted, or that others have moved to another host: it stays there."""
     where = server.host if server else "deleted"
     logger.info("drain_migration.left_alone", server=one.server_id, host=one.host, at=where)
     _mine(one).delete()
 
 
 def _stays(one: DrainMigration, server: Instance) -> bool:
-    """Whether it cannot be moved as it is; then the list says why."""
+    """Whether the server cannot be moved in its state; the row then records why."""
     advice = advice_for(server)
     busy = f"it is {server.task_state or server.vm_state}"
     if not advice and server.task_state is None and server.vm_state in LIVE | COLD:
@@ -104,14 +105,14 @@ def _stays(one: DrainMigration, server: Instance) -> bool:
 
 
 def advice_for(server: Instance) -> str:
-    """Why an idle server cannot be moved as it is, and what to do about it."""
+    """Return why an idle server cannot be moved in its state and what to do about it; empty when it can, or is busy."""
     if bare_metal.is_asked(server.flavor):
         return bare_metal.CANNOT_MOVE
     return "" if server.task_state else ADVICE.get(server.vm_state, "")
 
 
 def _is_full(host: str) -> bool:
-    """Whether as many are under way as may be. Only a look: `_begin` asks again, under the lock."""
+    """Whether the limit of moves is reached. Without the lock: `_begin()` checks again under it."""
     service = _service(host)
     if service is None:
         return True
@@ -119,7 +120,7 @@ def _is_full(host: str) -> bool:
 
 
 def _has_room(one: DrainMigration, server: Instance, going: State) -> bool:
-    """Whether some host would take it now: without, nothing happens to the server at all."""
+    """Whether a host could take the server now. If none can, no action is opened on the server at all."""
     try:
         moves.possible(server, moves.wanted(server, _goal(one, going)))
     except (ApiError, NoValidHost) as none:
@@ -129,7 +130,7 @@ def _has_room(one: DrainMigration, server: Instance, going: State) -> bool:
 
 
 def _begin(one: DrainMigration, going: State) -> bool:
-    """Its turn and its move, in one transaction; False when as many as may be are under way."""
+    """Open the move and record it in one transaction; False when the limit of moves is reached."""
     with transaction.atomic(using=current_alias()):
         service = Service.objects.select_for_update().get(binary=COMPUTE, host=one.host)
         leaving, coming = service.drain_state == "emptying", service.is_returning and not service.drain_state
@@ -138,9 +139,9 @@ def _begin(one: DrainMigration, going: State) -> bool:
         if not wanted or moving_now >= service.drain_moves:
             return False
         server = Instance.objects.get(uuid=one.server_id)
-        if server.host != (one.host if going == State.MOVING else one.moved_to):  # somebody was quicker
+        if server.host != (one.host if going == State.MOVING else one.moved_to):  # another request moved it
             return True
-        comes_up = server.resumes_with_host and server.vm_state in COLD  # read before its move takes that back
+        comes_up = server.resumes_with_host and server.vm_state in COLD  # read first: submitting the move clears it
         by, request_id = (service.drain_by or "stillwater")[:64], f"req-{uuid4()}"
         caller = Caller(by, project_id=server.project_id, roles=ADMIN)
         try:
@@ -157,7 +158,7 @@ def _begin(one: DrainMigration, going: State) -> bool:
 
 
 def _move(server: Instance, caller: Caller, request_id: str, to: str) -> None:
-    """Live where it runs, cold where it does not. Raises ApiError."""
+    """Live-migrate a running or paused server, cold-migrate a stopped one. Raises ApiError."""
     if server.vm_state in LIVE:
         name, body = "MigrateLive", {"host": to or None, "block_migration": "auto"}
     else:
@@ -166,21 +167,21 @@ def _move(server: Instance, caller: Caller, request_id: str, to: str) -> None:
 
 
 def _goal(one: DrainMigration, going: State) -> str:
-    """The host it is to go to; "": any."""
+    """The host that the server is to go to; empty: any."""
     return "" if going == State.MOVING else one.host
 
 
 def _mark(request_id: str, host: str, **also: Any) -> None:
-    """Its end wakes a conductor for this host."""
+    """Mark an action so that its end wakes a conductor for this host (`journal.close_action`)."""
     journal.change_params(InstanceAction.objects.get(request_id=request_id), empties=host, **also)
 
 
-# -- what became of the others
+# -- results of moves
 
 
 def _follow(one: DrainMigration) -> None:
-    """A move that is not over is left alone."""
-    # before the server: where that is says nothing of a move that ends between the two
+    """Record the result of an ended move. A move under way is left alone."""
+    # read before the server: else a move that ends between the two reads would be judged by the old host
     action = InstanceAction.objects.filter(server_id=one.server_id, request_id=one.request_id).first()
     server = Instance.objects.filter(uuid=one.server_id, deleted=False).first()
     if server is None:
@@ -201,7 +202,7 @@ def _follow(one: DrainMigration) -> None:
 
 
 def _has_left(one: DrainMigration, server: Instance) -> None:
-    """It lives elsewhere. When its host takes work again already, and is to have them back, it returns."""
+    """Record that the server lives on another host; if the drain is undone and servers return, it is next to return."""
     service = _service(one.host)
     state = State.RETURN_WAITING if service is not None and service.is_returning else State.AWAY
     logger.info("drain_migration.gone", server=one.server_id, host=one.host, to=server.host)
@@ -209,20 +210,21 @@ def _has_left(one: DrainMigration, server: Instance) -> None:
 
 
 def _failed(one: DrainMigration, action: InstanceAction) -> None:
-    """It lives where it was: its move failed, or somebody took it back."""
+    """The server is where it was before the move: the move failed, or another request moved it back. Try again."""
     _try_again(one, action.outcome if action.message else "")
 
 
 def _is_ours(server: Instance) -> bool:
-    """Whether it was we who moved it, and not a user who resized it since."""
+    """Whether the move to be confirmed is a drain migration, and not a resize that a user began since."""
     move = cold.last(server)
     return move is not None and "empties" in move.params
 
 
 def _confirm(one: DrainMigration, server: Instance, action: InstanceAction) -> None:
-    """Nobody asked for a change that could please or not: the word is ours. A user's own word goes first.
+    """Confirm a cold drain migration: no user asked for it, so no user has to accept it.
 
-    The host it left has to take requests for that. One that drains at its deadline has the word when it is back.
+    A confirm or revert by the user that came first wins. The source host must take requests for it; if it does not (it
+    drains at its deadline), the confirmation waits until it does.
     """
     if server.task_state is not None or not _mine(one).filter(_is_due()).exists():
         return
@@ -233,19 +235,19 @@ def _confirm(one: DrainMigration, server: Instance, action: InstanceAction) -> N
     request_id = f"req-{uuid4()}"
     caller = Caller(action.user_id, project_id=action.project_id, roles=ADMIN)
     with transaction.atomic(using=current_alias()):
-        later = database_clock.now(LONGEST)  # should that fail
+        later = database_clock.now(LONGEST)  # the next try if the confirmation fails
         if not _mine(one).update(request_id=request_id, not_before=later):
             return
         try:
             registry.named("ConfirmResize").submit(server, ActionRequest(caller, request_id, None, VERSION))
-        except ApiError:  # somebody else's word came first
+        except ApiError:  # the user confirmed or reverted first
             transaction.set_rollback(True, using=current_alias())
             return
         _mark(request_id, one.host)
 
 
 def _try_again(one: DrainMigration, why: str) -> None:
-    """Later, and later each time; where there is no room, too: there may be some then."""
+    """Record a failed try and the time of the next one, with exponential backoff; also when there is no room yet."""
     pause = min(LONGEST, PAUSE * 2 ** min(one.tries, 10))
     coming = one.state in COMING
     state = State.RETURN_WAITING if coming else State.BLOCKED if why else State.WAITING
@@ -257,11 +259,11 @@ def _try_again(one: DrainMigration, why: str) -> None:
     _write(one, state=state, why=said[:255], tries=tries, not_before=database_clock.now(pause))
 
 
-# -- the end
+# -- ends of a drain or a return
 
 
 def _drain(host: str) -> bool:
-    """Nothing is left to move, or its time is over: then the host drains like any other."""
+    """Begin the drain of the host when no server is left to move, or its deadline has passed; whether it drains now."""
     with transaction.atomic(using=current_alias()):
         service = Service.objects.select_for_update().get(binary=COMPUTE, host=host)
         if service.drain_state != "emptying":
@@ -276,7 +278,7 @@ def _drain(host: str) -> bool:
 
 
 def _is_back(host: str) -> bool:
-    """Nobody is left who is to come back."""
+    """Whether no server is left that is to return; then the return is ended."""
     if DrainMigration.objects.filter(host=host, state__in=(*UNDER_WAY, *COMING)).exists():
         return False
     returning = Service.objects.filter(binary=COMPUTE, host=host, drain_wanted=False, drain_asked_at__isnull=True)
@@ -284,7 +286,7 @@ def _is_back(host: str) -> bool:
     return True
 
 
-# -- small things
+# -- helpers
 
 
 def _returns(host: str) -> bool:
@@ -301,11 +303,11 @@ def _is_due() -> Q:
 
 
 def _mine(one: DrainMigration) -> Any:
-    """The row, if nobody changed what became of it since we read it."""
+    """The row, if its state and request id are as they were read."""
     return DrainMigration.objects.filter(pk=one.pk, state=one.state, request_id=one.request_id)
 
 
 def _write(one: DrainMigration, **changes: Any) -> None:
-    """Only what differs, so that a round in which nothing happens writes nothing."""
+    """Update only if something differs, so that a round in which nothing happens writes nothing."""
     if any(getattr(one, name) != value for name, value in changes.items()):
         _mine(one).update(**changes, updated_at=timezone.now())

@@ -1,7 +1,6 @@
-"""Servers that leave a host so that it can drain, and come back to it: what is on record of them. In the targeted cell.
+"""The list of drain migrations of a host: servers that leave it so that it can drain, and return. In the targeted cell.
 
-`compute/hosts/drain_migrations.py` moves them. Here is who is to go, who has gone, and what an operator's word does to
-the list.
+This module reads the list and applies operator requests to it; `compute/hosts/drain_migrations.py` moves the servers.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from cloud.words import counted
 from compute.models import DrainMigration, HostNeed, Instance, InstanceAction
 
 State = DrainMigration.State
-IDLE = (State.WAITING, State.BLOCKED)  # to go, and nothing has begun
+IDLE = (State.WAITING, State.BLOCKED)  # to leave, and the move has not begun
 UNDER_WAY = (State.MOVING, State.RETURNING)
 COMING = (State.RETURN_WAITING, State.RETURNING)
-AT_ONCE = 4  # when nobody says how many
+AT_ONCE = 4  # default number of parallel moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +27,17 @@ class DrainMove:
 
     server_id: str
     state: str
-    at: str  # where it lives now
-    to: str = ""  # where it is going, or has gone
+    at: str  # its host now
+    to: str = ""  # the destination of its move, or the host it went to
     percent: int = 0
-    why: str = ""  # what it waits for, or what is in its way and what to do about it
+    why: str = ""  # what it waits for, or what blocks it and what to do about it
     tries: int = 0
     next_try: datetime | None = None
     request_id: str = ""
 
     @property
     def is_blocked(self) -> bool:
-        """Whether it stays until somebody does something, or until there is room."""
+        """Whether the server stays until an operator or user acts, or until there is room."""
         return self.state == State.BLOCKED or (self.state == State.RETURN_WAITING and bool(self.why))
 
 
@@ -47,40 +46,40 @@ class DrainMoves:
     """The list of one host."""
 
     lines: tuple[DrainMove, ...] = ()
-    left_alone: tuple[DrainMove, ...] = ()  # they are to have come back, and have another home
+    left_alone: tuple[DrainMove, ...] = ()  # asked to return, but moved to another host since
 
     def of(self, *states: str) -> list[DrainMove]:
-        """Those in some states."""
+        """Return the servers in the given states."""
         return [line for line in self.lines if line.state in states]
 
     @property
     def away(self) -> list[DrainMove]:
-        """Gone."""
+        """Servers that have left."""
         return self.of(State.AWAY)
 
     @property
     def under_way(self) -> list[DrainMove]:
-        """Being moved now, either way."""
+        """Servers that are being moved now, in either direction."""
         return self.of(*UNDER_WAY)
 
     @property
     def blocked(self) -> list[DrainMove]:
-        """Those that stay where they are for a reason."""
+        """Servers that cannot be moved now; `why` says the reason."""
         return [line for line in self.lines if line.is_blocked]
 
     @property
     def staying(self) -> list[DrainMove]:
-        """Those that are to leave, and have not begun to."""
+        """Servers that are to leave and whose move has not begun."""
         return self.of(*IDLE)
 
     @property
     def coming(self) -> list[DrainMove]:
-        """Those that are to come back, and have not yet."""
+        """Servers that are to return and have not arrived."""
         return self.of(*COMING)
 
     @property
     def sentence(self) -> str:
-        """How far it is; "" where nothing is moved."""
+        """The progress as text for people; empty when the list is empty."""
         if not self.lines:
             return ""
         if self.coming:
@@ -93,12 +92,12 @@ class DrainMoves:
 
 
 def read(host: str) -> DrainMoves:
-    """How far the moves from, or back to, a host are. One query; three where something is on the list."""
+    """Return the drain migrations of a host. One query; three when the list is not empty."""
     return read_all([host]).get(host, DrainMoves())
 
 
 def read_all(hosts: Collection[str]) -> dict[str, DrainMoves]:
-    """As `read`, for all of them with as many queries."""
+    """As `read()`, for many hosts with the same number of queries. Hosts with an empty list are not in the result."""
     rows = list(DrainMigration.objects.filter(host__in=hosts).order_by("pk")) if hosts else []
     if not rows:
         return {}
@@ -118,7 +117,7 @@ def read_all(hosts: Collection[str]) -> dict[str, DrainMoves]:
 
 
 def counts() -> dict[str, dict[str, int]]:
-    """How many of each state there are, by host. One query."""
+    """Return the number of drain migrations by host and state. One query."""
     rows = DrainMigration.objects.order_by().values_list("host", "state").annotate(Count("pk"))
     found: dict[str, dict[str, int]] = {}
     for host, state, number in rows:
@@ -127,7 +126,10 @@ def counts() -> dict[str, dict[str, int]]:
 
 
 def list_servers(host: str) -> None:
-    """Every server of the host is on the list, and nobody else waits there: deleted ones, and those others moved."""
+    """Bring the list up to date: add every server of the host, drop those no longer there.
+
+    Dropped are servers that are deleted or that others moved away before their move began. Idempotent.
+    """
     here = list(Instance.objects.filter(host=host, deleted=False).order_by("pk").values_list("uuid", flat=True))
     listed = dict(DrainMigration.objects.filter(host=host).values_list("server_id", "state"))
     new = [DrainMigration(host=host, server_id=uuid) for uuid in here if uuid not in listed]
@@ -142,33 +144,36 @@ def list_servers(host: str) -> None:
 
 
 def is_empty(host: str) -> bool:
-    """Whether no server lives there or is about to, and nobody of the list is on the way or to go."""
+    """Whether no server lives on the host or is about to, and no server of the list is still to move."""
     lives = Instance.objects.filter(host=host, deleted=False).exists()
     listed = DrainMigration.objects.filter(host=host).exclude(state=State.AWAY).exists()
-    # A move to it that is past its checks goes on, and its server has to leave again.
+    # A move to this host that is past its checks goes on; its server then has to leave again.
     needed = HostNeed.objects.filter(host=host, action__finished_at__isnull=True).exists()
     return not (lives or listed or needed)
 
 
 def cancel(host: str) -> None:
-    """Who has not begun to move stays where it is. What is under way goes on to its end."""
+    """Drop the servers whose move has not begun: they stay where they are. Moves under way go on to their end."""
     DrainMigration.objects.filter(host=host, state__in=IDLE).delete()
     cancel_return(host)
 
 
 def cancel_return(host: str) -> None:
-    """Who was to come back, and has not begun, is as far as before."""
+    """Put servers whose return has not begun back to AWAY."""
     waiting = DrainMigration.objects.filter(host=host, state=State.RETURN_WAITING)
     waiting.update(state=State.AWAY, why="", not_before=None)
 
 
 def retry_failed(host: str) -> None:
-    """A drain begins: who left in an earlier one has a new home."""
+    """Forget the servers that left in an earlier drain, when a new drain begins: they stay on their new hosts."""
     DrainMigration.objects.filter(host=host, state=State.AWAY).delete()
 
 
 def request_return(host: str) -> list[DrainMove]:
-    """Those that left are to come back. Who lives elsewhere since is left alone: those, and where they are."""
+    """Mark the servers that left so that they return; return those that are left alone.
+
+    Left alone are servers that were moved to yet another host since; the result says where they are.
+    """
     rows = list(DrainMigration.objects.filter(host=host, state=State.AWAY).order_by("pk"))
     at = _homes(rows)
     elsewhere = [row for row in rows if at.get(row.server_id) not in (row.moved_to, host, None)]
@@ -180,6 +185,6 @@ def request_return(host: str) -> list[DrainMove]:
 
 
 def _homes(rows: Iterable[DrainMigration]) -> dict[str, str]:
-    """Where the living ones are."""
+    """The hosts of the servers that are not deleted."""
     living = Instance.objects.filter(uuid__in=[row.server_id for row in rows], deleted=False)
     return dict(living.values_list("uuid", "host"))

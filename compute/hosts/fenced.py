@@ -1,7 +1,7 @@
-"""Hosts that are gone: an operator has said that they are off, and nothing was heard of them since.
+"""Fenced hosts: an operator forced the host down, and it has not beaten since.
 
-What was begun there cannot go on, and what is left there goes when the host is back: a queued step of the
-action ForgetGuest. All in the targeted cell.
+What was begun there cannot go on. What is left there is removed when the host is back: a queued step of the action
+ForgetGuest. All in the targeted cell.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ ALIVE = frozenset({PowerState.RUNNING, PowerState.PAUSED})
 
 
 def is_fenced(service: Service) -> bool:
-    """Forced down, and no heartbeat since: a host that beats again is not off, whatever was said of it."""
+    """Whether the host is forced down and has not beaten since: a host that beats again is not off."""
     return service.forced_down and service.last_seen_up == service.seen_when_forced
 
 
 def hosts() -> frozenset[str]:
-    """Every host that is gone."""
+    """Return the names of all fenced hosts of the targeted cell."""
     forced = Service.objects.filter(binary=COMPUTE, forced_down=True)
     return frozenset(service.host for service in forced if is_fenced(service))
 
 
-# -- what was begun there
+# -- steps begun on a fenced host
 
 
 def abort_steps(instance: Instance) -> Step | None:
-    """End what the server has begun on hosts that are gone. In the transaction that takes the server.
+    """End the open steps of a server on fenced hosts; return a request not yet begun that can follow it, or None.
 
-    The answer is a request nobody has begun, which is to follow the server to its new host.
-    Raises StateConflict while something goes on elsewhere.
+    Run it in the transaction that takes the server for its new action; it locks the server's row. The returned step is
+    to be moved to the server's new host. Raises StateConflict while an action goes on elsewhere.
     """
     list(Instance.objects.select_for_update().filter(pk=instance.pk).values_list("pk"))
     instance.refresh_from_db()
@@ -60,7 +60,7 @@ def abort_steps(instance: Instance) -> Step | None:
 
 
 def abort_all_steps(instance: Instance) -> set[str]:
-    """As `let_go`, for a server that is deleted: nothing follows it. The hosts that may have something of it."""
+    """As `abort_steps()`, for a deleted server: no request follows it. Return the hosts that may have a stale guest."""
     off, left = hosts(), {instance.host}
     for step in _open_steps(instance):
         if step.host in off:
@@ -75,14 +75,14 @@ def _open_steps(instance: Instance) -> list[Step]:
 
 
 def _can_follow(action: ServerAction, step: Step) -> bool:
-    """Only a request that nobody has begun, and that will find on another host what it needs."""
+    """Whether the step is a request not yet begun whose action needs nothing that only the lost host has."""
     at_home = all(spec.on in (On.HOST, On.CONDUCTOR) for spec in action.steps)
     unbegun = step.state == Step.State.QUEUED and step.queue == REQUESTS and not step.attempts
     return at_home and unbegun and action.clean_up is None
 
 
 def _end(instance: Instance, step: Step, off: frozenset[str]) -> None:
-    """Undo what its action did elsewhere, and end it. What only cleans up waits for the host's return."""
+    """Compensate what the action did elsewhere and end it; a step that only cleans up waits for the host's return."""
     action = registry.every().get(step.action.key)
     here = Step.objects.filter(pk=step.pk, state__in=journal.OPEN)
     if action is not None and action.retry_always(step.name) and not action.is_compensation(step.name):
@@ -102,11 +102,11 @@ def _end(instance: Instance, step: Step, off: frozenset[str]) -> None:
     journal.close_action(step.action, outcome=why, failed=True)
 
 
-# -- what is left there
+# -- stale guests
 
 
 def schedule_cleanup(instance: Instance, host: str, evacuation: InstanceAction | None = None) -> None:
-    """Whatever a host still has of a server goes when the host is there. In the caller's transaction."""
+    """Queue the cleanup of the server's stale guest on a host, unless one is queued. In the caller's transaction."""
     owed = Step.objects.filter(host=host, server_id=instance.uuid, action__key=FORGET, state__in=journal.OPEN)
     if owed.exists():
         return
@@ -119,15 +119,16 @@ def schedule_cleanup(instance: Instance, host: str, evacuation: InstanceAction |
 
 
 def pending_cleanups(host: str) -> int:
-    """How many servers a host has to let go of before it may be trusted with any: evacuated, or just being so."""
+    """Return how many servers, evacuated or being evacuated, a host must clean up before it may take any."""
     leaving = _open_evacuations(host).values_list("server_id", flat=True)
     return len({*_cleanups(host).values_list("server_id", flat=True), *leaving})
 
 
 def power_off_evacuated(host: str, driver: Driver) -> int:
-    """A host that is back turns off what lives elsewhere by now, or is about to, first of all.
+    """Power off guests of servers that live elsewhere by now or are being evacuated; return how many.
 
-    The queue is heard already then: what is owed may be removed, running as it is, before this looks.
+    A host that is back does this first of all. Its queues are consumed by then, so a queued cleanup may remove such a
+    guest, even a running one, before this looks.
     """
     owed = set(_cleanups(host).values_list("server_id", flat=True))
     home = Instance.objects.filter(uuid__in=owed, host=host, deleted=False).values_list("uuid", flat=True)
@@ -140,7 +141,7 @@ def power_off_evacuated(host: str, driver: Driver) -> int:
 
 
 def cancel_cleanups(host: str) -> None:
-    """The operator has taken a host out of the cloud: nobody waits for it."""
+    """Cancel the cleanups of a host that the operator removed from the cloud."""
     for step in _cleanups(host).select_related("action"):
         if journal.cancel(step, "the host was removed"):
             journal.close_action(step.action, outcome="the host was removed")
@@ -151,7 +152,7 @@ def _cleanups(host: str) -> QuerySet[Step]:
 
 
 def _open_evacuations(host: str) -> QuerySet[InstanceAction]:
-    """Evacuations of servers that have room on a host, and go elsewhere: the guest may be at any such host."""
+    """Open evacuations of servers with an allocation on a host, to another host: each such host may have the guest."""
     room = Allocation.objects.filter(node__host=host).values("server_id")
     leaving = InstanceAction.objects.filter(key=EVACUATE, finished_at__isnull=True, server_id__in=room)
     return leaving.exclude(params__destination=host)

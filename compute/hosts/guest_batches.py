@@ -1,6 +1,6 @@
-"""Whose turn it is among the guests of a host that goes down or comes back: by rank, so many at a time.
+"""The order in which the guests of a host are shut down or started: by rank, a limited number at a time.
 
-Rows decide, under the lock of the host's service record. So it does not matter who dies when.
+Decided by rows, under the lock of the host's service record; so any process may die at any moment.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from compute.operations import journal
 from compute.operations.step import StepWaiting
 
 WAITS = "waits for its turn"
-AGAIN = 30.0  # seconds until a step looks by itself whether it is its turn
+AGAIN = 30.0  # seconds until a waiting step checks its turn without being woken
 
 
 @contextmanager
 def lock(host: str) -> Iterator[None]:
-    """One at a time decides for a host. A transaction, or part of one."""
+    """Lock the host's service record, so that one process at a time decides. Opens a transaction or a savepoint."""
     with transaction.atomic(using=current_alias()):
         list(Service.objects.select_for_update().filter(binary=COMPUTE, host=host).values_list("pk"))
         yield
 
 
 def open_steps(host: str, key: str) -> QuerySet[Step]:
-    """All that have not ended."""
+    """Return the open steps of a host for one action key."""
     return Step.objects.filter(host=host, action__key=key, state__in=journal.OPEN)
 
 
 def has_come(step: Step, action: InstanceAction) -> bool:
-    """Whether those of a lower rank have ended, and there is room among those that have begun. Under the lock."""
+    """Whether all guests of lower rank have ended and fewer than `at_once` have begun. Call it under `lock()`."""
     others = open_steps(step.host, action.key).exclude(pk=step.pk)
     if others.filter(action__params__rank__lt=action.params["rank"]).exists():
         return False
@@ -43,13 +43,16 @@ def has_come(step: Step, action: InstanceAction) -> bool:
 
 
 def wait(step: Step, why: str, seconds: float) -> StepWaiting:
-    """Park it under the lock that said so: whoever ends from now on wakes it."""
+    """Let the step wait, under the same `lock()` as `has_come()`: a guest that ends later then wakes it."""
     journal.wait_step(step, why, seconds=seconds)
     return StepWaiting(why, parked=True)
 
 
 def wake(host: str, key: str) -> None:
-    """One has ended: wake those that may begin now. They ask for themselves. In the transaction that ends it."""
+    """Wake the waiting steps that may begin now; each checks its turn itself with `has_come()`.
+
+    Call it in the transaction that ends a guest's step.
+    """
     with lock(host):
         steps = open_steps(host, key)
         first = steps.select_related("action").order_by("action__params__rank", "pk").first()

@@ -1,7 +1,7 @@
-"""The guests of a host that goes down, and comes back: who is to go off, how far it is, who runs again. In the cell.
+"""Shutdown of all guests of a host, its progress, and their start when the host is back. In the targeted cell.
 
-What is asked for is rows: an action for each server (`actions/host_shutdown.py`, `actions/host_start.py`). The host
-carries them out, whatever becomes of whoever asked. All of one shutdown have one request id.
+Each guest is one action (`actions/shutdown_with_host.py`, `actions/start_with_host.py`). The host carries them out even
+if the process that asked dies. All actions of one shutdown share one request id.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ from compute.virt.shutdown_timer import ShutdownTimer
 
 logger = log.get(__name__)
 DOWN, UP = "HostShutdown", "HostStart"  # keys in the journal
-AT_ONCE = 16  # guests that are shut down, or started, at the same time when nobody says how many
+AT_ONCE = 16  # default number of guests that are shut down, or started, at the same time
 ON = (PowerState.RUNNING, PowerState.PAUSED)
 COMES_UP = Move(frozenset({VmState.STOPPED}), TaskState.POWERING_ON, VmState.ACTIVE)
-# rescued, resized, in ERROR: on, and that still
+# a rescued, resized or failed server that was on: its guest starts, its vm_state stays
 STAYS = Move(state.LIVING - {VmState.STOPPED, VmState.ACTIVE, VmState.PAUSED}, TaskState.POWERING_ON)
 
 
 @dataclass(frozen=True, slots=True)
 class GuestShutdown:
-    """One server of a host that goes down."""
+    """The progress of one server in the shutdown of its host."""
 
     server_id: str
     name: str
     request_id: str
     priority: int
     state: str  # waiting | shutting down | off | failed | called off
-    words: str = ""  # what it waits for, how far it is, how it ended
+    words: str = ""  # for people: what it waits for, its progress, or how it ended
     seconds_left: float | None = None
     signals: int = 0
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more becomes of it."""
+        """Whether the state is final."""
         return self.state in ("off", "failed", "called off")
 
 
-# -- going down
+# -- shutdown
 
 
 def are_on(host: str) -> QuerySet[Instance]:
-    """Servers of a host that are on as far as is recorded, or that something goes on with.
+    """Return the servers of a host that are recorded as on, or that have an action under way.
 
-    Machines are not: they stay on while the host that serves them is down.
+    Without bare-metal servers: they stay on while the host that manages them is down.
     """
     machines = ComputeNode.objects.filter(host=host, is_whole=True).values("hypervisor_hostname")
     here = Instance.objects.filter(host=host, deleted=False).exclude(node__in=machines)
@@ -72,15 +72,16 @@ def are_on(host: str) -> QuerySet[Instance]:
 
 
 def paused(host: str) -> list[Instance]:
-    """Those whose memory will be lost."""
+    """Return the paused servers of a host: their memory will be lost."""
     return list(are_on(host).filter(vm_state=VmState.PAUSED).order_by("pk"))
 
 
 def ask(host: str, *, by: str, at_once: int = 0, seconds: float | None = None) -> str:
-    """Have every guest of a host shut down; the request id of it all, "" when none is on.
+    """Open a shutdown action for every guest of a host that is on; return their request id, empty when there is none.
 
-    Asked again while it goes on, who has come meanwhile goes off, too. `seconds`: whoever is still on is forced off
-    then; None: each has its own grace.
+    Called again during a shutdown, it also includes servers that came meanwhile, and changes `at_once` and the time
+    limit where given. After `seconds` guests that are still on are forced off; None: each guest has its own grace
+    period.
     """
     until = time.time() + seconds if seconds is not None else None
     with guest_batches.lock(host):
@@ -101,17 +102,20 @@ def ask(host: str, *, by: str, at_once: int = 0, seconds: float | None = None) -
 
 
 def going_on(host: str) -> bool:
-    """Whether a host is being shut down, and nobody has taken that back."""
+    """Whether a host's guests are being shut down and this has not been called off."""
     return guest_batches.open_steps(host, DOWN).exclude(action__params__has_key="called_off").exists()
 
 
 def has_open(host: str) -> bool:
-    """Whether any guest is still on its way off, taken back or not."""
+    """Whether any guest shutdown of the host is open, called off or not."""
     return guest_batches.open_steps(host, DOWN).exists()
 
 
 def call_off(host: str, why: str) -> int:
-    """Whose turn has not come stays on; the others go off, and may come back at once. How many there were."""
+    """Cancel the guest shutdowns that have not begun; return how many were open.
+
+    Those that have begun go on to their end and are marked; their guests may start again at once.
+    """
     with guest_batches.lock(host):
         steps = list(guest_batches.open_steps(host, DOWN).select_related("action").order_by("pk"))
         for step in steps:
@@ -125,7 +129,7 @@ def call_off(host: str, why: str) -> int:
 
 
 def read(host: str, request_id: str = "") -> tuple[GuestShutdown, ...]:
-    """How far a host's guests are: of one shutdown, or of the one that goes on. No more than three queries."""
+    """Return the progress of a host's guests, for one shutdown or the current one. At most three queries."""
     if not request_id:
         going = guest_batches.open_steps(host, DOWN).order_by("-pk").values_list("action__request_id", flat=True)
         request_id = going.first() or ""
@@ -140,12 +144,12 @@ def read(host: str, request_id: str = "") -> tuple[GuestShutdown, ...]:
 
 
 def still_on(host: str) -> list[Instance]:
-    """Idle servers that are on, as far as is recorded: they have come since they were asked for."""
+    """Return the idle servers of a host that are recorded as on, e.g. started since the shutdown was asked for."""
     return list(are_on(host).filter(task_state__isnull=True).order_by("pk"))
 
 
 def _change(steps: Sequence[Step], words: dict[str, Any]) -> None:
-    """Another time, another number at once: who waits looks again."""
+    """Change the time limit or the number at once; waiting steps check again."""
     for step in steps:
         if any(step.action.params[name] != word for name, word in words.items()):
             journal.change_params(step.action, **words)
@@ -167,13 +171,13 @@ def _word(step: Step, timer: ShutdownTimer | None) -> str:
     return ended.get(Step.State(step.state)) or ("shutting down" if begun else "waiting")
 
 
-# -- coming back
+# -- start
 
 
 def start_guests(host: str) -> int:
-    """Start again who was running when the host went down, the last ones first; how many there were.
+    """Start the guests that went down with their host, those shut down last first; return how many.
 
-    Without the setting they stay off for good.
+    Without STILLWATER_RESUME_GUESTS they stay off and are no longer marked to resume.
     """
     flagged = Instance.objects.filter(host=host, deleted=False, resumes_with_host=True)
     priority = shutdown_preferences.priority
@@ -197,19 +201,19 @@ def _start_guests(instance: Instance, request_id: str) -> bool:
         with transaction.atomic(using=current_alias()):
             state.begin(instance, STAYS if stays else COMES_UP)
             _open(instance, UP, request_id, "", {"rank": rank, "at_once": AT_ONCE, "stays": stays})
-    except StateConflict:  # somebody was quicker
+    except StateConflict:  # another request took the server first
         Instance.objects.filter(pk=instance.pk).update(resumes_with_host=False)
         return False
     return True
 
 
 def takes_work(host: str) -> bool:
-    """Whether nobody wants a host to drain, or to be emptied."""
+    """Whether a host is neither draining, drained nor being emptied."""
     service = Service.objects.filter(binary=COMPUTE, host=host).first()
     return service is not None and not service.drain_state
 
 
-STEPS: dict[str, tuple[str, str, str, str]] = {  # action, step, event, lane: as the actions declare them
+STEPS: dict[str, tuple[str, str, str, str]] = {  # action, step, event, queue: as the actions declare them
     DOWN: ("stop", "power_off", "compute_host_shutdown", dispatch.OPS),
     UP: ("start", "power_on", "compute_host_startup", dispatch.REQUESTS),
 }

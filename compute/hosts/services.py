@@ -1,4 +1,4 @@
-"""The services and hypervisors of all cells, read at once; cells that are down are named, not raised."""
+"""The services and hypervisors of all cells, read in parallel; down cells are named in the result, not raised."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ INTERNAL_ZONE = "internal"
 
 @dataclass(frozen=True, slots=True)
 class ServiceRecord:
-    """A service and the cell it works in."""
+    """A service and its cell."""
 
     cell: Cell
     service: Service
-    waiting: int = 0  # requests nobody has begun; counted only where something drains
-    moves: DrainMoves = field(default_factory=DrainMoves)  # of its servers; read only where they leave, or come back
-    zone: str = INTERNAL_ZONE  # only hosts are in one an operator chose
+    waiting: int = 0  # requests not yet begun; counted only where a service of the cell drains
+    moves: DrainMoves = field(default_factory=DrainMoves)  # read only where servers leave or return
+    zone: str = INTERNAL_ZONE  # only compute hosts have another one
 
 
 @dataclass(frozen=True, slots=True)
 class Hypervisor:
-    """A compute node, the service that runs it, and what is on it (when that was asked for)."""
+    """A compute node, its service, and its servers (if they were asked for)."""
 
     cell: Cell
     node: ComputeNode
@@ -45,32 +45,32 @@ class Hypervisor:
 
     @property
     def uuid(self) -> str:
-        """What a marker names since 2.53."""
+        """The id that a marker names since microversion 2.53."""
         return self.node.uuid
 
     @property
     def number(self) -> int:
-        """What a marker names before 2.53."""
+        """The id that a marker names before microversion 2.53."""
         return number(self.node.uuid)
 
 
 @dataclass(frozen=True, slots=True)
 class CellResults(Generic[T]):
-    """What the cells that answered have, and the cells that did not."""
+    """The records of the cells that answered, and the cells that did not."""
 
     found: list[T]
     down: list[Cell]
 
 
 def number(uuid: str) -> int:
-    """The integer id of a record before 2.53: 48 random bits, as row ids repeat from cell to cell."""
+    """Return the integer id of a record before 2.53: 48 bits of its uuid, as row ids are not unique over cells."""
     return UUID(uuid).int >> 80
 
 
 def services(host: str = "", binary: str = "") -> CellResults[ServiceRecord]:
-    """Services of every cell, cell0 included; one query per cell, two where something drains.
+    """Return the services of every cell, cell0 included. One query per cell, two where a service drains.
 
-    Three more where servers leave or come back.
+    Three more where servers leave a host or return.
     """
 
     known = aggregates.by_host()
@@ -95,7 +95,7 @@ def services(host: str = "", binary: str = "") -> CellResults[ServiceRecord]:
 
 
 def hypervisors(*, counts: bool = False, servers: bool = False) -> CellResults[Hypervisor]:
-    """Hypervisors that have a service, in every cell; at most four queries per cell."""
+    """Return the compute nodes of every cell that have a service; at most four queries per cell."""
 
     def read(cell: Cell) -> list[Hypervisor]:
         by_host = {service.host: service for service in Service.objects.filter(binary=COMPUTE)}
@@ -116,7 +116,7 @@ def hypervisors(*, counts: bool = False, servers: bool = False) -> CellResults[H
 
 
 def hosts_of(cells: list[Cell]) -> list[str]:
-    """The compute hosts of cells that do not answer, from the global side."""
+    """Return the compute hosts of cells that are down, from the global database."""
     return list(HostMapping.objects.filter(cell__in=cells).order_by("host").values_list("host", flat=True))
 
 
@@ -128,7 +128,7 @@ def _everywhere(read: Callable[[Cell], list[T]]) -> CellResults[T]:
 
 
 def _keys(node: ComputeNode) -> tuple[tuple[str, str], tuple[str, str]]:
-    """A host may run several nodes; a server that names no node counts for each of its host's."""
+    """A host may have several nodes; a server that names no node counts for each node of its host."""
     return (node.host, node.hypervisor_hostname), (node.host, "")
 
 

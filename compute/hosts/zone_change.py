@@ -1,7 +1,7 @@
-"""Whether hosts may change their availability zone: not while there are servers, and never into two at once.
+"""Checks for a change of availability zone: no host may have servers then, or be in two zones at once.
 
-The change is made first, inside the caller's transaction and under a lock on each host, and then looked at; an
-exception takes it back.
+The change is made first, inside the caller's transaction and under a lock on each host, and checked afterwards; an
+exception rolls it back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from compute.placement.aggregates import ZONE, ByHost
 
 @contextmanager
 def checked(hosts: Sequence[str], doing: str, refused: type[ApiError]) -> Iterator[None]:
-    """Around a change of aggregates, in a global transaction. Raises `refused` with Nova's words, or CellDown."""
+    """Check a change of aggregates made in the `with` block, inside a global transaction.
+
+    Locks the host mappings. Raises `refused` with Nova's text, or CellDown.
+    """
     list(HostMapping.objects.select_for_update(of=("self",)).filter(host__in=hosts).order_by("host"))
     before = aggregates.by_host(*hosts) if hosts else {}
     yield
@@ -41,12 +44,12 @@ def checked(hosts: Sequence[str], doing: str, refused: type[ApiError]) -> Iterat
 
 
 def _said(known: ByHost, host: str) -> set[str]:
-    """The zones aggregates say a host is in."""
+    """The zones that the aggregates of a host name."""
     return {metadata[ZONE] for metadata in known.get(host, ()) if metadata.get(ZONE)}
 
 
 def _busy(hosts: set[str], before: ByHost, after: ByHost) -> bool:
-    """Whether one that really changes its zone has servers, or keeps room for some; in the targeted cell."""
+    """Whether a host whose zone really changes has servers or allocations; in the targeted cell."""
     moving = {
         service.host for service in Service.objects.filter(binary=COMPUTE, host__in=hosts)
         if aggregates.zone_of(service, before) != aggregates.zone_of(service, after)

@@ -1,1 +1,1 @@
-"""Moving a server between hosts."""
+"""Moving a server between hosts of its cell."""

@@ -1,6 +1,6 @@
-"""What a resize and a cold migration have in common: off here, over there, on again, and then the user's word.
+"""What resize and cold migration share: stop the guest, copy it, start it elsewhere, wait for confirm or revert.
 
-Until the user confirms or reverts it the source keeps what it had, and its room.
+Until the user confirms or reverts the move, the source keeps the guest's files and the allocation.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ from compute.virt.base import GuestNotFound, PowerState
 
 FROM = frozenset({VmState.ACTIVE, VmState.STOPPED})
 MOVE = Move(FROM, TaskState.RESIZE_PREP, VmState.RESIZED)
-COMES_UP = "comes_up"  # in params: it is off only because its host was to go down, so it runs where it arrives
+COMES_UP = "comes_up"  # in params: it is off only because its host was shut down, so it starts at the destination
 SIZE = ("vcpus", "memory_mb", "disk_gb")
 
 
 class ColdMove(ServerAction):
-    """Active or stopped -> resized, elsewhere. A resize that waits for a stopped source waits with nothing done."""
+    """Active or stopped -> resized, on another host.
+
+    `check_source` is the first step, so an action that waits for a stopped source has changed nothing yet.
+    """
 
     move: ClassVar[Move | None] = MOVE
     unsupported_on_bare_metal = bare_metal.CANNOT_MOVE
@@ -45,27 +48,27 @@ class ColdMove(ServerAction):
         StepSpec("forget_source", "compute_forget_source", On.SOURCE, OPS),
     )
 
-    # -- there
+    # -- the steps
 
     def check_source(self, run: StepContext) -> None:
-        """The guest is here. Raises GuestNotFound."""
+        """Check that the guest is on the source. Raises GuestNotFound."""
         if run.hypervisor.power_state(run.instance.uuid) == PowerState.NOSTATE:
             raise GuestNotFound(f"no guest {run.instance.uuid} on host {run.params['source']}")
 
     def pick(self, run: StepContext) -> None:
-        """Another host, and room for the new size on it; the project is counted for the larger of both sizes."""
+        """Pick another host and claim the new size on it; grow the quota usage to the larger of both sizes."""
         new = run.params["new"]
         with run.fenced(), transaction.atomic(using="default"):
             quota.grow(run.instance.project_id, run.instance.uuid, new["vcpus"], new["memory_mb"])
         migration_moves.claim(run, migration_moves.wanted(run.instance, run.params["host"], size=new))
 
     def pre_migrate(self, run: StepContext) -> None:
-        """The destination makes ready, and says where it is to be found."""
+        """Prepare the destination and record its address for the source."""
         arrival = run.hypervisor.pre_migrate(run.instance.as_guest())
         run.change_params(arrival=dict(arrival))
 
     def leave(self, run: StepContext) -> None:
-        """Off, with grace, and over, however long its disk takes. Gone already is success."""
+        """Shut the guest down with its grace period and hand it over, however long the copy takes. Idempotent."""
         guest, driver = run.instance.as_guest(), run.hypervisor
         if driver.power_state(guest.uuid) == PowerState.RUNNING:
             driver.check_can_migrate(guest.uuid, run.params["arrival"])
@@ -74,7 +77,7 @@ class ColdMove(ServerAction):
         run.note(f"{off}; {went}")
 
     def finish(self, run: StepContext) -> None:
-        """In its new size, and on if it was on. One whose server was deleted on the way ends here."""
+        """Give the guest its new size, and start it if it ran. Destroy it if the server was deleted meanwhile."""
         if run.instance.deleted:
             run.hypervisor.destroy(run.instance.uuid)
             return
@@ -84,7 +87,7 @@ class ColdMove(ServerAction):
             run.hypervisor.power_on(guest)
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """The server belongs to its new host, and has its new size."""
+        """Record the new host and size after `finish`; release the source's allocation after `forget_source`."""
         if run.step.name == "finish":
             migration_moves.arrived(run, **run.params["new"])
             if run.params.get(COMES_UP) and power_state is PowerState.RUNNING:
@@ -94,44 +97,44 @@ class ColdMove(ServerAction):
             claims.release(run.instance.uuid, run.params["source_node"])
 
     def next_step(self, done: str, run: StepContext) -> StepSpec | None:
-        """Nothing after `finish`, unless somebody took the server: then there is nothing left to confirm."""
+        """End after `finish`; if another action took the server, nothing can be confirmed and the source is cleaned."""
         if done == "finish" and run.instance.task_state == MOVE.busy and not run.instance.deleted:
             return None
         return super().next_step(done, run)
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
-        """Resized. One whose server was taken is done, too."""
+        """Resized. Does nothing after `forget_source`: the server was taken over by another action."""
         if run.step.name == "finish":
             super().complete(run, power_state)
 
     def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
-        """It is where it was, and as it was: also one that is to run with its host again."""
+        """The server is where and as it was; if it was to start again with its host, it still is."""
         comes_up = run.params.get(COMES_UP, False)
         state.abandon(run.instance, MOVE, fault_of(error), power_state, resumes_with_host=comes_up)
 
     def forget_source(self, run: StepContext) -> None:
-        """Nobody will ask for what the source has kept."""
+        """Remove what the source has kept for a revert."""
         migration_moves.remove_stale(run, run.params["source"])
 
-    # -- and back again
+    # -- the compensations
 
     def go_away(self, run: StepContext) -> None:
-        """What came to the destination ends there; the source has what it had."""
+        """Destroy the guest at the destination; the source still has its own."""
         run.hypervisor.destroy(run.instance.uuid)
 
     def come_back(self, run: StepContext) -> None:
-        """It lives at the source, as before."""
+        """Restore the guest at the source, and start it if it ran."""
         if not run.instance.deleted:
             run.hypervisor.revert_migration(run.instance.as_guest())
             if run.params["was"] == VmState.ACTIVE:
                 run.hypervisor.power_on(run.instance.as_guest())
 
     def cancel_pre_migrate(self, run: StepContext) -> None:
-        """The destination waits no more."""
+        """Undo the preparation of the destination."""
         run.hypervisor.cancel_pre_migrate(run.instance.uuid)
 
     def give_back(self, run: StepContext) -> None:
-        """The room claimed at the destination, and what the project was counted for it."""
+        """Release the allocation at the destination, and shrink the quota usage again."""
         with run.fenced():
             migration_moves.give_back(run)
         count(run, without=run.action.pk)
@@ -140,7 +143,11 @@ class ColdMove(ServerAction):
 def begun_at(
     instance: Instance, host: str = "", new: dict[str, Any] | None = None, flavor: Flavor | None = None
 ) -> dict[str, Any]:
-    """The params a cold move begins with; `new` are columns of the server, as they will be, with its new `flavor`."""
+    """Return the params of a new cold move.
+
+    `new`: columns of the server as they will be, with its new `flavor`; None: the size stays. Reads the global
+    database.
+    """
     old = columns(instance)
     return {
         **migration_moves.begun_at(instance, flavor),
@@ -149,12 +156,12 @@ def begun_at(
 
 
 def columns(instance: Instance) -> dict[str, Any]:
-    """The server's size, as its row has it."""
+    """Return the columns that make the server's size, from its row."""
     return {name: getattr(instance, name) for name in (*SIZE, "flavor_id", "flavor")}
 
 
 def resized(instance: Instance, new: dict[str, Any]) -> Instance:
-    """The row as it will be; not saved."""
+    """Return a copy of the row with the new columns; not saved."""
     future = copy(instance)
     for name, value in new.items():
         setattr(future, name, value)
@@ -162,14 +169,14 @@ def resized(instance: Instance, new: dict[str, Any]) -> Instance:
 
 
 def last(instance: Instance) -> InstanceAction | None:
-    """The move that waits for the user's word."""
+    """Return the finished move that waits for confirm or revert, or None."""
     done = InstanceAction.objects.filter(server_id=instance.uuid, key__in=("Resize", "Migrate"), message__isnull=True)
     row = done.filter(finished_at__isnull=False).order_by("-pk").first()
     return None if row is None or "ended" in row.params else row
 
 
 def status_of(instance: Instance) -> dict[str, Any]:
-    """The params of the user's word. Raises BadRequest when nothing waits for it."""
+    """Return the params for a confirm or revert. Raises BadRequest when no move waits for it."""
     row = last(instance)
     if row is None:
         raise BadRequest("Instance has not been resized.")
@@ -178,11 +185,11 @@ def status_of(instance: Instance) -> dict[str, Any]:
 
 
 def count(run: StepContext, without: int = 0) -> None:
-    """Count the server for its project as large as it is now. On a conductor, in a step.
+    """Set the server's quota usage to its current size. On a conductor, in a step; idempotent.
 
-    That is the size of its row, or that of a move which is under way or waits for the user's word, whichever is
-    larger; `without`: a move that is over. What the caller's action knows of sizes may be old: a newer move may have
-    begun since. Read under the project's lock, so that nothing is counted between the reading and the writing.
+    The current size is the largest of: the row, every move under way, and the move that waits for confirm or revert;
+    `without`: the id of a move that is over. The sizes in the caller's action may be outdated, as a newer move may have
+    begun since. All is read under the project's quota lock, so nothing is counted between the read and the write.
     """
     with run.fenced(), transaction.atomic(using="default"):
         quota.lock(run.instance.project_id)
@@ -199,7 +206,7 @@ def count(run: StepContext, without: int = 0) -> None:
 
 
 def ended(run: StepContext, how: str, power_state: PowerState | None = None) -> None:
-    """The user's word is carried out: resized -> what it was. In the transaction that closes the step."""
+    """Record that a move is confirmed or reverted: resized -> what it was. In the transaction that closes the step."""
     move = InstanceAction.objects.get(pk=run.params["move"])
     journal.change_params(move, ended=how)
     done = VmState(run.params["was"])

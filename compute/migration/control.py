@@ -1,4 +1,4 @@
-"""A word to a live migration that goes on: abort, or end now. Whoever says it, it is in the server's history."""
+"""Requests to a live migration that is under way: abort, force complete. Each is recorded in the server's history."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compute.state import TaskState
 
 
 def find(instance: Instance, migration_id: str) -> InstanceAction:
-    """One of the server's migrations, of whatever kind. Raises NotFound."""
+    """Return one of the server's migrations, of any type. Raises NotFound."""
     number = int(migration_id) if migration_id.isascii() and migration_id.isdigit() and len(migration_id) < 18 else 0
     row = history.migrations(Q(server_id=instance.uuid, pk=number)).first()
     if row is None:
@@ -23,24 +23,27 @@ def find(instance: Instance, migration_id: str) -> InstanceAction:
 
 
 def abort(instance: Instance, migration_id: str, asked: ActionRequest, *, queued: bool = True) -> None:
-    """End it early; `queued`: also one that nobody has begun. Raises Conflict, NotFound, BadRequest."""
+    """Abort a live migration; `queued`: also one that has not begun. Raises Conflict, NotFound, BadRequest.
+
+    A running step reads the flag from the action's params, whether or not its host drains; a queued step is cancelled.
+    """
     may = history.MAY_ABORT_QUEUED if queued else history.MAY_ABORT
     row = _under_way(instance, migration_id, may, "abort live migration")
     _record(instance, "live_migration_cancel", row, asked)
-    journal.change_params(row, abort=True)  # what runs reads the flag, draining or not
+    journal.change_params(row, abort=True)  # read by the running step
     for step in row.steps.select_related("action").filter(state=Step.State.QUEUED):
         runner.call_off(registry.named(row.key), step, "the migration was aborted")
 
 
 def force(instance: Instance, migration_id: str, asked: ActionRequest) -> None:
-    """Have it end now, whatever it costs the guest. Raises Conflict, NotFound, BadRequest."""
+    """Complete the migration now, whatever it costs the guest. Raises Conflict, NotFound, BadRequest."""
     row = _under_way(instance, migration_id, history.MAY_FORCE, "force complete")
     _record(instance, "live_migration_force_complete", row, asked)
     journal.change_params(row, force=True)
 
 
 def _under_way(instance: Instance, migration_id: str, may: frozenset[str], what: str) -> InstanceAction:
-    """In Nova's words."""
+    """The migration, if its status permits the request. Raises the errors with Nova's texts."""
     if instance.task_state != TaskState.MIGRATING:
         raise Conflict(f"Cannot '{what}' instance {instance.uuid} while it is in task_state {instance.task_state}")
     row = find(instance, migration_id)
@@ -54,7 +57,7 @@ def _under_way(instance: Instance, migration_id: str, may: frozenset[str], what:
 
 
 def _record(instance: Instance, name: str, row: InstanceAction, asked: ActionRequest) -> None:
-    """As what it is: a word to the migration."""
+    """Record the request as an action of its own that has ended."""
     word = journal.open_action(
         instance, name=name, key="", request_id=asked.request_id, user_id=asked.caller.user_id,
         project_id=instance.project_id, params={"migration": row.pk},

@@ -1,7 +1,7 @@
-"""Migrations: a view of the journal, for there is no other record of them. The database works out their status.
+"""Migrations (os-migrations): a view of the journal, without rows of their own. The database computes their status.
 
-The newest come first, over all cells that answer. Within a cell they are in the order of their rows, which an index
-has; so a page costs the same number of queries, however many migrations there were.
+The newest come first, merged over all cells that answer. Within a cell the order is that of the row ids, which an index
+has; so a page costs the same number of queries however many migrations there are.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from compute.models import InstanceAction, Step
 
 LIVE, EVACUATE = "MigrateLive", "Evacuate"
 TYPES = {LIVE: "live-migration", "Resize": "resize", "Migrate": "migration", EVACUATE: "evacuation"}
-IN_PROGRESS = frozenset({"accepted", "queued", "preparing", "running", "post-migrating"})  # of live ones
+IN_PROGRESS = frozenset({"accepted", "queued", "preparing", "running", "post-migrating"})  # of live migrations
 MAY_FORCE = MAY_ABORT = frozenset({"running"})
 MAY_ABORT_QUEUED = frozenset({"accepted", "queued", "preparing", "running"})  # since 2.65
-# the open step of a migration -> its status; `migrate` is only running once somebody has begun it
+# the open step of a migration -> its status; a queued `migrate` is still "preparing" (see `_on_the_way`)
 _LIVE_AT = {
     "pick": "accepted", "check_destination": "queued", "check_source": "queued", "pre_migrate": "preparing",
     "migrate": "running", "arrive": "post-migrating", "clean_up_source": "post-migrating",
 }  # fmt: skip
 _COLD_AT = {"leave": "migrating", "finish": "post-migrating", "forget_source": "post-migrating"}
 _COPIED = frozenset({"post-migrating", "completed", "finished", "confirmed", "reverted", "done"})
-_BEGUN = ("pre_migrate", "build")  # a step that leaves something at the destination
+_BEGUN = ("pre_migrate", "build")  # the steps that leave something at the destination
 STATUSES = (
     "accepted", "queued", "preparing", "running", "pre-migrating", "migrating", "post-migrating", "completed",
     "finished", "confirmed", "reverted", "done", "cancelled", "failed", "error",
@@ -43,7 +43,7 @@ STATUSES = (
 
 @dataclass(frozen=True, slots=True)
 class HistoryMarker:
-    """Where a migration is in the order of all: see `_aged`."""
+    """The position of a migration in the order over all cells; `age` as in `_aged()`."""
 
     cell_id: str
     pk: int
@@ -59,17 +59,21 @@ class HistoryPage:
 
 
 def migrations(where: Q | None = None) -> QuerySet[InstanceAction]:
-    """Those of the targeted cell, with their `status`."""
+    """Return the migrations of the targeted cell, annotated with `status`."""
     return InstanceAction.objects.annotate(status=_status()).filter(where or Q(), key__in=TYPES)
 
 
 def status(row: InstanceAction) -> str:
-    """One of Nova's words."""
+    """Return Nova's status of a migration that `migrations()` has read."""
     return str(row.status)  # type: ignore[attr-defined]  # annotated by `migrations`
 
 
 def progress(row: InstanceAction) -> dict[str, Any]:
-    """What is known of memory and disk. The last report of a guest comes before its end, so the end is known better."""
+    """Return the memory and disk progress of a migration.
+
+    The last report of the guest is from before its end; so once all is copied, nothing is left, whatever that report
+    says.
+    """
     known: dict[str, Any] = row.params.get("progress") or {}
     return known | {"memory_left": 0, "disk_left": 0} if is_copied(row) else known
 
@@ -81,7 +85,10 @@ def is_copied(row: InstanceAction) -> bool:
 
 def page(where: Q, limit: int | None, marker: str = "", *, keys: Collection[str] = tuple(TYPES),
          with_steps: bool = False) -> HistoryPage:  # fmt: skip
-    """A page of them, after one that is named by its uuid. Raises BadRequest for an unknown one, CellDown."""
+    """Return a page of migrations, after the one whose uuid is `marker`.
+
+    Raises BadRequest when no cell has the marker, CellDown when a down cell may have it.
+    """
     cells = {cell.pk: cell for cell in Cell.objects.exclude(pk=CELL0)}
     place = _place(marker, cells) if marker else None
     if limit == 0:
@@ -100,26 +107,29 @@ def page(where: Q, limit: int | None, marker: str = "", *, keys: Collection[str]
 
 
 def _newest(found: QuerySet[InstanceAction], limit: int | None, keys: Collection[str]) -> list[InstanceAction]:
-    """One query for each kind: then the index of kinds has their order, too."""
+    """One query per action key: only then can the index on (key, id) return the order."""
     each = [row for key in keys for row in found.filter(key=key).order_by("-pk")[:limit]]
     return sorted(each, key=lambda row: row.pk, reverse=True)[:limit]
 
 
 def _aged(cell: Cell, rows: list[InstanceAction],
           age: datetime | None) -> Iterator[tuple[datetime, Cell, InstanceAction]]:  # fmt: skip
-    """With a time that never rises: of two that were asked for at once either may have been recorded first."""
+    """Add a time to each row that never rises down the list, for the merge.
+
+    Of two actions begun at the same time the later one may have the smaller id, so `started_at` alone is not monotonic.
+    """
     for row in rows:
         age = row.started_at if age is None else min(age, row.started_at)
         yield age, cell, row
 
 
 def _after(cell: Cell, place: HistoryMarker | None) -> Q:
-    """What comes after a place, in a cell."""
+    """The rows of a cell after a position. The order is by `age`, then cell id, then row id."""
     if place is None:
         return Q()
     if cell.pk == place.cell_id:
         return Q(pk__lt=place.pk)
-    compare = "lt" if cell.pk > place.cell_id else "lte"  # among equals the cells decide
+    compare = "lt" if cell.pk > place.cell_id else "lte"  # equal age: the larger cell id comes first
     older = _all().filter(**{f"started_at__{compare}": place.age})
     return Q(pk__lte=older.aggregate(newest=Max("pk"))["newest"] or 0)
 
@@ -154,9 +164,9 @@ def _status() -> Case:
         _word(wrong & Q(Exists(steps.filter(name__in=_BEGUN))), "failed"),
         _word(wrong, "error"),
         _word(over & (Q(key=LIVE) | Q(key=EVACUATE, params__cleaned=True)), "completed"),
-        _word(over & Q(key=EVACUATE), "done"),  # the host it left has not removed it yet
+        _word(over & Q(key=EVACUATE), "done"),  # the old host has not removed its guest yet
         When(over & Q(params__has_key="ended"), then=KT("params__ended")),
-        _word(over, "finished"),  # it waits for the user's word
+        _word(over, "finished"),  # waits for confirm or revert
         default=_on_the_way(steps),
         output_field=CharField(),
     )

@@ -1,7 +1,7 @@
-"""Servers that go to another host of their cell: where to, what is claimed there, and what the record says after.
+"""Moving servers to another host of their cell: choosing and claiming the destination, progress, cleanup.
 
-A move is an action with `source` and `destination` in its params. It holds room on both hosts from the moment
-the destination is picked until one of them is left.
+A move is an action with `source` and `destination` in its params. It has allocations on both hosts from the moment the
+destination is picked until one of the hosts is left.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from compute.scheduler import select
 from compute.state import Move
 from compute.virt.base import MIGRATES, Command, Progress, VirtError, Watch
 
-LOOK_EVERY = 0.4  # seconds between two looks for an abort: each is a few small queries
+LOOK_EVERY = 0.4  # seconds between two reads of the abort flag: each is a few small queries
 
 
 def begun_at(instance: Instance, new_flavor: Flavor | None = None) -> dict[str, Any]:
-    """The params every move begins with. `flavor_numbers`: the rows of the old and the new flavor, as Nova names them.
+    """Return the params that every move begins with.
 
-    A flavor that is deleted has none. Reads the global side: in the API or on a conductor only.
+    `flavor_numbers`: row ids of the old and the new flavor, which Nova shows; None for a deleted flavor. Reads the
+    global database: in the API or on a conductor only.
     """
     old = Flavor.objects.filter(flavor_id=instance.flavor_id).values_list("pk", flat=True).first()
     return {
@@ -47,7 +48,7 @@ def begun_at(instance: Instance, new_flavor: Flavor | None = None) -> dict[str, 
 
 
 def must_support(instance: Instance) -> None:
-    """Raises BadRequest when the hypervisor of the server's host cannot hand guests over."""
+    """Raise BadRequest when the hypervisor of the server's host cannot migrate guests."""
     node = ComputeNode.objects.filter(hypervisor_hostname=instance.node).first()
     if node is not None and node.hypervisor_type not in MIGRATES:
         raise BadRequest(
@@ -57,9 +58,9 @@ def must_support(instance: Instance) -> None:
 
 
 def must_take_part(host: str, *, leaving: bool = False) -> None:
-    """Raises Conflict while a host drains: a move would wait for it, and is cancelled when a drain begins.
+    """Raise Conflict while a host drains: a move would wait for it, and is cancelled when a drain begins.
 
-    One that is being emptied may be left.
+    With `leaving` a host that is being emptied is allowed.
     """
     service = _service(host)
     drains = not service.takes_requests if leaving else bool(service.drain_state)
@@ -68,17 +69,17 @@ def must_take_part(host: str, *, leaving: bool = False) -> None:
 
 
 def is_up(host: str) -> bool:
-    """Whether its heart beats."""
+    """Whether the compute service of a host exists and is up."""
     return Service.objects.filter(binary=COMPUTE, host=host).exists() and _service(host).is_up
 
 
 def takes_part(host: str) -> bool:
-    """Whether a step for it would be carried out now."""
+    """Whether a step on the host would be run now: it is up and neither draining nor being emptied."""
     return is_up(host) and not _service(host).drain_state
 
 
 def must_be_possible(instance: Instance, host: str) -> None:
-    """A destination of the caller's own choice. Raises BadRequest, Conflict."""
+    """Check a destination that the caller named. Raises BadRequest, Conflict."""
     if not ComputeNode.objects.filter(host=host).exists():
         raise BadRequest(f"Compute host {host} could not be found.")
     if host == instance.host:
@@ -91,9 +92,9 @@ def must_be_possible(instance: Instance, host: str) -> None:
 def candidates(
     source_node: str, *, forced: bool = False, what: select.Requirements | None = None
 ) -> list[select.HostState]:
-    """Hosts with the same kind of hypervisor; `forced`: also those taken out of service.
+    """Return the hosts of the cell with the same hypervisor type; `forced`: disabled hosts count as enabled.
 
-    `what`: they also say which of its neighbours they have.
+    `what`: fill in `HostState.neighbours` for these requirements.
     """
     kind = ComputeNode.objects.filter(hypervisor_hostname=source_node).values_list("hypervisor_type", flat=True).first()
     alike = (host for host in select.read_hosts(wanted=what) if kind in (None, host.node.hypervisor_type))
@@ -104,9 +105,10 @@ def wanted(
     instance: Instance, host: str = "", *, forced: bool = False, size: Mapping[str, Any] | None = None,
     zone: str | None = None,
 ) -> select.Requirements:  # fmt: skip
-    """What the server needs and was wished for it, in the zone it is pinned to, on one host if that was asked.
+    """Return the requirements of a server for the scheduler: size, hints, its pinned zone, optionally one host.
 
-    `size`: columns as they will be; `zone`: another one. Reads the global side: on a conductor or the API only.
+    `size`: columns as they will be; `zone`: instead of the pinned one. Reads the global database: on a conductor or in
+    the API only.
     """
     pinned = instance.pinned_availability_zone if zone is None else zone
     where = {"availability_zone": "" if forced else pinned, "host": host, "forced": forced and bool(host)}
@@ -114,13 +116,13 @@ def wanted(
 
 
 def possible(instance: Instance, what: select.Requirements, *, forced: bool = False) -> list[select.HostState]:
-    """The hosts of its cell that could take the server now, the best first. Raises NoValidHost."""
+    """Return the hosts of the server's cell that could take it now, the best first. Raises NoValidHost."""
     hosts = candidates(instance.node, forced=forced, what=what)
     return select.rank(what, hosts, avoid=frozenset({instance.host}))
 
 
 def claim(run: StepContext, what: select.Requirements, *, forced: bool = False) -> None:
-    """Pick a host and claim room there. Picked already is success. Raises NoValidHost."""
+    """Pick a host, claim room there and record it as destination. Idempotent. Raises NoValidHost."""
     if run.params.get("destination"):
         return
 
@@ -137,7 +139,7 @@ def claim(run: StepContext, what: select.Requirements, *, forced: bool = False) 
 
 
 def give_back(run: StepContext) -> None:
-    """What is claimed of the destination is free again, unless a newer move of the server is going there."""
+    """Release the allocation at the destination, unless the server lives there or a newer move goes there."""
     node = run.params.get("destination_node")
     host = run.params.get("destination", "")
     if node and not _lives_at(run, host) and not _goes_to(run, host).exists():
@@ -145,7 +147,7 @@ def give_back(run: StepContext) -> None:
 
 
 def raise_if_draining(run: StepContext) -> None:
-    """While nothing has happened yet, a host that drains ends the move. Raises VirtError."""
+    """Raise VirtError when the source or destination drains; called while the guest is still untouched."""
     source, destination = run.params["source"], run.params.get("destination")
     if not _service(source).takes_requests:
         raise VirtError(f"host {source} drains")
@@ -154,7 +156,7 @@ def raise_if_draining(run: StepContext) -> None:
 
 
 def arrived(run: StepContext, **also: Any) -> None:
-    """The guest lives at the destination. In the transaction that closes the step which saw to it."""
+    """Record that the guest lives at the destination. In the transaction that closes the step which moved it."""
     params = run.params
     state.set_location(
         run.instance, host=params["destination"], node=params["destination_node"],
@@ -163,21 +165,22 @@ def arrived(run: StepContext, **also: Any) -> None:
 
 
 def remove_stale(run: StepContext, host: str) -> None:
-    """Nothing is left of the guest on a host it has left for good, unless it came back or is about to."""
+    """Remove what is left of the guest on a host it has left, unless it lives there or is about to."""
     if not _is_expected(run, host):
         run.hypervisor.cleanup_source(run.instance.uuid)
 
 
 def destroy_stale(run: StepContext, host: str) -> None:
-    """As `cleanup_source`, for a host where the guest itself still is."""
+    """As `remove_stale()`, for a host where the guest itself still exists (`destroy`, not `cleanup_source`)."""
     if not _is_expected(run, host):
         run.hypervisor.destroy(run.instance.uuid)
 
 
 def _is_expected(run: StepContext, host: str) -> bool:
-    """Whether it lives on a host, or that host is ready for it: what is there before that is only in its way.
+    """Whether the server lives on the host, or a newer move has already prepared that host.
 
-    Steps of one server run one at a time, so this stays true while the step runs.
+    Before that preparation what is there is stale. Steps of one server run one at a time, so the answer stays true
+    while the step runs.
     """
     ready = _goes_to(run, host).filter(steps__name="pre_migrate", steps__state=Step.State.DONE)
     return _lives_at(run, host) or ready.exists()
@@ -188,14 +191,17 @@ def _lives_at(run: StepContext, host: str) -> bool:
 
 
 def _goes_to(run: StepContext, host: str) -> QuerySet[InstanceAction]:
-    """Newer moves of the server to a host."""
+    """Newer open moves of the server to the host."""
     return InstanceAction.objects.filter(
         server_id=run.instance.uuid, finished_at__isnull=True, pk__gt=run.action.pk, params__destination=host
     )
 
 
 def watching(run: StepContext, move: Move, *, deadline: datetime | None = None) -> Watch:
-    """Puts the progress on record, and reads there whether somebody wants it to stop; at the deadline it does."""
+    """Return a callback for `migrate_out()` that records the progress and returns GO_ON, END_NOW or ABORT.
+
+    It aborts when the action is to be aborted, when another action took the server, and after `deadline`.
+    """
     looked = 0.0
 
     def watch(progress: Progress) -> Command:
@@ -205,12 +211,12 @@ def watching(run: StepContext, move: Move, *, deadline: datetime | None = None) 
         looked = time.monotonic()
         try:
             command = _look(run, move, progress)
-        except StateConflict:  # a delete or an operator took the server
+        except StateConflict:  # a delete or an operator's reset took the server
             return Command.ABORT
-        except Error:  # nobody can be asked, so it goes on
+        except Error:  # the database is away: the migration goes on
             close_old_connections()
             return Command.GO_ON
-        except journal.StepLost:  # the process that has the step now may count on what runs: it is not ours to end
+        except journal.StepLost:  # another process has the step now and may rely on the running migration
             return Command.GO_ON
         return Command.ABORT if deadline is not None and timezone.now() > deadline else command
 

@@ -1,4 +1,4 @@
-"""The records of compute: one file per record."""
+"""The database models of compute, one file per subject."""
 
 from compute.models.action import HostNeed, InstanceAction, Step
 from compute.models.aggregate import Aggregate, AggregateHost

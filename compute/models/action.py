@@ -1,7 +1,7 @@
-"""The journal: what was asked of a server, and the steps that carry it out.
+"""The journal: the actions requested on servers, and the steps that carry them out.
 
-These rows are the outbox and the progress bar, and they are what
-`GET /servers/{id}/os-instance-actions` shows (an event is a step).
+The rows are the outbox and the progress display, and they are what `GET /servers/{id}/os-instance-actions` shows (an
+event is a step; Compute API reference, os-instance-actions).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from cells.models import CellModel
 
 
 class InstanceAction(CellModel):
-    """One thing asked of one server. Open until its last step ended."""
+    """One operation requested on one server. Open until its last step has ended."""
 
     server_id = models.CharField(max_length=36)
     action = models.CharField(max_length=64)  # Nova's name: create, stop, reboot ...
-    key = models.CharField(max_length=64)  # the ServerAction class that carries it out
+    key = models.CharField(max_length=64)  # class name of its ServerAction
     request_id = models.CharField(max_length=64)
     user_id = models.CharField(max_length=64)
     project_id = models.CharField(max_length=64)
@@ -26,8 +26,8 @@ class InstanceAction(CellModel):
     updated_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
     message = models.CharField(max_length=255, null=True)  # noqa: DJ001  null or "Error", as Nova shows it
-    outcome = models.TextField(blank=True, default="")  # for people: how it ended
-    fault = models.JSONField(null=True)  # why it is being undone; the server's once that is done
+    outcome = models.TextField(blank=True, default="")  # how it ended, as text
+    fault = models.JSONField(null=True)  # why it is being undone; at the end it becomes the server's fault
 
     class Meta:
         indexes = (
@@ -45,7 +45,7 @@ class InstanceAction(CellModel):
 class HostNeed(CellModel):
     """A host that an open action of several hosts has not finished with, wherever its present step runs.
 
-    A draining host stays until it has none.
+    A draining host stays up until it has none.
     """
 
     action = models.ForeignKey(InstanceAction, on_delete=models.CASCADE, related_name="needs")
@@ -59,10 +59,10 @@ class HostNeed(CellModel):
 
 
 class Step(CellModel):
-    """One part of an action, carried out by one process. The row is the message.
+    """One unit of work of an action, run by one process. The row is the message.
 
-    A Celery message only wakes a worker; the worker claims the row by one conditional UPDATE, so a
-    message may come twice, late or never.
+    A Celery message only wakes a worker; the worker claims the row by one conditional UPDATE, so a message may come
+    twice, late or never.
     """
 
     class State(models.TextChoices):
@@ -70,7 +70,7 @@ class Step(CellModel):
 
         QUEUED = "queued"
         RUNNING = "running"
-        WAITING = "waiting"  # begun, and nobody's until what it waits for is over
+        WAITING = "waiting"  # begun; no process holds it until its wait is over
         DONE = "done"
         FAILED = "failed"
         CANCELLED = "cancelled"
@@ -84,17 +84,17 @@ class Step(CellModel):
     state = models.CharField(max_length=16, choices=State.choices, default=State.QUEUED)
     worker = models.CharField(max_length=255, blank=True, default="")
     incarnation = models.CharField(max_length=36, blank=True, default="")
-    token = models.CharField(max_length=36, blank=True, default="", db_default="")  # new at every claim: the fence
+    token = models.CharField(max_length=36, blank=True, default="", db_default="")  # fencing token, new at every claim
     attempts = models.PositiveIntegerField(default=0)
-    not_before = models.DateTimeField(null=True)  # after a failure worth trying again
+    not_before = models.DateTimeField(null=True)  # the next try: after a retryable failure, or at the end of a wait
     queued_at = models.DateTimeField()
     sent_at = models.DateTimeField(null=True)
     sends = models.PositiveIntegerField(default=0)
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
     deadline = models.DateTimeField(null=True)  # fixed at the first try; a restart does not move it
-    timer = models.JSONField(null=True)  # of the guest that is shut down; see `virt/clock.py`
-    details = models.TextField(blank=True, default="")  # one line for people
+    timer = models.JSONField(null=True)  # of the guest that is shut down; see `virt/shutdown_timer.py`
+    details = models.TextField(blank=True, default="")  # one line for the operator
     traceback = models.TextField(blank=True, default="")
 
     class Meta:

@@ -1,4 +1,4 @@
-"""Hosts that have something in common."""
+"""Host aggregates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from compute.models.instance import new_uuid
 
 
 class Aggregate(GlobalModel):
-    """A named set of hosts. With `availability_zone` in its metadata it is that zone."""
+    """A named set of hosts. With `availability_zone` in its metadata it is that availability zone."""
 
     uuid = models.CharField(max_length=36, unique=True, default=new_uuid)
     name = models.CharField(max_length=255, unique=True)

@@ -1,4 +1,4 @@
-"""Sizes of servers."""
+"""Flavors: the sizes of servers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cells.models import GlobalModel
 
 
 class Flavor(GlobalModel):
-    """A size on offer. Servers keep a snapshot, so deleting one hurts nobody."""
+    """A size on offer. Servers keep a snapshot of it, so deleting a flavor does not affect them."""
 
     flavor_id = models.CharField(max_length=255, unique=True)
     name = models.CharField(max_length=255, unique=True)
@@ -34,7 +34,7 @@ class Flavor(GlobalModel):
         return self.name
 
     def snapshot(self) -> dict[str, Any]:
-        """What a server keeps of it: the form the API shows since 2.47."""
+        """Return what a server keeps of the flavor: the form that the API shows since microversion 2.47."""
         return {
             "vcpus": self.vcpus,
             "ram": self.memory_mb,

@@ -1,4 +1,4 @@
-"""The services of a cell, what its hypervisors offer, and who has claimed what."""
+"""The services of a cell, the nodes with their inventory and allocations, and the drain migrations."""
 
 from __future__ import annotations
 
@@ -16,34 +16,33 @@ COMPUTE, CONDUCTOR, SCHEDULER = "nova-compute", "nova-conductor", "nova-schedule
 
 
 class Services(models.QuerySet["Service"]):
-    """Services by their heartbeats, which are times of the database."""
+    """Services by their heartbeats, which are times of the database's clock."""
 
     def alive(self) -> Services:
-        """Those that beat: not longer ago than SERVICE_DOWN_TIME, and no goodbye since."""
+        """Return those with a heartbeat within SERVICE_DOWN_TIME that have not deregistered since."""
         beats = database_clock.is_recent("last_seen_up", settings.SERVICE_DOWN_TIME)
         return self.filter(beats, ended_at__isnull=True)
 
     def set_right(self) -> int:
-        """Take heartbeats of the future, of a clock that was wrong, for heartbeats of now; how many there were.
+        """Set heartbeats in the future, which a wrong clock wrote, to now; return how many there were.
 
-        A process that lives overwrites it soon; one that is gone is down after SERVICE_DOWN_TIME.
+        A living process soon overwrites it; a dead one is down after SERVICE_DOWN_TIME.
         """
         ahead = self.filter(last_seen_up__gt=database_clock.now(settings.SERVICE_DOWN_TIME))
         return ahead.update(last_seen_up=database_clock.now())
 
 
 class _WithTheTime(models.Manager.from_queryset(Services)):  # type: ignore[misc]
-    """Each row comes with the time its database had when it was read."""
+    """Each row comes with the time of its database when it was read."""
 
     def get_queryset(self) -> Services:
         return super().get_queryset().annotate(read_at=database_clock.now())
 
 
 class Service(CellModel):
-    """One process that works: its heartbeat, what the operator wants of it, and its present life.
+    """One service process: its heartbeat, what the operator requested of it, and its present incarnation.
 
-    `drain_*` is what somebody wants; `draining_since`, `drained_at`, `in_progress` and `ended_at` are what the
-    process itself says.
+    Operators write `drain_*`; the process itself writes `draining_since`, `drained_at`, `in_progress` and `ended_at`.
     """
 
     uuid = models.CharField(max_length=36, unique=True, default=new_uuid)
@@ -54,26 +53,26 @@ class Service(CellModel):
     disabled_reason = models.CharField(max_length=255, null=True)  # noqa: DJ001  the API tells null from ""
     forced_down = models.BooleanField(default=False)
     last_seen_up = models.DateTimeField(null=True)
-    seen_when_forced = models.DateTimeField(null=True)  # its last heartbeat when somebody said that it is down
+    seen_when_forced = models.DateTimeField(null=True)  # its last heartbeat when an operator forced it down
     version = models.PositiveIntegerField(default=1)
     incarnation = models.CharField(max_length=36, blank=True, default="")
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(null=True)
-    # with defaults of the database: workers of the version before write rows, too, while a cloud is upgraded
+    # db_default: during an upgrade workers of the previous version write rows, too
     drain_wanted = models.BooleanField(default=False, db_default=False)
-    drain_then_exit = models.BooleanField(default=False, db_default=False)  # else it stays until it is undrained
+    drain_then_exit = models.BooleanField(default=False, db_default=False)  # False: it stays until it is undrained
     drain_by = models.CharField(max_length=255, blank=True, default="", db_default="")
     drain_reason = models.CharField(max_length=255, blank=True, default="", db_default="")
     drain_asked_at = models.DateTimeField(null=True)
-    drain_deadline = models.DateTimeField(null=True)  # null: it takes as long as it takes
+    drain_deadline = models.DateTimeField(null=True)  # null: no limit
     draining_since = models.DateTimeField(null=True)  # null: it takes new work
-    drained_at = models.DateTimeField(null=True)  # nothing needs it since
-    in_progress = models.PositiveIntegerField(default=0, db_default=0)  # operations that need it, at its last beat
-    ended_at = models.DateTimeField(null=True)  # it said goodbye; its next life takes this back
-    drain_moves = models.PositiveIntegerField(default=0, db_default=0)  # servers moved away at once; 0: they stay
+    drained_at = models.DateTimeField(null=True)  # since then no operation needs it
+    in_progress = models.PositiveIntegerField(default=0, db_default=0)  # operations that need it, at its last heartbeat
+    ended_at = models.DateTimeField(null=True)  # it deregistered; its next incarnation clears this
+    drain_moves = models.PositiveIntegerField(default=0, db_default=0)  # servers moved at the same time; 0: none
 
     objects = _WithTheTime()
-    read_at: datetime  # the database's time then; rows that were not read have none
+    read_at: datetime  # the database's time; rows that were not read have none
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("binary", "host"), name="one_service_per_host"),)
@@ -83,37 +82,37 @@ class Service(CellModel):
 
     @property
     def is_up(self) -> bool:
-        """Whether it is there to work, as far as anybody knows: it beats, and nobody has forced it down."""
+        """Whether it can work, as far as is known: it beats, and no operator has forced it down."""
         return self.beats and not self.forced_down
 
     @property
     def beats(self) -> bool:
-        """No goodbye, and its heartbeat is at most SERVICE_DOWN_TIME away from the database's time, before or after."""
+        """Whether it has not deregistered, and its heartbeat is within SERVICE_DOWN_TIME of the database's time."""
         if self.ended_at is not None:
             return False
         return abs(self.silent_for) <= timedelta(seconds=settings.SERVICE_DOWN_TIME)
 
     @property
     def silent_for(self) -> timedelta:
-        """The time since its last heartbeat when the row was read."""
+        """The time since its last heartbeat when the row was read; negative for a heartbeat in the future."""
         now: datetime = getattr(self, "read_at", None) or timezone.now()
         return now - (self.last_seen_up or self.created_at)
 
     @property
     def takes_requests(self) -> bool:
-        """Whether it begins what is asked of its servers."""
+        """Whether it begins new requests for its servers."""
         return self.drain_state in ("", "emptying")
 
     @property
     def is_returning(self) -> bool:
-        """Whether it is to have its servers back, as nobody wants it to drain any more."""
+        """Whether its servers are to move back to it, because the drain was undone."""
         return bool(self.drain_moves) and not self.drain_wanted and self.drain_asked_at is None
 
     @property
     def drain_state(self) -> str:
-        """ "" while it takes new work, then "draining", then "drained". A wish it has not heard yet counts.
+        """Empty while it takes new work, then "draining", then "drained"; a request it has not read yet counts.
 
-        "emptying": its servers are to leave before it drains. It works for those it has, and takes no others.
+        "emptying": its servers move away before it drains. It works for those it has, and takes no others.
         """
         if self.draining_since is None and not self.drain_wanted:
             return "emptying" if self.drain_moves and self.drain_asked_at is not None else ""
@@ -121,7 +120,7 @@ class Service(CellModel):
 
 
 class ComputeNode(CellModel):
-    """A hypervisor: what it has and what is claimed of it. Memory MiB, disk GiB."""
+    """A hypervisor or bare-metal node: its inventory and what is claimed of it. Memory MiB, disk GiB."""
 
     uuid = models.CharField(max_length=36, unique=True, default=new_uuid)
     host = models.CharField(max_length=255)
@@ -140,7 +139,7 @@ class ComputeNode(CellModel):
     vcpus_used = models.PositiveIntegerField(default=0)
     memory_mb_used = models.PositiveIntegerField(default=0)
     disk_gb_used = models.PositiveIntegerField(default=0)
-    # of bare metal: one host serves many nodes, and each is one server's or nobody's
+    # bare metal: one host serves many nodes, and each holds one server or none
     is_whole = models.BooleanField(default=False, db_default=False)
     resource_class = models.CharField(max_length=255, blank=True, default="", db_default="")
     out_of_use = models.CharField(max_length=255, blank=True, default="", db_default="")  # why it takes no server
@@ -154,12 +153,12 @@ class ComputeNode(CellModel):
 
 
 class DrainMigration(CellModel):
-    """A server that a drain moves off its host, or has moved, until it is back or is not to come back."""
+    """A server that a drain moves off its host. The row exists until the server is back, or is not to return."""
 
     class State(models.TextChoices):
-        """How far it is."""
+        """How far the migration is."""
 
-        WAITING = "waiting"  # for its turn
+        WAITING = "waiting"  # until a move may begin
         MOVING = "moving"
         AWAY = "away"
         BLOCKED = "blocked"  # it cannot be moved; `why` says what to do
@@ -167,7 +166,7 @@ class DrainMigration(CellModel):
         RETURNING = "returning"
 
     server_id = models.CharField(max_length=36)
-    host = models.CharField(max_length=255)  # that it leaves
+    host = models.CharField(max_length=255)  # the host it leaves
     moved_to = models.CharField(max_length=255, blank=True, default="")
     state = models.CharField(max_length=16, choices=State.choices, default=State.WAITING)
     request_id = models.CharField(max_length=64, blank=True, default="")  # of its newest move

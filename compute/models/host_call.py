@@ -1,4 +1,4 @@
-"""A question to a host that an API request waits for."""
+"""Calls to a host that an API request waits for (ADR 0012)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from compute.models.instance import new_uuid
 
 
 class HostCall(CellModel):
-    """A question and, soon, its answer (e.g. console output). Rows are swept once they expired."""
+    """A call and, soon, its answer (e.g. console output). Expired rows are swept."""
 
     id = models.CharField(max_length=36, primary_key=True, default=new_uuid)
     host = models.CharField(max_length=255)

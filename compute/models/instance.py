@@ -1,4 +1,4 @@
-"""One virtual machine, in its cell."""
+"""Servers, each in its cell."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from compute.virt.base import Guest, Image
 
 
 def new_uuid() -> str:
-    """A fresh server id."""
+    """Return a new server id."""
     return str(uuid4())
 
 
 class Instance(CellModel):
-    """One virtual machine. State columns change only through `compute.state`.
+    """One server: a virtual machine, or bare metal. State columns change only through `compute.state`.
 
-    What the host needs from the global side (flavor, image facts, key) is a snapshot in this row, so a
-    host works on while everything global is away.
+    What the host needs from the global database (flavor, image facts, key) is a snapshot in this row, so that the host
+    goes on working while that database is away.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -76,10 +76,10 @@ class Instance(CellModel):
     terminated_at = models.DateTimeField(null=True)
     deleted = models.BooleanField(default=False)
     deleted_at = models.DateTimeField(null=True)
-    soft_deleted_at = models.DateTimeField(null=True)  # it is deleted for good some time after
-    resumes_with_host = models.BooleanField(default=False, db_default=False)  # it went off with it, and is to run
+    soft_deleted_at = models.DateTimeField(null=True)  # reclaimed STILLWATER_RECLAIM_INSTANCE_INTERVAL s later
+    resumes_with_host = models.BooleanField(default=False, db_default=False)  # its host took it down: start it again
     shelved_at = models.DateTimeField(null=True)
-    shelved_image_id = models.CharField(max_length=36, blank=True, default="", db_default="")  # its disk meanwhile
+    shelved_image_id = models.CharField(max_length=36, blank=True, default="", db_default="")  # its disk while shelved
 
     class Meta:
         constraints = (
@@ -99,7 +99,7 @@ class Instance(CellModel):
 
     @property
     def instance_name(self) -> str:
-        """The hypervisor's name for it (Nova's default template)."""
+        """The hypervisor's name for the server (Nova: default of instance_name_template)."""
         return f"instance-{self.id:08x}"
 
     @property
@@ -109,11 +109,11 @@ class Instance(CellModel):
 
     @staticmethod
     def join_tags(tags: list[str]) -> str:
-        """The stored form of tags (a tag has no comma)."""
+        """Return the stored form of tags (a tag has no comma)."""
         return f",{','.join(tags)}," if tags else ""
 
     def as_guest(self) -> Guest:
-        """What the virt driver needs to build or rebuild this server."""
+        """Return what the virt driver needs to build or rebuild this server."""
         image: dict[str, Any] = self.image
         return Guest(
             uuid=self.uuid,

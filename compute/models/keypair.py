@@ -8,7 +8,7 @@ from cells.models import GlobalModel
 
 
 class KeyPair(GlobalModel):
-    """A public key, put into servers. The private key is never kept."""
+    """A public key that is put into servers. The private key is never stored."""
 
     user_id = models.CharField(max_length=64)
     name = models.CharField(max_length=255)

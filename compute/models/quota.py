@@ -1,4 +1,4 @@
-"""Limits of projects."""
+"""Quota limits of projects, and the lock for counting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Quota(GlobalModel):
 
 
 class ProjectLock(GlobalModel):
-    """One row per project; whoever updates it first counts first, so parallel boots cannot both fit."""
+    """One row per project. Its UPDATE serializes counting, so that parallel boots cannot both take the last room."""
 
     project_id = models.CharField(max_length=64, primary_key=True)
     turns = models.PositiveBigIntegerField(default=0)

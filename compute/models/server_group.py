@@ -1,4 +1,4 @@
-"""Servers that are to be together, or apart."""
+"""Server groups: servers that are to be together, or apart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from compute.models.instance import new_uuid
 
 
 class ServerGroup(GlobalModel):
-    """A policy for where its members go: affinity, anti-affinity, and the soft kind of both."""
+    """A placement policy for its members: affinity, anti-affinity, and the soft form of both."""
 
     uuid = models.CharField(max_length=36, unique=True, default=new_uuid)
     name = models.CharField(max_length=255)
@@ -17,7 +17,7 @@ class ServerGroup(GlobalModel):
     rules = models.JSONField(default=dict, blank=True)  # max_server_per_host
     project_id = models.CharField(max_length=64)
     user_id = models.CharField(max_length=64)
-    host = models.CharField(max_length=255, blank=True, default="")  # of affinity: where its members are
+    host = models.CharField(max_length=255, blank=True, default="")  # of affinity: the host of its members
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -28,7 +28,7 @@ class ServerGroup(GlobalModel):
 
 
 class ServerGroupMember(GlobalModel):
-    """A server of a group; a server is in one group at the most."""
+    """A server of a group; a server is in at most one group."""
 
     group = models.ForeignKey(ServerGroup, on_delete=models.CASCADE, related_name="members")
     server_id = models.CharField(max_length=36, unique=True)

@@ -1,4 +1,7 @@
-"""What a server and its image say about its shutdown: how long it may take, and who goes first."""
+"""The shutdown preferences of a server and of its image: the length of the grace period, and the order on a host.
+
+"Controlled shutdown of guests" (Nova spec) for the image, "Virtual machine grace period" (KubeVirt) for the server.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,18 @@ LONGEST = 86_400  # seconds
 
 
 def own(metadata: Mapping[str, Any]) -> int | None:
-    """The server's own grace period, if it has one."""
+    """Return the server's own grace period in seconds; None when it has none."""
     return seconds(metadata.get(OWN))
 
 
 def said(metadata: Mapping[str, Any], properties: Mapping[str, Any]) -> int | None:
-    """The server's own word, else its image's; None: the operator's counts."""
+    """Return the server's own grace period, else its image's; None: the operator's setting counts."""
     mine = own(metadata)
     return seconds(properties.get(OF_IMAGE)) if mine is None else mine
 
 
 def priority(metadata: Mapping[str, Any]) -> int:
-    """0 when it says nothing, or what is no whole number."""
+    """Return the server's shutdown priority; 0 when it has none, or one that is not a whole number."""
     try:
         return int(metadata.get(PRIORITY, 0))
     except (TypeError, ValueError):
@@ -31,7 +34,7 @@ def priority(metadata: Mapping[str, Any]) -> int:
 
 
 def seconds(word: Any) -> int | None:
-    """None for what is no number of seconds."""
+    """Return a value as seconds; None when it is not a whole number from 0 to LONGEST."""
     try:
         number = int(word)
     except (TypeError, ValueError):

@@ -1,1 +1,1 @@
-"""The engine: an action is recorded, its steps are claimed, run, undone and recovered."""
+"""The engine: it records actions, claims and runs their steps, compensates and recovers them."""

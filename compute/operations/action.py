@@ -1,7 +1,7 @@
-"""The life of a server action: submit (API side) -> run a step (host side) -> next step -> end.
+"""The life of a server action: submit (API) -> run a step (host worker or conductor) -> next step -> end.
 
-Read this first, then `running.py`, which carries steps out. What is special about one action is in
-`compute/actions/<name>.py`; everything they have in common is in these two.
+Read this module first, then `runner.py`, which runs the steps. These two hold what all actions share; what is special
+about one action is in `compute/actions/<name>.py`.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ __all__ = (
     "fault_of",
     "open_step",
 )  # fmt: skip
-MAX_TRIES = 8  # of a step that fails in a way worth trying again: about four minutes
-DATABASE_AWAY = (OperationalError, InterfaceError)  # a statement may have been done all the same; others are bugs
-PREPARES = 5  # times a request is prepared anew because its server changed meanwhile
-ASK_SECONDS = 5.0  # the database may take to say whether a step is still ours
+MAX_TRIES = 8  # of a step with a retryable error: about three minutes of pauses
+DATABASE_AWAY = (OperationalError, InterfaceError)  # the statement may have been executed; other errors are bugs
+PREPARES = 5  # tries of `submit` while other requests change the server
+ASK_SECONDS = 5.0  # seconds that the database has to confirm a claim
 
 
 @dataclass(slots=True)
 class ActionRequest:
-    """An API request for an action: who, what, at which microversion."""
+    """An API request for an action: the caller, the parameters, the microversion."""
 
     caller: Caller
     request_id: str
@@ -66,28 +66,28 @@ class ActionRequest:
 
 @dataclass(slots=True)
 class ActionResponse:
-    """What the API answers at once."""
+    """The immediate answer of the API to an action request."""
 
     status: int = 202
     body: Any = None
     headers: dict[str, str] = field(default_factory=dict)
-    server: dict[str, Any] | None = None  # the body is the server, as it will be with these columns
-    # the answer itself, which takes time: asked for when the cell is let go
+    server: dict[str, Any] | None = None  # the body is the server with these new columns
+    # returns the answer, which takes time: called after the API has released the cell
     later: Callable[[], ActionResponse] | None = None
 
 
 @dataclass(slots=True)
 class StepContext:
-    """One try of one step: what a step's method works with.
+    """One try of one step: the argument of the step's method.
 
-    Whatever the method writes, in the cell or on the global side, it writes inside `fenced()`.
+    The method writes to the cell's database and to the global database only inside `fenced()`.
     """
 
     instance: Instance
     action: InstanceAction
     step: Step
     driver: Driver | None
-    confirmed_at: float = field(default_factory=time.monotonic)  # when the claim was last seen to hold
+    confirmed_at: float = field(default_factory=time.monotonic)  # when the claim was last confirmed
 
     @property
     def params(self) -> dict[str, Any]:
@@ -96,11 +96,11 @@ class StepContext:
 
     @property
     def hypervisor(self) -> Driver:
-        """The driver, for the next effect on the hypervisor; only host steps have one.
+        """The virt driver, for the next effect on the hypervisor. Only steps on a host have one.
 
-        The claim's token is checked in the database first: ask for it anew after anything that takes long. Raises
-        StepLost when the claim is over; what the database raised when it does not answer and the last check is
-        older than the lease (SERVICE_DOWN_TIME), for the step may have been led out in that time.
+        Each access first checks the claim's token in the database: read the property again after anything slow. Raises
+        StepLost when the claim is over. Raises the database's error when the database does not answer and the last
+        confirmation is older than the lease (SERVICE_DOWN_TIME): another process may have recovered the step since.
         """
         if self.driver is None:
             raise RuntimeError(f"step {self.step.name} runs where there is no hypervisor")
@@ -108,16 +108,16 @@ class StepContext:
         return self.driver
 
     def fenced(self) -> AbstractContextManager[None]:
-        """A transaction of the cell in which this try still holds its step. Raises StepLost."""
+        """Return a transaction of the cell in which this try holds its claim. Raises StepLost."""
         return journal.fenced(self.step)
 
     def change_params(self, **changes: Any) -> None:
-        """Write some params of the action while the step is ours. Raises StepLost."""
+        """Change some params of the action while the claim holds. Raises StepLost."""
         with self.fenced():
             journal.change_params(self.action, **changes)
 
     def reload(self) -> None:
-        """Take server and action from their rows: what they said in a transaction that was rolled back is not so."""
+        """Read server and action again from their rows: a rolled-back transaction left wrong values in memory."""
         self.instance = Instance.objects.get(uuid=self.step.server_id)
         self.action.refresh_from_db()
 
@@ -136,50 +136,53 @@ class StepContext:
         self.confirmed_at = asked_at
 
     def note(self, text: str) -> None:
-        """One line for people, shown with the step."""
+        """Set the step's details: one line for the operator, at most 2000 characters, saved when the step is closed."""
         self.step.details = text[:2000]
 
     def deadline(self, seconds: float) -> datetime:
-        """The end of this step's time: fixed at its first try, whatever restarts in between."""
+        """Return the deadline of this step: the first try sets it, a restart does not move it. Raises StepLost."""
         return journal.fix_deadline(self.step, seconds)
 
 
 class ServerAction:
-    """One thing a user may ask of a server. A subclass declares; this class carries it out."""
+    """One operation that a user can request on a server. A subclass declares it; this class implements it."""
 
-    key: ClassVar[str] = ""  # in the body of POST /servers/{id}/action; "" = not asked for that way
+    key: ClassVar[str] = ""  # in the body of POST /servers/{id}/action; "" = has no key there
     name: ClassVar[str] = ""  # in os-instance-actions
-    called: ClassVar[str] = ""  # in refusals; "" = its name
+    called: ClassVar[str] = ""  # in error texts; "" = its name
     policy: ClassVar[str] = ""
-    body: ClassVar[dict[str, Any]] = {}  # JSON schema of the key's value; {} takes anything, as Nova does
+    body: ClassVar[dict[str, Any]] = {}  # JSON schema of the key's value; {} accepts anything, as Nova does
     since: ClassVar[tuple[int, int]] = (2, 1)
     until: ClassVar[tuple[int, int]] = (2, 999)
     move: ClassVar[Move | None] = None
     steps: ClassVar[tuple[StepSpec, ...]] = ()
-    clean_up: ClassVar[StepSpec | None] = None  # makes good what a failed or cancelled action began
-    elsewhere: ClassVar[StepSpec | None] = None  # looks for another host
+    clean_up: ClassVar[StepSpec | None] = None  # undoes all of a failed or cancelled action
+    elsewhere: ClassVar[StepSpec | None] = None  # finds another host
     needs_host: ClassVar[bool] = True
-    builds: ClassVar[bool] = False  # makes the guest, so there need not have been one
+    builds: ClassVar[bool] = False  # creates the guest: the server need not have been launched
     respects_lock: ClassVar[bool] = True
-    unsupported_on_bare_metal: ClassVar[str] = ""  # why a bare-metal server cannot do it; "" when it can
+    unsupported_on_bare_metal: ClassVar[str] = ""  # why bare metal cannot do it; "" when it can
     is_shown: ClassVar[bool] = True  # in os-instance-actions
 
     # -- API side
 
     def schema(self, version: Version) -> dict[str, Any]:
-        """The JSON schema of the key's value at a microversion."""
+        """Return the JSON schema of the key's value at a microversion."""
         return self.body
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
-        """What the steps need to know beyond the server's row; may refuse. Before any transaction."""
+        """Return the params: what the steps need beyond the server's row. Raises an API error to refuse the request.
+
+        Runs before any transaction, and again when the server changed meanwhile.
+        """
         return {}
 
     def move_for(self, params: dict[str, Any]) -> Move | None:
-        """The move, where it depends on what was asked."""
+        """Return the move; override it where the move depends on the request."""
         return self.move
 
     def unprepare(self, params: dict[str, Any]) -> None:
-        """Take back what `prepare` did, after the action was refused."""
+        """Undo `prepare`: the action was refused, or `submit` prepares it again."""
 
     def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
         """Stable -> busy, in the transaction that records the action. Raises Conflict."""
@@ -188,14 +191,15 @@ class ServerAction:
             state.begin(instance, move)
 
     def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
-        """What the API answers once the action is recorded."""
+        """Return what the API answers once the action is recorded."""
         return ActionResponse()
 
     def submit(self, instance: Instance, asked: ActionRequest) -> ActionResponse:
-        """Record the action and its first step in one transaction. Raises Conflict when another won, BadRequest.
+        """Record the action and its first step in one transaction.
 
-        What `prepare` remembers of the server is so when the server is taken: if the row changed between the two,
-        it is prepared anew from the row.
+        Raises Conflict when another request won, and BadRequest when a bare-metal server cannot do it. The params
+        match the server's row: if the row changed after `prepare` read it, the action is prepared again from the new
+        row.
         """
         for _ in range(PREPARES):
             self._must_be_possible(instance)
@@ -207,11 +211,11 @@ class ServerAction:
         raise Conflict(f"Instance {instance.uuid} is being changed by other requests. Try again.")
 
     def _take(self, instance: Instance, asked: ActionRequest, params: dict[str, Any], seen: int) -> bool:
-        """False, and nothing is recorded, when the server's row is not as it was `seen` (its generation)."""
+        """Record the action; return False, with nothing recorded, when the row's generation is not `seen` any more."""
         try:
             with transaction.atomic(using=current_alias()):
                 self.begin(instance, asked, params)
-                if instance.generation > seen + 1:  # one change is the one that `begin` made
+                if instance.generation > seen + 1:  # `begin` itself adds one
                     transaction.set_rollback(True, using=current_alias())
                     return False
                 self._must_have_run(instance)
@@ -221,14 +225,14 @@ class ServerAction:
             self.unprepare(params)
             raise Conflict(self.refusal(instance, conflict, params)) from conflict
         except DATABASE_AWAY:
-            raise  # the COMMIT may have been done: what was prepared is looked after later (scheduler/unfilled.py)
+            raise  # the COMMIT may have succeeded; else periodic/abandoned_snapshots.py undoes `prepare`
         except Exception:
             self.unprepare(params)
             raise
         return True
 
     def record(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> InstanceAction:
-        """The action's row and its first step, in the caller's transaction."""
+        """Create the action's row and its first step, in the caller's transaction."""
         action = journal.open_action(
             instance, name=self.name, key=type(self).__name__, request_id=asked.request_id,
             user_id=asked.caller.user_id, project_id=asked.caller.project_id, params=params,
@@ -241,11 +245,11 @@ class ServerAction:
         return action
 
     def first_step(self, params: dict[str, Any]) -> StepSpec | None:
-        """Where it begins; None when all is done with its record."""
+        """Return the first step; None when recording the action completes it."""
         return self.steps[0] if self.steps else None
 
     def refusal(self, instance: Instance, conflict: StateConflict, params: dict[str, Any]) -> str:
-        """Nova's words for a server that is in the wrong state."""
+        """Return Nova's error text for a server that is in the wrong state."""
         move = self.move_for(params)
         wrong_vm = move is not None and conflict.vm_state not in move.start
         attribute, value = "vm_state", conflict.vm_state
@@ -255,7 +259,7 @@ class ServerAction:
         return f"Cannot '{name}' instance {instance.uuid} while it is in {attribute} {value}"
 
     def _must_be_possible(self, instance: Instance) -> None:
-        """Whoever has a machine is told at once what it cannot do."""
+        """Refuse at once what a bare-metal server cannot do. Raises BadRequest."""
         if self.unsupported_on_bare_metal and bare_metal.is_asked(instance.flavor):
             name = self.called or self.name or self.key
             raise BadRequest(
@@ -264,7 +268,7 @@ class ServerAction:
             )
 
     def _must_have_run(self, instance: Instance) -> None:
-        """What was never built cannot be rebooted, started or copied, whatever its state says."""
+        """Raise Conflict for a server that was never built: it cannot be rebooted or copied, whatever its state."""
         if self.needs_host and not self.builds and instance.launched_at is None:
             name = self.called or self.name or self.key
             raise Conflict(f"Instance {instance.uuid} is in an invalid state for '{name}'")
@@ -272,49 +276,52 @@ class ServerAction:
     # -- where the step runs
 
     def find(self, name: str) -> StepSpec | None:
-        """The declaration of a step; None for one this version of the action does not know."""
+        """Return the declaration of a step; None when this version of the action does not have it."""
         return next((spec for spec in self.all_steps() if spec.name == name), None)
 
     def all_steps(self) -> tuple[StepSpec, ...]:
-        """Every step this action may open, also those off the main road."""
+        """Return every step that this action may open, compensations and `elsewhere` included."""
         more = (self.clean_up, self.elsewhere, *(spec.undone_by for spec in self.steps))
         return (*self.steps, *(spec for spec in more if spec is not None))
 
     def is_compensation(self, name: str) -> bool:
-        """Whether a step takes back what others did: it runs whoever took the server meanwhile."""
+        """Return whether a step undoes others: it runs even when another action took the server meanwhile."""
         good = (self.clean_up, *(spec.undone_by for spec in self.steps))
         return any(spec is not None and spec.name == name for spec in good)
 
     def must_run(self, name: str) -> bool:
-        """Whether a step runs whoever took the server meanwhile: it makes good, or there is no return before it."""
+        """Return whether a step runs even when another action took the server meanwhile.
+
+        True for compensations and for steps behind the point of no return.
+        """
         names = [spec.name for spec in self.steps]
         behind = self.steps[: names.index(name)] if name in names else ()
         return self.is_compensation(name) or any(spec.no_return for spec in behind)
 
     def retry_always(self, name: str) -> bool:
-        """Whether only this step can bring things in order, so that it is tried again whatever went wrong."""
+        """Return whether a step is retried after any error, because only it can make record and host agree."""
         return self.must_run(name)
 
     def still_applies(self, run: StepContext) -> bool:
-        """False once a delete, an operator or a hard reboot took the server: then no step begins."""
+        """Return False once a delete, an operator or a hard reboot took the server: the step must not begin."""
         if self.must_run(run.step.name):
             return True
         move = self.move_for(run.params)
         return move is None or (not run.instance.deleted and run.instance.task_state == move.busy)
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """What else changes on record with a step that went well, in the transaction that closes it."""
+        """Change further rows after a successful step, in the transaction that closes it. A hook."""
 
     def next_step(self, done: str, run: StepContext) -> StepSpec | None:
-        """What follows a step that went well; None when the action is done."""
+        """Return the step that follows a successful one; None when the action is done."""
         names = [spec.name for spec in self.steps]
-        if done not in names:  # it made good what another one left
+        if done not in names:  # not one of the declared sequence, e.g. `clean_up`
             return None
         following = names.index(done) + 1
         return self.steps[following] if following < len(names) else None
 
     def after_failure(self, run: StepContext, error: BaseException) -> StepSpec | None:
-        """A step that makes good what a failed one left, or None: the action ends with a fault."""
+        """Return a step that handles the failure; None: the runner compensates, or ends the action with a fault."""
         return None
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
@@ -324,13 +331,13 @@ class ServerAction:
             state.finish(run.instance, move, power_state)
 
     def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
-        """Busy -> idle with a fault, in the transaction that closes the failed step."""
+        """Busy -> idle with a fault, in the transaction that closes the failed step. Raises StateConflict."""
         move = self.move_for(run.params)
         if move is not None and not self.is_taken_over(run, move):
             state.abandon(run.instance, move, fault_of(error), power_state)
 
     def is_taken_over(self, run: StepContext, move: Move) -> bool:
-        """Whether a newer request of this kind has the server (HARD over HARD): then that one frees it."""
+        """Return whether a newer action of this kind has the server (HARD over HARD): that one ends the move."""
         if move.busy not in move.over:
             return False
         newer = InstanceAction.objects.filter(
@@ -340,15 +347,15 @@ class ServerAction:
 
 
 def open_step(action: InstanceAction, spec: StepSpec, instance: Instance) -> Step:
-    """Journal a declared step for where it is to run."""
+    """Add a declared step to an action, for the host or the conductor that runs it. In the caller's transaction."""
     host = instance.host if spec.on is On.HOST else str(action.params.get(spec.on.value, ""))
     return journal.open_step(action, name=spec.name, event=spec.event, host=host, queue=spec.queue)
 
 
 def compensate(action: ServerAction, row: InstanceAction, instance: Instance) -> bool:
-    """Open the step that takes back the newest thing an action did and has not taken back; False: nothing is left.
+    """Open the undo step of the newest step that is not undone yet; return False when there is none.
 
-    In the caller's transaction. An action with a `clean_up` makes everything good in that one step.
+    Runs in the caller's transaction. An action with a `clean_up` undoes everything in that one step.
     """
     steps = list(row.steps.order_by("-pk").values_list("name", "state", "started_at"))
     begun = {name for name, _, _ in steps}
@@ -371,7 +378,10 @@ def compensate(action: ServerAction, row: InstanceAction, instance: Instance) ->
 
 
 def hosts_needed(action: ServerAction, row: InstanceAction, opened: StepSpec) -> set[str]:
-    """Hosts that an action of several hosts has not finished with, once it is past its requests."""
+    """Return the hosts that an action over a source and a destination still needs after `opened` is opened.
+
+    Empty while the action is on the requests queue, and for actions of one host.
+    """
     if opened.queue != OPS or not any(spec.on in (On.SOURCE, On.DEST) for spec in action.steps):
         return set()
     at = next(i for i, spec in enumerate(action.steps) if opened.name in (spec.name, spec.undo))
@@ -384,7 +394,7 @@ def hosts_needed(action: ServerAction, row: InstanceAction, opened: StepSpec) ->
 
 
 def fault_of(error: BaseException) -> dict[str, Any]:
-    """The `fault` of a server that failed: a short message for users, the details for admins."""
+    """Return the `fault` of a server that failed: a short message for users, the traceback for admins."""
     message = str(error) or type(error).__name__
     return {
         "code": 500,

@@ -1,7 +1,7 @@
-"""The wire: names of queues and messages. Nobody else publishes.
+"""The names of queues and messages, and the only code that publishes messages.
 
-A message carries ids and only wakes a worker; the row it names is the truth. So a message that cannot
-be sent is logged, and its row is marked as not sent: the relay sends it when the broker is back.
+A message carries ids and only wakes a worker; the row it names holds the state. A message that cannot be sent is
+logged and its row is marked as not sent: the relay sends it when the broker is back.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ RUN_DRAIN_MIGRATIONS = "stillwater.mind_departures"
 CONDUCTOR_QUEUE = "conductor"
 SCHEDULER_QUEUE = "scheduler"
 REQUESTS, OPS = "requests", "ops"
-AHEAD = 5.0  # seconds the clock of a sender may be ahead of the database's
-OPS_SINCE = 2  # the Service.version that first had an ops queue
+AHEAD = 5.0  # seconds that a sender's clock may be ahead of the database's
+OPS_SINCE = 2  # the first Service.version with an ops queue
 Message = tuple[str, str, dict[str, Any]]  # queue, name, kwargs
 LONGEST_WAIT = 600.0  # seconds between two messages for one row
-ROUND = 5.0  # seconds for the messages of one call: a slow broker does not hold up what else a thread has to do
+ROUND = 5.0  # seconds for the messages of one call: a slow broker must not block the thread's other work
 _senders = ThreadPoolExecutor(8, thread_name_prefix="dispatch")
 
 
 def host_queue(host: str, queue: str = REQUESTS) -> str:
-    """The queue of a host's lane: requests (nobody has begun) or ops (what begun work still needs)."""
+    """Return the name of a host's requests queue (new work) or ops queue (work already begun)."""
     return f"compute-ops.{host}" if queue == OPS else f"compute.{host}"
 
 
 def queue_of(host: str, queue: str) -> str:
-    """Where a host hears of work on a lane; one too old for the ops queue hears of everything on the other one."""
+    """Return the queue that a host consumes; a host older than OPS_SINCE has only its requests queue."""
     if queue != OPS:
         return host_queue(host, queue)
-    from compute.models import Service  # noqa: PLC0415  Celery's settings know the wire before Django knows models
+    from compute.models import Service  # noqa: PLC0415  Celery's settings import this before Django has models
 
     version = Service.objects.filter(binary="nova-compute", host=host).values_list("version", flat=True).first()
     return host_queue(host, queue if version is None or version >= OPS_SINCE else REQUESTS)
@@ -66,7 +66,7 @@ def step(row: Step) -> None:
 
 
 def steps(rows: Collection[Step]) -> None:
-    """As `step`, for many steps: one query, one connection, and nobody waits until they are sent."""
+    """As `step`, for many steps: one query, one connection, and a background thread sends."""
     alias, woken = current_alias(), list(rows)
     messages = _wakes(woken)
 
@@ -84,23 +84,23 @@ def steps(rows: Collection[Step]) -> None:
 
 
 def send(rows: Collection[Step]) -> list[Step]:
-    """As `steps`, now and in this thread; those whose message went out. Not in a transaction."""
+    """As `steps`, but now and in this thread; return the steps whose message was sent. Not in a transaction."""
     woken = list(rows)
     return _send_steps(current_alias(), woken, _wakes(woken))
 
 
 def call(row: HostCall) -> None:
-    """Wake the host that is to answer this call."""
+    """Wake the host that is to answer this call, once the transaction is committed."""
     _after_commit(current_alias(), queue_of(row.host, OPS), ANSWER_CALL, {"call_id": row.pk})
 
 
 def service_changed(host: str) -> None:
-    """Wake a host to read its own service record: somebody wants it to drain, or no more."""
+    """Wake a host to read its own service record: an operator asked it to drain or undrain."""
     _after_commit(current_alias(), queue_of(host, OPS), FOLLOW_DRAIN_REQUESTS, {})
 
 
 def drain_migrations_changed(host: str) -> None:
-    """Wake a conductor for the servers that leave a host, or come back: one may have its turn now."""
+    """Wake a conductor for the drain migrations from or back to a host: there may be room for the next one."""
     _after_commit(current_alias(), CONDUCTOR_QUEUE, RUN_DRAIN_MIGRATIONS, {"host": host})
 
 
@@ -110,7 +110,7 @@ def schedule(*server_ids: str) -> None:
 
 
 def send_requests(server_ids: Sequence[str]) -> list[str]:
-    """As `schedule`, now; those whose message went out. Not in a transaction."""
+    """As `schedule`, but now; return the ids whose message was sent. Not in a transaction."""
     from cells.models import BuildRequest  # noqa: PLC0415  as below
 
     messages: list[Message] = [(SCHEDULER_QUEUE, SCHEDULE, {"server_id": server_id}) for server_id in server_ids]
@@ -121,9 +121,10 @@ def send_requests(server_ids: Sequence[str]) -> list[str]:
 
 
 def is_due_again(now: datetime) -> Q:
-    """Rows (with `sent_at` and `sends`) whose message goes out again: unsent, or sent 15 s ago, 30 s … 10 min.
+    """Return the filter for rows (with `sent_at` and `sends`) whose message is sent again.
 
-    `now` is the database's. What was sent tomorrow was sent by a clock that was wrong.
+    These are rows that were not sent, or were sent RESEND_AFTER seconds ago (15 by default); the interval doubles with
+    each send, up to 10 minutes. `now` is the database's time. A `sent_at` in the future was written by a wrong clock.
     """
     found = Q(sent_at__isnull=True) | Q(sent_at__gt=now + timedelta(seconds=AHEAD))
     for sends in range(1, 12):
@@ -134,14 +135,15 @@ def is_due_again(now: datetime) -> Q:
 
 
 def publish(broker_url: str, queue: str, name: str, kwargs: dict[str, Any]) -> bool:
-    """Send one message; False when the broker is away (the relay sends it again)."""
+    """Send one message; return False when it was not sent (the relay sends it again)."""
     return publish_all(broker_url, [(queue, name, kwargs)]) == [True]
 
 
 def publish_all(broker_url: str, messages: Collection[Message]) -> list[bool]:
-    """Send messages in turn; whether each went out. It ends at the first that meets a broker that is away, or goes.
+    """Send messages in turn; return for each whether it was sent.
 
-    Without a broker (cell0) nobody is to be woken, and all are as sent.
+    The list is shorter than `messages` when the broker is away or ROUND seconds have passed. Without a broker (cell0)
+    there is no worker to wake, and all messages count as sent.
     """
     if not broker_url:
         return [True] * len(messages)
@@ -169,7 +171,7 @@ def _wake(row: Step, queue: str) -> Message:
 
 
 def _wakes(rows: Collection[Step]) -> list[Message]:
-    """The messages for steps, with one query for the versions of all hosts."""
+    """Return the messages for steps, with one query for the versions of all hosts."""
     from compute.models import Service  # noqa: PLC0415  as above
 
     hosts = {row.host for row in rows if row.host and row.queue == OPS}
@@ -183,7 +185,7 @@ def _wakes(rows: Collection[Step]) -> list[Message]:
 
 
 def _send_steps(alias: str, rows: Sequence[Step], messages: Sequence[Message]) -> list[Step]:
-    """Those whose message went out. The others are marked: the relay need not wait before it tries them."""
+    """Return the steps whose message was sent; mark the others, so that the relay sends them without delay."""
     from compute.models import Step  # noqa: PLC0415  as above
 
     sent = _steps_by_queue(rows, publish_all(brokers.url(alias), messages))
@@ -198,7 +200,7 @@ def _steps_by_queue(rows: Sequence[Row], went: Sequence[bool]) -> list[Row]:
 
 
 def _mark(wanted: bool, update: Callable[[], int]) -> None:
-    """A mark that cannot be written costs the row the time until it is due, and its request nothing."""
+    """Write the unsent mark. If that fails, the row only waits until it is due; the request must not fail."""
     if not wanted:
         return
     try:

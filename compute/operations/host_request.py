@@ -1,4 +1,4 @@
-"""Asking a host something while an API request waits: a row, an answer in the row, a deadline."""
+"""Calls to a host that an API request waits for: a row, an answer in the row, a deadline (ADR 0012)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEADLINE, KEPT = 8.0, 600.0  # seconds
 
 
 def send(instance: Instance, method: str, params: dict[str, Any]) -> HostCall:
-    """Ask the server's host; `wait` for its answer. Raises ServerNotReady, HostUnreachable (the host is down)."""
+    """Call the server's host; `wait` returns its answer. Raises ServerNotReady, HostUnreachable (the host is down)."""
     if not instance.host:
         raise ServerNotReady(instance.uuid)
     service = Service.objects.filter(binary=COMPUTE, host=instance.host).first()
@@ -37,10 +37,10 @@ def send(instance: Instance, method: str, params: dict[str, Any]) -> HostCall:
 
 
 def wait(call: HostCall) -> Any:
-    """The host's answer. Raises HostUnreachable (silent, or it could not), CellDown.
+    """Return the host's answer. Raises HostUnreachable (no answer, or the host reports an error), CellDown.
 
-    Not inside `scatter.to_change`, which takes a long wait for a cell that hangs. Each look has the deadline of every
-    other question to the cell, and is the only thing that can find the cell down.
+    Do not call it inside `scatter.to_change`, which takes a long wait for a cell that hangs. Each poll has the
+    deadline of every other query to the cell, and only a poll can find the cell down.
     """
     cell = Cell.objects.get(pk=str(call._state.db).removeprefix("cell:"))
     end, pause = time.monotonic() + DEADLINE, 0.01
@@ -65,7 +65,7 @@ def _take(call: HostCall) -> HostCall | None:
 
 
 def claim(call_id: str) -> HostCall | None:
-    """Host side: take the call, once; None when somebody has it or nobody waits any more."""
+    """Host side: claim the call, once; None when another process has it or its deadline has passed."""
     over = database_clock.is_over("expires_at", DEADLINE)
     free = HostCall.objects.exclude(over).filter(pk=call_id, claimed_at__isnull=True)
     won = free.update(claimed_at=database_clock.now())
@@ -73,11 +73,11 @@ def claim(call_id: str) -> HostCall | None:
 
 
 def answer(call: HostCall, value: Any = None, error: str = "") -> None:
-    """Host side: put the answer where the API waits for it."""
+    """Host side: write the answer into the row that the API polls."""
     HostCall.objects.filter(pk=call.pk).update(answer=value, error=error[:255], answered_at=timezone.now())
 
 
 def sweep() -> int:
-    """Delete the calls nobody can wait for any more; how many there were."""
+    """Delete the calls that no API request can wait for any more; return how many there were."""
     old = Q(expires_at__lt=database_clock.now(-KEPT)) | Q(expires_at__gt=database_clock.now(KEPT))
     return HostCall.objects.filter(old).delete()[0]

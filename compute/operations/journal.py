@@ -1,8 +1,8 @@
-"""The journal's own rules: how a step is opened, claimed and closed. Each is one conditional UPDATE.
+"""The rules of the journal: how a step is opened, claimed and closed. Each change is one conditional UPDATE.
 
-Every claim has a token of its own, new each time. Whatever a claimed step writes, it writes while the row still has
-its token (`fenced`, `close_step`, `requeue`, `park`): a worker that was paused, or whose step was led out meanwhile,
-writes nothing. docs/journal.md, "The fence".
+Every claim has a new token. A process writes for its step only while the row still has this token (`fenced`,
+`close_step`, `requeue`, `wait_step`): a worker that was paused, or whose step another process recovered meanwhile,
+writes nothing. See docs/journal.md, "The fence".
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from compute.virt.shutdown_timer import ShutdownTimer
 QUEUED, RUNNING, WAITING = Step.State.QUEUED, Step.State.RUNNING, Step.State.WAITING
 OPEN = (QUEUED, RUNNING, WAITING)
 LATEST = datetime.max.replace(tzinfo=UTC)
-MARGIN = timedelta(seconds=30)  # after its deadline a waiting step goes on, whoever was to wake it
-LONGEST_PAUSE = 600.0  # seconds before another try; one that is further ahead was set by a clock that was wrong
+MARGIN = timedelta(seconds=30)  # after its deadline a waiting step goes on, even if no message woke it
+LONGEST_PAUSE = 600.0  # seconds before another try; a time further ahead was set by a wrong clock
 FOR_THE_TASK = "waits for the server's task to end"
-FREE: dict[str, Any] = {"incarnation": "", "token": ""}  # columns of a step that no process holds any more
+FREE: dict[str, Any] = {"incarnation": "", "token": ""}  # columns of a step without a claim
 
 
 class StepLost(Exception):
-    """The claim of a step is over: its step was led out, or ended, by another process. Nothing may be written."""
+    """The claim of a step is over: another process recovered or ended the step. Write nothing more."""
 
 
 def open_action(instance: Instance, *, name: str, key: str, request_id: str, user_id: str,
                 project_id: str, params: dict[str, Any]) -> InstanceAction:  # fmt: skip
-    """Record what is asked, in the caller's transaction."""
+    """Create the action's row, in the caller's transaction."""
     now = timezone.now()
     return InstanceAction.objects.create(
         server_id=instance.uuid, action=name, key=key, request_id=request_id, user_id=user_id,
@@ -48,7 +48,7 @@ def open_action(instance: Instance, *, name: str, key: str, request_id: str, use
 
 
 def open_step(action: InstanceAction, *, name: str, event: str, host: str, queue: str) -> Step:
-    """Add a step to an action; its message leaves when the caller's transaction commits."""
+    """Add a step to an action; its message is sent when the caller's transaction commits."""
     now = timezone.now()
     step = Step.objects.create(
         action=action, server_id=action.server_id, name=name, event=event, host=host, queue=queue,
@@ -61,8 +61,8 @@ def open_step(action: InstanceAction, *, name: str, event: str, host: str, queue
 def open_many(asked: Sequence[tuple[InstanceAction, Sequence[Step]]]) -> None:
     """Record actions with the first steps of each, in a constant number of queries. In the caller's transaction.
 
-    The caller says what they are; when they are, and that they are sent, is said here. A step that has ended ends its
-    action: then what happened is all there is to record.
+    The caller fills in the rows; this function sets their times and sends the messages. A step that the caller gives
+    as ended ends its action too: it only records what has happened.
     """
     now = timezone.now()
     for action, first in asked:
@@ -84,28 +84,27 @@ def open_many(asked: Sequence[tuple[InstanceAction, Sequence[Step]]]) -> None:
 
 
 def is_due() -> Q:
-    """Whether the pause of a queued step is over, by the clock of the database."""
+    """Return the filter for queued steps whose pause is over, by the database's clock."""
     return database_clock.is_over("not_before", LONGEST_PAUSE)
 
 
 def claim(
     step_id: int, worker: str, incarnation: str, host: str | None = None, why_not: Callable[[Step], str] | None = None
 ) -> Step | None:
-    """Take a queued step for this process, or None: done, running elsewhere, not due, or not its turn.
+    """Claim a queued step for this process; None when it is not queued, not due, or not its turn.
 
-    Steps of one server run one at a time: while another one runs this one stays queued, and is sent
-    again when that one ends. With `host` ("" for a conductor) a step that is for another one is left
-    alone: a message in the wrong queue does no harm. A worker whose service record names a younger
-    incarnation was superseded, and claims nothing. The step that is returned has a token that no other
-    claim has. `why_not` says why this process has no room for the step now (then that is its details, and it
-    stays queued), or "".
+    Steps of one server run one at a time: while another one runs this one stays queued, and `wake_next` sends it again
+    when that one ends. `host` ("" for a conductor) excludes steps of another host: a message in the wrong queue does
+    no harm. A superseded worker claims nothing: its service record names a newer incarnation. The returned step has a
+    new token. `why_not` returns why this process has no room for the step now (the step stays queued with these
+    details), or "". Locks the server's row.
     """
     with transaction.atomic(using=current_alias()):
         mine = Q() if host is None else Q(host=host)
         step = Step.objects.select_related("action").filter(mine, pk=step_id, state=QUEUED).first()
         if step is None:
             return None
-        # The server's row is the lock under which "is another one running?" is asked.
+        # The server's row is the lock for the check whether another step of it runs.
         list(Instance.objects.select_for_update().filter(uuid=step.server_id).values_list("pk"))
         if Step.objects.filter(server_id=step.server_id, state=RUNNING).exists():
             return None
@@ -113,7 +112,8 @@ def claim(
             Step.objects.filter(is_due(), pk=step_id, state=QUEUED).update(details=why)
             return None
         now = timezone.now()
-        begun = Case(When(timer__isnull=False, then=Coalesce("started_at", now)), default=now)  # its wait is part of it
+        # A step that waited for a guest keeps its first start: the wait is part of its run time.
+        begun = Case(When(timer__isnull=False, then=Coalesce("started_at", now)), default=now)
         rightful = ~Exists(open_next_steps(worker, incarnation))
         won = Step.objects.filter(is_due(), rightful, pk=step_id, state=QUEUED).update(
             state=RUNNING, worker=worker, incarnation=incarnation, token=str(uuid4()), attempts=F("attempts") + 1,
@@ -122,17 +122,17 @@ def claim(
         if not won:
             return None
         step.refresh_from_db()
-        step.details = ""  # why there is another try is on record until it ends, and is not how it ends
+        step.details = ""  # the row keeps the reason of this try until the end; it is not the outcome
         return step
 
 
 def take_server(step: Step) -> bool:
-    """Claim an open step for an operator, also from a worker that holds it; False when it is not as it was read.
+    """Claim an open step for an operator, even from a running worker; False when the row changed since it was read.
 
-    In a transaction. From now on the process that had it writes nothing more.
+    Runs in a transaction. From then on the worker that held the step writes nothing more.
     """
     token = str(uuid4())
-    list(Instance.objects.select_for_update().filter(uuid=step.server_id).values_list("pk"))  # first, as `claim` does
+    list(Instance.objects.select_for_update().filter(uuid=step.server_id).values_list("pk"))  # as in `claim`
     as_read = Step.objects.filter(pk=step.pk, state=step.state, token=step.token)
     if not as_read.update(state=RUNNING, token=token):
         return False
@@ -141,18 +141,18 @@ def take_server(step: Step) -> bool:
 
 
 def open_next_steps(worker: str, incarnation: str) -> QuerySet[Service]:
-    """The service record of a worker, if a younger process of the same name has put its incarnation there."""
+    """Return the service record of a worker if a newer process of its name has registered there."""
     binary, _, host = worker.partition("@")
     return Service.objects.filter(binary=binary, host=host).exclude(incarnation__in=("", incarnation))
 
 
 @contextmanager
 def fenced(step: Step) -> Iterator[None]:
-    """A transaction of the targeted cell that begins by locking the step this process has claimed.
+    """Return a transaction of the targeted cell that begins by locking the step this process has claimed.
 
-    Raises StepLost, and nothing is written, when the claim is over. Until the transaction ends no other process can
-    lead the step out. May be nested. What changes the global database in a step does so inside this block: the
-    claim is then held while it commits.
+    Raises StepLost, with nothing written, when the claim is over. Until the transaction ends no other process can
+    recover the step. May be nested. A step changes the global database inside this block, so that it holds the claim
+    while the global database commits.
     """
     with transaction.atomic(using=current_alias()):
         # SQLite's transactions are IMMEDIATE, so there the read is enough; PostgreSQL locks the row.
@@ -162,12 +162,12 @@ def fenced(step: Step) -> Iterator[None]:
 
 
 def is_ours(step: Step) -> bool:
-    """Whether the claim still holds, as the database says now. One query."""
+    """Return whether the claim still holds in the database. One query."""
     return _mine(step).exists()
 
 
 def close_step(step: Step, state: Step.State, *, traceback: str = "") -> bool:
-    """End a step this process runs; False when it is not this process's any more (then write nothing)."""
+    """End a step that this process runs; False when the claim is over (then write nothing)."""
     now = timezone.now()
     how = {"details": step.details, "traceback": traceback, "timer": step.timer}
     won = _mine(step).update(state=state, finished_at=now, **how)
@@ -177,13 +177,13 @@ def close_step(step: Step, state: Step.State, *, traceback: str = "") -> bool:
 
 
 def set_details(step: Step, details: str) -> None:
-    """How far a step is that runs here, for whoever looks."""
+    """Show the progress of a step that this process runs."""
     step.details = details
     _mine(step).update(details=details)
 
 
 def requeue(step: Step, seconds: float, why: str, **changes: Any) -> bool:
-    """Put a step back to be tried again after a while; False when it is not this process's any more."""
+    """Put a step back for another try in `seconds`; False when the claim is over."""
     due = database_clock.now(seconds)
     return bool(_mine(step).update(state=QUEUED, not_before=due, sent_at=None, details=why, **FREE, **changes))
 
@@ -191,10 +191,11 @@ def requeue(step: Step, seconds: float, why: str, **changes: Any) -> bool:
 def wait_step(
     step: Step, why: str, timer: ShutdownTimer | None = None, seconds: float | None = None, queue: str = dispatch.OPS
 ) -> bool:
-    """A begun step waits, and nobody runs it meanwhile; False when it is not this process's any more.
+    """Let a begun step wait without a process; False when the claim is over.
 
-    From now on it is what an operation begun still needs, so it goes on also where nothing new begins; after
-    `seconds` whatever it waits for. `lane` REQUESTS: a host that drains need not stay for it.
+    The step runs again when the timer ends or another process resumes it, and after `seconds` in any case. It moves to
+    the ops queue, so that it also goes on where no new work begins. `queue` REQUESTS: a draining host need not stay
+    for it.
     """
     due = None if seconds is None else timezone.now() + timedelta(seconds=seconds)
     changes: dict[str, Any] = {"not_before": None if seconds is None else database_clock.now(seconds)}
@@ -205,19 +206,19 @@ def wait_step(
 
 
 def record_timer(host: str, server_id: str, timer: ShutdownTimer) -> int:
-    """Copy a guest's clock to the steps that wait for it; one that has ended lets them go on. How many there were."""
+    """Copy a guest's shutdown timer to the steps that wait for it, and resume them if it has ended; return how many."""
     waiting = Step.objects.filter(server_id=server_id, host=host, state=WAITING, timer__isnull=False)
     if timer.runs:
         return waiting.update(timer=timer.facts, details=timer.words())
     with transaction.atomic(using=current_alias()):
         steps = list(waiting.order_by("pk"))
         for step in steps:
-            resume_step(step, timer=timer.facts, details=timer.words(), deadline=None)  # of the wait, which is over
+            resume_step(step, timer=timer.facts, details=timer.words(), deadline=None)  # the wait's deadline
     return len(steps)
 
 
 def resume_step(step: Step, **changes: Any) -> bool:
-    """Have a waiting step run again, as the try it was; False when it does not wait any more. In a transaction."""
+    """Queue a waiting step again, as the same try; False when it does not wait any more. In a transaction."""
     waiting = Step.objects.filter(pk=step.pk, state=WAITING)
     changes |= {"state": QUEUED, "not_before": None, "attempts": Greatest(F("attempts") - 1, 0)}
     changes |= {"sent_at": timezone.now(), "sends": 1}
@@ -229,19 +230,19 @@ def resume_step(step: Step, **changes: Any) -> bool:
 
 
 def close_action(action: InstanceAction, *, outcome: str = "", failed: bool = False) -> None:
-    """End an action once; later ends change nothing."""
+    """End an action once; a later call changes neither its times nor its outcome."""
     now = timezone.now()
     InstanceAction.objects.filter(pk=action.pk, finished_at__isnull=True).update(
         finished_at=now, updated_at=now, message="Error" if failed else None, outcome=outcome[:2000]
     )
     HostNeed.objects.filter(action=action).delete()
     _wake_for_a_free_server(action.server_id)
-    if "empties" in action.params:  # see compute.hosts.drain_migrations: there may be room for the next one
+    if "empties" in action.params:  # compute/hosts/drain_migrations.py: there may be room for the next move
         dispatch.drain_migrations_changed(action.params["empties"])
 
 
 def _wake_for_a_free_server(server_id: str) -> None:
-    """What waited for the server's task to end goes on, also on a host that drains."""
+    """Resume the steps that waited for the server's task to end, on draining hosts too."""
     free = Instance.objects.filter(uuid=OuterRef("server_id"), task_state__isnull=True)
     waiting = Step.objects.filter(Exists(free), server_id=server_id, state=WAITING, details=FOR_THE_TASK)
     for step in waiting.order_by("pk"):
@@ -249,15 +250,15 @@ def _wake_for_a_free_server(server_id: str) -> None:
 
 
 def remember_fault(action: InstanceAction, fault: dict[str, Any]) -> None:
-    """Why an action is being undone: its first fault. Those of its undos are in their steps.
+    """Record why an action is being undone: its first fault. Faults of undo steps are in those steps.
 
-    The row decides which fault was first, never `action`: that may be from a transaction that was rolled back.
+    The row decides which fault was first, not `action`, which may come from a transaction that was rolled back.
     """
     InstanceAction.objects.filter(pk=action.pk, fault__isnull=True).update(fault=fault)
 
 
 def change_params(action: InstanceAction, **changes: Any) -> None:
-    """Write some params and leave the others, which another process may be writing, as they are."""
+    """Change some params under the row's lock; keep the others, which another process may be writing."""
     with transaction.atomic(using=current_alias()):
         row = InstanceAction.objects.select_for_update().get(pk=action.pk)
         row.params |= changes
@@ -266,25 +267,25 @@ def change_params(action: InstanceAction, **changes: Any) -> None:
 
 
 def set_needs(action: InstanceAction, hosts: set[str]) -> None:
-    """The hosts this action has not finished with, from now on. In the caller's transaction."""
+    """Replace the set of hosts that this action still needs. In the caller's transaction."""
     HostNeed.objects.filter(action=action).exclude(host__in=hosts).delete()
     HostNeed.objects.bulk_create([HostNeed(action=action, host=host) for host in hosts], ignore_conflicts=True)
 
 
 def cancel(step: Step, why: str) -> bool:
-    """Cancel a step nobody has begun; False when somebody has."""
+    """Cancel a queued step; False when it is not queued any more."""
     queued = Step.objects.filter(pk=step.pk, state=QUEUED)
     return bool(queued.update(state=Step.State.CANCELLED, finished_at=timezone.now(), details=why))
 
 
 def wake_next(server_id: str) -> None:
-    """Send again what waited for its turn on this server."""
+    """Send again the messages of the server's queued steps, which waited for their turn."""
     for step in Step.objects.filter(server_id=server_id, state=QUEUED).order_by("queued_at", "pk"):
         dispatch.step(step)
 
 
 def fix_deadline(step: Step, seconds: float) -> datetime:
-    """The step's deadline, set at its first try and kept over restarts."""
+    """Return the step's deadline; the first try sets it, restarts keep it. Raises StepLost."""
     if step.deadline is None:
         wanted = timezone.now() + timedelta(seconds=seconds)
         _mine(step).filter(deadline__isnull=True).update(deadline=wanted)
@@ -295,5 +296,5 @@ def fix_deadline(step: Step, seconds: float) -> datetime:
 
 
 def _mine(step: Step) -> QuerySet[Step]:
-    """The step's row, while the claim that `step` was read with holds it."""
+    """Return the step's row, while the claim that `step` was read with holds it."""
     return Step.objects.filter(pk=step.pk, state=RUNNING, token=step.token)

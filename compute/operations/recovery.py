@@ -1,6 +1,6 @@
-"""What a restarted process does with the steps its last life left behind: one rule per step.
+"""What a process does with the steps that a dead incarnation left running: one rule per step.
 
-Also the relay, which makes the broker expendable: whatever stays queued is sent again.
+Also the relay, which makes the broker expendable: it sends the messages of queued steps again.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from compute.operations.action import MAX_TRIES, OnRestart
 
 logger = log.get(__name__)
 BATCH = 500
-PAUSE = 60.0  # seconds between tries of a step that must not be given up, and may be what kills the worker
+PAUSE = 60.0  # seconds between tries of a step that must not be given up, but may be what kills the worker
 
 
 def recover(worker: str, incarnation: str, in_progress: Callable[[], Collection[int]], queue: str = "") -> int:
-    """Lead out every step that is recorded as running in this worker but is not; how many were led out.
+    """Recover the steps that the journal shows as running in this worker but that do not run; return how many.
 
-    At start that is everything the last incarnation left. Later it catches a step whose record could not be
-    written because the database was away. `in_progress` says which steps this process runs; it is asked after the
-    rows were read, so a step that is claimed meanwhile is not taken for a stray. A process that drains gives `lane`
-    OPS: what was begun is ended, though nothing new begins. A worker that was superseded by a younger process of its
-    name leads nothing out: the rows may be that one's.
+    At start these are all steps of the last incarnation. Later it finds a step whose end could not be written because
+    the database was away. `in_progress` returns the steps that this process runs; it is called after the rows were
+    read, so that a step claimed meanwhile does not count as lost. A draining process passes `queue` OPS: begun steps
+    are ended, though no new work begins. A superseded worker recovers nothing: the rows may belong to the newer
+    process.
     """
     failpoints.reached("recovery.begun")
     if journal.open_next_steps(worker, incarnation).exists():
@@ -44,12 +44,12 @@ def recover(worker: str, incarnation: str, in_progress: Callable[[], Collection[
 
 
 def recover_dead_conductors(me: str) -> int:
-    """Take over the steps of conductors that said goodbye, or whose heartbeat ended; how many there were."""
+    """Recover the steps of conductors that deregistered or whose heartbeat stopped; return how many."""
     conductors = Service.objects.filter(binary=CONDUCTOR)
     conductors.set_right()
     gone = conductors.filter(ended_at__isnull=False)
     living = [*_names(conductors.alive()), me]
-    # One that is new may have claimed a step before its first heartbeat.
+    # A new conductor may have claimed a step before its first heartbeat.
     lately = database_clock.is_recent("started_at", settings.SERVICE_DOWN_TIME)
     long_ago = ~lately | Q(worker__in=_names(gone))
     stuck = Step.objects.select_related("action").filter(long_ago, state=Step.State.RUNNING, host="")
@@ -61,16 +61,17 @@ def _names(conductors: QuerySet[Service]) -> list[str]:
 
 
 def relay() -> int:
-    """Send again what stays queued in this cell, ever less often; how many messages went out.
+    """Send the messages of this cell's queued steps again, at growing intervals; return how many were sent.
 
-    The round ends where the broker does not take a message. What was not sent stays as due as it was.
+    The round ends when the broker does not accept a message; what was not sent stays due. Also resumes the waiting
+    steps whose time is over, and sweeps host calls.
     """
     now = database_clock.read(current_alias())
     for step in Step.objects.filter(_has_waited(now), state=Step.State.WAITING)[:BATCH]:
         with transaction.atomic(using=current_alias()):
             journal.resume_step(step)
     host_request.sweep()
-    # Those of a host that is away a long time are many, and not due again: they must not hide the others.
+    # A host that is away for long has many steps; they are not due, and must not fill the batch.
     late = Step.objects.filter(journal.is_due(), dispatch.is_due_again(now), state=Step.State.QUEUED)
     sent = [step.pk for step in dispatch.send(late.order_by("queued_at", "pk")[:BATCH])]
     if sent:
@@ -81,16 +82,16 @@ def relay() -> int:
 
 
 def _recover_stuck_servers(strays: Collection[Step], queue: str = "") -> int:
-    """Each by itself: one row that cannot be led out is logged, counted, marked, and keeps no other one waiting.
+    """Recover each step by itself: one that fails is logged, counted and marked, and does not hold up the others.
 
-    How many were led out; the others are tried again in the next round. Raises what the database raised when no row
-    could be led out because it is away.
+    Return how many were recovered; the others are tried again in the next round. Raises the database's error when the
+    database was away and no step could be recovered.
     """
     led_out, away, again = 0, None, []
     for step in strays:
         try:
             again += [step] if _recover_server(step, queue) else []
-        except (OperationalError, InterfaceError) as error:  # away; or this row is locked by a process that hangs
+        except (OperationalError, InterfaceError) as error:  # it is away, or a process that hangs locks this row
             close_old_connections()
             away = error
         except Exception as error:
@@ -104,7 +105,7 @@ def _recover_stuck_servers(strays: Collection[Step], queue: str = "") -> int:
 
 
 def _mark_failed(step: Step, error: Exception) -> None:
-    """An operator sees it with the step (`manage.py operations --stuck`), in the log and in the metrics."""
+    """Show the failure with the step (`manage.py operations --stuck`), in the log and in the metrics."""
     logger.error(
         "recovery.failed", step=step.name, server=step.server_id, action=step.action.key, exc_info=error,
     )  # fmt: skip
@@ -114,13 +115,16 @@ def _mark_failed(step: Step, error: Exception) -> None:
 
 
 def _has_waited(now: datetime) -> Q:
-    """A step whose wait is over, and is not known to be. One that waits for no guest looks for itself more often."""
+    """Return the filter for waiting steps whose time is over.
+
+    A step without a timer never waits longer than LONGEST_PAUSE: a later time was set by a wrong clock.
+    """
     ahead = Q(timer__isnull=True, not_before__gt=now + timedelta(seconds=journal.LONGEST_PAUSE))
     return Q(not_before__lte=now) | ahead
 
 
 def _recover_server(step: Step, queue: str = "") -> bool:
-    """One rule per step: run it again (True: it is queued, and to be sent), undo, or end its action with a fault."""
+    """Apply the step's OnRestart rule; return True when it is queued again and its message is to be sent."""
     action = registry.every().get(step.action.key)
     spec = action.find(step.name) if action is not None else None
     if action is None or spec is None:  # written by a newer version than this one

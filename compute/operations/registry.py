@@ -1,4 +1,4 @@
-"""The server actions there are. A file in `compute/actions` is found by itself; there is no list to keep."""
+"""The server actions. Every module in `compute/actions` is found automatically; there is no list to maintain."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from compute.models import Instance, Step
 from compute.operations import dispatch, journal
 from compute.operations.action import On, ServerAction, compensate, fault_of
 
-ACTIONS = "compute.actions"  # a package above this one: named, not imported
+ACTIONS = "compute.actions"  # a higher layer: named here, not imported
 
 
 @cache
 def every() -> dict[str, ServerAction]:
-    """All actions by class name (what the journal calls `key`). Raises on two of one API key."""
+    """Return all actions by class name (the journal's `key`). Raises ValueError when two share an API key."""
     found: dict[str, ServerAction] = {}
     for module in pkgutil.iter_modules(importlib.import_module(ACTIONS).__path__):
         loaded = importlib.import_module(f"{ACTIONS}.{module.name}")
@@ -29,23 +29,23 @@ def every() -> dict[str, ServerAction]:
 
 
 def named(name: str) -> ServerAction:
-    """The action a journal row belongs to. Raises KeyError."""
+    """Return the action of a journal row, by its `key`. Raises KeyError."""
     return every()[name]
 
 
 def hidden() -> list[str]:
-    """Names of the actions that are no part of a server's history."""
+    """Return the keys of the actions that os-instance-actions does not show."""
     return [name for name, action in every().items() if not action.is_shown]
 
 
 def long_steps() -> tuple[set[str], set[str]]:
-    """Keys of actions that have a long step, and names of those steps."""
+    """Return the keys of actions that have a long step, and the names of those steps."""
     found = [(key, spec.name) for key, action in every().items() for spec in action.steps if spec.long]
     return {key for key, _ in found}, {name for _, name in found}
 
 
 def keyed(key: str, microversion: tuple[int, int]) -> ServerAction | None:
-    """The action behind a key of `POST /servers/{id}/action`, at a microversion."""
+    """Return the action for a key of `POST /servers/{id}/action` at a microversion; None when there is none."""
     for action in every().values():
         if key and action.key == key and action.since <= microversion <= action.until:
             return action
@@ -53,9 +53,10 @@ def keyed(key: str, microversion: tuple[int, int]) -> ServerAction | None:
 
 
 def cancel_open(instance: Instance, why: str) -> None:
-    """Cancel every step of a server nobody has begun; what their actions made already is made good.
+    """Cancel every queued step of a server, and compensate what their actions did.
 
-    In the transaction that takes the server from them. Steps behind a point of no return stay.
+    Runs in the transaction that takes the server from them. Compensations, and steps behind a point of no return,
+    stay.
     """
     queued = Step.objects.select_related("action").filter(server_id=instance.uuid, state=Step.State.QUEUED)
     for step in queued:
@@ -71,7 +72,7 @@ def cancel_open(instance: Instance, why: str) -> None:
 
 
 def follow(instance: Instance, left: str) -> None:
-    """What waits at the host a server has left goes where the server is, in the transaction that records it."""
+    """Move queued steps from the host that a server left to its new host, in the transaction that records the move."""
     waiting = Step.objects.select_related("action").filter(
         server_id=instance.uuid, host=left, state=Step.State.QUEUED
     )

@@ -1,7 +1,7 @@
-"""What an operator may do about an open step that does not go on: have its next try now, or give it up.
+"""What an operator can do about an open step that makes no progress: retry it now, or give it up.
 
-In the targeted cell. Both go the way the engine itself goes: a retry is a message, giving up is the failure path of the
-step's action, with its undos and its fault.
+In the targeted cell. Both use the engine's own paths: a retry is a message; giving up is the failure path of the
+step's action, with its compensations and its fault.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from compute.operations import dispatch, journal, registry, runner
 from compute.operations.action import ServerAction
 
 logger = log.get(__name__)
-STUCK_AFTER = 300.0  # seconds a step is open, when nobody says how many
-RECOVERY_FAILED = "recovery failed"  # its details begin so (compute/operations/recovery.py)
+STUCK_AFTER = 300.0  # seconds that a step is open, by default
+RECOVERY_FAILED = "recovery failed"  # prefix of its details (compute/operations/recovery.py)
 HIDDEN = ("traceback", "action__params")
 
 
 class RepairRefused(Exception):
-    """Nothing was changed; the text says why."""
+    """The repair was refused and nothing was changed; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenStep:
-    """A step that has not ended, and whether the process that is to run it is there."""
+    """A step that has not ended, and the state of the service that is to run it."""
 
     step: Step
     service: str  # of its host, or of the cell's conductors: up | down | draining | drained | unknown
 
     @property
     def waits(self) -> bool:
-        """Whether it has a next try that is not due."""
+        """Whether its next try is not due yet."""
         return self.step.not_before is not None and self.step.not_before > timezone.now()
 
 
 def read(limit: int, after: Q | None = None, *, server_id: str = "", stuck_for: float | None = None) -> list[OpenStep]:
-    """Open steps, the oldest first, without what may be secret. Two queries.
+    """Return open steps, the oldest first, without columns that may hold secrets. Two queries.
 
-    `after`: only those of it. `stuck_for`: only those open for more than so many seconds that have no deadline before
-    them, and those whose recovery failed.
+    `after`: a filter, for keyset pagination. `stuck_for`: only steps that are open for more than so many seconds and
+    have no deadline ahead, and steps whose recovery failed.
     """
     found = Step.objects.filter(after or Q(), state__in=journal.OPEN).select_related("action").defer(*HIDDEN)
     if server_id:
@@ -64,7 +64,7 @@ def read(limit: int, after: Q | None = None, *, server_id: str = "", stuck_for: 
 
 
 def with_services(steps: Sequence[Step]) -> list[OpenStep]:
-    """Each with the state of the service that is to run it. One query."""
+    """Return each step with the state of the service that is to run it. One query."""
     hosts = {step.host for step in steps if step.host}
     mine = Q(binary=COMPUTE, host__in=hosts) | Q(binary=CONDUCTOR)
     services = list(Service.objects.filter(mine)) if steps else []
@@ -75,7 +75,7 @@ def with_services(steps: Sequence[Step]) -> list[OpenStep]:
 
 
 def find(pk: int) -> Step:
-    """An open step. Raises Refused."""
+    """Return an open step. Raises RepairRefused when it does not exist or has ended."""
     step = Step.objects.select_related("action").filter(pk=pk).first()
     if step is None:
         raise RepairRefused("There is no such step.")
@@ -86,7 +86,10 @@ def find(pk: int) -> Step:
 
 
 def retry(step: Step) -> None:
-    """Its next try is now: whatever it waits for is looked at again. May run twice. Raises Refused."""
+    """Make the step's next try due now; a waiting step checks again what it waits for. May run twice.
+
+    Raises RepairRefused when the step runs or is not open any more.
+    """
     if step.state == Step.State.RUNNING:
         where = f"Step {step.name} of server {step.server_id} runs on {step.worker}"
         raise RepairRefused(f"{where}: there is nothing to try.")
@@ -104,7 +107,7 @@ def retry(step: Step) -> None:
 
 
 def give_up(step: Step, *, by: str, reason: str) -> str:
-    """End it as failed, as if its tries were over; what became of its action, in words. Raises Refused."""
+    """End a step as failed, as if its tries were used up; return what became of its action. Raises RepairRefused."""
     action = _may_be_given_up(step)
     with transaction.atomic(using=current_alias()):
         found = _end(action, step, f"given up by {by}: {reason}")
@@ -113,7 +116,7 @@ def give_up(step: Step, *, by: str, reason: str) -> str:
 
 
 def outcome_of_giving_up(step: Step) -> str:
-    """What `give_up` would do: it is done, read, and rolled back. Raises Refused."""
+    """Return what `give_up` would return: do it, read the rows, roll back. Raises RepairRefused."""
     action = _may_be_given_up(step)
     with transaction.atomic(using=current_alias()):
         found = _end(action, step, "given up")
@@ -122,7 +125,7 @@ def outcome_of_giving_up(step: Step) -> str:
 
 
 def warning(step: Step) -> str:
-    """What nobody can take back once the step is given up."""
+    """Return what cannot be undone once the step is given up; empty for a step without such a risk."""
     action = registry.every().get(step.action.key)
     if action is None or not action.retry_always(step.name):
         return ""
@@ -134,7 +137,7 @@ def warning(step: Step) -> str:
 
 
 def is_abandoned(step: Step) -> bool:
-    """Whether the process that claimed a running step is not there to end it, or could not be led out."""
+    """Return whether the process that claimed a running step is gone, or the step's recovery failed."""
     if step.details.startswith(RECOVERY_FAILED):
         return True
     binary, _, host = step.worker.partition("@")
@@ -143,7 +146,7 @@ def is_abandoned(step: Step) -> bool:
 
 
 def _may_be_given_up(step: Step) -> ServerAction:
-    """The step's action. Raises Refused."""
+    """Return the step's action. Raises RepairRefused."""
     action = registry.every().get(step.action.key)
     if action is None or action.find(step.name) is None:
         raise RepairRefused(
@@ -159,7 +162,7 @@ def _may_be_given_up(step: Step) -> ServerAction:
 
 
 def _end(action: ServerAction, step: Step, why: str) -> str:
-    """In the caller's transaction. Raises Refused."""
+    """Fail the step, in the caller's transaction; return what became of its action. Raises RepairRefused."""
     if not Instance.objects.filter(uuid=step.server_id).exists():
         return _end_without_server(step, why)
     if not runner.give_up(action, step, why):
@@ -168,7 +171,7 @@ def _end(action: ServerAction, step: Step, why: str) -> str:
 
 
 def _end_without_server(step: Step, why: str) -> str:
-    """A restored database may lack the server's row: then there is nothing to undo, and nobody to tell."""
+    """End a step whose server has no row, as after a restore of the database: there is nothing to undo."""
     if not journal.take_server(step):
         raise RepairRefused(f"Step {step.name} of server {step.server_id} has gone on meanwhile. Look again.")
     step.details = why
@@ -178,7 +181,7 @@ def _end_without_server(step: Step, why: str) -> str:
 
 
 def _became(step: Step) -> str:
-    """What the rows say now."""
+    """Describe what the rows say after the step has ended."""
     step.action.refresh_from_db()
     server = Instance.objects.get(uuid=step.server_id)
     opened = step.action.steps.filter(state=Step.State.QUEUED, pk__gt=step.pk).order_by("pk").first()
@@ -197,7 +200,7 @@ def _word(service: Service) -> str:
 
 
 def facts(one: OpenStep) -> dict[str, Any]:
-    """For scripts."""
+    """Return the step as plain values, for scripts."""
     step, now = one.step, timezone.now()
     return {
         "server": step.server_id, "operation": step.action.action, "name": step.name, "host": step.host or None,

@@ -1,4 +1,4 @@
-"""Carrying out a step: run it, record its end, open what follows. Safe to be killed at every moment.
+"""Run a step, record its end, open the step that follows. The process may be killed at any moment.
 
 Each ending is one transaction: close the step, move the server's state, open the next step or end the action.
 """
@@ -43,7 +43,10 @@ LONGEST_PAUSE = 60.0  # seconds between two tries
 
 
 def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
-    """Run a claimed step to its end and record it. Writes nothing once the claim is over."""
+    """Run a claimed step and record its end. Writes nothing once the claim is over.
+
+    Raises the database's error when the database is away: the step stays claimed, and recovery takes it.
+    """
     log.bind(
         request_id=step.action.request_id, server=step.server_id, action=step.action.action, step=step.name
     )
@@ -63,7 +66,7 @@ def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
     except journal.StepLost as lost:
         _log_claim_lost(lost)
     except DATABASE_AWAY:
-        raise  # the step stays ours in the journal; recovery leads it out
+        raise  # the step stays claimed in the journal, for recovery
     except Exception as error:
         logger.warning("step.failed", error=repr(error), exc_info=not isinstance(error, VirtError))
         with suppress(journal.StepLost):
@@ -71,15 +74,15 @@ def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
 
 
 def fail_step(action: ServerAction, step: Step, why: str) -> None:
-    """End a step that nobody runs any more (its worker died): undo what there is, and a fault people can read."""
+    """Fail a step whose worker died: undo what the action did, and set a fault that users can read."""
     run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, None)
     _failed(action, run, InterruptedError(why))
 
 
 def give_up(action: ServerAction, step: Step, why: str) -> bool:
-    """An operator ends an open step as failed, also one that is tried until it is done; False when it has gone on.
+    """End an open step as failed for an operator; False when it changed since it was read.
 
-    Steps that insist are not tried again; else it is as `fail_step`. In the caller's transaction.
+    As `fail_step`, but also a step that is retried after any error ends here. In the caller's transaction.
     """
     run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, None)
     if not journal.take_server(step):
@@ -89,7 +92,7 @@ def give_up(action: ServerAction, step: Step, why: str) -> bool:
 
 
 def hand_back(action: ServerAction, step: Step) -> bool:
-    """A draining host gives a step back that nobody has begun; False when somebody has, or it has to wait."""
+    """Take a queued step off a draining host; False when it is not queued any more, or stays for the undrain."""
     spec = action.find(step.name)
     if spec is None or spec.on_drain is OnDrain.WAIT:
         return False
@@ -107,7 +110,7 @@ def hand_back(action: ServerAction, step: Step) -> bool:
 
 
 def call_off(action: ServerAction, step: Step, why: str) -> bool:
-    """End an action whose step nobody has begun, and make good what it did; False when somebody has."""
+    """End an action whose step is still queued, and compensate what it did; False when the step runs or must run."""
     run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, None)
     fault = fault_of(InterruptedError(why))
     with transaction.atomic(using=current_alias()):
@@ -122,15 +125,15 @@ def call_off(action: ServerAction, step: Step, why: str) -> bool:
 
 
 def _log_claim_lost(why: object) -> None:
-    """Another process has the step, or has ended it."""
+    """Another process has recovered or ended the step."""
     metrics.STEPS_LOST.inc()
     logger.warning("step.not_ours_any_more", why=str(why))
 
 
 def _wait_step(step: Step, waits: StepWaiting, known: Any) -> None:
-    """It waits. What it waits for may be over by now, so it is looked at once more.
+    """Record that the step waits, then check whether the reason to wait has changed meanwhile.
 
-    `known`: how long the guest was to have when this try began; a request in a hurry may have changed that.
+    `known`: the shutdown timeout when this try began; another request may have shortened it since.
     """
     with transaction.atomic(using=current_alias()):
         if not waits.parked and not journal.wait_step(step, waits.why, waits.timer, waits.seconds):
@@ -138,14 +141,14 @@ def _wait_step(step: Step, waits: StepWaiting, known: Any) -> None:
             return
         asked = InstanceAction.objects.values_list("params", flat=True).get(pk=step.action_id)
         if asked.get(SHUTDOWN_TIMEOUT) != known:
-            journal.resume_step(step)  # somebody has become hurried meanwhile
-        journal.wake_next(step.server_id)  # a delete that is in a hurry, or that joins
+            journal.resume_step(step)  # another request shortened the wait meanwhile
+        journal.wake_next(step.server_id)  # e.g. a delete that ends the wait, or joins it
     logger.info("step.waits", why=waits.why)
     waits.then()
 
 
 def _done(action: ServerAction, run: StepContext, power_state: PowerState | None) -> None:
-    """One transaction: close the step, open the next one or end the action."""
+    """In one transaction close the step, and open the next one or end the action."""
     with transaction.atomic(using=current_alias()):
         transaction.on_commit(lambda: failpoints.reached("step.committed", run.step.name), using=current_alias())
         if not journal.close_step(run.step, Step.State.DONE):
@@ -164,9 +167,9 @@ def _done(action: ServerAction, run: StepContext, power_state: PowerState | None
 
 
 def _go_on(action: ServerAction, run: StepContext, power_state: PowerState | None) -> None:
-    """What follows a step that went well."""
+    """Open what follows a successful step, or end the action."""
     action.record_step(run, power_state)
-    if run.action.fault is not None:  # it was an undo: perhaps there is more of it
+    if run.action.fault is not None:  # it was an undo step: there may be more to undo
         if not compensate(action, run.action, run.instance):
             _end_with_fault(action, run, run.action.fault, power_state)
         return
@@ -179,7 +182,7 @@ def _go_on(action: ServerAction, run: StepContext, power_state: PowerState | Non
 
 
 def _preempted(action: ServerAction, run: StepContext) -> None:
-    """One transaction: a step that came too late is cancelled; what its action made already is made good."""
+    """In one transaction cancel a step whose server was taken, and compensate what its action did."""
     timer = ShutdownTimer.load(run.step.timer)
     run.note(f"preempted: {timer.words()}" if timer else "preempted before it began")
     with transaction.atomic(using=current_alias()):
@@ -191,7 +194,7 @@ def _preempted(action: ServerAction, run: StepContext) -> None:
 
 
 def _preempt(action: ServerAction, run: StepContext, why: str) -> None:
-    """Somebody took the server: nothing of this action is left behind."""
+    """Another action or an operator took the server: undo what this action did."""
     if action.clean_up is None:
         journal.remember_fault(run.action, fault_of(InterruptedError(why)))
     if not compensate(action, run.action, run.instance):
@@ -199,7 +202,7 @@ def _preempt(action: ServerAction, run: StepContext, why: str) -> None:
 
 
 def _failed(action: ServerAction, run: StepContext, error: Exception) -> None:
-    """One transaction: try again later, make good, or end the action with a fault."""
+    """Retry the step later, or fail it for good."""
     insists = action.retry_always(run.step.name)
     if insists and isinstance(error, HypervisorUnavailable):
         _wait_for_hypervisor(run, error)
@@ -212,7 +215,7 @@ def _failed(action: ServerAction, run: StepContext, error: Exception) -> None:
 
 
 def _close_failed(action: ServerAction, run: StepContext, error: Exception, power_state: PowerState | None) -> None:
-    """One transaction: the step failed for good; make good, or end the action with a fault."""
+    """In one transaction fail the step for good, and compensate or end the action with a fault."""
     stack = "".join(traceback.format_exception(error))[-8000:]
     run.note(str(error) or type(error).__name__)
     with transaction.atomic(using=current_alias()):
@@ -229,7 +232,7 @@ def _close_failed(action: ServerAction, run: StepContext, error: Exception, powe
 
 
 def _after_failure(action: ServerAction, run: StepContext, error: Exception, power_state: PowerState | None) -> None:
-    """The action's own way out, else every undo in turn, else the end."""
+    """Open the step of `after_failure`, else the undo steps one by one, else end the action."""
     following = action.after_failure(run, error)
     if following is not None:
         _open(action, run, following)
@@ -245,7 +248,7 @@ def _after_failure(action: ServerAction, run: StepContext, error: Exception, pow
 def _end_with_fault(
     action: ServerAction, run: StepContext, fault: dict[str, Any], power_state: PowerState | None
 ) -> None:
-    """Everything is made good; the server is free again, and says why. Whoever took it meanwhile keeps it."""
+    """End an action that is fully undone: free the server and set its fault, unless another action has it."""
     try:
         action.abandon(run, InterruptedError(fault["message"]), power_state)
     except StateConflict as conflict:
@@ -260,7 +263,7 @@ def _open(action: ServerAction, run: StepContext, spec: StepSpec) -> None:
 
 
 def _wait_for_hypervisor(run: StepContext, error: Exception) -> None:
-    """A hypervisor that is away is no try of a step that alone can bring things in order: it waits, and is seen to."""
+    """Requeue without counting a try: the hypervisor is away, and only this step can put things right."""
     waited = (timezone.now() - run.step.queued_at).total_seconds()
     seconds = min(LONGEST_PAUSE, max(2.0, waited / 4))
     why = f"waits for the hypervisor of host {run.step.host}: {error}; looks again in {seconds:.0f} s"
@@ -281,7 +284,7 @@ def _try_again(run: StepContext, error: Exception) -> None:
 
 
 def _look(run: StepContext) -> PowerState | None:
-    """What the hypervisor says the guest is doing now; None when there is nobody to ask, or it lives elsewhere."""
+    """Return the guest's power state; None when no hypervisor answers, or the guest lives elsewhere."""
     if run.driver is None:
         return None
     try:
@@ -292,10 +295,10 @@ def _look(run: StepContext) -> PowerState | None:
 
 
 def _until_written(run: StepContext, write: Callable[[], None]) -> None:
-    """Write to the cell's database, trying for two minutes: the work is done, only its record is missing.
+    """Write to the cell's database, with retries for two minutes: the work is done, only its record is missing.
 
-    Each try after the first begins from the rows: what a transaction that was rolled back has left in memory is not
-    so. Only a database that is away is tried again; what it refuses (IntegrityError, DataError) is raised.
+    Each retry first reads the rows again: a rolled-back transaction left wrong values in memory. Only a database that
+    is away is tried again; what it refuses (IntegrityError, DataError) is raised.
     """
 
     def reconnect(attempt: tenacity.RetryCallState) -> None:

@@ -1,4 +1,4 @@
-"""How an action declares its steps: where each runs, on which lane, and what becomes of it in bad weather."""
+"""How an action declares its steps: where each runs, on which queue, and how a restart or a drain treats it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from compute.operations import dispatch
 from compute.virt.shutdown_timer import ShutdownTimer
 
 REQUESTS, OPS = dispatch.REQUESTS, dispatch.OPS
-SHUTDOWN_TIMEOUT = "shutdown_timeout"  # of a request, seconds: in the params of its action, 0 is HARD
+SHUTDOWN_TIMEOUT = "shutdown_timeout"  # in an action's params: the requested seconds, 0 is HARD
 
 
 class StepWaiting(Exception):
-    """A step has to wait, and needs no thread for it. `clock`: the guest's; None: it is woken by something else.
+    """Raised by a step that has to wait, and needs no thread for it.
 
-    `seconds`: then it goes on all the same. `parked`: its row says so already (`hosts/guest_batches.py`). `then` is
-    called when its row says so.
+    `timer`: the guest's shutdown timer; None when something else wakes the step. `seconds`: then it runs again in any
+    case. `parked`: the wait is in its row already (`hosts/guest_batches.py`). `then` is called when the wait is in its
+    row.
     """
 
     def __init__(
@@ -38,20 +39,20 @@ class On(StrEnum):
 
 
 class OnRestart(StrEnum):
-    """What a restarted worker does with a step its last life left running."""
+    """What a restarted worker does with a step that its dead incarnation left running."""
 
     RERUN = "rerun"  # the step is idempotent: run it again
-    UNDO = "undo"  # take back what the action did so far, and end it with a fault
+    UNDO = "undo"  # undo what the action did so far, and end it with a fault
     FAIL = "fail"  # end the action with a fault the user can read
 
     @property
     def meaning(self) -> str:
-        """For people."""
+        """The rule in words, for messages."""
         return {"rerun": "run again", "undo": "undone", "fail": "ended with a fault"}[self.value]
 
 
 class OnDrain(StrEnum):
-    """What a host that begins to drain does with a step nobody has begun: the quickest safe point."""
+    """What a draining host does with a step that no process has begun: the quickest safe point."""
 
     WAIT = "wait"  # it stays queued until the host takes work again
     ELSEWHERE = "elsewhere"  # the action's `elsewhere` step looks for another host
@@ -60,12 +61,12 @@ class OnDrain(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepSpec:
-    """One part of an action: the method of the action that does it, and where.
+    """The declaration of one step: the method of the action that does the work, and where it runs.
 
-    `undo` names the method that takes it back, in the same place, on the ops lane; it runs for steps that
-    were begun, however they ended. After a step of `no_return` nothing is undone any more. A `long` step takes
-    as long as a disk or a memory takes to copy: on the ops lane of a host only STILLWATER_LONG_SLOTS of them run
-    at once, so that the others find a thread. An undo is none.
+    `undo` names the method that undoes it, in the same place, on the ops queue; it runs for steps that were begun,
+    however they ended. After a `no_return` step nothing is undone any more. A `long` step takes as long as a disk or a
+    memory takes to copy: on the ops queue of a host only STILLWATER_LONG_SLOTS of them run at once, so that other
+    steps find a thread. An undo step is never long.
     """
 
     name: str
@@ -80,7 +81,7 @@ class StepSpec:
 
     @property
     def undone_by(self) -> StepSpec | None:
-        """The step that takes this one back."""
+        """The undo step; None when there is nothing to undo."""
         if not self.undo:
             return None
         return StepSpec(self.undo, f"{self.event}_undo", self.on, OPS)

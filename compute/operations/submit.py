@@ -1,4 +1,4 @@
-"""Asking for a server action, whoever asks: an API client, or an operator in a browser. All are refused alike."""
+"""Requests for a server action, from API clients and from operators in the admin: all pass the same checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compute.operations.action import ActionRequest, ActionResponse, ServerActio
 
 
 def parse(body: Any, version: Version) -> tuple[ServerAction, Any]:
-    """The action that the single key of a body names, and the key's value. Raises BadRequest."""
+    """Return the action that the single key of a body names, and the key's value. Raises BadRequest."""
     if not isinstance(body, dict) or len(body) != 1:
         raise BadRequest("Malformed request body")
     key, value = next(iter(body.items()))
@@ -27,7 +27,10 @@ def parse(body: Any, version: Version) -> tuple[ServerAction, Any]:
 
 
 def submit(action: ServerAction, instance: Instance, asked: ActionRequest) -> ActionResponse:
-    """Record it, and answer. Raises Forbidden, ServerLocked, ServerNotReady, Conflict and what the action refuses."""
+    """Record the action and return the answer.
+
+    Raises Forbidden, ServerLocked, ServerNotReady, Conflict, and what the action itself raises.
+    """
     policy.check(asked.caller, action.policy, instance.project_id)
     if is_locked(action, instance, asked.caller):
         raise ServerLocked(instance.uuid)
@@ -37,5 +40,5 @@ def submit(action: ServerAction, instance: Instance, asked: ActionRequest) -> Ac
 
 
 def is_locked(action: ServerAction, instance: Instance, caller: Caller) -> bool:
-    """Whether a lock keeps the caller from it. None holds an admin."""
+    """Return whether a lock refuses the action to the caller. An admin passes every lock."""
     return bool(action.respects_lock and instance.locked_by and not caller.is_admin)

@@ -1,1 +1,1 @@
-"""What is looked after from time to time."""
+"""Periodic tasks of schedulers and conductors; `tasks/periodic.py` runs them."""

@@ -1,4 +1,4 @@
-"""Snapshots nobody will fill: the API died after it made the image's record and before it recorded the action."""
+"""Discard snapshot images without data: the API died between creating the image record and recording the action."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from compute.models import InstanceAction
 
 logger = log.get(__name__)
 BATCH = 500
-PATIENCE = 4  # times RESEND_AFTER, a minute: so old is no request that still goes on
-_after = ""  # where the last look ended: many may wait for a host that is away
+PATIENCE = 4  # times RESEND_AFTER, one minute in all: longer than any API request takes
+_after = ""  # last image id checked: many may be waiting for a host that is away
 
 
 def discard() -> int:
-    """Look at some snapshots that are queued for long; how many were discarded.
+    """Check some images that have been queued for long; return how many were discarded.
 
-    Those of a cell that does not answer are left alone: it may have an action that will fill them.
+    Images of a cell that does not answer are left alone: the cell may have the action that will fill them.
     """
     discarded = 0
     for cell_id, images in _by_cell(_some_queued()).items():
@@ -48,7 +48,7 @@ def _some_queued() -> dict[str, str]:
 
 
 def _by_cell(images: dict[str, str]) -> dict[str, dict[str, str]]:
-    """Only of servers that are known: what an image says of itself, its owner may have written."""
+    """Only images of servers with a mapping: an image's properties may have been written by its owner."""
     placed = InstanceMapping.objects.filter(pk__in=set(images.values()), cell__isnull=False)
     cells = dict(placed.values_list("pk", "cell_id"))
     found: dict[str, dict[str, str]] = defaultdict(dict)
@@ -59,6 +59,6 @@ def _by_cell(images: dict[str, str]) -> dict[str, dict[str, str]]:
 
 
 def _filled_by_actions(server_ids: Collection[str]) -> set[str]:
-    """Images that actions of these servers name, in the targeted cell: snapshots, backups, copies to shelve."""
+    """The images that actions of these servers name, in the targeted cell: snapshots, backups, shelved images."""
     naming = InstanceAction.objects.filter(server_id__in=server_ids, params__has_key="image_id")
     return set(naming.values_list("params__image_id", flat=True))

@@ -1,4 +1,4 @@
-"""Moves nobody said a word about: after a while they are confirmed, where the operator wants that."""
+"""Confirm resizes and cold migrations that users have not confirmed (Nova: resize_confirm_window)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from compute.operations.action import ActionRequest
 from compute.state import VmState
 
 logger = log.get(__name__)
-# The window begins anew with every word of the user's: who wanted to go back, and could not, may try again.
+# Each of these actions restarts the window: a user whose revert failed may try again.
 RESTARTS = ("Resize", "Migrate", "ConfirmResize", "RevertResize")
 
 
 def confirm() -> int:
-    """Confirm the servers of the targeted cell that are resized for longer than the window; how many.
+    """Confirm the servers of the targeted cell that have been resized for longer than the window; return how many.
 
-    Any number of conductors may do this at once, and the user may confirm or revert at the same moment: the
-    state decides who was first. Servers whose source cannot carry it out now are left to their users.
+    Several conductors may run it at once, and the user may confirm or revert at the same moment: the compare-and-set of
+    the server's state decides. Servers whose source host cannot run the step now are skipped.
     """
     confirmed = 0
     for instance in _overdue():
@@ -45,7 +45,7 @@ def confirm() -> int:
 
 
 def _overdue() -> QuerySet[Instance]:
-    """Resized and idle since before the window began; in the journal, so restarts change nothing."""
+    """Servers resized and idle for longer than the window, by the time in the journal: a restart changes nothing."""
     said = InstanceAction.objects.filter(server_id=OuterRef("uuid"), key__in=RESTARTS).order_by("-pk")
     resized = Instance.objects.filter(vm_state=VmState.RESIZED, task_state__isnull=True, deleted=False)
     since = resized.annotate(resized_at=Subquery(said.values("finished_at")[:1]))

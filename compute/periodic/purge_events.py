@@ -1,4 +1,4 @@
-"""Events that were heard and changed nothing are no history: their rows are removed after a while, as they come."""
+"""Remove the journal rows of external events that changed nothing: they are no history. In small batches."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from compute.external_events import event_types
 from compute.models import InstanceAction
 
 KEPT = timedelta(hours=1)  # longer than any client repeats a request
-UNHEARD = timedelta(days=1)  # a host that was away so long need not hear of a port any more
-BATCH = 1000  # a transaction
+UNHEARD = timedelta(days=1)  # a host that was away for so long no longer needs the event
+BATCH = 1000  # rows per transaction
 EVERY = 15.0  # seconds between two rounds
-SECONDS = 3.0  # of a round, after which no batch begins: the same thread sends messages again
+SECONDS = 3.0  # after which a round begins no batch: the relay runs in the same thread
 
 
 def purge() -> int:
-    """In the targeted cell; how many there were. Any number of conductors may do this at once."""
+    """Remove old event rows of the targeted cell; return how many. Several conductors may run it at once."""
     now, end = timezone.now(), time.monotonic() + SECONDS
     events = InstanceAction.objects.filter(key=event_types.HEAR)
-    # Each in the order of an index of its own: `heard_events`, `open_actions`.
+    # Each query is ordered as an index of its own: `heard_events`, `open_actions`.
     heard = events.filter(finished_at__lt=now - KEPT).order_by("finished_at")
     unheard = events.filter(finished_at__isnull=True, started_at__lt=now - UNHEARD).order_by("started_at")
     return _remove(heard, end) + _remove(unheard, end)
 
 
 def _remove(events: QuerySet[InstanceAction], end: float) -> int:
-    """Batch after batch, until nothing is left or the round is over."""
+    """Delete batch after batch until none is left or the round's time is over."""
     removed = 0
     while True:
         with transaction.atomic(using=current_alias()):

@@ -1,4 +1,4 @@
-"""Soft-deleted servers that nobody restored: after a while they are deleted for good."""
+"""Delete soft-deleted servers that were not restored (Nova: reclaim_instance_interval)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from compute.operations.action import ActionRequest
 from compute.state import VmState
 
 logger = log.get(__name__)
-BATCH = 500  # a round
+BATCH = 500  # per round
 
 
 def reclaim() -> int:
-    """Delete the servers of the targeted cell that are soft-deleted for longer than the interval; how many.
+    """Delete the servers of the targeted cell that are soft-deleted for longer than the interval; return how many.
 
-    Any number of conductors may do this at once, and the user may restore at the same moment: the state decides
-    who was first. When is on record, so restarts change nothing.
+    Several conductors may run it at once, and the user may restore at the same moment: the compare-and-set of the
+    server's state decides. The time is from the server's row, so a restart changes nothing.
     """
     if settings.RECLAIM_INSTANCE_INTERVAL <= 0:
         return 0

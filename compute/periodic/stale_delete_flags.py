@@ -1,7 +1,7 @@
-"""Servers whose delete died on its way to their cell: they live, so the quota counts them again.
+"""Count servers again whose delete was lost on its way to their cell.
 
-The API flags a server on the global side first, and then tells its cell. Killed between the two, or with the
-cell's database just gone, it leaves a flag on a server that nobody deletes.
+The API sets `queued_for_delete` in the global database first, and then writes to the cell. If it is killed between the
+two, or the cell's database goes away just then, the flag stays on a living server without a delete.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from compute.state import TaskState, VmState
 
 logger = log.get(__name__)
 BATCH = 500
-COUNTING = ("Delete", "SoftDelete", "Restore")  # actions that set the flag as it has to be
-_seen: dict[str, float] = {}  # since when a living server is known to have the flag
-_after: dict[str, str] = {}  # where the last look at a cell's flags ended; flags stay for ever, as history
+COUNTING = ("Delete", "SoftDelete", "Restore")  # actions that set or clear the flag themselves
+_seen: dict[str, float] = {}  # by server id: when it was first seen alive with the flag (monotonic)
+_after: dict[str, str] = {}  # by cell: last id checked; flags of deleted servers stay forever
 
 
 def clear() -> int:
-    """Look at some flags of every cell, and at those that were wrong before; how many servers were counted again.
+    """Check some flags of every cell, and those that were wrong before; return how many servers are counted again.
 
-    A flag is taken back only when it was wrong for a while: the delete may be on its way.
+    A flag is cleared only after it was wrong for RESEND_AFTER: the delete may be on its way.
     """
     again = 0
     for cell in Cell.objects.all():
@@ -51,13 +51,13 @@ def _some_flagged(cell: Cell) -> set[str]:
     ids = list(batch)
     _after[cell.id] = ids[-1] if len(ids) == BATCH else ""
     wanted = {*ids, *flagged.filter(pk__in=list(_seen)[:BATCH]).values_list("pk", flat=True)}
-    # the scheduler deletes these, when they are placed or their cell is back
+    # The scheduler deletes these, when they are placed or when their cell is back.
     later = (BuildRequest.objects, DeferredDelete.objects)
     return wanted.difference(*(rows.filter(pk__in=wanted).values_list("pk", flat=True) for rows in later))
 
 
 def _nobody_deletes(ids: Collection[str]) -> set[str]:
-    """Those that live in the targeted cell and have no delete that goes on. A restore sees to its own."""
+    """Servers that live in the targeted cell without a delete under way, or a restore, which clears its own flag."""
     going_on = InstanceAction.objects.filter(server_id__in=ids, key__in=COUNTING, finished_at__isnull=True)
     living = Instance.objects.filter(uuid__in=ids, deleted=False).exclude(vm_state=VmState.SOFT_DELETED)
     busy = Q(task_state__in=[TaskState.DELETING, TaskState.SOFT_DELETING])
@@ -65,7 +65,7 @@ def _nobody_deletes(ids: Collection[str]) -> set[str]:
 
 
 def _take_back(cell: Cell, server_id: str) -> bool:
-    """Then look again: a delete that came this very moment has its flag back."""
+    """Clear the flag, then check again: if a delete has come at this moment, set it again."""
     mapping = InstanceMapping.objects.filter(pk=server_id)
     mapping.update(queued_for_delete=False)
     _seen.pop(server_id, None)

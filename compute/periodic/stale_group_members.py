@@ -1,4 +1,4 @@
-"""Members of server groups whose servers are gone: nothing asks about them any more, so they are forgotten."""
+"""Remove members of server groups whose servers are deleted."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from compute.models import Instance, ServerGroupMember
 from compute.placement import server_groups
 
 BATCH = 500
-_after = 0  # where the last look ended: those of a cell that is down, or soft-deleted ones, may be many
+_after = 0  # last row checked: members of a down cell, or soft-deleted ones, may be many
 
 
 def remove() -> int:
-    """Look at some members that nobody counts any more; how many were forgotten. Those in a down cell stay."""
+    """Check some members that are not counted any more; return how many were removed. Those of a down cell stay."""
     gone, by_cell = set(), defaultdict(set)
     uncounted = _some_uncounted()
     cells = dict(InstanceMapping.objects.filter(pk__in=uncounted).values_list("pk", "cell_id"))

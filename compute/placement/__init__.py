@@ -1,1 +1,1 @@
-"""What is free and what is taken: inventory, allocations, quota, server groups, aggregates."""
+"""Capacity and limits: inventory, allocations, quota, server groups, aggregates."""

@@ -1,7 +1,7 @@
-"""Which hosts are grouped how: for the scheduler, and for whoever shows a zone.
+"""Host aggregates and availability zones, for the scheduler and for the API.
 
-A host's zone is worked out when it is asked for: that of an aggregate it is in, else the one its own settings name.
-So there is no copy of it to go stale, and nothing to write into a cell that is down.
+The zone of a host is computed when it is asked for: that of an aggregate it is in, else the one of its own settings. So
+no copy of it can be stale, and nothing is written into a cell that may be down.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ByHost = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def by_host(*hosts: str) -> ByHost:
-    """The metadata of the aggregates each host is in (of all hosts, when none is named); one query."""
+    """Return the metadata of the aggregates of each host (without arguments: of all hosts); one query."""
     found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     rows = AggregateHost.objects.order_by("aggregate_id")
     for host, metadata in (rows.filter(host__in=hosts) if hosts else rows).values_list("host", "aggregate__metadata"):
@@ -26,6 +26,6 @@ def by_host(*hosts: str) -> ByHost:
 
 
 def zone_of(service: Service, known: ByHost) -> str:
-    """The zone a host is in."""
+    """Return the availability zone of a host; `known` as `by_host()` returns it."""
     zones = (metadata[ZONE] for metadata in known.get(service.host, ()) if metadata.get(ZONE))
     return str(next(zones, service.availability_zone))

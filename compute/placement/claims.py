@@ -1,4 +1,4 @@
-"""Resources of a host, claimed and released by one conditional UPDATE each."""
+"""Allocations on compute nodes, claimed and released by one conditional UPDATE each. In the targeted cell."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from compute.placement.server_groups import Group
 def claim(
     server_id: str, node: ComputeNode, vcpus: int, memory_mb: int, disk_gb: int, group: Group | None = None
 ) -> bool:
-    """Take room on a node for a server; False when there is none left, or its group does not let it be there.
+    """Claim room on a node for a server; False when there is too little, or its server group forbids the host.
 
-    A whole node is taken whole, by one server, whatever the server's size is.
-
-    In the caller's transaction. Claimed already is success, so it may be asked twice. What an older move of the server
-    claimed here for another size, a resize that an evacuation ended, is replaced.
+    A whole node (bare metal) is claimed as a whole by one server, whatever the server's size. Run it in the caller's
+    transaction. Idempotent: an allocation of the same size is success. An allocation of another size is replaced: an
+    older move of the server left it, e.g. a resize that an evacuation ended.
     """
     size = (vcpus, memory_mb, disk_gb)
     here = Allocation.objects.filter(server_id=server_id, node=node)
@@ -38,10 +37,10 @@ def claim(
 
 
 def _take(server_id: str, node: ComputeNode, vcpus: int, memory_mb: int, disk_gb: int) -> bool:
-    """The UPDATE also locks the node's row until the transaction ends."""
+    """Claim by one UPDATE, which also locks the node's row until the transaction ends."""
     fits = ComputeNode.objects.filter(pk=node.pk, is_whole=node.is_whole, out_of_use="")
     if node.is_whole:
-        # never 0, also of a machine whose size nobody knows: it is what keeps the next one out
+        # at least 1, also for a machine of unknown size: `vcpus_used` is what keeps the next server out
         vcpus, memory_mb, disk_gb = max(1, node.vcpus), node.memory_mb, node.disk_gb
         fits = fits.filter(vcpus_used=0)
     else:
@@ -64,16 +63,16 @@ def _take(server_id: str, node: ComputeNode, vcpus: int, memory_mb: int, disk_gb
 
 
 def release(server_id: str, node_name: str | None = None) -> None:
-    """Give back what a server holds (on one node, or everywhere). Nothing held is success.
+    """Release a server's allocations, on one node or on all. Idempotent.
 
-    A whole node takes the next server once its host has looked at it again: it may have to be cleaned first.
+    A whole node stays out of use until its host has reported it again: it may have to be cleaned first.
     """
     held = Allocation.objects.filter(server_id=server_id)
     if node_name is not None:
         held = held.filter(node__hypervisor_hostname=node_name)
     with transaction.atomic(using=current_alias()):
         for allocation in held:
-            # Whoever deletes the row gives the room back, so nobody gives it back twice.
+            # Only the transaction that deletes the row gives the room back, so it is given back once.
             if Allocation.objects.filter(pk=allocation.pk).delete()[0]:
                 ComputeNode.objects.filter(pk=allocation.node_id).update(
                     vcpus_used=F("vcpus_used") - allocation.vcpus,

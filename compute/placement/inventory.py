@@ -1,6 +1,6 @@
-"""The nodes of a host on record: what its driver reports of each. In the targeted cell.
+"""The compute nodes of a host: the inventory that its driver reports. In the targeted cell.
 
-One host may serve a thousand.
+One host may report a thousand nodes (bare metal).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from compute.models.instance import new_uuid
 from compute.virt.base import HostFacts
 
 logger = log.get(__name__)
-GONE = "gone"  # its host does not report it any more, and a server still holds it
+GONE = "gone"  # no longer reported by its host, but a server still has an allocation
 LEFT = "its last server has just left"
 FACTS = (
     "host", "hypervisor_type", "hypervisor_version", "host_ip", "cpu_info", "started_at", "vcpus", "memory_mb",
@@ -32,9 +32,10 @@ COMPARED = tuple(name for name in FACTS if name not in ("started_at", "updated_a
 
 
 def record(host: str, reported: Sequence[HostFacts]) -> None:
-    """Write what differs from what is known, in a constant number of queries. What is claimed is not touched.
+    """Write the reported nodes that differ from the recorded ones, in a constant number of queries.
 
-    A node that is reported no more goes; one that a server holds stays, out of use.
+    Allocations are not touched. A node that is no longer reported is deleted, or stays out of use while a server has an
+    allocation on it.
     """
     now = timezone.now()
     facts = {one.hypervisor_hostname: one for one in reported}
@@ -56,19 +57,19 @@ def record(host: str, reported: Sequence[HostFacts]) -> None:
 
 
 def lock(host: str) -> None:
-    """The host's nodes, until the transaction ends; always in this order, or two that want them all wait for good."""
+    """Lock the host's nodes until the transaction ends, always ordered by name: any other order could deadlock."""
     rows = ComputeNode.objects.select_for_update(of=("self",)).filter(host=host).order_by("hypervisor_hostname")
     list(rows.values_list("pk"))
 
 
 def place_of(instance: Instance) -> str:
-    """What a failed build is laid to: the node of a host that serves several or whole ones, else the host."""
+    """Return what a failed build is attributed to: the node if the host has several or whole ones, else the host."""
     nodes = dict(ComputeNode.objects.filter(host=instance.host).values_list("hypervisor_hostname", "is_whole"))
     return instance.node if len(nodes) > 1 or nodes.get(instance.node) else instance.host
 
 
 def _kept_elsewhere(host: str, known: list[ComputeNode]) -> set[str]:
-    """Machines that servers of other hosts hold: they stay with those hosts."""
+    """Whole nodes of other hosts that servers hold: they stay with those hosts."""
     theirs = [node for node in known if node.host != host and node.is_whole]
     held = ComputeNode.objects.filter(pk__in=[node.pk for node in theirs], allocations__isnull=False) if theirs else ()
     kept = {node.hypervisor_hostname: node.host for node in held}
@@ -89,7 +90,7 @@ def _row(host: str, facts: HostFacts, now: datetime) -> ComputeNode:
 
 
 def _uuid(facts: HostFacts) -> str:
-    """A machine keeps the uuid its own service knows it by, as in Nova."""
+    """A bare-metal node keeps the uuid by which Ironic knows it, as in Nova."""
     try:
         return str(UUID(facts.hypervisor_hostname)) if facts.is_whole else new_uuid()
     except ValueError:
@@ -97,14 +98,14 @@ def _uuid(facts: HostFacts) -> str:
 
 
 def _ratios(facts: HostFacts) -> dict[str, float]:
-    """Nothing of a machine is sold twice."""
+    """A whole node is never overcommitted."""
     if facts.is_whole:
         return {"cpu_ratio": 1.0, "ram_ratio": 1.0, "disk_ratio": 1.0}
     return {"cpu_ratio": settings.CPU_RATIO, "ram_ratio": settings.RAM_RATIO, "disk_ratio": settings.DISK_RATIO}
 
 
 def _differs(row: ComputeNode, known: ComputeNode | None) -> bool:
-    """Also when it was booted anew: that time is worked out at every report, and is a little off."""
+    """Whether the row differs; boot times may differ by 2 s, as each report computes them from the uptime."""
     if known is None or any(getattr(row, name) != getattr(known, name) for name in COMPARED):
         return True
     if row.started_at is None or known.started_at is None:
@@ -113,7 +114,7 @@ def _differs(row: ComputeNode, known: ComputeNode | None) -> bool:
 
 
 def _let_go(missing: list[int]) -> None:
-    """Nobody claims them from now on, so who is free then stays free, and goes."""
+    """Take the nodes out of use, so that no new claim succeeds; then delete those without allocations."""
     gone: Any = ComputeNode.objects.filter(pk__in=missing)
     gone.update(out_of_use=GONE)
     deleted, _ = gone.filter(allocations__isnull=True).delete()

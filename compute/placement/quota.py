@@ -1,7 +1,7 @@
-"""Limits of projects, exact under parallel requests.
+"""Quota limits and usage of projects, exact under parallel requests.
 
-Servers, cores and memory are counted from the global side (mappings and request specs), so a cell that is down changes
-nothing. With QUOTA_COUNT_FROM=cells their sizes come from the cells, and one that is down may forbid a boot
+Servers, cores and memory are counted from the global database (mappings and request specs), so a down cell changes
+nothing. With STILLWATER_QUOTA_COUNT_FROM=cells the sizes come from the cells, and a down cell may forbid a create
 (`compute.placement.quota_usage`).
 """
 
@@ -26,7 +26,7 @@ RESOURCES = tuple(settings.QUOTA_DEFAULTS)
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a project's living servers hold. `ram` in MiB."""
+    """The quota usage of a project's living servers. `ram` in MiB."""
 
     instances: int = 0
     cores: int = 0
@@ -34,13 +34,13 @@ class Usage:
 
 
 def limits(project_id: str) -> dict[str, int]:
-    """Every limit of a project: its own or the default; -1 = unlimited."""
+    """Return every limit of a project: its own or the default; -1 = unlimited."""
     own = dict(Quota.objects.filter(project_id=project_id).values_list("resource", "limit"))
     return {**settings.QUOTA_DEFAULTS, **{k: v for k, v in own.items() if k in settings.QUOTA_DEFAULTS}}
 
 
 def usage(project_id: str, sizes: Sizes | None = None) -> Usage:
-    """Counted now, in two global queries, with any number of cells down; with the `sizes` that cells gave, by those."""
+    """Return the usage, by one query of the global database; `sizes` (reported by cells) take precedence."""
     if sizes:
         return Usage(*quota_usage.added(project_id, sizes))
     living = InstanceMapping.objects.filter(Q(queued_for_delete=False) | Q(queued_for_delete__isnull=True))
@@ -52,17 +52,17 @@ def usage(project_id: str, sizes: Sizes | None = None) -> Usage:
 
 
 def at_most(wanted: int, each: Usage, allowed: Mapping[str, int]) -> int:
-    """How many servers of this size could be had if the project had none."""
+    """Return how many servers of this size fit if the project had none; at most `wanted`."""
     return max(0, _room(wanted, each, Usage(), allowed))
 
 
 def reserve_quota(
     project_id: str, least: int, most: int, each: Usage, allowed: Mapping[str, int], sizes: Sizes | None = None
 ) -> int:
-    """How many of `most` servers fit, inside the global transaction that has just recorded them.
+    """Return how many of `most` servers fit, inside the global transaction that has just recorded all `most`.
 
-    The project's lock row is updated first: parallel requests of one project are counted one after the other.
-    Raises QuotaExceeded with Nova's text when `least` do not fit.
+    Takes the project's quota lock first, so parallel requests of one project are counted one after the other. Raises
+    QuotaExceeded with Nova's text when fewer than `least` fit.
     """
     lock(project_id)
     counted = asdict(usage(project_id, sizes))
@@ -74,7 +74,7 @@ def reserve_quota(
 
 
 def _room(most: int, each: Usage, used: Usage, allowed: Mapping[str, int]) -> int:
-    """For how many; `most` where nothing is limited."""
+    """For how many servers there is room; `most` where nothing is limited."""
     free = [
         (allowed[name] - getattr(used, name)) // size
         for name, size in asdict(each).items() if allowed[name] >= 0 and size
@@ -83,14 +83,14 @@ def _room(most: int, each: Usage, used: Usage, allowed: Mapping[str, int]) -> in
 
 
 def must_fit(project_id: str, server_id: str, vcpus: int, memory_mb: int) -> None:
-    """Raises QuotaExceeded when one of the project's servers may not become so large."""
+    """Raise QuotaExceeded when one of the project's servers may not grow to this size."""
     spec = RequestSpec.objects.get(pk=server_id)
     more = {"cores": max(0, vcpus - spec.vcpus), "ram": max(0, memory_mb - spec.memory_mb)}
     _refuse({name: size for name, size in more.items() if size}, usage(project_id), limits(project_id))
 
 
 def grow(project_id: str, server_id: str, vcpus: int, memory_mb: int) -> None:
-    """Count a server as at least so large, inside a global transaction. Raises QuotaExceeded."""
+    """Raise the recorded size of a server to at least this, inside a global transaction. Raises QuotaExceeded."""
     lock(project_id)
     must_fit(project_id, server_id, vcpus, memory_mb)
     counted = RequestSpec.objects.filter(pk=server_id)
@@ -99,14 +99,14 @@ def grow(project_id: str, server_id: str, vcpus: int, memory_mb: int) -> None:
 
 
 def must_have_room(project_id: str, server_id: str, vcpus: int, memory_mb: int) -> None:
-    """Raises QuotaExceeded when a server that is not counted does not fit any more. Counted already is fine."""
+    """Raise QuotaExceeded when an uncounted (deleted) server no longer fits. A counted server passes."""
     if InstanceMapping.objects.filter(pk=server_id, queued_for_delete=True).exists():
         more = {"instances": 1, "cores": vcpus, "ram": memory_mb}
         _refuse(more, usage(project_id), limits(project_id))
 
 
 def count_again(project_id: str, server_id: str, size: Mapping[str, Any]) -> None:
-    """Count a server that was about to be deleted, inside a global transaction. Raises QuotaExceeded."""
+    """Count a server that was marked as deleted again, inside a global transaction. Raises QuotaExceeded."""
     lock(project_id)
     must_have_room(project_id, server_id, size["vcpus"], size["memory_mb"])
     InstanceMapping.objects.filter(pk=server_id).update(queued_for_delete=False)
@@ -114,7 +114,7 @@ def count_again(project_id: str, server_id: str, size: Mapping[str, Any]) -> Non
 
 
 def count_as(server_id: str, size: Mapping[str, Any]) -> None:
-    """Count a server as exactly so large; `size` are columns of its row."""
+    """Set the recorded size of a server; `size` are columns of its row."""
     flavor = {"id": size["flavor_id"], **size["flavor"]}
     RequestSpec.objects.filter(pk=server_id).update(
         vcpus=size["vcpus"], memory_mb=size["memory_mb"], disk_gb=size["disk_gb"], flavor=flavor
@@ -122,7 +122,7 @@ def count_as(server_id: str, size: Mapping[str, Any]) -> None:
 
 
 def _refuse(asked: Mapping[str, int], used: Usage, allowed: Mapping[str, int]) -> None:
-    """Raises QuotaExceeded with Nova's text when something of it is too much."""
+    """Raise QuotaExceeded with Nova's text when a requested amount exceeds its limit."""
     over = [
         name for name, wanted in asked.items()
         if allowed[name] >= 0 and getattr(used, name) + wanted > allowed[name]
@@ -138,21 +138,21 @@ def _refuse(asked: Mapping[str, int], used: Usage, allowed: Mapping[str, int]) -
 
 
 def check_metadata(project_id: str, metadata: Mapping[str, str]) -> None:
-    """Raises Forbidden when there are more keys than the project may have per server."""
+    """Raise Forbidden when there are more metadata keys than the project may have per server."""
     allowed = limits(project_id)["metadata_items"]
     if 0 <= allowed < len(metadata):
         raise Forbidden(f"Maximum number of metadata items exceeds {allowed}")
 
 
 def check_keypairs(project_id: str, user_id: str) -> None:
-    """Raises Forbidden when the user has all the key pairs it may have."""
+    """Raise Forbidden when the user has reached the limit of key pairs."""
     allowed = limits(project_id)["key_pairs"]
     if 0 <= allowed <= KeyPair.objects.filter(user_id=user_id).count():
         raise Forbidden("Quota exceeded, too many key pairs.")
 
 
 def check_server_groups(project_id: str) -> None:
-    """In the global transaction that makes one. Raises QuotaExceeded when the project has all it may have."""
+    """Raise QuotaExceeded when the project has reached the limit; in the global transaction that creates a group."""
     lock(project_id)
     allowed = limits(project_id)["server_groups"]
     if 0 <= allowed <= ServerGroup.objects.filter(project_id=project_id).count():
@@ -160,7 +160,7 @@ def check_server_groups(project_id: str) -> None:
 
 
 def set_limits(project_id: str, wanted: Mapping[str, int]) -> None:
-    """Give a project limits of its own."""
+    """Set limits of a project."""
     for resource, limit in wanted.items():
         Quota.objects.update_or_create(
             project_id=project_id, resource=resource, defaults={"limit": limit}
@@ -168,12 +168,12 @@ def set_limits(project_id: str, wanted: Mapping[str, int]) -> None:
 
 
 def forget(project_id: str) -> None:
-    """Back to the defaults."""
+    """Delete the limits of a project: the defaults apply."""
     Quota.objects.filter(project_id=project_id).delete()
 
 
 def lock(project_id: str) -> None:
-    """Until the caller's global transaction ends, nothing else is counted for the project."""
+    """Take the project's quota lock until the caller's global transaction ends. Call it inside that transaction."""
     turn = ProjectLock.objects.filter(project_id=project_id)
     if not turn.update(turns=F("turns") + 1):
         ProjectLock.objects.bulk_create([ProjectLock(project_id=project_id)], ignore_conflicts=True)

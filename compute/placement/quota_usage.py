@@ -1,7 +1,7 @@
-"""Counting what a project's servers hold by asking its cells (QUOTA_COUNT_FROM=cells), as Nova does by default.
+"""Quota usage with sizes read from the cells (STILLWATER_QUOTA_COUNT_FROM=cells), which is Nova's default way.
 
-Which servers there are is known on the global side; the cells say how large they really are. So a cell that is down
-leaves a doubt, and whose servers are there may boot no more until it is back, unless a policy lets them (spec 3).
+The global database knows which servers a project has; the cells know their sizes. While a cell is down, the usage of
+its projects is unknown, and they may create no servers unless a policy rule allows it ("Handling a down cell").
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from compute.contract import policy
 from compute.models import Instance
 
 RULE = "os_compute_api:servers:create:cell_down"
-Sizes = Mapping[str, tuple[int, int]]  # by server: virtual CPUs, MiB
+Sizes = Mapping[str, tuple[int, int]]  # by server id: virtual CPUs, MiB
 
 
 def sizes(caller: Caller) -> Sizes:
-    """Of the project's servers; none when the global side counts alone. Not in a transaction. Raises Forbidden."""
+    """Return the sizes of the project's servers, read from its cells; empty when only the global database counts.
+
+    Not inside a transaction. Raises Forbidden when a cell of the project is down and no policy rule allows the create.
+    """
     if settings.QUOTA_COUNT_FROM != "cells":
         return {}
     living = Q(servers__queued_for_delete=False) | Q(servers__queued_for_delete__isnull=True)
@@ -39,7 +42,10 @@ def sizes(caller: Caller) -> Sizes:
 
 
 def added(project_id: str, known: Sizes) -> tuple[int, int, int]:
-    """Servers, virtual CPUs and MiB, as the cells said where they did; in the transaction that holds the project."""
+    """Return the number of servers, virtual CPUs and MiB; `known` sizes take precedence over request specs.
+
+    In the transaction that holds the project's quota lock.
+    """
     living = InstanceMapping.objects.filter(Q(queued_for_delete=False) | Q(queued_for_delete__isnull=True))
     ids = living.filter(project_id=project_id).values("server_id")
     asked_for = RequestSpec.objects.filter(project_id=project_id, server_id__in=ids)

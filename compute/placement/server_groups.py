@@ -1,11 +1,11 @@
-"""Server groups: who is in one, and whether a host that just gave a server room may keep it.
+"""Server groups: membership, and whether a host that has just given a server room may keep it.
 
-Who really is where is what the claims say, in the cells. The row of the node that is claimed is the lock: whoever
-holds it reads the members again, so of two that come to one host at once the second finds the first.
+Where members are is what the allocations in the cells say. The row of the claimed node is the lock: the transaction
+that holds it reads the members again, so of two servers claimed on one host at once the second finds the first.
 
-The home of an affine group is the one host its servers may be claimed on. It is taken over by another host only
-under the lock of the home's node, and a claim looks at it under the lock of its own; so two first members end on
-one host, and a home nobody is at any more does not bind the next one.
+The home of an affinity group (`ServerGroup.host`) is the one host its servers may be claimed on. Another host takes it
+over only under the lock of the home's nodes, and a claim checks it under the lock of its own node. So two first members
+end on one host, and a home where no member is left does not bind the next one.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ LIVING = Q(queued_for_delete=False) | Q(queued_for_delete__isnull=True)
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group as one of its servers sees it: its policy, and the others that are in it."""
+    """A server group as one of its servers sees it: the policy and the other members."""
 
     id: int
     policy: str
-    most: int = 1  # servers per host, of anti-affinity
-    home: str = ""  # of affinity
+    most: int = 1  # anti-affinity: servers per host
+    home: str = ""  # affinity: the host of its members
     others: frozenset[str] = frozenset()
 
 
 def of_server(server_id: str) -> Group | None:
-    """The group a server is in; two queries."""
+    """Return the group of a server, or None; two queries."""
     member = ServerGroupMember.objects.select_related("group").filter(server_id=server_id).first()
     if member is None:
         return None
@@ -50,25 +50,25 @@ def of_server(server_id: str) -> Group | None:
 
 
 def ids_of(server_id: str) -> list[str]:
-    """The uuids of the groups a server is in: one or none."""
+    """Return the uuids of the groups of a server: one or none."""
     return list(ServerGroup.objects.filter(members__server_id=server_id).values_list("uuid", flat=True))
 
 
 def living(groups: Sequence[ServerGroup]) -> QuerySet[ServerGroupMember]:
-    """Their members nobody has asked to delete, oldest first. No cell is asked, so none can be down."""
+    """Return the members of groups that are not deleted or being deleted, oldest first. Asks no cell."""
     alive = InstanceMapping.objects.filter(LIVING, pk=OuterRef("server_id"))
     return ServerGroupMember.objects.filter(Exists(alive), group__in=groups).order_by("pk")
 
 
 def count(project_id: str) -> int:
-    """How many groups a project has."""
+    """Return how many groups a project has."""
     return ServerGroup.objects.filter(project_id=project_id).count()
 
 
 def join(uuid: str, server_ids: Collection[str], allowed: int) -> None:
-    """Make servers members, inside the global transaction that records them. Raises BadRequest, QuotaExceeded.
+    """Add servers to a group, inside the global transaction that records them. Raises BadRequest, QuotaExceeded.
 
-    The group's row is locked: it is not deleted meanwhile, and parallel requests are counted one after the other.
+    Locks the group's row: the group cannot be deleted meanwhile, and parallel requests are counted one after the other.
     """
     group = ServerGroup.objects.select_for_update(of=("self",)).filter(uuid=uuid).first()
     if group is None:
@@ -80,12 +80,12 @@ def join(uuid: str, server_ids: Collection[str], allowed: int) -> None:
 
 
 def unknown(uuid: str) -> BadRequest:
-    """What a hint that names no group of the project is told."""
+    """Return the error for a scheduler hint that names no group of the project."""
     return BadRequest(f"Instance group {uuid} could not be found.")
 
 
 def admits(group: Group, server_id: str, node: ComputeNode) -> bool:
-    """Whether a server that just took room on a node may have it; in the transaction that locked the node's row."""
+    """Whether a server may stay on the node it has just claimed; in the transaction that locked the node's row."""
     if group.policy not in (AFFINITY, ANTI_AFFINITY):
         return True
     held = Allocation.objects.filter(server_id__in=_others(group.id, server_id))
@@ -95,10 +95,10 @@ def admits(group: Group, server_id: str, node: ComputeNode) -> bool:
 
 
 def take_home(group: Group | None, server_id: str, host: str, may_ask: Callable[[Cell], bool]) -> bool:
-    """Before a claim on a host: it becomes the home of an affine group, unless others are elsewhere.
+    """Make a host the home of an affinity group before a claim; False when members are on another host.
 
-    Only in a cell that may be asked can it be seen that the old home is deserted. Never inside a transaction: two
-    nodes locked at once could be a deadlock.
+    Only if `may_ask` allows the cell of the old home can this see that no member is left there. Never inside a
+    transaction: two locked nodes could deadlock.
     """
     if group is None or group.policy != AFFINITY:
         return True
@@ -107,7 +107,7 @@ def take_home(group: Group | None, server_id: str, host: str, may_ask: Callable[
         return True
     found = HostMapping.objects.select_related("cell").filter(host=home).first()
     taken = ServerGroup.objects.filter(pk=group.id, host=home)
-    if found is None:  # the host is gone, and nobody can hold anything of it
+    if found is None:  # the host was removed, so no server has an allocation there
         return bool(taken.update(host=host))
     if not may_ask(found.cell):
         return False
@@ -118,12 +118,12 @@ def take_home(group: Group | None, server_id: str, host: str, may_ask: Callable[
 
 
 def _is_home(group_id: int, host: str) -> bool:
-    """Compare and set; a group that was deleted meanwhile binds nobody."""
+    """Compare and set the home. A deleted group allows every host."""
     rows = ServerGroup.objects.filter(pk=group_id)
     return bool(rows.filter(host__in=("", host)).update(host=host)) or not rows.exists()
 
 
 def _others(group_id: int, server_id: str) -> list[str]:
-    """Also those that are being deleted: they are somewhere until they are gone."""
+    """Also members that are being deleted: they hold room until they are gone."""
     members = ServerGroupMember.objects.filter(group=group_id).exclude(server_id=server_id)
     return list(members.values_list("server_id", flat=True))

@@ -1,1 +1,1 @@
-"""Which power state is true: the hypervisor's or the one on record."""
+"""The power state: which side wins when hypervisor and record differ."""

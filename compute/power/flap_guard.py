@@ -1,6 +1,6 @@
-"""Servers that are put back again and again: somebody, or something, wants them otherwise. They are left alone then.
+"""Flap protection: a server that is put back again and again is left alone, as something else keeps changing it.
 
-What counts is in the journal, so a restart forgets nothing. All in the targeted cell.
+The count is taken from the journal, so it survives restarts. All in the targeted cell.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from django.utils import timezone
 
 from compute.models import InstanceAction
 
-BACK = "PutBack"  # the key of what counts
-KEY = "PowerFlaps"  # the key of the entry in the history that says so; as new as the server's last change
+BACK = "PutBack"  # the key of the actions that count
+KEY = "PowerFlaps"  # the key of the history entry that says so; its updated_at is the server's last change
 
 
 @dataclass(frozen=True, slots=True)
 class FlapCounter:
-    """Of some servers. `begin`: they are left alone from now on; `last`: the entries of those that are already."""
+    """Flapping servers. `begin`: left alone from now on; `last`: the newest entry of those left alone already."""
 
     begin: frozenset[str]
     last: dict[str, int]
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The reason, as text for history and log."""
         often, seconds = settings.POWER_FLAPS, settings.POWER_FLAP_WINDOW
         return f"put back {often} times within {seconds} s; left alone until nothing changes for {seconds} s"
 
     def hold(self, server_id: str) -> bool:
-        """Whether it is left alone."""
+        """Return whether a server is left alone."""
         return server_id in self.begin or server_id in self.last
 
     def begins(self, server_id: str) -> bool:
-        """Whether that is new."""
+        """Return whether a server is left alone from now on."""
         return server_id in self.begin
 
     def go_on(self, server_ids: Collection[str]) -> None:
-        """They have changed again: their time to be quiet begins anew. In the caller's transaction."""
+        """Restart the quiet period of servers that have changed again. In the caller's transaction."""
         entries = [self.last[server_id] for server_id in server_ids if server_id in self.last]
         if entries:
             InstanceAction.objects.filter(pk__in=entries).update(updated_at=timezone.now())
 
 
 def check(server_ids: Sequence[str]) -> FlapCounter:
-    """Who of those that would be put back is not, in one query."""
+    """Return which of the servers that would be put back are left alone. One query."""
     if not server_ids or not settings.POWER_FLAPS:
         return FlapCounter(frozenset(), {})
     recent = InstanceAction.objects.filter(server_id__in=server_ids, key__in=(BACK, KEY), updated_at__gt=_since())
@@ -59,7 +59,7 @@ def check(server_ids: Sequence[str]) -> FlapCounter:
 
 
 def is_on(entry: InstanceAction) -> bool:
-    """Whether an entry of the history says that its server is left alone now."""
+    """Return whether a history entry says that its server is left alone now."""
     return entry.key == KEY and entry.updated_at > _since()
 
 

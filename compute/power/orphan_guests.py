@@ -1,7 +1,8 @@
-"""Guests that are no server of this host, and servers whose guest is gone: it is said once, and one kind is turned off.
+"""Guests that are no server of this host, and servers whose guest is missing. Each new one is logged once.
 
-Nova warns when its count and the hypervisor's differ; this says who. What Nova calls running deleted instances, and
-second guests of servers that live elsewhere, are turned off: the verb of a worker that had lost its claim came late.
+Nova only warns that its count and the hypervisor's differ; this names them. Two kinds are switched off: guests of
+deleted servers (Nova: running_deleted_instance_action), and second guests of servers that live elsewhere. They come
+from a late driver call of a worker that had lost its claim (docs/stale-verbs.md).
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from compute.virt.base import Driver, PowerState, VirtError
 logger = log.get(__name__)
 SHOWN = 20  # ids in one line
 ALIVE = frozenset({PowerState.RUNNING, PowerState.PAUSED})
-_said: dict[tuple[str, str], frozenset[str]] = {}  # by host and kind: as of the last look
+_said: dict[tuple[str, str], frozenset[str]] = {}  # by host and kind: what the last comparison found
 
 
 def compare(
     host: str, driver: Driver, servers: Collection[str], idle: Collection[str], guests: Mapping[str, PowerState]
 ) -> None:
-    """`servers`: of this host, on record; `idle`: those of them nothing goes on with. A query if any guest is unknown.
+    """Log unknown and missing guests, and switch off guests that should not run here.
 
-    A guest whose server is elsewhere in the cell is known: it leaves, or waits to be forgotten; else it is turned off.
+    `servers`: the ids of the host's servers on record; `idle`: those without a task. One query if any guest is
+    unknown. A guest whose server is elsewhere in the cell is not unknown: it is on its way out, or waits for cleanup;
+    otherwise it is switched off.
     """
     unknown = frozenset(guests).difference(servers)
     if unknown:
@@ -48,10 +51,10 @@ def compare(
 
 
 def _known(host: str, guests: Collection[str]) -> Collection[tuple[str, bool, bool]]:
-    """Of those that are on record: id, whether deleted, and whether no guest of it should be on this host any more.
+    """Return, of the guests on record: id, whether deleted, whether the server surely has no guest on this host.
 
-    That is sure when nothing goes on with the server, and it is deleted, shelved away, or lives on a host that is up.
-    A host that is not up may be this one, under the name it had before.
+    That is sure when the server has no open action or step, and is deleted, shelved offloaded, or lives on a host that
+    is up. A host that is not up may be this one, under its previous name.
     """
     up = Service.objects.alive().filter(binary=COMPUTE, forced_down=False).exclude(host=host)
     gone = Q(deleted=True) | Q(vm_state=VmState.SHELVED_OFFLOADED) | Exists(up.filter(host=OuterRef("host")))
@@ -63,7 +66,7 @@ def _known(host: str, guests: Collection[str]) -> Collection[tuple[str, bool, bo
 
 
 def _turn_off(driver: Driver, guests: Collection[str]) -> None:
-    """Its disk stays, for people to look at."""
+    """Switch the guests off; their disks stay, for inspection."""
     for uuid in guests:
         try:
             driver.power_off(uuid)
@@ -74,6 +77,6 @@ def _turn_off(driver: Driver, guests: Collection[str]) -> None:
 
 
 def _is_new(host: str, kind: str, found: frozenset[str]) -> bool:
-    """Whether there are any that were not there at the last look."""
+    """Return whether any of these were not found at the last comparison."""
     before, _said[host, kind] = _said.get((host, kind), frozenset()), found
     return bool(found - before)

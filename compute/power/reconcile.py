@@ -1,4 +1,4 @@
-"""Record and hypervisor disagree about idle servers: each one's truth says what is done, for all in few statements."""
+"""Resolve power mismatches of idle servers: each one's power authority decides, few statements write all."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from compute.state import Move, TaskState, VmState
 from compute.virt.base import Driver, PowerState, VirtError
 
 logger = log.get(__name__)
-RUNS = {VmState.ACTIVE, VmState.RESCUED}  # on record as running; one in rescue, in rescue
+RUNS = {VmState.ACTIVE, VmState.RESCUED}  # on record as running; a rescued server runs its rescue disk
 EVENT = "compute_power_sync"
-# A server stays what it is on record while its guest is put back.
+# The vm_state stays as it is while the guest is put back.
 BACK_MOVES = {
     PowerGoal.ON: Move(state.LIVING, TaskState.POWERING_ON),
     PowerGoal.OFF: Move(state.LIVING, TaskState.POWERING_OFF),
@@ -40,34 +40,34 @@ FOLLOW_NAMES = {VmState.STOPPED: "stop", VmState.ACTIVE: "start", VmState.PAUSED
 
 @dataclass(slots=True)
 class PowerMismatch:
-    """What is seen of one server, and what becomes of it; `verdict` None: the power state alone is recorded."""
+    """The power state seen of one server, and what is done; `verdict` None: only the power state is recorded."""
 
     instance: Instance
     power_state: PowerState
     why: str
     verdict: Verdict | None = None
-    truth: str = ""  # and who said so
+    truth: str = ""  # the power authority, and where it is set
     went_with_host: bool = False
     left_alone: bool = False  # it flaps
 
     @property
     def is_news(self) -> bool:
-        """Whether the power state itself is not on record."""
+        """Whether the power state itself is not on record yet."""
         return bool(self.power_state != self.instance.power_state)
 
     @property
     def back(self) -> PowerGoal | None:
-        """How its guest is to be again."""
+        """The power state to which the guest is put back; None: it is not."""
         return self.verdict.back if self.verdict else None
 
     @property
     def acts(self) -> bool:
-        """Whether more is to be done than to say so."""
+        """Whether the verdict is more than a warning."""
         return self.verdict is not None and self.verdict.does is not SyncAction.WARN
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What is written of it when it is not put back."""
+        """The columns to write when the guest is not put back."""
         vm_state = self.verdict.vm_state if self.verdict else None
         columns: dict[str, Any] = {"power_state": self.power_state}
         columns |= {"vm_state": vm_state} if vm_state else {}
@@ -75,15 +75,15 @@ class PowerMismatch:
 
     @property
     def became(self) -> str:
-        """For logs and the metric."""
+        """What was done, for logs and the metric."""
         words = {SyncAction.FOLLOW: "followed", SyncAction.PUT_BACK: "put back", SyncAction.WARN: "warned"}
         return "left alone" if self.left_alone else words[self.verdict.does] if self.verdict else "recorded"
 
 
 def reconcile(host: str, driver: Driver, seen: Sequence[PowerMismatch], *, found_by: str, booted: bool) -> int:
-    """Do about each what its truth says, unless somebody was quicker; how many differed.
+    """Resolve each mismatch by its power authority, unless its server changed since; return how many differed.
 
-    With `booted` who runs on record and is off went down with the host, and nobody is put back.
+    With `booted` a server that runs on record and is off went down with the host, and no guest is put back.
     """
     if not seen:
         return 0
@@ -106,13 +106,13 @@ def reconcile(host: str, driver: Driver, seen: Sequence[PowerMismatch], *, found
 
 
 def _judge(seen: Sequence[PowerMismatch], *, booted: bool) -> None:
-    """Whose word counts for each, and what it is. One query."""
+    """Set the power authority and the verdict of each mismatch. One query."""
     rows = Instance.objects.filter(pk__in=[one.instance.pk for one in seen]).only("metadata", "image", "flavor")
     speaks = {row.pk: row for row in rows}
     for one in seen:
         truth, who = PowerAuthority(settings.POWER_TRUTH), "its host"
         one.went_with_host = booted and one.instance.vm_state in RUNS and one.power_state in OFF
-        if one.went_with_host:  # whether it comes back is the host's word, too: STILLWATER_RESUME_GUESTS
+        if one.went_with_host:  # the host's setting also decides whether it starts again: STILLWATER_RESUME_GUESTS
             truth = PowerAuthority.HYPERVISOR
         elif one.instance.pk in speaks:
             truth, who = sync_policy.of(speaks[one.instance.pk], truth)
@@ -120,9 +120,9 @@ def _judge(seen: Sequence[PowerMismatch], *, booted: bool) -> None:
 
 
 def _are_left(host: str, backs: Sequence[PowerMismatch], *, booted: bool) -> set[str]:
-    """Who of them is not put back: those for whom something waits for its turn, e.g. a power-update, which goes first.
+    """Return the ids of those that are not put back: an open step, e.g. of a power-update, goes first.
 
-    All of a host that has just booted, that drains, whose guests are being shut down, or that somebody says is off.
+    All of them on a host that has just booted, that drains, that shuts its guests down, or that is forced down.
     """
     everybody = {one.instance.uuid for one in backs}
     if not backs or booted:
@@ -135,7 +135,7 @@ def _are_left(host: str, backs: Sequence[PowerMismatch], *, booted: bool) -> set
 
 
 def _how(instance: Instance, driver: Driver) -> str:
-    """How it went down with its host, as its own clock says."""
+    """Return how the guest went down with its host, from its shutdown timer."""
     try:
         timer = driver.timer(instance.uuid)
     except VirtError:
@@ -144,7 +144,7 @@ def _how(instance: Instance, driver: Driver) -> str:
 
 
 def _write(found: Sequence[PowerMismatch], flaps: flap_guard.FlapCounter, found_by: str) -> None:
-    """One transaction. Who has a task by now, or had one since the look, is left to it."""
+    """Write all in one transaction. Servers that have a task, or had one since they were read, are left out."""
     observed = [(one.instance, one.columns) for one in found if not one.back]
     put_back = [(one.instance, BACK_MOVES[one.back], one.power_state) for one in found if one.back]
     restless = [one.instance.uuid for one in found if one.left_alone and one.is_news]
@@ -157,7 +157,7 @@ def _write(found: Sequence[PowerMismatch], flaps: flap_guard.FlapCounter, found_
 
 
 def _on_record(one: PowerMismatch, flaps: flap_guard.FlapCounter) -> Iterator[tuple[InstanceAction, list[Step]]]:
-    """A change nobody asked for is in the server's history like one that was."""
+    """Yield the journal entry of a mismatch: the server's history also shows changes that no user requested."""
     seen = f"the guest is {one.power_state.name.lower()}: {one.why}"
     if one.back:
         params = {"to": one.back, "why": f"{seen}; power truth {one.truth}"}

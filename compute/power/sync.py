@@ -1,6 +1,6 @@
-"""The power state on record is the true one: the periodic sync and the hypervisor's own events.
+"""Keep the recorded power state true: the periodic power sync and the hypervisor's events.
 
-Who is right is in `truths.py`, what is done about a difference in `settling.py`.
+Which side wins is in `sync_policy.py`, what is done about a power mismatch in `reconcile.py`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ COLUMNS = (
 
 
 def record_event(host: str, driver: Driver, event: GuestEvent, *, booted: bool = False) -> None:
-    """One event of the hypervisor. A server with a task is left to its task.
+    """Handle one event of the hypervisor. A server with a task is left to its task.
 
-    An event may be late, so it only says where to look: what counts is the state now. `booted`: see `sync`.
+    An event may be late, so it only says which guest to look at: the present state counts. `booted`: see `sync`.
     """
     instance = _servers(host).filter(uuid=event.uuid).first()
     if instance is None or not _is_idle(instance):
@@ -34,7 +34,7 @@ def record_event(host: str, driver: Driver, event: GuestEvent, *, booted: bool =
     try:
         power_state = driver.power_state(event.uuid)
     except VirtError as error:
-        logger.warning("power.event_not_recorded", server=event.uuid, error=repr(error))  # the sync will
+        logger.warning("power.event_not_recorded", server=event.uuid, error=repr(error))  # the power sync will do it
         return
     if _may_differ(instance, power_state):
         difference = PowerMismatch(instance, power_state, event.detail)
@@ -42,12 +42,13 @@ def record_event(host: str, driver: Driver, event: GuestEvent, *, booted: bool =
 
 
 def sync(host: str, driver: Driver, *, booted: bool = False) -> int:
-    """Compare every server of the host with the hypervisor: how many differed. Raises VirtError.
+    """Compare every server of the host with the hypervisor; return how many differed. Raises VirtError.
 
-    One call, and a query; some more, always as many, when any differs. The rows are read first: whatever changed a
-    server after that is newer than what is seen here.
-    `booted`: the machine has, or its guests were stopped with it. Who is on record as running and is off went down
-    with it, and is to be back with it (see `host_guests.py`).
+    One hypervisor call and one query; a constant number more when any server differs. The rows are read first: a later
+    change of a server is newer than the state seen here, and wins.
+
+    `booted`: the host has booted, or its guests were stopped with it. A server that runs on record and is off then
+    went down with the host, and may start again with it (`compute/hosts/guest_shutdown.py`).
     """
     rows = list(_servers(host))
     try:
@@ -65,20 +66,20 @@ def sync(host: str, driver: Driver, *, booted: bool = False) -> int:
 
 
 def _servers(host: str) -> QuerySet[Instance]:
-    """All of a host; `goes_down`: it is being shut down with its host, and that is to tell how it went."""
+    """Return the servers of a host. `goes_down`: it is shut down with its host, and that action records the outcome."""
     down = guest_batches.open_steps(host, guest_shutdown.DOWN).filter(server_id=OuterRef("uuid"))
     here = Instance.objects.filter(host=host, deleted=False).only(*COLUMNS)
     return here.annotate(goes_down=Exists(down))
 
 
 def _is_idle(instance: Instance) -> bool:
-    """It was built, and nothing goes on with it."""
+    """Return whether the server was built, has no task, and is not being shut down with its host."""
     goes_down = bool(getattr(instance, "goes_down"))  # noqa: B009  mypy does not know the annotation
     return instance.launched_at is not None and instance.task_state is None and not goes_down
 
 
 def _may_differ(instance: Instance, power_state: PowerState) -> bool:
-    """The power state alone does not tell: a task may have recorded it, and left vm_state to us."""
+    """Return whether there may be a mismatch. A task may have recorded the power state, and not the vm_state."""
     if power_state == PowerState.NOSTATE:
         return False
     return power_state != instance.power_state or (instance.vm_state, power_state) in DECIDED

@@ -1,6 +1,6 @@
-"""Who is right when record and hypervisor disagree about an idle server: one table, as data.
+"""Which side wins a power mismatch of an idle server: one table, as data.
 
-The host's word is STILLWATER_POWER_TRUTH. A server's metadata, its image and its flavor may say otherwise.
+The host's setting is STILLWATER_POWER_TRUTH. A server's metadata, its image and its flavor override it, in this order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OF_FLAVOR = "stillwater:power_truth"  # of a flavor: among its extra specs
 
 
 class PowerAuthority(StrEnum):
-    """Whose word counts. The words are those of STILLWATER_POWER_TRUTH."""
+    """Which side wins. The values are those of STILLWATER_POWER_TRUTH."""
 
     HYPERVISOR = "hypervisor"
     DATABASE = "database"
@@ -31,7 +31,7 @@ class PowerAuthority(StrEnum):
 
 
 class SyncAction(StrEnum):
-    """What becomes of a difference, besides that the power state is put on record."""
+    """What is done about a mismatch, besides recording the power state."""
 
     FOLLOW = "follow"
     PUT_BACK = "put back"
@@ -39,7 +39,7 @@ class SyncAction(StrEnum):
 
 
 class PowerGoal(StrEnum):
-    """How a guest is to be again."""
+    """The power state to which a guest is put back."""
 
     ON = "on"
     OFF = "off"
@@ -49,7 +49,7 @@ class PowerGoal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is done about one difference: the vm_state to record, or how the guest is to be again."""
+    """What is done about one mismatch: the vm_state to record, or the power state to put the guest back to."""
 
     does: SyncAction
     vm_state: VmState | None = None
@@ -57,7 +57,7 @@ class Verdict:
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The verdict as text."""
         return f"put back {self.back}" if self.back else f"becomes {self.vm_state}" if self.vm_state else "warning"
 
 
@@ -65,7 +65,7 @@ Table = Mapping[tuple[str, PowerState], Verdict]
 OFF = (PowerState.SHUTDOWN, PowerState.CRASHED)
 ON = (PowerState.RUNNING, PowerState.PAUSED)
 WORDS = frozenset(str(truth) for truth in PowerAuthority)
-METADATA = {OWN: {"enum": sorted(WORDS)}}  # schema of a server's own word
+METADATA = {OWN: {"enum": sorted(WORDS)}}  # schema of a server's own setting
 
 
 def _rows(vm_state: VmState, seen: tuple[PowerState, ...], verdict: Verdict) -> dict[tuple[str, PowerState], Verdict]:
@@ -83,14 +83,14 @@ def _back(back: PowerGoal) -> Verdict:
 _RUNNING, _PAUSED, _SUSPENDED = (PowerState.RUNNING,), (PowerState.PAUSED,), (PowerState.SUSPENDED,)
 _WARN = Verdict(SyncAction.WARN)
 
-# (vm_state on record, what the hypervisor says) -> what to do. What is not listed changes power_state alone.
+# (vm_state on record, power state seen) -> verdict. For every other pair only power_state is recorded.
 TABLES: dict[PowerAuthority, Table] = {
     PowerAuthority.HYPERVISOR: {
         **_rows(VmState.ACTIVE, OFF, _follow(VmState.STOPPED)),
         **_rows(VmState.ACTIVE, _PAUSED, _follow(VmState.PAUSED)),
         **_rows(VmState.PAUSED, _RUNNING, _follow(VmState.ACTIVE)),
         **_rows(VmState.PAUSED, OFF, _follow(VmState.STOPPED)),
-        **_rows(VmState.STOPPED, _RUNNING, _follow(VmState.ACTIVE)),  # paused: QEMU starts, and runs in a moment
+        **_rows(VmState.STOPPED, _RUNNING, _follow(VmState.ACTIVE)),  # PAUSED: QEMU starts, runs in a moment
         **_rows(VmState.SUSPENDED, _RUNNING, _follow(VmState.ACTIVE)),
         **_rows(VmState.SUSPENDED, OFF, _follow(VmState.STOPPED)),
         **_rows(VmState.SHELVED, ON, _WARN),
@@ -100,7 +100,7 @@ TABLES: dict[PowerAuthority, Table] = {
         **_rows(VmState.ACTIVE, (*OFF, *_PAUSED, *_SUSPENDED), _back(PowerGoal.ON)),
         **_rows(VmState.RESCUED, (*OFF, *_PAUSED), _back(PowerGoal.ON)),
         **_rows(VmState.PAUSED, _RUNNING, _back(PowerGoal.PAUSED)),
-        **_rows(VmState.PAUSED, OFF, _follow(VmState.STOPPED)),  # its memory is lost: nobody can pause it again
+        **_rows(VmState.PAUSED, OFF, _follow(VmState.STOPPED)),  # its memory is lost: it cannot be paused again
         **_rows(VmState.STOPPED, ON, _back(PowerGoal.OFF)),
         **_rows(VmState.SUSPENDED, ON, _back(PowerGoal.SUSPENDED)),
         **_rows(VmState.SUSPENDED, OFF, _follow(VmState.STOPPED)),
@@ -117,17 +117,17 @@ TABLES: dict[PowerAuthority, Table] = {
     },
     PowerAuthority.RECORD_ONLY: {},
 }
-DECIDED = frozenset(pair for table in TABLES.values() for pair in table)  # pairs some truth does something about
+DECIDED = frozenset(pair for table in TABLES.values() for pair in table)  # pairs with a verdict under some authority
 
 
 def of(instance: Instance, otherwise: PowerAuthority) -> tuple[PowerAuthority, str]:
-    """Whose word counts for a server, and who said so."""
+    """Return the power authority of a server (`otherwise` is its host's), and where it is set."""
     word, who = said(instance)
     return (otherwise, "its host") if word is None else (word, who)
 
 
 def said(instance: Instance) -> tuple[PowerAuthority | None, str]:
-    """A server's own word, and where it stands; None: its host's counts. A word nobody knows is no word."""
+    """Return the server's own power authority, and where it is set; None: its host's. Unknown values are ignored."""
     for word, who in _said(instance):
         if word in WORDS:
             return PowerAuthority(word), who
@@ -135,7 +135,7 @@ def said(instance: Instance) -> tuple[PowerAuthority | None, str]:
 
 
 def verdict(truth: PowerAuthority, vm_state: str, power_state: PowerState) -> Verdict | None:
-    """What to do besides putting the power state on record; None: nothing."""
+    """Return what to do besides recording the power state; None: nothing."""
     return TABLES[truth].get((vm_state, power_state))
 
 

@@ -1,4 +1,4 @@
-"""Whether a value is what an extra spec or an image property asks for. Operators and names are Nova's."""
+"""Comparison of host facts with extra specs and image properties. Operators and names are Nova's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 _NUMBERS: dict[str, Callable[[float, float], bool]] = {
-    "=": operator.ge,  # at least: that is what it has always meant
+    "=": operator.ge,  # at least: Nova's historical meaning of "="
     "==": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": operator.le,
 }  # fmt: skip
 _TEXTS: dict[str, Callable[[str, str], bool]] = {
@@ -27,7 +27,7 @@ _ALSO_RUNS = {"x86_64": {"i686"}}
 
 
 def matches(have: str, asked: str) -> bool:
-    """`have` is what the host has; `asked` is a value, or an operator and what it is compared with."""
+    """Whether `have`, a host's value, satisfies `asked`: a plain value, or an operator and its operands."""
     words = asked.split()
     if not words:
         return have == asked
@@ -44,13 +44,13 @@ def matches(have: str, asked: str) -> bool:
 
 
 def runs(arch: str, asked: str) -> bool:
-    """Whether a machine of one architecture runs guests of another."""
+    """Whether a host of one architecture runs guests of another."""
     mine, wanted = _canonical(arch), _canonical(asked)
     return mine == wanted or wanted in _ALSO_RUNS.get(mine, ())
 
 
 def version_fits(version: int, asked: str) -> bool:
-    """`7002022` is 7.2.22; `asked` is a list like `>=6.0,<8`. What cannot be read fits nothing."""
+    """Whether a version (7002022 is 7.2.22) fits a list like `>=6.0,<8`. A list that cannot be parsed fits nothing."""
     mine = (version // 1_000_000, version // 1_000 % 1_000, version % 1_000)
     for one in asked.split(","):
         found = _VERSION.match(one)

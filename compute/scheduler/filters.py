@@ -1,4 +1,4 @@
-"""Which hosts may take a server. Each filter has the words a user reads when it leaves none."""
+"""The scheduler's filters. Each has the text that a user reads when it leaves no host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from compute.scheduler.requirements import Requirements
 
 
 class Filter(NamedTuple):
-    """`wish`: not looked at when the host is forced. The others say what cannot be done, and what nobody may undo."""
+    """A filter and the text for users.
+
+    `wish`: skipped when the host is forced. The other filters are about what is impossible, or must not be overridden.
+    """
 
     words: str
     passes: Callable[[HostState, Requirements], bool]
@@ -22,7 +25,7 @@ class Filter(NamedTuple):
 
 
 def passing(wanted: Requirements, every: list[HostState], avoid: frozenset[str]) -> tuple[list[HostState], str]:
-    """The hosts every filter lets through; when there are none, the words of the one that left none."""
+    """Return the hosts that pass every filter; when none does, the text of the filter that left none."""
     wanted = _settled(wanted, every)
     hosts = [host for host in every if host.names.isdisjoint(avoid)]
     for words, passes, wish in FILTERS:
@@ -35,7 +38,7 @@ def passing(wanted: Requirements, every: list[HostState], avoid: frozenset[str])
 
 
 def _is_like_the_image(host: HostState, wanted: Requirements) -> bool:
-    """Architecture, kind and version of the hypervisor, by their new names and their old ones."""
+    """Architecture, type and version of the hypervisor, by the new and the old names of the image properties."""
     properties, cpu = wanted.image_properties, host.node.cpu_info
     arch = properties.get("hw_architecture") or properties.get("architecture")
     kind = properties.get("img_hv_type") or properties.get("hypervisor_type")
@@ -48,12 +51,12 @@ def _is_like_the_image(host: HostState, wanted: Requirements) -> bool:
 
 
 def _kinds(host: HostState) -> set[str]:
-    """What images call the hypervisor: QEMU with KVM is both."""
+    """The names that images use for the hypervisor: QEMU with KVM has both."""
     return {host.node.hypervisor_type.lower(), str(host.node.cpu_info.get("virt_type", "")).lower()}
 
 
 def _is_capable(host: HostState, wanted: Requirements) -> bool:
-    """`capabilities:cpu_info:arch`, and so on."""
+    """Extra specs like `capabilities:cpu_info:arch`."""
     node = host.node
     facts: dict[str, Any] = {
         "hypervisor_type": node.hypervisor_type, "hypervisor_version": node.hypervisor_version,
@@ -71,7 +74,7 @@ def _has(facts: Any, path: list[str], asked: str) -> bool:
 
 
 def _is_in_such_an_aggregate(host: HostState, wanted: Requirements) -> bool:
-    """`aggregate_instance_extra_specs:ssd` is what an aggregate of the host says of ssd."""
+    """Extra specs like `aggregate_instance_extra_specs:ssd`: compared with the key `ssd` of the host's aggregates."""
     return all(
         any(matches(one, asked) for one in _said(host, key))
         for key, asked in _scoped(wanted, "aggregate_instance_extra_specs")
@@ -84,13 +87,13 @@ def _scoped(wanted: Requirements, scope: str) -> list[tuple[str, str]]:
 
 
 def _said(host: HostState, key: str) -> list[str]:
-    """Every value the host's aggregates have for a key; a value may be a list with commas."""
+    """Every value that the host's aggregates have for a key; a value may be a comma-separated list."""
     values = (str(metadata[key]) for metadata in host.aggregates if key in metadata)
     return [one.strip() for value in values for one in value.split(",")]
 
 
 def _takes_the_project(host: HostState, wanted: Requirements) -> bool:
-    """`filter_tenant_id`, and the same with anything after it: such aggregates are for these projects alone."""
+    """Aggregates with `filter_tenant_id` (or a key that begins with it) are for the listed projects only."""
     return all(
         any(wanted.project_id in str(value).replace(" ", "").split(",") for value in reserved)
         for metadata in host.aggregates
@@ -106,7 +109,10 @@ def _is_apart(host: HostState, wanted: Requirements) -> bool:
 
 
 def _settled(wanted: Requirements, hosts: list[HostState]) -> Requirements:
-    """Where an affine group is at home, as all hosts together know: a server that moves is on two, which is nowhere."""
+    """Set the home of an affinity group from where its members are on all hosts of the list.
+
+    A server that moves has allocations on two hosts; then no host is the home.
+    """
     group = wanted.group
     if group is None or group.policy != server_groups.AFFINITY:
         return wanted
@@ -120,14 +126,14 @@ def _is_at_home(host: HostState, wanted: Requirements) -> bool:
 
 
 def _is_such_a_machine(host: HostState, wanted: Requirements) -> bool:
-    """A machine of the class that is asked for; for a virtual machine, no machine at all."""
+    """A bare-metal node of the wanted resource class; a virtual machine is placed on no bare-metal node."""
     node = host.node
     if not wanted.resource_class:
         return not node.is_whole
     return node.is_whole and bare_metal.normalised(node.resource_class) == wanted.resource_class
 
 
-# Where the user wants it comes first, so that what is wrong with that very host is named.
+# The filters for the requested zone and host come first, so that the text names what is wrong with that host.
 FILTERS = (
     Filter("availability zone", lambda host, wanted: wanted.availability_zone in ("", host.zone)),
     Filter("host", lambda host, wanted: wanted.host in ("", host.host), wish=False),

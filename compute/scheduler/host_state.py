@@ -1,4 +1,4 @@
-"""The hosts of a cell as the scheduler sees them, or rather their nodes: a host may serve many."""
+"""The state of hosts for the scheduler, one record per compute node: a host may have many nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from compute.scheduler.requirements import Requirements
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """A node and its host as they were a moment ago. The claim decides whether they still are."""
+    """A node and its host as they were when read. Only the claim decides whether there still is room."""
 
     host: str
     node: ComputeNode
@@ -27,40 +27,40 @@ class HostState:
     enabled: bool
     draining: bool = False
     cell_id: str = ""
-    aggregates: Sequence[Mapping[str, Any]] = ()  # the metadata of each it is in
-    neighbours: frozenset[str] = frozenset()  # those of the wanted server that hold room here
-    operations: int = 0  # steps that run here, or are about to
+    aggregates: Sequence[Mapping[str, Any]] = ()  # the metadata of each aggregate of the host
+    neighbours: frozenset[str] = frozenset()  # of `Requirements.neighbours`, those with an allocation here
+    operations: int = 0  # open steps of the host
 
     @property
     def names(self) -> frozenset[str]:
-        """By either of these it is avoided."""
+        """The names by which the node can be excluded."""
         return frozenset({self.host, self.node.hypervisor_hostname})
 
     @property
     def is_taken(self) -> bool:
-        """Whether it is a machine that is somebody's."""
+        """Whether it is a bare-metal node that a server has."""
         return self.node.is_whole and self.node.vcpus_used > 0
 
     @property
     def free_cpus(self) -> float:
-        """CPUs that may still be sold."""
+        """CPUs that can still be claimed, with the overcommit ratio."""
         return self.node.vcpus * self.node.cpu_ratio - self.node.vcpus_used
 
     @property
     def free_memory(self) -> float:
-        """MiB that may still be sold."""
+        """MiB that can still be claimed, with the overcommit ratio."""
         return self.node.memory_mb * self.node.ram_ratio - self.node.memory_mb_used
 
     @property
     def free_disk(self) -> float:
-        """GiB that may still be sold."""
+        """GiB that can still be claimed, with the overcommit ratio."""
         return self.node.disk_gb * self.node.disk_ratio - self.node.disk_gb_used
 
 
 def read(cell_id: str = "", wanted: Requirements | None = None, known: ByHost | None = None) -> list[HostState]:
-    """Every node of the targeted cell, in three queries, four when it matters who is there.
+    """Return every node of the targeted cell whose host has a service, in at most five queries.
 
-    `known`: the aggregates, when they are read already.
+    `wanted`: fill in `neighbours` for these requirements; `known`: the aggregates, if they are read already.
     """
     known = aggregates.by_host() if known is None else known
     services = {s.host: s for s in Service.objects.filter(binary=COMPUTE)}
@@ -79,7 +79,7 @@ def read(cell_id: str = "", wanted: Requirements | None = None, known: ByHost | 
 
 
 def _operations() -> dict[str, int]:
-    """By way of the actions that are open, which are few and have an index of their own."""
+    """Open steps by host, found through the open actions: those are few and have their own index."""
     begun = InstanceAction.objects.filter(finished_at__isnull=True)
     is_open = (Step.State.QUEUED, Step.State.RUNNING, Step.State.WAITING)
     going_on = Step.objects.filter(action__in=begun, state__in=is_open)
@@ -87,7 +87,7 @@ def _operations() -> dict[str, int]:
 
 
 def _where(server_ids: frozenset[str]) -> dict[int, set[str]]:
-    """Which of these servers hold room on which node; one that moves does so on both of its hosts."""
+    """The given servers with an allocation, by node id; a server that moves is on both nodes."""
     found: dict[int, set[str]] = defaultdict(set)
     held = Allocation.objects.filter(server_id__in=server_ids)
     for node_id, server_id in held.values_list("node_id", "server_id"):

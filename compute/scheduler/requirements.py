@@ -1,4 +1,4 @@
-"""What a server needs of its host: its size, and everything that was wished for."""
+"""What a server needs of its host: size, zone, image properties, extra specs, scheduler hints, server group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE = ("vcpus", "memory_mb", "disk_gb")
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What a server needs of its host. `forced`: whoever named the host wants no wish looked at."""
+    """What a server needs of its host. `forced`: the host was named by force, so filters marked `wish` are skipped."""
 
     server_id: str
     vcpus: int
@@ -30,12 +30,12 @@ class Requirements:
     project_id: str = ""
     image_properties: Mapping[str, str] = field(default_factory=dict)
     extra_specs: Mapping[str, str] = field(default_factory=dict)
-    same_host: frozenset[str] = frozenset()  # as one of these servers
-    different_host: frozenset[str] = frozenset()  # from all of these
+    same_host: frozenset[str] = frozenset()  # on the host of one of these servers
+    different_host: frozenset[str] = frozenset()  # not on the host of any of these servers
     group: Group | None = None
 
     def destination(self) -> dict[str, Any]:
-        """Where the user wants it, also when it has to move on from a host that failed."""
+        """Return where the user wants the server; kept in the params, as another host may have to be found later."""
         return {
             "availability_zone": self.availability_zone,
             "host": self.host,
@@ -45,17 +45,17 @@ class Requirements:
 
     @property
     def resource_class(self) -> str:
-        """The class of machine it is to have; "" for a virtual machine."""
+        """The wanted resource class of bare metal; empty for a virtual machine."""
         return bare_metal.wanted_class(self.extra_specs)
 
     @property
     def neighbours(self) -> frozenset[str]:
-        """Servers it matters where they are."""
+        """The servers whose location matters."""
         return self.same_host | self.different_host | (self.group.others if self.group else frozenset())
 
 
 def of_request(request: BuildRequest, spec: RequestSpec) -> Requirements:
-    """For a server that is in no cell yet; the global side is read."""
+    """Return the requirements of a server that is in no cell yet. Reads the global database."""
     return Requirements(
         spec.server_id, spec.vcpus, spec.memory_mb, spec.disk_gb, spec.availability_zone, spec.host,
         spec.hypervisor_hostname, forced=bool(request.action.get("forced")), project_id=spec.project_id,
@@ -67,7 +67,10 @@ def of_request(request: BuildRequest, spec: RequestSpec) -> Requirements:
 def of_instance(
     instance: Instance, destination: Mapping[str, Any], size: Mapping[str, Any] | None = None
 ) -> Requirements:
-    """For a server that has its row already; `size`: columns of the row as it will be. The global side is read."""
+    """Return the requirements of a server in a cell. Reads the global database.
+
+    `destination`: as `Requirements.destination()`; `size`: columns of the row as they will be.
+    """
     new = size or {}
     vcpus, memory_mb, disk_gb = (new.get(name, getattr(instance, name)) for name in SIZE)
     hints = RequestSpec.objects.filter(pk=instance.uuid).values_list("scheduler_hints", flat=True).first()
@@ -87,7 +90,7 @@ def _wishes(server_id: str, hints: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ids(hint: Any) -> frozenset[str]:
-    """One server, or a list of them."""
+    """A hint names one server, or a list of servers."""
     return frozenset([hint] if isinstance(hint, str) else hint or ())
 
 

@@ -1,4 +1,4 @@
-"""Which host takes a server: filters, weighers, and a claim that settles all races."""
+"""Choice of a host: filters, weighers, and a claim that decides all races."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from compute.scheduler.host_state import read as read_hosts
 from compute.scheduler.requirements import Requirements
 
 __all__ = ["HostState", "Look", "Requirements", "claim", "claim_best", "in_turn", "rank", "read_hosts"]
-CANDIDATES = 50  # best hosts tried before all are looked at again
-ROUNDS = 3  # looks, before giving up
-Look = Callable[[], tuple[Requirements, list[HostState]]]  # what is wanted and what there is, read anew
+CANDIDATES = 50  # best hosts tried before all are read again
+ROUNDS = 3  # reads before giving up
+Look = Callable[[], tuple[Requirements, list[HostState]]]  # reads the requirements and all hosts
 
 
 def rank(wanted: Requirements, hosts: Iterable[HostState], avoid: frozenset[str] = frozenset()) -> list[HostState]:
-    """Hosts that pass every filter, the best first. Raises NoValidHost naming the last filter.
+    """Return the hosts that pass every filter, the best first. Raises NoValidHost naming the filter that left none.
 
-    `avoid`: hosts, or single nodes of them.
+    `avoid`: names of hosts or of single nodes. At most CANDIDATES.
     """
     every = list(hosts)
     if not any(host.names.isdisjoint(avoid) for host in every):
@@ -38,7 +38,10 @@ def rank(wanted: Requirements, hosts: Iterable[HostState], avoid: frozenset[str]
 
 
 def in_turn(look: Look, avoid: frozenset[str] = frozenset()) -> Iterator[tuple[Requirements, HostState]]:
-    """The hosts to try, best first; looked at again when all were taken meanwhile. Ends by raising NoValidHost."""
+    """Yield the requirements and each host to try, the best first; read anew when all were claimed meanwhile.
+
+    Ends by raising NoValidHost, after ROUNDS reads.
+    """
     for _ in range(ROUNDS):
         wanted, hosts = look()
         for host in rank(wanted, hosts, avoid):
@@ -59,10 +62,10 @@ def claim_best(
     then: Callable[[HostState], None] = lambda _: None,
     begin: Callable[[], AbstractContextManager[None]] | None = None,
 ) -> HostState:
-    """Claim room on the best host of the targeted cell, and `then` write what follows in the same transaction.
+    """Claim room on the best host of the targeted cell, and call `then` in the same transaction.
 
-    Raises NoValidHost. Not inside a transaction: each host that is tried is one of its own, opened with `begin`
-    (a step's fence).
+    Raises NoValidHost. Not inside a transaction: each host is tried in one of its own, opened with `begin` (a step's
+    fence).
     """
     alias = current_alias()
     begin = begin or partial(transaction.atomic, using=alias)

@@ -1,6 +1,4 @@
-"""Which of the hosts that may take a server is the best: as in Nova, what each weigher finds is brought to 0..1,
-multiplied, and added up.
-"""
+"""The scheduler's weighers: as in Nova each weight is normalised to 0..1, multiplied, and summed."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ WEIGHERS: dict[str, Callable[[HostState, Requirements], float]] = {
 
 
 def best_first(wanted: Requirements, hosts: Sequence[HostState]) -> list[HostState]:
-    """The hosts by weight; those of one weight by name, machines in an order of each server's own."""
+    """Return the hosts by weight; ties by name, ties of bare-metal nodes in an order that differs per server."""
     totals = [0.0] * len(hosts)
     for name, weigh in WEIGHERS.items():
         for index, share in enumerate(_normalised([weigh(host, wanted) for host in hosts])):
@@ -35,7 +33,7 @@ def best_first(wanted: Requirements, hosts: Sequence[HostState]) -> list[HostSta
 
 
 def _tie(host: HostState, wanted: Requirements) -> tuple[str, int, str]:
-    """Of a thousand machines that are alike, servers that come at once do not all want the same one."""
+    """The order differs per server, so that servers created together do not all try the same node of a thousand."""
     name = host.node.hypervisor_hostname
     if host.node.is_whole:
         return "", crc32(f"{wanted.server_id}/{name}".encode()), name
@@ -48,7 +46,7 @@ def _normalised(weights: list[float]) -> list[float]:
 
 
 def _multiplier(name: str, host: HostState) -> float:
-    """Of the cloud, or the least that the host's aggregates say."""
+    """The smallest multiplier that an aggregate of the host sets, else the setting."""
     said = []
     for metadata in host.aggregates:
         with suppress(ValueError, KeyError):

@@ -1,1 +1,1 @@
-"""Servers as API clients see them: find, list, create, refer to."""
+"""Servers from the API client's side: lookup, list, create, delete, and what a request refers to."""

@@ -1,7 +1,7 @@
-"""POST /servers, from the checked body to the rows a scheduler works from.
+"""POST /servers, from the validated body to the rows that a scheduler works from.
 
-Everything is refused or accepted here; what is accepted is in one global transaction: mapping, request
-spec, build request; the last thing in it is the count, under the project's quota lock.
+A request is either refused or accepted here. What is accepted is written in one global transaction: mapping, request
+spec, build request; the last thing in it is the quota check, under the project's quota lock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ USER_NETWORK_ADDRESS = "10.0.2.15"  # what libvirt's user-mode network gives eve
 
 @dataclass(frozen=True, slots=True)
 class BuildOrder:
-    """What is to be built, checked and complete."""
+    """A validated and complete request to create servers."""
 
     caller: Caller
     request_id: str
@@ -36,7 +36,7 @@ class BuildOrder:
     image: dict[str, Any]  # the snapshot kept in the server's row
     image_ticket: str
     count: int = 1
-    least: int = 1  # fewer than that is no answer; between the two, what the quota lets
+    least: int = 1  # min_count: with room for fewer the request fails; up to `count` as the quota permits
     network: str = "none"
     availability_zone: str = ""
     host: str = ""
@@ -44,18 +44,21 @@ class BuildOrder:
     pinned_zone: str = ""
     columns: dict[str, Any] = field(default_factory=dict)  # description, metadata, tags, key_name ...
     scheduler_hints: dict[str, Any] = field(default_factory=dict)
-    forced: bool = False  # the host is to take it, whatever was wished otherwise
+    forced: bool = False  # skip the filters marked `wish`: the named host takes it
     reservation_id: str = field(default_factory=lambda: f"r-{secrets.token_hex(4)}")
 
 
 def request_servers(order: BuildOrder) -> list[str]:
-    """Record the order; the ids of the servers to come, as many as fit. Raises QuotaExceeded, Forbidden."""
+    """Record the order; return the ids of the new servers, as many as fit.
+
+    Not in a transaction. Raises QuotaExceeded, Forbidden, BadRequest (no such server group).
+    """
     project_id, sizes = order.caller.project_id, quota_usage.sizes(order.caller)
     allowed = quota.limits(project_id)
     each = quota.Usage(1, order.flavor.vcpus, order.flavor.memory_mb)
     ids = [new_uuid() for _ in range(quota.at_most(order.count, each, allowed))]
     with transaction.atomic(using="default"):
-        # written first and counted then: the turn of a project, for which others wait, is no longer than it must be
+        # Written first and counted then: the project's quota lock, for which other requests wait, is held briefly.
         _record(order, ids)
         fitting = quota.reserve_quota(project_id, order.least, len(ids), each, allowed, sizes)
         _take_back(ids[fitting:])
@@ -86,7 +89,7 @@ def _record(order: BuildOrder, ids: list[str]) -> None:
 
 
 def _take_back(ids: list[str]) -> None:
-    """What was recorded in this transaction, and is too much."""
+    """Delete the rows of this transaction that exceed the quota."""
     if ids:
         for model in (BuildRequest, RequestSpec, InstanceMapping):
             model.objects.filter(pk__in=ids).delete()
@@ -119,9 +122,9 @@ def _columns(order: BuildOrder, server_id: str, index: int) -> dict[str, Any]:
 
 
 def cancel(server_id: str) -> bool:
-    """Take back a request no cell has yet; False when its server is in a cell, or just getting there.
+    """Cancel a build request; False when there is none any more, as the server has been placed.
 
-    A scheduler that is at work on it finds `delete_requested` and deletes what it placed.
+    A scheduler that works on the request finds `delete_requested` and deletes what it placed.
     """
     with transaction.atomic(using="default"):
         request = BuildRequest.objects.select_for_update().filter(pk=server_id).first()
@@ -137,7 +140,7 @@ def cancel(server_id: str) -> bool:
 
 
 def unplaced(request: BuildRequest) -> Instance:
-    """A server that is in no cell yet, as an unsaved row the API can show."""
+    """Return a server that is in no cell yet as an unsaved row that the API can show."""
     created = request.created_at
     columns = {k: v for k, v in request.instance.items() if k != "created_at"}
     return Instance(
@@ -159,6 +162,6 @@ def _addresses(network: str) -> dict[str, Any]:
 
 
 def _hostname(name: str, server_id: str) -> str:
-    """A host name out of a display name, as Nova makes it."""
+    """A host name made from a display name, as in Nova."""
     kept = "".join(c if c.isascii() and (c.isalnum() or c in "-.") else "-" for c in name.lower())
     return kept.strip("-.")[:63] or f"server-{server_id}"

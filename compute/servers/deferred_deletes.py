@@ -1,6 +1,6 @@
-"""Deletes that are asked for while the server's cell is down: accepted, kept on the global side, carried out later.
+"""Deletes requested while the server's cell is down: accepted, kept in the global database, carried out later.
 
-From the moment it is accepted the server is in no list of UNKNOWN servers, and no quota counts it.
+Once accepted, the server is no longer listed as UNKNOWN and no longer counted by the quota.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from compute.operations.action import ActionRequest
 from compute.servers import deletion, lookup, mappings
 
 logger = log.get(__name__)
-BATCH = 500  # of a cell, a round
+BATCH = 500  # per cell and round
 
 
 def delete_or_defer(mapping: InstanceMapping, asked: ActionRequest) -> bool:
-    """Delete a server, whatever its state; False when its cell is down: it is kept for later.
+    """Delete a server, whatever its state; False when its cell is down and the delete is kept for later.
 
-    One that its cell has lost (it was restored from a backup) is forgotten.
-
-    Raises ServerNotFound, ServerNotReady, ServerLocked, Conflict.
+    A server that its cell has lost (the cell was restored from a backup) is forgotten. Raises ServerNotFound,
+    ServerNotReady, ServerLocked, Conflict.
     """
     try:
         with lookup.server(mapping.server_id, asked.caller) as instance:
@@ -45,7 +44,10 @@ def delete_or_defer(mapping: InstanceMapping, asked: ActionRequest) -> bool:
 
 
 def defer(mapping: InstanceMapping, asked: ActionRequest) -> None:
-    """Keep it; asked for again it is the same delete, with what was said last. A lock is looked at when it is done."""
+    """Keep a delete for later. A repeated request replaces the earlier one.
+
+    Whether the server is locked is checked when the delete is carried out.
+    """
     caller = asked.caller
     said = {
         "cell_id": mapping.cell_id, "project_id": caller.project_id, "user_id": caller.user_id,
@@ -59,7 +61,7 @@ def defer(mapping: InstanceMapping, asked: ActionRequest) -> None:
 
 
 def carry_out() -> int:
-    """Those of cells that are back; how many there were. Any number of schedulers may do this at once."""
+    """Carry out the deletes of cells that are back; return how many. Several schedulers may run it at once."""
     done = 0
     for cell in Cell.objects.filter(late_deletes__isnull=False).distinct():
         if circuit_breaker.known_down(cell.id):
@@ -73,7 +75,7 @@ def carry_out() -> int:
 
 
 def _delete(kept: DeferredDelete) -> str:
-    """In the targeted cell; why it is not to be, "" when it is. Deleted already is success."""
+    """Delete in the targeted cell; return why it is refused, or an empty string. Already deleted is success."""
     instance = Instance.objects.filter(uuid=kept.server_id, deleted=False).first()
     if instance is None:
         return ""
@@ -88,10 +90,10 @@ def _delete(kept: DeferredDelete) -> str:
 
 
 def _forget(kept: DeferredDelete, refused: str) -> bool:
-    """It is done, or not to be: then the server is counted again."""
+    """Remove the deferred delete; if it was refused, the server is counted by the quota again."""
     with transaction.atomic(using="default"):
         if not DeferredDelete.objects.filter(pk=kept.pk, request_id=kept.request_id).delete()[0]:
-            return False  # another scheduler was faster, or it was asked for anew
+            return False  # another scheduler was faster, or the delete was requested again
         if refused:
             InstanceMapping.objects.filter(pk=kept.pk).update(queued_for_delete=False)
     logger.info("delete.carried_out", server=kept.server_id, refused=refused, request_id=kept.request_id)

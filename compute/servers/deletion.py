@@ -1,6 +1,6 @@
-"""A server that is deleted: which action does it, what it says of the guest's time, and when it counts no more.
+"""Deletion of a server: which action does it, the guest's grace period, and when the quota stops counting it.
 
-A deleted server is not counted by the quota from the moment the delete is asked for: the flag of its mapping.
+The quota does not count a server from the moment its delete is requested: `queued_for_delete` of its mapping.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ GOING = frozenset({TaskState.DELETING, TaskState.SOFT_DELETING})
 
 
 def key_for(instance: Instance) -> str:
-    """Which action a DELETE asks for: only what has run, and is on a host, is kept for a while."""
+    """Return the action for a DELETE. Only a server that has run and is on a host is soft-deleted."""
     keeps = settings.RECLAIM_INSTANCE_INTERVAL > 0 and instance.launched_at is not None and instance.host
     return "SoftDelete" if keeps else "Delete"
 
 
 @contextmanager
 def marked_for_delete(server_id: str) -> Iterator[None]:
-    """The quota does not count the server any more.
+    """Mark the server so that the quota no longer counts it, around the record of its delete.
 
-    Said first: whoever dies before the delete is recorded leaves a flag on a server that lives, and the scheduler
-    takes that back. Said again afterwards: it may have done so just now.
+    Marked before: a process that dies before the delete is recorded leaves the mark on a living server, and the
+    scheduler removes it (`periodic/stale_delete_flags.py`). Marked again after: the scheduler may have removed it just
+    now.
     """
     mapped = InstanceMapping.objects.filter(pk=server_id)
     mapped.update(queued_for_delete=True)
@@ -43,14 +44,14 @@ def marked_for_delete(server_id: str) -> Iterator[None]:
 
 
 def is_ended(instance: Instance) -> bool:
-    """Whether it is gone, soft-deleted, or about to be: then the quota does not count it."""
+    """Whether the server is deleted, soft-deleted or about to be: then the quota does not count it."""
     return instance.deleted or instance.vm_state == VmState.SOFT_DELETED or instance.task_state in GOING
 
 
 def shutdown_options(instance: Instance, words: Any) -> dict[str, Any]:
-    """How long the guest of a server that is deleted has, for the params: none, as with Nova, unless somebody says so.
+    """Return the params for the grace period of a deleted server's guest: none, as in Nova, unless one is set.
 
-    The request's word counts more than the server's own; SOFT is a word, too.
+    The request (including SOFT) takes precedence over the server's own grace period.
     """
     if options.has_options(words):
         return options.asked(words)
@@ -58,9 +59,9 @@ def shutdown_options(instance: Instance, words: Any) -> dict[str, Any]:
 
 
 def shorten_wait(instance: Instance, words: Any) -> None:
-    """HARD ends the wait of the delete that goes on; any other word finds it going on, and changes nothing.
+    """End the grace period of a delete that is under way when the new request says HARD; else change nothing.
 
-    The step is held while the action is changed: one that is about to wait looks again after it (`running._park`).
+    The step is locked while the action changes: a step that is about to wait reads it again then (`runner._wait_step`).
     """
     if options.asked(words).get(grace.ASKED) != 0:
         return

@@ -1,4 +1,4 @@
-"""Image bytes between a host and the image service, by ticket: a host has no token of its own."""
+"""Image data between a host and the image service, authorised by a ticket: a host has no token of its own."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ TIMEOUT = (5, 60)  # seconds to connect, and between two reads
 
 
 class ImageServiceUnavailable(VirtError):
-    """The image service does not answer, or not well."""
+    """The image service does not answer, or answers with a temporary error."""
 
     retryable = True
 
 
 def image_url(image_id: str) -> str:
-    """Where an image lives, for people and Location headers."""
+    """Return the public URL of an image, e.g. for Location headers."""
     return f"{settings.PUBLIC_URL}/image/v2/images/{image_id}"
 
 
 def source(image_id: str, ticket: str) -> ImageSource:
-    """What a driver calls when it has to fetch the image."""
+    """Return the function by which a driver downloads the image. It raises ImageServiceUnavailable, ImageUnusable."""
 
     def fetch(path: Path) -> None:
         try:
@@ -45,7 +45,7 @@ def source(image_id: str, ticket: str) -> ImageSource:
 
 
 def upload(image_id: str, ticket: str, path: Path) -> None:
-    """Store a file as the image's data. Stored already is success. Raises ImageServiceAway, ImageUnusable."""
+    """Store a file as the image's data. Idempotent. Raises ImageServiceUnavailable, ImageUnusable."""
     headers = {"Content-Type": "application/octet-stream", "X-Image-Ticket": ticket}
     try:
         with path.open("rb") as data:
@@ -61,7 +61,7 @@ def upload(image_id: str, ticket: str, path: Path) -> None:
 
 @contextmanager
 def scratch(name: str) -> Iterator[Path]:
-    """A file on this host that is gone afterwards."""
+    """Yield the path of a temporary file on this host; the file is removed at the end."""
     folder = Path(settings.HOST_STATE) / "scratch"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name

@@ -1,4 +1,4 @@
-"""Making key pairs and taking their fingerprints, as Nova does."""
+"""Key pairs and their fingerprints, as in Nova."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from django.utils import timezone
 from cloud.errors import BadRequest
 
 _BITS = 2048
-_LOGIN_NAME = ObjectIdentifier("1.3.6.1.4.1.311.20.2.3")  # where Windows looks for the user
+_LOGIN_NAME = ObjectIdentifier("1.3.6.1.4.1.311.20.2.3")  # user principal name: where Windows looks for the user
 _DECADE = timedelta(days=3650)
 
 
 class InvalidKeypair(BadRequest):
-    """The key or its name is no good."""
+    """The key or its name is invalid."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"Keypair data is invalid: {reason}")
@@ -29,27 +29,27 @@ class InvalidKeypair(BadRequest):
 
 @dataclass(frozen=True, slots=True)
 class NewKeypair:
-    """A fresh key pair. The private half is shown once and never kept."""
+    """A new key pair. The private key is shown once and never stored."""
 
     public: str
     private: str
 
 
 def fingerprint(public_key: str, kind: str) -> str:
-    """Colon-separated hex: MD5 of an SSH key, SHA-1 of a certificate. Raises InvalidKeypair."""
+    """Return colon-separated hex: MD5 of an SSH key, SHA-1 of a certificate. Raises InvalidKeypair."""
     try:
         if kind == "x509":
             certificate = x509.load_pem_x509_certificate(public_key.encode())
-            return certificate.fingerprint(hashes.SHA1()).hex(":")  # noqa: S303  what clients compare with
+            return certificate.fingerprint(hashes.SHA1()).hex(":")  # noqa: S303  clients compare with SHA-1
         serialization.load_ssh_public_key(public_key.encode())
         raw = base64.b64decode(public_key.split()[1])
-    except Exception as exc:  # whatever the parsers of cryptography trip over, it is the key that is wrong
+    except Exception as exc:  # whatever exception the parser raises, the key is invalid
         raise InvalidKeypair("failed to generate fingerprint") from exc
     return hashlib.md5(raw, usedforsecurity=False).digest().hex(":")
 
 
 def make(kind: str, user_id: str) -> NewKeypair:
-    """A new RSA key pair: for SSH, or a self-signed certificate for logging in to Windows."""
+    """Make an RSA key pair: for SSH, or as a self-signed certificate for logins to Windows."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=_BITS)
     if kind == "x509":
         return NewKeypair(_certificate(key, user_id), _pem(key, serialization.PrivateFormat.PKCS8))

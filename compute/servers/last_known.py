@@ -1,6 +1,6 @@
-"""What servers were when their cell was last heard of, kept on the global side by each cell's conductor.
+"""The last known state of servers, copied into the global database by each cell's conductors.
 
-A read model: nothing is decided by it. It is shown beside UNKNOWN, with its age, to whoever asks for it.
+A read model: no decision depends on it. The API shows it, with its age, beside status UNKNOWN.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from compute.contract import policy
 from compute.models import Instance
 
 BATCH = 500
-OVERLAP = timedelta(seconds=15)  # a row's time is of before its commit, by another machine's clock
+OVERLAP = timedelta(seconds=15)  # `updated_at` is set before the commit, by another machine's clock
 COPIED = ("name", "vm_state", "task_state", "power_state", "host", "flavor", "addresses", "changed_at", "cell")
 RULE = "os_compute_api:os-extended-server-attributes"
 
 
 def sweep(cell_id: str) -> int:
-    """Copy what has changed in the targeted cell since the last time; how many servers. Any number may do this.
+    """Copy what has changed in the targeted cell since the last sweep; return how many servers.
 
-    A DatabaseError when either side is away: the next round catches up.
+    Several conductors may run it at once. Raises DatabaseError when either database is away: the next sweep catches up.
     """
     begun = timezone.now()
     latest = ServerSnapshot.objects.filter(cell_id=cell_id).aggregate(latest=Max("changed_at"))["latest"]
@@ -37,14 +37,14 @@ def sweep(cell_id: str) -> int:
 
 
 def of(server_ids: Iterable[str], caller: Caller) -> dict[str, dict[str, Any]]:
-    """`{"last_known": {...}}` by server, for servers of cells that are down. One query."""
+    """Return `{"last_known": {...}}` by server id, for servers of down cells. One query."""
     rows = ServerSnapshot.objects.select_related("cell").filter(pk__in=list(server_ids))
     sees_host = policy.allows(caller, RULE)
     return {row.pk: {"last_known": shown(row, sees_host=sees_host)} for row in rows}
 
 
 def shown(row: ServerSnapshot, *, sees_host: bool) -> dict[str, Any]:
-    """As the API shows it; `age` in seconds, since when nothing is known."""
+    """Return the record as the API shows it; `age` in seconds since the last sweep."""
     seen_at = row.cell.swept_at or row.changed_at
     server = {
         "name": row.name, "status": state.status(row.vm_state, row.task_state or None), "vm_state": row.vm_state,

@@ -1,9 +1,9 @@
-"""Lists of servers over all cells: each cell gives a bit more than its share of a page, the merge decides.
+"""Lists of servers over all cells: each cell returns a little more than its share of the page, then they are merged.
 
-A cell whose rows are all on the page is asked for twice as many after them, until it has none left or the page is
-full without it. So a page of servers that are spread evenly is one query per cell (two with the hosts' services),
-and one of servers of one cell is a few; whatever the number of servers. Servers no cell has yet are merged in like
-those of one more cell.
+A cell whose rows are all on the page is asked for twice as many after them, until it has no more or the page is full
+without it. So a page of evenly spread servers costs one query per cell (two with the hosts' services), and one of
+servers of a single cell a few; independent of the number of servers. Servers without a cell are merged in like one more
+cell.
 """
 
 from __future__ import annotations
@@ -45,54 +45,54 @@ from compute.servers.rows import ServerQuery
 
 SortKey = tuple[str, bool]  # column, descending
 KeyRow = tuple[Any, ...]  # the sort columns' values, uuid last
-_Place = tuple[KeyRow, str, int]  # and whose it is, and the how manieth of them
-# Of one page, by kind of database, the row they come after, and how many: most cells are asked the same.
+_Place = tuple[KeyRow, str, int]  # sort values, cell id, index among the cell's rows
+# SQL of one page, by database vendor, the row before, and the count: most cells get the same statement.
 _Statements = dict[tuple[str, KeyRow | None, int], ServerQuery]
 NO_CELL = ""
-MORE, MARGIN = 0.25, 8  # than an even share of a page: servers are not spread that evenly
+MORE, MARGIN = 0.25, 8  # added to an even share of the page, as servers are never spread that evenly
 _OF_A_SERVICE = ("host", "disabled", "forced_down", "last_seen_up", "ended_at")
 
 
 @dataclass(slots=True)
 class Query:
-    """Which servers, in which order, how many, after which, and how one is shown."""
+    """A list request: filter, order, limit, marker, and how one server is shown."""
 
     where: Q
     sort: list[SortKey]
     limit: int
     show: Callable[[Any], Any]  # a ServerRow; a NameRow where names are enough
     names_only: bool = False
-    services: dict[str, Service] | None = None  # filled, by host, before `show` is called; None: nobody asks
+    services: dict[str, Service] | None = None  # by host, filled before `show` is called; None: not needed
     marker: str = ""
-    marker_project: str = ""  # whose server the marker has to be; "" = anybody's
+    marker_project: str = ""  # the project that must own the marker's server; "": any
 
     @property
     def columns(self) -> list[str]:
-        """What it sorts by; uuid is the last."""
+        """The sort columns; uuid is the last."""
         return [column for column, _ in self.sort]
 
 
 @dataclass(slots=True)
 class ListedServers:
-    """What was found. `down` are the cells that did not answer."""
+    """A page of servers. `down` are the cells that did not answer."""
 
-    servers: list[Any] = field(default_factory=list)  # as they are shown
-    last: str = ""  # id of the last of them
+    servers: list[Any] = field(default_factory=list)  # as shown
+    last: str = ""  # id of the last server
     down: list[Cell] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _CellPart:
-    """What one cell has given so far, in order."""
+    """What one cell has returned so far, in order."""
 
     keys: list[KeyRow] = field(default_factory=list)
     rows: list[Any] = field(default_factory=list)
-    shown: list[Any] = field(default_factory=list)  # those of the first rows, as far as there was time
+    shown: list[Any] = field(default_factory=list)  # of the first rows: those shown while other cells were awaited
     services: list[Service] = field(default_factory=list)
-    ended: bool = False  # there is no more
+    ended: bool = False  # the cell has no more rows
 
     def add(self, other: _CellPart) -> None:
-        """What follows."""
+        """Append the next rows."""
         if len(self.shown) == len(self.rows):
             self.shown += other.shown
         self.keys += other.keys
@@ -100,23 +100,23 @@ class _CellPart:
         self.ended = other.ended
 
     def show(self, query: Query) -> None:
-        """All of it, before it is known how much is on the page."""
+        """Show all rows while other cells are awaited, before it is known which are on the page."""
         self.learn(query)
         self.shown = [query.show(row) for row in self.rows]
 
     def learn(self, query: Query) -> None:
-        """What is to be known before anything of it is shown."""
+        """Pass the hosts' services on to the query, as `show` needs them."""
         if query.services is not None:
             query.services.update({service.host: service for service in self.services})
 
 
 def servers(query: Query) -> ListedServers:
-    """A page of servers, merged over the cells that answer. Raises BadRequest for an unknown marker, CellDown."""
+    """Return a page of servers, merged over the cells that answer. Raises BadRequest (unknown marker), CellDown."""
     cells = list(Cell.objects.all())
     if query.limit == 0:
         return ListedServers()
     where = query.where & _after(query, cells)
-    waiting = _waiting(query, where)  # before the cells: a server that is just placed is not missed
+    waiting = _waiting(query, where)  # read before the cells, so that a server that is just being placed is not missed
     parts = {cell.id: _CellPart() for cell in cells} | {NO_CELL: waiting}
     share = MARGIN + int(query.limit / max(1, len(cells)) * (1 + MORE))
     page: dict[str, _Place] = {}
@@ -124,12 +124,12 @@ def servers(query: Query) -> ListedServers:
     asked, down = cells, set[str]()
     while asked:
         count = min(share, query.limit)
-        read = lambda cell: _read(query, where, parts[cell.id].keys, count, made)  # noqa: B023, E731  it is called now
+        read = lambda cell: _read(query, where, parts[cell.id].keys, count, made)  # noqa: B023, E731  called at once
         found = scatter.gather(asked, read, meanwhile=partial(_show, query))
         for cell_id, part in found.answers.items():
             part.learn(query)
             parts[cell_id].add(part)
-        for cell_id in found.down:  # what it gave before is not shown beside its UNKNOWN servers
+        for cell_id in found.down:  # drop its earlier rows: its servers are listed as UNKNOWN
             down.add(cell_id)
             del parts[cell_id]
         page = _merge(parts, query)
@@ -152,9 +152,10 @@ def _shown(query: Query, part: _CellPart, index: int) -> Any:
 
 
 def skip(down: Iterable[Cell], project_id: str = "") -> None:
-    """Before cells that are down are left out of a list of a project ("": of all).
+    """Check whether down cells may be left out of a list of a project (empty: of all projects).
 
-    Raises PartialList when the operator wants no such lists, and something of the project may be there.
+    Raises PartialList when the operator forbids partial lists and the project may have servers there (Nova: `[api]
+    list_records_by_skipping_down_cells`).
     """
     if settings.LIST_RECORDS_BY_SKIPPING_DOWN_CELLS:
         return
@@ -165,7 +166,7 @@ def skip(down: Iterable[Cell], project_id: str = "") -> None:
 
 
 def _waiting(query: Query, where: Q) -> _CellPart:
-    """The servers no cell has yet."""
+    """The servers that are in no cell yet."""
     if not pending.any_there():
         return _CellPart(ended=True)
     requests = list(_page(pending.servers(), query, where)[: query.limit])
@@ -174,19 +175,19 @@ def _waiting(query: Query, where: Q) -> _CellPart:
 
 
 class ByCodepoint(Func):
-    """Text in the order Python has for it, whatever the collation of the database."""
+    """Text ordered as in Python, whatever the collation of the database."""
 
     template = "%(expressions)s"
     output_field = TextField()
 
     def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        """SQLite compares so anyway."""
+        """Only PostgreSQL needs this: SQLite compares by code point."""
         return super().as_sql(compiler, connection, template='(%(expressions)s) COLLATE "C"', **context)
 
 
 def _comparable(column: str) -> Expression | F:
     is_text = isinstance(Instance._meta.get_field(column), CharField | TextField)
-    # a uuid is hexadecimal: every collation agrees, and the bare column can use its index
+    # A uuid is hexadecimal: every collation agrees, and the bare column can use its index.
     return ByCodepoint(F(column)) if is_text and column != "uuid" else F(column)
 
 
@@ -196,7 +197,7 @@ def _page(rows: QuerySet[Any], query: Query, where: Q) -> QuerySet[Any]:
 
 
 def _ordered(column: str, *, descending: bool) -> OrderBy:
-    """Nulls are lowest. Saying so for a column without nulls would keep PostgreSQL from its index."""
+    """Nulls sort lowest. Stating it for a column without nulls would keep PostgreSQL from using the index."""
     nullable = Instance._meta.get_field(column).null or None
     if descending:
         return OrderBy(_comparable(column), descending=True, nulls_last=nullable)
@@ -208,7 +209,7 @@ def _keys(page: QuerySet[Any], query: Query) -> list[KeyRow]:
 
 
 def _read(query: Query, where: Q, before: Sequence[KeyRow], count: int, made: _Statements) -> _CellPart:
-    """So many of the targeted cell, after those it gave before."""
+    """Read `count` rows of the targeted cell after those it returned before."""
     alias, last = current_alias(), before[-1] if before else None
     same = (connections[alias].vendor, last, count)
     if same not in made:
@@ -224,7 +225,7 @@ def _statement(query: Query, where: Q, last: KeyRow | None, count: int) -> Serve
     if last is not None:
         where &= _beyond(query.sort, _with_moments(last, query))
     page = _page(Instance.objects.all(), query, where)[:count]
-    # times as text: a datetime of each would cost more than the query
+    # Times as text: converting each to a datetime would cost more than the query.
     keys = {f"key_{column}": Cast(F(column), TextField()) if _is_time(column) else F(column)
             for column in query.columns}  # fmt: skip
     return servers_rows.statement(page, keys, names_only=query.names_only)
@@ -243,7 +244,7 @@ def _with_times_as_text(rows: list[KeyRow], query: Query) -> list[KeyRow]:
 
 
 def _with_moments(row: KeyRow, query: Query) -> KeyRow:
-    """The opposite."""
+    """The inverse of `_with_times_as_text()`."""
     return tuple(
         datetime.fromisoformat(value).replace(tzinfo=UTC) if value is not None and _is_time(column) else value
         for column, value in zip(query.columns, row, strict=True)
@@ -251,7 +252,7 @@ def _with_moments(row: KeyRow, query: Query) -> KeyRow:
 
 
 def _merge(parts: Mapping[str, _CellPart], query: Query) -> dict[str, _Place]:
-    """By uuid, the first `limit` of all in order. A server that is in two places for a moment counts once."""
+    """The first `limit` rows of all, by uuid, in order. A server found twice (it is just being placed) counts once."""
     everything = [(key, cell_id, index) for cell_id, part in parts.items() for index, key in enumerate(part.keys)]
     for index in reversed(range(len(query.sort))):
         column, descending = query.sort[index]
@@ -266,7 +267,7 @@ def _merge(parts: Mapping[str, _CellPart], query: Query) -> dict[str, _Place]:
 
 
 def _may_have_more(part: _CellPart, page: Mapping[str, _Place], limit: int) -> bool:
-    """Whether what it has not given yet may come before the end of the page."""
+    """Whether rows not yet returned by the cell may belong to the page."""
     return not part.ended and (len(page) < limit or part.keys[-1][-1] in page)
 
 
@@ -279,7 +280,7 @@ def _nulls_low(index: int) -> Callable[[_Place], tuple[bool, Any]]:
 
 
 def _after(query: Query, cells: list[Cell]) -> Q:
-    """What comes after the marker in this order."""
+    """The filter for the rows after the marker in this order."""
     if not query.marker:
         return Q()
     mapping = InstanceMapping.objects.filter(pk=query.marker).first()
@@ -292,7 +293,7 @@ def _after(query: Query, cells: list[Cell]) -> Q:
 
 
 def _marked(query: Query, cell: Cell | None) -> KeyRow | None:
-    """The marker's own sort values, from its cell or from where it waits for one. Raises CellDown."""
+    """The marker's sort values, from its cell or its build request. Raises CellDown."""
     found: list[KeyRow] = []
     if cell is not None:
         answer = scatter.one(cell, lambda _: _keys(Instance.objects.filter(uuid=query.marker), query))
@@ -304,7 +305,7 @@ def _marked(query: Query, cell: Cell | None) -> KeyRow | None:
 
 
 def _beyond(sort: list[SortKey], values: KeyRow) -> Q:
-    """Rows strictly after `values`: later in the first key, or equal there and later in the second, …"""
+    """The filter for rows strictly after `values`: later in the first key, or equal there and later in the second, …"""
     found, equal = Q(pk__in=[]), Q()
     for (column, descending), value in zip(sort, values, strict=True):
         found |= equal & _later(column, value, descending=descending)

@@ -1,4 +1,4 @@
-"""From a server's id to its record: the mapping, its cell, the row, and whether the caller may know."""
+"""From a server's id to its record: the mapping, the cell, the row, and whether the caller may see it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class FoundServer:
-    """Where a server is. `instance` is None when its cell is down; `request` is set while unplaced."""
+    """Where a server is. `instance` is None when its cell is down; `request` is set while it has not been placed."""
 
     mapping: InstanceMapping
     instance: Instance | None = None
@@ -28,7 +28,7 @@ class FoundServer:
 
 
 def mapping_of(server_id: str, caller: Caller) -> InstanceMapping:
-    """The mapping, if the caller may know of it. Raises ServerNotFound, also for other projects' servers."""
+    """Return the server's mapping. Raises ServerNotFound, also for servers of other projects."""
     mapping = InstanceMapping.objects.select_related("cell").filter(pk=server_id).first()
     if mapping is None or not (caller.is_admin or mapping.project_id == caller.project_id):
         raise ServerNotFound(server_id)
@@ -36,7 +36,7 @@ def mapping_of(server_id: str, caller: Caller) -> InstanceMapping:
 
 
 def find(server_id: str, caller: Caller) -> FoundServer:
-    """The server as far as it can be known now. Raises ServerNotFound."""
+    """Return the server as far as it can be known now. Raises ServerNotFound."""
     mapping = mapping_of(server_id, caller)
     request = BuildRequest.objects.filter(pk=server_id).first()
     if mapping.cell is None or request is not None:
@@ -45,7 +45,7 @@ def find(server_id: str, caller: Caller) -> FoundServer:
 
 
 def readable(server_id: str, caller: Caller) -> Instance:
-    """The server's row to read, also of a server no cell has yet. Raises ServerNotFound, CellDown."""
+    """Return the server's row for reading, also of a server in no cell yet. Raises ServerNotFound, CellDown."""
     found = find(server_id, caller)
     if found.instance is None:
         raise CellDown(found.mapping.cell.name if found.mapping.cell else "")
@@ -54,7 +54,7 @@ def readable(server_id: str, caller: Caller) -> Instance:
 
 @contextmanager
 def server(server_id: str, caller: Caller) -> Iterator[Instance]:
-    """The server's row with its cell targeted, to change it.
+    """Yield the server's row for writing, with its cell targeted.
 
     Raises ServerNotFound, ServerNotReady (not placed yet), CellDown.
     """
@@ -75,7 +75,7 @@ def server(server_id: str, caller: Caller) -> Iterator[Instance]:
 
 @contextmanager
 def locked_row(cell: Cell) -> Iterator[None]:
-    """A cell that answered just now, targeted. Raises CellDown when it goes away meanwhile."""
+    """Target a cell that answered just now, for writing. Raises CellDown when it goes away meanwhile."""
     try:
         with scatter.to_change(cell):
             yield
@@ -84,7 +84,7 @@ def locked_row(cell: Cell) -> Iterator[None]:
 
 
 def ask(cell: Cell, read: Callable[[], T]) -> T:
-    """What can be read in a cell within the deadline of all that is asked of cells. Raises CellDown."""
+    """Read from a cell within the deadline for cells (CELL_TIMEOUT). Raises CellDown."""
     answer = scatter.one(cell, lambda _: read())
     if isinstance(answer, scatter.CellFailure):
         raise CellDown(cell.name)
@@ -92,7 +92,7 @@ def ask(cell: Cell, read: Callable[[], T]) -> T:
 
 
 def _unplaced(mapping: InstanceMapping, request: BuildRequest | None) -> FoundServer:
-    """Between acceptance and the cell. The request is gone: it has just been placed, or deleted."""
+    """A server between acceptance and its cell. If the request is gone, it has just been placed or deleted."""
     if request is None or request.delete_requested:
         fresh = InstanceMapping.objects.select_related("cell").filter(pk=mapping.pk).first()
         if fresh is None or fresh.cell is None:

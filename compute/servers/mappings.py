@@ -1,10 +1,10 @@
-"""Servers that only one of two databases knows, or knows otherwise, as after one of them was restored from a backup.
+"""Repair of differences between the global database and the cells, e.g. after one was restored from a backup.
 
-A mapping whose cell answers and has no such server is not counted any more; a server without a mapping has it back;
-one that is counted with another size than it has, for its resize is lost, is counted with its own.
-All are looked at in batches and only put right after they were wrong for `PATIENCE`: a restore may be going on.
-Neither can be a server that is being created: its mapping is there before its row, and its build request until
-the row is committed (`scheduler/place.py`). So mappings are read first, then build requests, then the cell.
+A mapping whose cell answers and has no such server is no longer counted; a server without a mapping gets one; a server
+counted with another size than its row has (its resize was lost) is counted with the row's. All are checked in batches,
+and repaired only when wrong for `PATIENCE`, as a restore may be under way. A server that is being created is never
+taken for either: its mapping exists before its row, and its build request until the row is committed
+(`compute/build.py`). So mappings are read first, then build requests, then the cell.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from compute.state import VmState
 logger = log.get(__name__)
 BATCH = 500
 PATIENCE = 600.0  # seconds
-_lost_since: dict[str, dict[str, float]] = defaultdict(dict)  # by cell: mappings without a row
+_lost_since: dict[str, dict[str, float]] = defaultdict(dict)  # by cell: counted mappings without a living row
 _unmapped_since: dict[str, dict[str, float]] = defaultdict(dict)  # by cell: rows without a mapping
-_missized_since: dict[str, dict[str, float]] = defaultdict(dict)  # by cell: rows that are counted with another size
+_missized_since: dict[str, dict[str, float]] = defaultdict(dict)  # by cell: rows counted with another size
 _after_mapping: dict[str, str] = {}  # by cell: where the last batch ended
 _after_row: dict[str, int] = {}
 
 
 def repair() -> int:
-    """Look at some servers of every cell, and at those that were wrong before; how many were put right.
+    """Check a batch of servers of every cell, and those that were wrong before; return how many were repaired.
 
-    Any number of schedulers may do this at once. A cell that is down is left alone, and its servers' time begins anew.
+    Several schedulers may run it at once. A down cell is left alone, and the time of its servers begins anew.
     """
     return sum(_count_as_they_are(cell) + _map_again(cell) for cell in Cell.objects.all())
 
 
 def forget(mapping: InstanceMapping) -> bool:
-    """A user deletes a server whose cell has just answered that it has none; False when it is deleted already.
+    """Delete a server whose cell has just answered that it has none; False when it is deleted already.
 
-    Nothing of it is left on the global side, unless its cell has it as a deleted one. Raises nothing for a down cell.
+    Nothing of it stays in the global database, unless its cell has it as a deleted row. False also for a down cell.
     """
     counted = _counted().filter(pk=mapping.pk)
     if mapping.cell is None or not counted.exists():
@@ -64,7 +64,7 @@ def forget(mapping: InstanceMapping) -> bool:
 
 
 def map_rows(cell: Cell, rows: Collection[Instance]) -> None:
-    """Mapping and request spec together: quotas are counted from the two. Mapped already is success."""
+    """Create mapping and request spec together, as quotas are counted from both. Idempotent."""
     with transaction.atomic(using="default"):
         InstanceMapping.objects.bulk_create([
             InstanceMapping(
@@ -101,7 +101,7 @@ def _uncount_lost(cell: Cell, ids: set[str], living: Mapping[str, Instance]) -> 
 
 
 def _correct_sizes(cell: Cell, ids: set[str], living: Mapping[str, Instance]) -> int:
-    """One that is being resized is counted with the larger size: only those at rest are looked at."""
+    """Only servers without an action and not resized: during a resize the larger size is counted."""
     counted = {
         pk: (vcpus, memory_mb)
         for pk, vcpus, memory_mb in RequestSpec.objects.filter(pk__in=living).values_list("pk", "vcpus", "memory_mb")
@@ -131,7 +131,7 @@ def _some_counted(cell: Cell) -> set[str]:
     wrong = [*_lost_since[cell.pk], *_missized_since[cell.pk]][:BATCH]
     again = counted.filter(pk__in=wrong).values_list("pk", flat=True)
     ids = {*page, *again}
-    # a second look, after the mappings: a request that is gone by now left its row behind
+    # Read after the mappings: a request that is gone by now has committed its row.
     return ids.difference(BuildRequest.objects.filter(pk__in=ids).values_list("pk", flat=True))
 
 
@@ -170,7 +170,7 @@ def _map_again(cell: Cell) -> int:
 
 
 def _due(since: dict[str, float], *, looked_at: Iterable[str], wrong: Collection[str]) -> list[str]:
-    """Those that are wrong for long enough; each has its time anew when it was found in order."""
+    """The servers that have been wrong for PATIENCE; the time of a server found correct begins anew."""
     now = time.monotonic()
     for server_id in looked_at:
         if server_id in wrong:

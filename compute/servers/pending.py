@@ -1,4 +1,4 @@
-"""Servers no cell has yet, as a list can ask for them: build requests with the columns of an Instance."""
+"""Servers that are in no cell yet, for lists: build requests with the columns of an Instance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cells.models import BuildRequest
 
 
 class _Asked(Func):
-    """A column that is known already, as text. Django's own lookup makes the word "null" of JSON's null on SQLite."""
+    """A requested column as text. Django's own JSON lookup returns the text "null" for a JSON null on SQLite."""
 
     template = "(%(expressions)s)"
     arg_joiner = " ->> "
@@ -24,7 +24,7 @@ def _asked(name: str, kind: Field[Any, Any] | None = None) -> Cast:
 
 
 def _fixed(value: Any, kind: Field[Any, Any] | None = None) -> Cast:
-    """A column every such server has the same of; a bare constant could not be sorted by."""
+    """A column with the same value for every such server; ORDER BY a bare constant is not possible."""
     return Cast(Value(value), kind or TextField())
 
 
@@ -47,10 +47,10 @@ _COLUMNS = {
 
 
 def any_there() -> bool:
-    """Mostly not; knowing so is cheaper than asking for all those columns."""
+    """Whether there is any; usually not, and this is cheaper than `servers()`."""
     return BuildRequest.objects.exists()
 
 
 def servers() -> QuerySet[BuildRequest]:
-    """All of them; takes the filters and the order that `Instance` takes."""
+    """Return all of them; they take the filters and the order that `Instance` takes."""
     return BuildRequest.objects.filter(delete_requested=False).annotate(**_COLUMNS)

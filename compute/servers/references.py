@@ -1,4 +1,4 @@
-"""What a request names, looked up: an image, a key pair, user data. What is wrong with it is said in Nova's words."""
+"""What a request refers to: an image, a key pair, user data. Errors have Nova's texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compute.shutdown import options
 
 
 def image(image_id: str, caller: Caller, *, missing: str = "Can not find requested image") -> Image:
-    """An image the caller may use. Raises BadRequest."""
+    """Return an image that the caller may use. Raises BadRequest."""
     validation.check({"imageRef": image_id}, {"properties": {"imageRef": validation.UUID}})
     try:
         found = service.visible_to(caller, image_id)
@@ -29,7 +29,7 @@ def image(image_id: str, caller: Caller, *, missing: str = "Can not find request
 
 
 def must_fit(chosen: Image, memory_mb: int, disk_gb: int) -> None:
-    """Raises BadRequest for an image that is too large for a server; 0 GiB are as many as it needs."""
+    """Raise BadRequest when the image is too large for the flavor; a disk of 0 GiB is as large as the image needs."""
     if memory_mb < chosen.min_ram:
         raise BadRequest("Flavor's memory is too small for requested image.")
     size = chosen.virtual_size or chosen.size or 0
@@ -41,7 +41,7 @@ def must_fit(chosen: Image, memory_mb: int, disk_gb: int) -> None:
 
 
 def image_facts(chosen: Image) -> dict[str, Any]:
-    """What the host needs to know of the image, kept in the server's row."""
+    """Return what the host needs to know of the image; kept in the server's row."""
     return {
         "name": chosen.name,
         "disk_format": chosen.disk_format,
@@ -55,16 +55,16 @@ def image_facts(chosen: Image) -> dict[str, Any]:
 
 
 def user_data(text: str) -> str:
-    """Raises BadRequest unless it is base64."""
+    """Return the text. Raises BadRequest unless it is base64."""
     try:
-        base64.b64decode("".join(text.split()), validate=True)  # many tools wrap their lines
+        base64.b64decode("".join(text.split()), validate=True)  # many tools wrap lines
     except (binascii.Error, ValueError) as exc:
         raise BadRequest("Userdata content must be base64 encoded.") from exc
     return text
 
 
 def key(name: str, caller: Caller) -> dict[str, str]:
-    """The columns of a server that has one of the caller's key pairs. Raises BadRequest."""
+    """Return the columns of a server with one of the caller's key pairs. Raises BadRequest."""
     found = KeyPair.objects.filter(user_id=caller.user_id, name=name).first()
     if found is None:
         raise BadRequest("Invalid key_name provided.")

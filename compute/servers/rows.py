@@ -1,7 +1,7 @@
-"""A server as a flat row of text, ready to be shown: times and JSON as the database wrote them.
+"""Servers as flat rows of text for the API: times and JSON as the database returns them.
 
-A list of 1,000 servers is 40,000 values; turning each into a Python object and back into text would cost
-more than the query. So times stay text (cut by position) and JSON columns go into the answer as they are.
+A list of 1,000 servers has 40,000 values; converting each to a Python object and back to text would cost more than the
+query. So times stay text (cut by position) and JSON columns go into the response as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compute.models import Instance
 
 
 class ServerRow(NamedTuple):
-    """The columns an answer needs. `*_json` and times are text, or None."""
+    """The columns that a response needs. `*_json` and times are text, or None."""
 
     id: int | None
     uuid: str
@@ -64,7 +64,7 @@ class ServerRow(NamedTuple):
 
 
 class NameRow(NamedTuple):
-    """As much as a list without details shows."""
+    """The columns of a list without details."""
 
     uuid: str
     display_name: str
@@ -81,30 +81,30 @@ _SELECTED = [*_PLAIN, *_CASTS]
 
 
 def read(rows: QuerySet[Instance]) -> list[ServerRow]:
-    """Rows of the targeted cell, in one query. Past Django's converters: nothing here is to be converted."""
+    """Read rows of the targeted cell, in one query, without Django's converters: no value needs converting."""
     return [ServerRow._make(values) for values in unconverted(rows.annotate(**_CASTS).values_list(*_SELECTED))]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerQuery:
-    """Rows with the values of further expressions, ready to be asked of any database that speaks this SQL.
+    """A compiled query for rows and additional expressions, for any database that takes this SQL.
 
-    Made once for many cells: making it takes two milliseconds of the processor.
+    Compiled once for many cells: compiling takes 2 ms of CPU time.
     """
 
-    sql: str  # "": nothing can pass the filter
+    sql: str  # "": no row can pass the filter
     parameters: tuple[Any, ...]
-    more: int  # how many further values there are; they are the first
+    more: int  # number of additional values; they come first
     make: Callable[[Iterable[Any]], Any]
 
     def read(self, alias: str) -> tuple[list[tuple[Any, ...]], list[Any]]:
-        """The further values of each row, and the rows: `ServerRow`, or `NameRow`."""
+        """Return the additional values of each row, and the rows: `ServerRow` or `NameRow`."""
         found = _fetched(alias, self.sql, self.parameters) if self.sql else []
         return [values[: self.more] for values in found], [self.make(values[self.more :]) for values in found]
 
 
 def statement(rows: QuerySet[Instance], more: Mapping[str, Any], *, names_only: bool) -> ServerQuery:
-    """`more`: further expressions, each with a name of its own."""
+    """Compile a query; `more`: additional expressions by name."""
     if names_only:
         selected, make = rows.annotate(**more).values_list(*more, *NameRow._fields), NameRow._make
     else:
@@ -114,7 +114,7 @@ def statement(rows: QuerySet[Instance], more: Mapping[str, Any], *, names_only: 
 
 
 def unconverted(rows: QuerySet[Any, Any]) -> list[tuple[Any, ...]]:
-    """What the database's driver gives: on SQLite times are text and booleans numbers."""
+    """Return the rows as the database adapter returns them: on SQLite times are text and booleans numbers."""
     sql, parameters = _compiled(rows)
     return _fetched(rows.db, sql, parameters) if sql else []
 
@@ -122,7 +122,7 @@ def unconverted(rows: QuerySet[Any, Any]) -> list[tuple[Any, ...]]:
 def _compiled(rows: QuerySet[Any, Any]) -> tuple[str, tuple[Any, ...]]:
     try:
         return rows.query.get_compiler(rows.db).as_sql()  # type: ignore[return-value]
-    except EmptyResultSet:  # a filter that nothing can pass
+    except EmptyResultSet:  # no row can pass the filter
         return "", ()
 
 
@@ -133,14 +133,14 @@ def _fetched(alias: str, sql: str, parameters: tuple[Any, ...]) -> list[tuple[An
 
 
 def of(instance: Instance) -> ServerRow:
-    """The row of a server that is in memory only (it is in no cell yet)."""
+    """Return the row of a server that is only in memory (it is in no cell yet)."""
     columns: dict[str, Any] = {name: getattr(instance, name) for name in _PLAIN}
     columns |= {name: _text(getattr(instance, column)) for name, column in _TEXTS.items()}
     return ServerRow(**columns)
 
 
 def moment_text(value: datetime | str) -> str:
-    """A time as text that sorts: `2026-11-20 21:30:50.264347`, out of either database's text or a datetime."""
+    """Return a time as text that sorts: `2026-11-20 21:30:50.264347`, from either database's text or a datetime."""
     if not isinstance(value, str):
         return value.strftime("%Y-%m-%d %H:%M:%S.%f")
     if len(value) == 26 and "+" not in value:

@@ -1,1 +1,1 @@
-"""A guest's grace period: who decides how long it is, how it is asked for, and how far it is."""
+"""The grace period of a guest: which setting decides it, how a request sets it, how far it is."""

@@ -1,7 +1,7 @@
-"""What may be said about how a server is shut down: in a request, and on the server itself.
+"""The shutdown options: those of a request, and those on the server itself.
 
-An action that turns a server off takes the words of a request with `body = shutdown_words.with_them(…)`, and puts what
-`asked(body)` gives among its params. All else follows.
+An action that turns a server off declares `body = options.add_to_schema(...)` and puts `options.asked(body)` among its
+params. Nothing else is needed.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ OWN_OR_NOT = {key: {"if": {"not": {"type": "null"}}, "then": word} for key, word
 
 
 def add_to_schema(body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The schema of an action's value with these words in it; none: of one that takes anything else, as in Nova."""
+    """Return an action's schema with the shutdown options; without `body` other fields pass, as in Nova."""
     body = body or {}
     return {**body, "properties": {**body.get("properties", {}), **REQUEST}, "allOf": [NO_CONTRADICTION]}
 
 
 def of_query(query: Mapping[str, str]) -> dict[str, str]:
-    """The same words in a URL. Raises InvalidInput."""
+    """Return the shutdown options of a URL query. Raises InvalidInput."""
     said = {name: validation.check_query(name, query[name], rule) for name, rule in REQUEST.items() if name in query}
     validation.check(said, {"allOf": [NO_CONTRADICTION]})
     return said
 
 
 def asked(body: Any) -> dict[str, Any]:
-    """For the params of an action: how long the guest has at most. Nothing is what SOFT alone says, too."""
+    """Return an action's params for a request's options: seconds for the guest, 0 for HARD; empty for SOFT alone."""
     said = body if isinstance(body, dict) else {}
     if str(said.get(TYPE, "")).upper() == HARD:
         return {grace.ASKED: 0}
@@ -58,7 +58,7 @@ def asked(body: Any) -> dict[str, Any]:
 
 
 def has_options(body: Any) -> bool:
-    """Whether a request says anything about it."""
+    """Return whether a request body has shutdown options."""
     return isinstance(body, dict) and not REQUEST.keys().isdisjoint(body)
 
 
@@ -66,7 +66,7 @@ def has_options(body: Any) -> bool:
 
 
 def written_on(metadata: Mapping[str, str], body: Mapping[str, Any]) -> dict[str, str]:
-    """The metadata with what stands beside it in the body of a create or an update; null takes it away."""
+    """Return the metadata with the options in the body of a create or an update; null removes one."""
     new = {key: body[key] for key in OWN if key in body}
     kept = {key: value for key, value in metadata.items() if key not in new}
     return kept | {key: str(int(value)) for key, value in new.items() if value is not None}

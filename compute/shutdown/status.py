@@ -1,6 +1,6 @@
-"""Guests on their way off, and how it went: what their clocks say, for whoever looks. In the targeted cell.
+"""The progress and outcome of guest shutdowns, as the shutdown timers tell, for API and admin. In the targeted cell.
 
-A clock is copied to the steps that wait for it, so looking needs neither the host nor its hypervisor.
+A timer is copied to the steps that wait for it, so reading it needs neither the host nor its hypervisor.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from compute.operations import journal
 from compute.shutdown import grace
 from compute.virt.shutdown_timer import ShutdownTimer
 
-UNSEEN = {  # the copy still runs, the step does not: nobody was there to see the guest go
+UNSEEN = {  # the timer's copy still runs, the step has ended: no process saw the guest go off
     Step.State.DONE: "guest was off after a restart",
     Step.State.FAILED: "given up",
     Step.State.CANCELLED: "given up",
@@ -22,13 +22,13 @@ UNSEEN = {  # the copy still runs, the step does not: nobody was there to see th
 
 
 def in_progress(server_id: str, database: str | None = None) -> list[Step]:
-    """Open steps that wait for the server's guest or go on now that it is off, the oldest first. One query."""
+    """Return the server's open steps that have a shutdown timer, the oldest first. One query."""
     steps = Step.objects.using(database).filter(server_id=server_id, state__in=journal.OPEN, timer__isnull=False)
     return list(steps.select_related("action").defer("traceback", "action__params").order_by("pk"))
 
 
 def as_json(step: Step) -> dict[str, Any] | None:
-    """A step's clock as the API shows it; None when it never had one."""
+    """Return a step's timer as the API shows it; None when the step never had one."""
     timer = ShutdownTimer.load(step.timer)
     if timer is None:
         return None
@@ -43,14 +43,14 @@ def as_json(step: Step) -> dict[str, Any] | None:
 
 
 def outcome(step: Step, timer: ShutdownTimer) -> str:
-    """How it ended; "" while it goes on."""
+    """Return how the shutdown ended; empty while it goes on."""
     if timer.runs:
         return UNSEEN.get(Step.State(step.state), "")
     return grace.as_reboot(timer.words()) if step.action.action == "reboot" else timer.words()
 
 
 def share(step: Step) -> int | None:
-    """Percent of the grace that has passed; None when the clock has ended."""
+    """Return how much of the grace period has passed, in percent; None when the timer has ended."""
     timer = ShutdownTimer.load(step.timer)
     if timer is None or not timer.runs:
         return None
@@ -58,10 +58,10 @@ def share(step: Step) -> int | None:
 
 
 def percent(begun: float, deadline: float, now: float) -> int:
-    """How much of a time has passed."""
+    """Return how much of a period has passed, in percent."""
     return round(100 * min(1.0, max(0.0, (now - begun) / (deadline - begun)))) if deadline > begun else 100
 
 
 def zulu(moment: float) -> str:
-    """As Nova writes times."""
+    """Return a time as Nova writes it."""
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

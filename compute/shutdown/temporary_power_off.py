@@ -1,4 +1,4 @@
-"""A server that an action turns off on its way, with grace, and on again when it does not get there."""
+"""Shut a server down for an action that needs it off, and start it again when the action does not succeed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LEAVING = frozenset({TaskState.DELETING, TaskState.SOFT_DELETING})
 
 
 def turn_off(run: StepContext) -> None:
-    """Off when this returns; whether it was on is in the params from before that."""
+    """Shut the guest down; first record in the params whether it was on. Raises StepWaiting."""
     driver, uuid = run.hypervisor, run.instance.uuid
     if "was_on" not in run.params:
         run.change_params(was_on=driver.power_state(uuid) is PowerState.RUNNING)
@@ -19,7 +19,7 @@ def turn_off(run: StepContext) -> None:
 
 
 def turn_on_again(run: StepContext) -> None:
-    """Only what was on, and that nobody is deleting."""
+    """Start the guest if it was on before, unless the server is deleted or being deleted."""
     wanted = run.params.get("was_on") and not run.instance.deleted
     if wanted and run.instance.task_state not in LEAVING:
         run.hypervisor.power_on(run.instance.as_guest())

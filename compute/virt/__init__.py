@@ -1,4 +1,4 @@
-"""Hypervisors: plain Python behind one contract (`base.Driver`)."""
+"""Hypervisors: plain Python drivers behind one contract (`base.Driver`)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from compute.virt.base import Driver
 
 
 def load(name: str, **options: Any) -> Driver:
-    """The driver called `name` ("libvirt", "ironic" or "fake"), built with its own options.
+    """Build the driver `name` ("libvirt", "ironic" or "fake") with its own options. Raises ValueError for another name.
 
     Call it after any fork: a libvirt connection does not survive one.
     """
-    # Imported here so that a process without libvirt's C library can use the fake driver, and the
-    # API process, which loads no driver, imports neither.
+    # Imported here so that the fake driver works without libvirt's C library, and the API process, which loads no
+    # driver, imports none of them.
     if name == "fake":
         from compute.virt.fake.driver import FakeDriver  # noqa: PLC0415
 

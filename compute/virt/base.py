@@ -1,7 +1,7 @@
-"""The contract between Stillwater and a hypervisor: plain Python, no Django, no Celery.
+"""The contract between Stillwater and a hypervisor: the abstract class `Driver`. Plain Python, no Django, no Celery.
 
-Every verb is idempotent (asking for what is already so is success), bounded in time, and raises only the `VirtError`
-kinds. What the verbs speak of is in `kinds.py`. The same contract suite (`tests/virt/`) runs on every driver.
+The data types and errors of the contract are in `types.py`. `shutdown.py` builds the graceful shutdown on a few
+primitive verbs. The contract suite (`tests/virt/`) runs on every driver.
 """
 
 from __future__ import annotations
@@ -62,241 +62,285 @@ __all__ = [
 
 
 class Driver(ABC):
-    """One hypervisor. All verbs may be called from many threads at once, on different guests."""
+    """One hypervisor, or one Ironic.
 
-    guests_live_elsewhere: bool = False  # machines: they stay on when the one this worker runs on goes down
+    Every verb may run again with the same arguments: a state that holds already is success, unless the docstring says
+    otherwise. Every verb but `migrate_out` has a time limit, and every verb raises only `VirtError` and its subclasses.
+    Every verb may raise HypervisorUnavailable and OperationTimedOut (both retryable), and NotSupported where the
+    hypervisor has no such operation. Threads may call verbs concurrently on different guests; the shutdown verbs also
+    on the same guest.
+
+    Units: seconds, memory in MiB, disks in GiB, image sizes in bytes. `uuid` is the server's UUID.
+    """
+
+    guests_live_elsewhere: bool = False  # bare metal: guests stay on when this worker's own machine goes down
 
     @abstractmethod
     def facts(self) -> HostFacts:
-        """What this host offers, read afresh."""
+        """Return the capacity and properties of this host, read from the hypervisor at each call."""
 
     def nodes(self) -> list[HostFacts]:
-        """Every node this host serves, in one call. Most hosts are their only node."""
+        """Return every node that this host serves, in one call. Most hosts are their only node."""
         return [self.facts()]
 
     @abstractmethod
     def guests(self) -> dict[str, PowerState]:
-        """Every guest of ours on this host, in one hypervisor call. NOSTATE while another controller switches it."""
+        """Return the power state of each of our guests on this host, by UUID, in one hypervisor call.
+
+        The state is NOSTATE while another controller switches the guest. Guests on their way to this host are left out.
+        """
 
     @abstractmethod
     def shutdown_preferences(self) -> dict[str, ShutdownPreference]:
-        """Of every guest of ours that is on, paused ones among them: what was known when it was last started."""
+        """Return the shutdown preference, as of its last start, of each of our guests that is on or paused, by UUID."""
 
     @abstractmethod
     def power_state(self, uuid: str) -> PowerState:
-        """NOSTATE when the guest is unknown. A guest with a saved memory image is SUSPENDED."""
+        """Return the guest's power state: NOSTATE for an unknown guest, SUSPENDED for one with a saved memory image."""
 
     @abstractmethod
     def spawn(self, guest: Guest, fetch: ImageSource, *, on: bool = True) -> None:
-        """Disk from the image, definition, power on unless `on` is false. Run again after a crash it completes.
+        """Build the guest: create its disk from the image, define it and, if `on`, power it on.
 
-        A disk that is here stays as it is.
-
-        `fetch` is called only when the image is not in the host's cache; parallel spawns of one
-        image fetch it once. Raises ImageUnusable, InsufficientResources.
+        Run again after a crash, it completes what is missing; a guest that runs and a disk that exists are left as they
+        are. `fetch` is called only when the image is not in the host's image cache; parallel spawns of one image fetch
+        it once. Raises ImageUnusable and InsufficientResources.
         """
 
     @abstractmethod
     def destroy(self, uuid: str, *, disk: bool = True) -> None:
-        """Off, undefined, saved memory gone, and its disks unless `disk` is false. Unknown is success.
+        """Power the guest off, undefine it, and delete its saved memory and, if `disk`, its disks. Unknown is success.
 
-        Disks in a folder that hosts share stay while the guest lives on another one.
+        A disk in a directory that hosts share stays while the guest lives on another host.
         """
 
     def shares_disk(self, uuid: str) -> bool:
-        """Whether the disk of a guest that lives on another host is here, too: they share the folder it is in."""
+        """Return whether this host sees the disk of a guest that lives on another host, in a shared directory."""
         return False
 
     @abstractmethod
     def power_on(self, guest: Guest) -> None:
-        """Running is success; a guest that is off boots; a lost definition is made anew."""
+        """Power the guest on: boot it, unpause it or restore its saved memory. Running is success.
+
+        A lost definition is made again from `guest`. Raises GuestNotFound when the guest has no disk here.
+        """
 
     @abstractmethod
     def power_off(self, uuid: str, timeout: float = 0.0, retry_interval: float = 10.0) -> ShutdownTimer | None:
-        """Off when this returns: by itself within `timeout` seconds, signalled every `retry_interval`, else by force.
+        """Shut the guest down and return when it is off, by force after `timeout` seconds. Its disks stay.
 
-        0 pulls the plug at once. Off or unknown is success (None). Disks stay. A guest has one clock: whoever asks
-        while it runs joins it, or ends it with a timeout of 0.
+        The guest is signalled every `retry_interval` seconds; a `timeout` of 0 cuts the power at once. A guest has one
+        shutdown timer: a call while it runs joins it and keeps its deadline, and a `timeout` of 0 ends it now. Returns
+        the ended timer; for a guest that is off already, that of its last shutdown or None. Off or unknown is success.
         """
 
     @abstractmethod
     def begin_shutdown(self, uuid: str, timeout: float, retry_interval: float) -> ShutdownTimer | None:
-        """The beginning of `power_off`, for those who do not wait: `turn` is what goes on with it."""
+        """Begin what `power_off` does and return without waiting for the guest; `turn` continues it."""
 
     @abstractmethod
     def turn(self, uuid: str) -> ShutdownTimer | None:
-        """Do what is due for a guest that is being shut down: signal it, force it off, see that it is off."""
+        """Do what the guest's shutdown timer requires now: signal it, force it off, or record that it is off.
+
+        Returns the timer as it is afterwards, or None when the guest has none. Does not wait for the guest.
+        """
 
     @abstractmethod
     def stop_timer(self, uuid: str) -> None:
-        """The shutdown is given up: the guest is signalled no more, and stays on. No clock is success."""
+        """Give the shutdown up: the guest is not signalled again and stays on. No running timer is success."""
 
     @abstractmethod
     def force_off(self, uuid: str) -> None:
-        """Pull the plug. Off or unknown is success."""
+        """Cut the guest's power and discard its saved memory. Off or unknown is success. Does not change the timer."""
 
     @abstractmethod
     def timer(self, uuid: str) -> ShutdownTimer | None:
-        """The clock kept with a guest since it was last asked to shut down; None if it is unknown.
+        """Return the timer of the guest's last shutdown; None for an unknown guest, and for one that has booted since.
 
-        Nor if it booted since, whoever did that: an old clock must not pull the plug of a new start.
+        A start outside Stillwater counts too: an old timer must not cut the power of a guest that was started anew.
         """
 
     @abstractmethod
     def save_timer(self, uuid: str, timer: ShutdownTimer) -> None:
-        """Keep it where every later process finds it, without any database. Raises GuestNotFound."""
+        """Store the timer with the guest, outside any database, for later processes to find. Raises GuestNotFound."""
 
     @abstractmethod
     def timers(self) -> dict[str, ShutdownTimer]:
-        """Those that run."""
+        """Return the timers that run, by UUID."""
 
     @abstractmethod
     def how_ended(self, uuid: str) -> str:
-        """How a guest went off: guest (it shut itself down), forced, crashed; gone; "" if nobody knows."""
+        """Return how the guest went off: "guest" (it shut itself down), "forced" or "crashed"; "" if that is not known.
+
+        An unknown guest is "gone". Raises HypervisorUnavailable when the hypervisor cannot tell whether the guest is
+        on.
+        """
 
     @abstractmethod
     def on_change(self, look: Callable[[str], None]) -> None:
-        """Call `look(uuid)` the moment anything happens to a guest; "" when anything may have. It must be quick."""
+        """Register `look(uuid)`, to be called at once when a guest changes; "" when any guest may have changed.
+
+        `look` runs in a thread of the driver and must not block.
+        """
 
     @abstractmethod
     def signal_shutdown(self, uuid: str) -> str:
-        """Ask the guest once to shut down: its agent if that answers, else its power button.
+        """Ask the guest once to shut down: through its agent if that answers, else with its power button.
 
-        How it was signalled: "agent" or "acpi", in two seconds at most. Does not wait for the guest.
-        Raises GuestInvalidState when the guest is not running.
+        Returns "agent" or "acpi". Does not wait for the guest: while the hypervisor answers, it takes about two seconds
+        at most. Not idempotent: each call is one more signal. Raises GuestNotFound, and GuestInvalidState when the
+        guest is not running.
         """
 
     @abstractmethod
     def wait_until_off(self, uuid: str, seconds: float) -> bool:
-        """True the moment the guest is off (by event, not by polling), False after `seconds`."""
+        """Return True as soon as the guest is off or unknown (by event where there are events), False after `seconds`.
+
+        The hypervisor may be away meanwhile. Raises HypervisorUnavailable if it still is at the end.
+        """
 
     @abstractmethod
     def reboot_hard(self, guest: Guest, mark: str = "") -> None:
-        """Off and on again, definition made anew, disks kept. Works from every power state.
+        """Power the guest off and on with a new definition; its disks stay. Works from every power state.
 
-        `mark` names this reboot, and is kept with the guest from the moment it is off. Asked again with
-        the same mark, a guest that runs is left alone, and one that is off is only powered on.
+        Saved memory is discarded, and a guest in rescue boots its own disk. `mark` names this reboot and is stored with
+        the guest once it is off. Run again with the same mark, it leaves a running guest alone and only powers on one
+        that is off. Without a mark every call is one more reboot. Raises GuestNotFound.
         """
 
     @abstractmethod
     def rebooted(self, uuid: str, mark: str) -> bool:
-        """Whether the reboot of this mark was the last one, and the guest runs since. Unknown is no."""
+        """Return whether the last reboot had this mark and the guest runs since. False for an unknown guest."""
 
     @abstractmethod
     def pause(self, uuid: str) -> None:
-        """Freeze the CPUs; memory stays. Raises GuestInvalidState when it is off."""
+        """Stop the guest's CPUs; its memory stays. Raises GuestNotFound, and GuestInvalidState when it is off."""
 
     @abstractmethod
     def unpause(self, uuid: str) -> None:
-        """Let a paused guest go on. Running is success."""
+        """Continue a paused guest. Running is success. Raises GuestNotFound, and GuestInvalidState when it is off."""
 
     @abstractmethod
     def suspend(self, uuid: str) -> None:
-        """Memory to disk, then off. Already saved is success. Raises GuestInvalidState when off."""
+        """Save the guest's memory to disk and power it off. Suspended is success.
+
+        Raises GuestNotFound, and GuestInvalidState when the guest is off.
+        """
 
     @abstractmethod
     def resume(self, guest: Guest) -> None:
-        """From saved memory back to running. Running is success."""
+        """Restore the guest from its saved memory. Running is success; a paused guest continues.
+
+        Raises GuestNotFound, and GuestInvalidState when the guest is off and has no saved memory.
+        """
 
     @abstractmethod
     def console_output(self, uuid: str) -> str:
-        """What the serial console has said, as far as it is kept."""
+        """Return the end of the serial console's output, as much as the host keeps. Raises GuestNotFound."""
 
     @abstractmethod
     def snapshot(self, uuid: str, target: Path) -> Image:
         """Write the guest's disk, as it is now, to `target` as one standalone qcow2 file.
 
-        A running guest keeps running. Returns what was written (disk_format, size, virtual_size);
-        `id` is "". Run again it writes anew.
+        A running guest keeps running. Returns the disk_format, size and virtual_size of the file; `id` is "". Run
+        again, it writes a new copy. Raises GuestNotFound.
         """
 
     @abstractmethod
     def rescue(self, guest: Guest, image: Image, fetch: ImageSource) -> None:
-        """Boot a fresh disk of `image`, with the guest's own disk as the second. In rescue and running is success.
+        """Boot the guest from a new disk made of `image`, with its own disk as the second one.
 
-        From then on the guest boots so, whoever powers it on, until `unrescue` or a hard reboot.
+        In rescue and running is success. Every later start boots the rescue disk again, until `unrescue` or a hard
+        reboot. Raises GuestNotFound and ImageUnusable.
         """
 
     @abstractmethod
     def unrescue(self, guest: Guest) -> None:
-        """Off, and to boot its own disk again; the rescue disk is gone. One that is not in rescue is left alone."""
+        """Power a guest in rescue off and delete the rescue disk: its next start boots its own disk.
+
+        A guest that is not in rescue, or unknown, is left alone.
+        """
 
     def power_update_event(self, uuid: str, said: PowerState) -> PowerState:
-        """Who has charge of the machine says that it was switched: RUNNING or SHUTDOWN. What to put on record.
+        """Handle a `power-update` event from the machine's controller; return the power state to record.
 
-        That is what the machine does now, where it can be asked, for a word may come late; else what was said.
-        Nothing is done to the machine. Raises NotSupported where nobody but the hypervisor knows (spec 5).
+        `said` is RUNNING or SHUTDOWN. The event may arrive late, so the machine's present state is returned where it
+        can be asked, else `said`. Never switches the machine. Raises NotSupported where no controller but the
+        hypervisor switches guests ("Support server power state update through external event", Nova spec).
         """
         raise NotSupported(f"a {type(self).__name__} host takes nobody's word for a guest's power state")
 
     def is_locked(self, uuid: str) -> bool:
-        """Whether another controller is doing something with the guest's machine: its power state is not final."""
+        """Return whether another controller works on the guest's machine, so that its power state is not final."""
         return False
 
     def put_back(self, guest: Guest, *, on: bool) -> None:
-        """`power_on`, or `power_off` at once, of a guest that another controller switched.
+        """Power a guest that another controller has switched on again, or off at once.
 
-        Where that controller locks machines, as Ironic does, nothing waits for its lock: what it is doing is newer
-        than what the caller saw. Raises GuestLocked; GuestNotFound.
+        Never waits for that controller's lock (as in Ironic): what it does now is newer than what the caller saw.
+        Raises GuestLocked, and GuestNotFound.
         """
         if on:
             self.power_on(guest)
         else:
             self.power_off(guest.uuid)
 
-    # -- from host to host: pre_migrate (destination), migrate_out (source), finish_migration (destination),
-    # cleanup_source (source); back again: cancel_pre_migrate (destination), revert_migration (source). A driver that
-    # cannot do this has none.
+    # -- migration, in this order: pre_migrate (destination), check_can_migrate and migrate_out (source),
+    # finish_migration (destination), cleanup_source (source). To undo it: cancel_pre_migrate (destination), then
+    # revert_migration (source). A driver without migration implements none of these.
 
     def pre_migrate(self, guest: Guest) -> Mapping[str, str]:
-        """Make ready for a guest that will come; what its present host has to know of us. Again is success.
+        """On the destination: prepare for the guest; return what its source host has to know about this host.
 
-        What an earlier stay of this guest left here is cleaned up first.
+        Run again, it prepares anew: what an earlier stay of the guest left here is removed first. Raises VirtError when
+        the guest lives on this host.
         """
         raise NotSupported(f"a {type(self).__name__} host cannot take a guest from another host")
 
     def cancel_pre_migrate(self, uuid: str) -> None:
-        """It does not come: nothing of it is left here. A guest that has settled stays."""
+        """On the destination: remove everything of a guest that will not come. One that has settled here stays."""
         raise NotSupported(f"a {type(self).__name__} host expects no guest")
 
     def check_can_migrate(self, uuid: str, to: Mapping[str, str]) -> None:
-        """Look whether the host that expects a guest can be reached from here, before the guest is disturbed.
-
-        Raises VirtError.
-        """
+        """On the source: check, before the guest is disturbed, that the destination is reachable. Raises VirtError."""
         raise NotSupported(f"a {type(self).__name__} host cannot hand a guest over")
 
     def migrate_out(self, guest: Guest, to: Mapping[str, str], watch: Watch) -> str:
-        """Give the guest, as it is now, to the host that expects it; running if it runs. How it went, for people.
+        """On the source: move the guest, as it is now, to the host that expects it; a running guest keeps running.
 
-        Gone already is success. What stays here is no guest any more, and enough for `revert_migration`. Raises
-        MigrationAborted; GuestInvalidState when the guest went off by itself on its way.
+        `to` is the result of `pre_migrate`. `watch` is called several times a second; its caller sets the time limit by
+        returning ABORT or END_NOW. Returns a sentence for people about the migration. A guest that has moved already is
+        success. Afterwards the guest is unknown here, and this host keeps enough for `revert_migration`. Raises
+        MigrationAborted, and GuestInvalidState when the guest went off on its way.
         """
         raise NotSupported(f"a {type(self).__name__} host cannot hand a guest over")
 
     def finish_migration(self, guest: Guest) -> None:
-        """The guest that came lives here from now on, and its disk has the size it says; a disk only grows.
+        """On the destination: make the guest that came a guest of this host, with a disk of `guest.disk_gb`.
 
-        Here already is success. Raises GuestNotFound.
+        A disk only grows. A guest that lives here already is success. Raises GuestNotFound when the guest has not come.
         """
         raise NotSupported(f"a {type(self).__name__} host cannot take a guest from another host")
 
     def revert_migration(self, guest: Guest) -> None:
-        """A guest that was handed over, and settled nowhere, lives here again. Here already is success."""
+        """On the source: take back a guest that has left and settled nowhere. A guest that lives here is success.
+
+        Raises GuestNotFound for a guest that never left.
+        """
         raise NotSupported(f"a {type(self).__name__} host cannot take a guest back")
 
     def cleanup_source(self, uuid: str) -> None:
-        """Nothing is left of a guest that was handed over. A guest that lives here is left alone."""
+        """On the source: remove all that is left of a guest that has moved. A guest that lives here is left alone."""
         raise NotSupported(f"a {type(self).__name__} host hands no guest over")
 
     @abstractmethod
     def watch(self, callback: Callable[[GuestEvent], None]) -> None:
-        """Call back, from a thread of the driver's own, for each change noticed by itself.
+        """Register `callback`, to be called from a thread of the driver for each change that the hypervisor reports.
 
-        After a lost connection is back, the state of every guest is reported once (events may have
-        been missed).
+        When a lost connection is restored, the state of every guest is reported once, because events may have been
+        missed.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the hypervisor. Guests keep running."""
+        """Disconnect from the hypervisor. Guests keep running."""

@@ -1,4 +1,4 @@
-"""How a driver tells the world that something happened, without waiting for the listeners."""
+"""How a driver passes changes of guests to its listeners without waiting for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class EventThread:
-    """One thread doing small jobs in order: a slow or failing listener holds up no hypervisor."""
+    """A thread that runs small jobs in order, so that a slow or failing listener does not block a hypervisor."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -23,7 +23,7 @@ class EventThread:
         self._thread: threading.Thread | None = None
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Have `job` run soon in the announcer's thread; what it raises is logged."""
+        """Queue `job` for the thread; an exception of the job is logged. Starts the thread at first use."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -31,19 +31,19 @@ class EventThread:
         self._jobs.put(job)
 
     def close(self) -> None:
-        """Stop after what is already submitted."""
+        """Stop the thread after the jobs already submitted. Does not wait."""
         self._jobs.put(None)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            except Exception:  # a listener's bug must not end the events of every guest
+            except Exception:  # a bug in one listener must not stop the events of all guests
                 log.exception("virt.listener_failed")
 
 
 class GuestNotifier:
-    """Lets callers sleep until a guest's bell rings; ringing for nobody costs nothing."""
+    """Wakes threads that wait for a change of a guest, and calls listeners for every change."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,12 +51,13 @@ class GuestNotifier:
         self._listeners: list[Callable[[str], None]] = []
 
     def tell(self, listener: Callable[[str], None]) -> None:
-        """Have it called at every ring, with the guest, or "" for all of them. It must be quick."""
+        """Register `listener`, called at every change with the guest's UUID, or "" for all guests. It must not block.
+        """
         self._listeners.append(listener)
 
     @contextmanager
     def listening(self, uuid: str) -> Iterator[threading.Event]:
-        """From here on a ring for this guest is not missed."""
+        """Yield an event that every change of this guest sets from now on."""
         event = threading.Event()
         with self._lock:
             self._waiting[uuid].add(event)
@@ -69,7 +70,7 @@ class GuestNotifier:
                     del self._waiting[uuid]
 
     def ring(self, uuid: str) -> None:
-        """Wake whoever waits for this guest."""
+        """Wake the threads that wait for this guest, and call the listeners."""
         with self._lock:
             for event in self._waiting.get(uuid, ()):
                 event.set()
@@ -77,7 +78,7 @@ class GuestNotifier:
             tell(uuid)
 
     def ring_all(self) -> None:
-        """Wake everybody: anything may have happened."""
+        """Wake all waiting threads: any guest may have changed."""
         with self._lock:
             for notifier in self._waiting.values():
                 for event in notifier:
@@ -92,9 +93,10 @@ def wait_for(
     seconds: float,
     look_again: float | None = None,
 ) -> bool:
-    """True as soon as `is_so` after a ring; looked at once before and once at the end as well.
+    """Wait until `is_so()` is true and return True; return False after `seconds`.
 
-    `look_again`: where a ring may be missed, look so often without one.
+    The condition is tested at the start, after each event and at the end; where events may be missed, also every
+    `look_again` seconds.
     """
     deadline = monotonic() + seconds
     while not is_so():

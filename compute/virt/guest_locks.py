@@ -1,4 +1,4 @@
-"""One guest is shut down by one thread of one process of its host at a time."""
+"""Locks that let only one thread of one process of a host shut down a given guest at a time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 from urllib.parse import quote
 
 log = logging.getLogger(__name__)
-PATIENCE = 10.0  # seconds: whoever holds a lock longer hangs, and a guest's deadline counts more than order
+PATIENCE = 10.0  # seconds: a holder that takes longer hangs, and the guest's deadline matters more than the lock
 PAUSE = 0.02
 
 
 class GuestLocks:
-    """One per guest: a file that is there while it is held, or in memory without a `directory`.
+    """One lock per guest: a file that exists while the lock is held or, without a `directory`, a lock in memory.
 
-    The kernel lets go of what a killed process held.
+    The kernel releases the file locks of a killed process.
     """
 
     def __init__(self, directory: Path | None) -> None:
@@ -30,7 +30,11 @@ class GuestLocks:
 
     @contextmanager
     def alone(self, uuid: str, patience: float = PATIENCE) -> Iterator[None]:
-        """Nobody else of this host does this with this guest meanwhile. After `patience` seconds it goes on anyway."""
+        """Hold the guest's lock, against all other threads and processes of this host.
+
+        Continues without the lock if it cannot get the file lock within `patience` seconds; the lock in memory has no
+        limit.
+        """
         if self._directory is None:
             with self._in_memory[uuid]:
                 yield
@@ -42,7 +46,7 @@ class GuestLocks:
         finally:
             if descriptor is not None:
                 with suppress(OSError):
-                    file.unlink()  # before it is let go: who waits for this file finds that it is another one by then
+                    file.unlink()  # before the release: a process that waits for this file sees that it was replaced
                 os.close(descriptor)
 
 
@@ -65,7 +69,7 @@ def _take(file: Path, patience: float) -> int | None:
 
 
 def _is_ours(descriptor: int, file: Path) -> bool:
-    with suppress(OSError):  # somebody has it, or had it and took the file away
+    with suppress(OSError):  # another process holds the lock, or held it and removed the file
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.fstat(descriptor).st_ino == file.stat().st_ino
     return False

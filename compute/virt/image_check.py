@@ -1,8 +1,7 @@
-"""Is an image file what its record says, and safe to hand to QEMU?
+"""Checks that an image file matches its record and is safe to pass to QEMU.
 
-A qcow2 header can name other files of the host (a backing file, an external data file), and every
-tool that opens the image reads them for the guest (CVE-2024-32498). So the header is looked at
-before qemu-img or QEMU ever sees the file.
+A qcow2 header can name other files of the host (a backing file, an external data file), and every tool that opens the
+image reads them for the guest (CVE-2024-32498). So the header is checked before qemu-img or QEMU opens the file.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ CHUNK = 1 << 20
 
 
 def check(path: Path, image: Image) -> int:
-    """The virtual size in bytes, or ImageUnusable saying what is wrong."""
+    """Return the virtual size in bytes. Raises ImageUnusable with the reason."""
     size = _size(path, image)
     _check_sum(path, image)
     with path.open("rb") as file:
@@ -81,7 +80,7 @@ def _check_qcow2(head: bytes, image: Image) -> int:
 
 
 def write_empty_qcow2(target: Path, virtual_size: int) -> None:
-    """A minimal valid qcow2 (version 2) full of zeros, for hosts without qemu-img."""
+    """Write a minimal valid qcow2 (version 2) full of zeros, for hosts without qemu-img. `virtual_size` in bytes."""
     cluster = 1 << 16
     l1_entries = max(1, -(-virtual_size // (cluster * cluster // 8)))
     header = struct.pack(

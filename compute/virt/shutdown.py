@@ -1,7 +1,8 @@
-"""Shutting a guest down with grace: signal, signal again, and pull the plug at the deadline.
+"""The graceful shutdown of a guest: signal it, signal it again, and cut its power at the deadline.
 
-Every step of it is kept with the guest before and after it happens, so that any process can go on with it. Killed
-between a signal and the note of it, the next one signals again: one too many is better than one too few.
+The timer is stored with the guest before and after each action, so that any process of the host can continue it. A
+process killed between a signal and its record leads to one more signal: one too many is better than one too few.
+`shutdown_timer.py` has the timer, `shutdown_watcher.py` the thread that turns the timers of a host.
 """
 
 from __future__ import annotations
@@ -26,19 +27,21 @@ log = logging.getLogger(__name__)
 
 OFF = frozenset({PowerState.NOSTATE, PowerState.SHUTDOWN, PowerState.CRASHED})
 CANNOT_HEAR = frozenset({PowerState.PAUSED, PowerState.SUSPENDED})
-BLINK = 0.1  # seconds: it is going off this very moment
+BLINK = 0.1  # seconds: the shortest wait between two turns
 
 
 class ShutdownDriver(Driver):
-    """What every driver has in common, built on its `clock`, `keep_clock`, `signal_shutdown`, `force_off`."""
+    """The shutdown verbs, the same for every driver, built on `timer`, `save_timer`, `signal_shutdown` and `force_off`.
+    """
 
     _locks: GuestLocks
 
     def begin_shutdown(self, uuid: str, timeout: float, retry_interval: float) -> ShutdownTimer | None:
-        """Start the guest's clock, or join the one that runs, and do what is due. Does not wait.
+        """Start the guest's shutdown timer, or join the one that runs, and do what it requires now. Does not wait.
 
-        None when the guest is off and no clock of it is known. `timeout` 0 ends it now, whoever's clock runs. One
-        that cannot hear is forced off. Raises VirtError.
+        Returns None when the guest is off and has no timer. A `timeout` of 0 ends the timer now, also one that another
+        caller started. A paused or suspended guest cannot react to a signal and is forced off at once. Takes the
+        guest's lock. Raises VirtError.
         """
         with self._locks.alone(uuid):
             timer, state = self.timer(uuid), self.power_state(uuid)
@@ -53,12 +56,13 @@ class ShutdownDriver(Driver):
             if timeout <= 0 and state not in CANNOT_HEAR:
                 return self._force(uuid, timer)
             self.save_timer(uuid, timer)
-            with suppress(HypervisorUnavailable):  # from here on the clock runs, and whoever turns it tries again
+            with suppress(HypervisorUnavailable):  # the timer runs now: the next turn tries again
                 return self._turn(uuid, timer, state)
             return timer
 
     def turn(self, uuid: str) -> ShutdownTimer | None:
-        """Do what is due for a guest whose clock runs, and say where it is. None: no clock. Raises VirtError."""
+        """Do what the guest's timer requires now; return the timer, or None. Takes the guest's lock. Raises VirtError.
+        """
         with self._locks.alone(uuid):
             timer = self.timer(uuid)
             if timer is None or not timer.runs:
@@ -66,7 +70,7 @@ class ShutdownDriver(Driver):
             return self._turn(uuid, timer, self.power_state(uuid))
 
     def power_off(self, uuid: str, timeout: float = 0.0, retry_interval: float = 10.0) -> ShutdownTimer | None:
-        """Off when this returns. A clock that runs is joined: its deadline counts, or now if `timeout` is 0."""
+        """Shut the guest down and wait until it is off; a running timer is joined, or ended now if `timeout` is 0."""
         timer = self.begin_shutdown(uuid, timeout, retry_interval)
         while timer is not None and timer.runs:
             self.wait_until_off(uuid, max(BLINK, timer.wait))
@@ -74,7 +78,7 @@ class ShutdownDriver(Driver):
         return timer
 
     def stop_timer(self, uuid: str) -> None:
-        """Nobody wants the guest off any more."""
+        """End the guest's running timer as "left", without a power cut. Takes the guest's lock."""
         with self._locks.alone(uuid):
             timer = self.timer(uuid)
             if timer is not None and timer.runs:
@@ -96,10 +100,10 @@ class ShutdownDriver(Driver):
         try:
             by = self.signal_shutdown(uuid)
         except (GuestInvalidState, GuestNotFound):
-            return timer  # it went off between the look and the signal: the next turn sees it
+            return timer  # it went off since its state was read: the next turn sees that
         except HypervisorUnavailable:
             raise
-        except VirtError as error:  # a guest that cannot be signalled is one that does not hear
+        except VirtError as error:  # treat it as a signal that the guest ignores: the retry interval applies
             log.warning("grace.signal_failed uuid=%s error=%r", uuid, error)
             return self._noted(uuid, replace(timer, signalled=now))
         return self._noted(uuid, timer.signal(now, by))
@@ -110,12 +114,12 @@ class ShutdownDriver(Driver):
         return self._off(uuid, timer)
 
     def _off(self, uuid: str, timer: ShutdownTimer) -> ShutdownTimer:
-        """Its end, as the hypervisor saw it; a guest that is gone ended as was said before."""
+        """Record the end of the shutdown as the hypervisor reports it; for a guest that is gone, as recorded before."""
         how = self.how_ended(uuid)
         return self._noted(uuid, timer.end(timer.now(), timer.how if how == "gone" and timer.how else how))
 
     def _noted(self, uuid: str, timer: ShutdownTimer) -> ShutdownTimer:
-        """A guest that hangs may keep us from writing it down; not from going on, and from pulling the plug."""
+        """Store the timer if possible: a guest that hangs may prevent that, but must not prevent the power cut."""
         try:
             return self._kept(uuid, timer)
         except HypervisorUnavailable:
@@ -125,6 +129,6 @@ class ShutdownDriver(Driver):
             return timer
 
     def _kept(self, uuid: str, timer: ShutdownTimer) -> ShutdownTimer:
-        with suppress(GuestNotFound):  # its clock is gone with it
+        with suppress(GuestNotFound):  # the timer is gone with the guest
             self.save_timer(uuid, timer)
         return timer

@@ -1,4 +1,4 @@
-"""The clock of a guest that was asked to shut down: one per guest, kept with it, whoever asks. Plain data."""
+"""The shutdown timer: the clock of a guest that was asked to shut down. One per guest, stored with it. Plain data."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from pathlib import Path
 from typing import Any
 
 ENDED = {"crashed": "guest crashed after", "gone": "guest was gone after", "left": "given up after"}
-HURRY = "somebody could not wait"  # why a clock was ended before its deadline
-SOON = 1e-3  # seconds: floats that are meant to be equal are no further apart
-FAR = 1e11  # seconds since 1970: beyond that is no date
-LATE = 2.0  # seconds after the deadline a guest that shut itself down was merely found off
+HURRY = "somebody could not wait"  # the `why` of a timer that was ended before its deadline
+SOON = 1e-3  # seconds: tolerance for floats that are meant to be equal
+FAR = 1e11  # largest Unix time that is taken for a date
+LATE = 2.0  # seconds after the deadline: a guest that is off later was found off, its end was not observed
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
 class ShutdownTimer:
-    """One grace period. Times are seconds since 1970; `ended` 0 is one that runs.
+    """One grace period. Times are Unix times in seconds; `ended` is 0 while the timer runs.
 
-    `how` it ended, or is about to: guest (it shut itself down), forced, crashed, gone, left (alone: nobody wants it
-    off any more); `why` it was forced off before its deadline.
+    `how` it ended, or is about to end: "guest" (it shut itself down), "forced", "crashed", "gone", or "left" (the
+    shutdown was given up). `why`: the reason of a power cut before the deadline.
     """
 
     begun: float
     deadline: float
     interval: float
     signals: int = 0
-    signalled: float = 0.0  # the last time
+    signalled: float = 0.0  # time of the last signal
     by: str = ""  # how it was signalled: acpi, agent, or "agent, acpi"
     ended: float = 0.0
     how: str = ""
     why: str = ""
-    boot: str = ""  # of the host: since then `offset` + its monotonic clock is the time
+    boot: str = ""  # boot id of the host: during this boot the time is `offset` + the monotonic clock
     offset: float = 0.0
 
     @classmethod
     def start(cls, now: float, timeout: float, interval: float) -> ShutdownTimer:
-        """A grace period of `timeout` seconds that begins now."""
+        """Return a timer of `timeout` seconds that begins now; the interval is at least 0.05 seconds."""
         return cls(now, now + timeout, max(0.05, interval), boot=_boot_id(), offset=now - time.monotonic())
 
     @classmethod
     def load(cls, kept: str | dict[str, Any] | None) -> ShutdownTimer | None:
-        """What `text` or `facts` gave, also those of a newer version; None for what nobody can read."""
+        """Read what `text` or `facts` gave, also of a newer version with more fields; None for anything unreadable."""
         try:
             facts = json.loads(kept) if isinstance(kept, str) and kept else kept
             if not isinstance(facts, dict):
@@ -59,36 +59,38 @@ class ShutdownTimer:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """For a row of JSON."""
+        """The timer as a dict for a JSON column."""
         return asdict(self)
 
     @property
     def text(self) -> str:
-        """For a hypervisor that keeps text."""
+        """The timer as JSON text, for a hypervisor that stores text."""
         return json.dumps(self.facts, separators=(",", ":"))
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the timer has not ended."""
         return not self.ended
 
     @property
     def cause(self) -> str:
-        """Why one was forced off, in a word: deadline, hurry (somebody cut it), paused (it could not hear), hard."""
+        """The cause of a power cut: deadline, hurry (cut short), paused (cannot react), hard (no grace period)."""
         if self.why:
             return "paused" if self.why.startswith("it was ") else "hurry"
         return "deadline" if self.deadline > self.begun else "hard"
 
     def now(self) -> float:
-        """The time, as it was set when this clock began: somebody who sets it anew gives or takes no grace.
+        """Return the present time by the clock as it was set when this timer began.
 
-        Every process of the host agrees on it, also one that was started later.
+        A later change of the system clock neither lengthens nor shortens the grace period. All processes of the host
+        agree, also those started later: the monotonic clock counts from the host's boot. After a reboot of the host it
+        is the system clock.
         """
         return time.monotonic() + self.offset if self.boot and self.boot == _boot_id() else time.time()
 
     @property
     def next_signal(self) -> float:
-        """At a whole number of intervals after the first one, however late the last one was."""
+        """The time of the next signal: a whole number of intervals after the start, however late the last was."""
         if not self.signalled:
             return self.begun
         passed = floor((self.signalled - self.begun + SOON) / self.interval)
@@ -96,36 +98,36 @@ class ShutdownTimer:
 
     @property
     def due(self) -> float:
-        """When something is to be done next."""
+        """The time of the next action: a signal or the deadline."""
         return min(self.next_signal, self.deadline)
 
     @property
     def wait(self) -> float:
-        """Seconds from now until something is to be done."""
+        """Seconds from now until the next action; 0 when it is overdue."""
         return max(0.0, self.due - self.now())
 
     def signal(self, now: float, by: str) -> ShutdownTimer:
-        """It was signalled once more."""
+        """Return the timer with one more signal, sent by way of `by`."""
         ways = [way for way in self.by.split(", ") if way]
         both = ", ".join(ways if by in ways else [*ways, by])
         return replace(self, signals=self.signals + 1, signalled=now, by=both)
 
     def forcing(self, why: str = "") -> ShutdownTimer:
-        """The plug is about to be pulled: said before, so that whoever finds the guest off knows."""
+        """Return the timer as stored before the power cut, so that a process that finds the guest off knows why."""
         return replace(self, how="forced", why=why)
 
     def end(self, now: float, how: str = "") -> ShutdownTimer:
-        """The guest is off; `how`, if that is known better than it was said before."""
+        """Return the ended timer: the guest is off. `how` overrides what was recorded before, if it is known."""
         how = how or self.how or "guest"
         why = self.why if how == self.how else "its power was cut" if how == "forced" else ""
         return replace(self, ended=now, how=how, why=why)
 
     def left(self, now: float) -> float:
-        """Seconds until the plug is pulled."""
+        """Return the seconds until the power cut; 0 for a timer that has ended."""
         return max(0.0, self.deadline - now) if self.runs else 0.0
 
     def words(self) -> str:
-        """For people: how it ended, or how it goes."""
+        """Describe for people how the shutdown ended, or how it is going."""
         signals = f"{self.signals} signal{'' if self.signals == 1 else 's'}" + (f" ({self.by})" if self.by else "")
         took = self.ended - self.begun
         if self.runs:
@@ -142,7 +144,7 @@ class ShutdownTimer:
 
 def _number(value: Any) -> float:
     number = float(value)
-    if not -FAR < number < FAR:  # nor no number at all, as JSON may have it
+    if not -FAR < number < FAR:  # also refuses the NaN and Infinity that JSON may contain
         raise ValueError(value)
     return number
 
@@ -152,7 +154,7 @@ _READ: dict[object, Callable[[Any], Any]] = {"float": _number, "int": int, "str"
 
 @cache
 def _boot_id() -> str:
-    """Of this start of the host; "" where the kernel says nothing."""
+    """Return the kernel's id of the host's present boot, or "" if it cannot be read."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:

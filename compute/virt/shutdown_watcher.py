@@ -1,6 +1,7 @@
-"""Keeps the clocks of one host's guests: a thread that knows when something is due, and a few hands that do it.
+"""The shutdown watcher: turns the shutdown timers of one host's guests, each when it is due.
 
-No thread waits for a guest: fifty guests that take a minute each cost fifty entries in a dict.
+One thread knows when each timer is due; up to HANDS short-lived threads turn them. No thread waits for a guest: fifty
+guests that take a minute each cost fifty entries in a dict.
 """
 
 from __future__ import annotations
@@ -15,59 +16,61 @@ from compute.virt.base import Driver, HypervisorUnavailable
 from compute.virt.shutdown_timer import ShutdownTimer
 
 log = logging.getLogger(__name__)
-HANDS = 8  # guests that are signalled or forced off at the same moment; an agent may take two seconds
-MOST_HANDS = 64  # those included that hold a guest whose hypervisor does not let go of them
-STUCK = 3.0  # seconds after which another hand does the others' work
-AGAIN, LONGEST_PAUSE = 1.0, 30.0  # seconds until what went wrong is tried again; less often each time
+HANDS = 8  # turns at the same time (a signal or a power cut); a guest agent may take two seconds
+MOST_HANDS = 64  # the same, with the stuck turns whose hypervisor call does not return
+STUCK = 3.0  # seconds after which a turn counts as stuck and another one may start in its place
+AGAIN, LONGEST_PAUSE = 1.0, 30.0  # seconds until a failed turn is tried again; doubled unless the hypervisor is away
 BLINK = 0.1
-PAST = ""  # in place of a guest: the clocks that a past life left
+PAST = ""  # in place of a UUID: take over the timers that an earlier process left
 IN_HAND = math.inf
 
 
 class ShutdownWatcher:
-    """Whoever waits for a guest says `mind(uuid)`; `tell(uuid, clock)` is called with every change, and at the end.
+    """The watcher of a host's shutdown timers. It calls `tell(uuid, timer)` at every change of a timer and at its end.
 
-    `tell` is called from threads of the keeper's, for each guest in order, and must not block.
+    `tell` runs in the watcher's threads, in order for each guest, and must not block. A waiter calls `mind(uuid)` so
+    that it also hears of a timer that has ended already.
     """
 
     def __init__(self, driver: Driver, tell: Callable[[str, ShutdownTimer], None]) -> None:
         self._driver, self._tell = driver, tell
         self._changed = threading.Condition()
         self._due = {PAST: 0.0}
-        self._since: dict[str, float] = {}  # in hand
+        self._since: dict[str, float] = {}  # start of each turn in progress
         self._seen: dict[str, ShutdownTimer] = {}
-        self._news: set[str] = set()  # told also when nothing changed
+        self._news: set[str] = set()  # an end is reported even if nothing changed
         self._failures: dict[str, int] = {}
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="grace-keeper", daemon=True)
 
     def start(self) -> None:
-        """Go on with the clocks that a past life left, once the hypervisor answers."""
+        """Start the thread. It first takes over the timers that an earlier process left, once the hypervisor answers.
+        """
         self._driver.on_change(self.look)
         self._thread.start()
 
     def keep(self, uuid: str, timer: ShutdownTimer) -> None:
-        """Keep this clock from now on. Whoever is about to wait for it says `mind` once he does."""
+        """Watch this timer from now on. A caller that will wait for it calls `mind` once its wait is recorded."""
         with self._changed:
             if uuid not in self._due:
                 self._seen[uuid], self._due[uuid] = timer, time.monotonic() + max(BLINK, timer.wait)
                 self._changed.notify_all()
 
     def mind(self, uuid: str) -> None:
-        """Look at the clock of this guest now, and tell where it is if it has ended, whether or not that is news."""
+        """Turn the guest's timer now; if it has ended, report it even if nothing changed."""
         with self._changed:
             self._news.add(uuid)
             self._due[uuid] = 0.0
             self._changed.notify_all()
 
     def over(self, uuid: str, timer: ShutdownTimer) -> None:
-        """Somebody ended this clock: tell whoever waits for it, though the guest may have forgotten it."""
+        """Report that another call ended this timer, even if the guest no longer has it."""
         with self._changed:
             self._seen[uuid] = timer
             self.mind(uuid)
 
     def look(self, uuid: str = "") -> None:
-        """Something happened to a guest (to any of them): look at its clock now. Nothing, for most guests."""
+        """Turn the timer of a guest that changed ("": all timers) now. A guest without a timer costs nothing."""
         with self._changed:
             minded = list(self._due) if not uuid else [uuid] if uuid in self._due else []
             self._due.update(dict.fromkeys(minded, 0.0))
@@ -75,12 +78,12 @@ class ShutdownWatcher:
                 self._changed.notify_all()
 
     def minded(self) -> dict[str, ShutdownTimer]:
-        """The clocks that run here, as last seen."""
+        """Return the watched timers as last seen, by UUID, without asking the hypervisor."""
         with self._changed:
             return dict(self._seen)
 
     def close(self, seconds: float = 0.0) -> None:
-        """Let go; wait so long for what is in hand. Clocks stay with their guests, for whoever comes next."""
+        """Stop; wait up to `seconds` for turns in progress. The timers stay with their guests for the next process."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -88,7 +91,7 @@ class ShutdownWatcher:
         if seconds and self._thread.is_alive():
             self._thread.join(seconds)
 
-    # -- when
+    # -- scheduling
 
     def _run(self) -> None:
         with self._changed:
@@ -102,23 +105,24 @@ class ShutdownWatcher:
                 self._changed.wait(STUCK if due[free:] else None if left is None else left - now)
 
     def _free_hands(self) -> int:
-        """A guest that holds its hand for long does not keep the others waiting."""
+        """Return how many more turns may start: a turn that is stuck does not use up one of the HANDS."""
         long_ago = time.monotonic() - STUCK
         stuck = sum(since < long_ago for since in self._since.values())
         return max(0, min(HANDS + stuck, MOST_HANDS) - len(self._since))
 
     def _take_in_hand(self, uuid: str) -> None:
-        """A thread for each turn: one that is stuck holds up neither the others nor the end of the process."""
-        self._due[uuid] = IN_HAND  # until its turn says better, or somebody says look
+        """Turn one timer in a thread of its own, so that a stuck turn blocks neither the others nor the process's end.
+        """
+        self._due[uuid] = IN_HAND  # until the turn ends, or a call asks for another one
         self._since[uuid] = time.monotonic()
         threading.Thread(target=self._turn, args=(uuid,), name=f"grace-{uuid[:8]}", daemon=True).start()
 
-    # -- what
+    # -- turning
 
     def _turn(self, uuid: str) -> None:
         try:
             due = self._turned(uuid) if uuid else self._resumed()
-        except Exception as error:  # whatever is wrong with one guest, its deadline is kept trying
+        except Exception as error:  # keep trying, whatever is wrong with this guest: it has a deadline
             due = self._failed(uuid, error)
         else:
             self._failures.pop(uuid, None)
@@ -133,13 +137,13 @@ class ShutdownWatcher:
             self._changed.notify_all()
 
     def _resumed(self) -> float | None:
-        """Done once."""
+        """Take over the timers that an earlier process left. Runs once."""
         for uuid in self._driver.timers():
             self.mind(uuid)
         return None
 
     def _turned(self, uuid: str) -> float | None:
-        """When it is due again; None: it has ended."""
+        """Turn the timer and return when it is due again; None: it has ended."""
         with self._changed:
             is_news = uuid in self._news
             self._news.discard(uuid)
@@ -153,19 +157,20 @@ class ShutdownWatcher:
         return time.monotonic() + max(timer.wait, BLINK) if timer.runs else None
 
     def _failed(self, uuid: str, error: Exception) -> float:
-        """When it is tried again. Said once: an absent hypervisor has many guests."""
+        """Return when the turn is tried again. Log a guest's first failure only: an absent hypervisor has many guests.
+        """
         away = isinstance(error, HypervisorUnavailable)
         times = self._failures[uuid] = self._failures.get(uuid, 0) + 1
         if times == 1 and not self._closing:
             log.log(logging.INFO if away else logging.ERROR, "grace.turn_failed uuid=%s error=%r", uuid, error,
                     exc_info=not away)  # fmt: skip
         with self._changed:
-            self._news.add(uuid)  # what could not be told is told the next time
+            self._news.add(uuid)  # report at the next success what could not be reported now
         return time.monotonic() + (AGAIN if away else min(LONGEST_PAUSE, AGAIN * 2.0 ** min(times - 1, 9)))
 
 
 def _latest(before: ShutdownTimer | None, now: ShutdownTimer | None) -> ShutdownTimer:
-    """What is known of a clock that the guest tells us about now, or has forgotten: it is gone, or booted."""
+    """Return the newest timer known; `now` is None when the guest no longer has it, because it is gone or booted."""
     if now is None and before is not None and not before.runs:
         return before
     if now is None:

@@ -1,4 +1,4 @@
-"""What Stillwater and a hypervisor speak of: guests, their states, and what can go wrong with them. Plain data."""
+"""The data types and errors of the driver contract (`base.py`). Plain data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class PowerState(enum.IntEnum):
-    """What the hypervisor says a guest is doing; numbers as in `OS-EXT-STS:power_state`."""
+    """The power state of a guest, with Nova's numbers (`OS-EXT-STS:power_state`)."""
 
     NOSTATE = 0
     RUNNING = 1
@@ -20,7 +20,7 @@ class PowerState(enum.IntEnum):
 
 
 class VirtError(Exception):
-    """Something the hypervisor could not do. `retryable`: the same call may work later."""
+    """The hypervisor failed or refused an operation. `retryable`: the same call may succeed later."""
 
     retryable = False
 
@@ -30,46 +30,46 @@ class GuestNotFound(VirtError):
 
 
 class GuestInvalidState(VirtError):
-    """The guest exists but cannot do this now, e.g. pause while shut down."""
+    """The guest is in a state that does not allow the operation, e.g. pause while it is off."""
 
 
 class HypervisorUnavailable(VirtError):
-    """The hypervisor does not answer. Guests may well be running."""
+    """The hypervisor does not answer. Its guests may be running."""
 
     retryable = True
 
 
 class GuestLocked(VirtError):
-    """Another controller is doing something with the guest's machine, and refuses all others meanwhile."""
+    """Another controller works on the guest's machine and refuses all other changes meanwhile."""
 
     retryable = True
 
 
 class InsufficientResources(VirtError):
-    """The host is out of memory, disk or another resource; another host may do."""
+    """The host lacks memory, disk or another resource; another host may have it."""
 
 
 class ImageUnusable(VirtError):
-    """The image could not be fetched, or its content is not what its record says."""
+    """The image cannot be fetched, or its content does not match its record."""
 
 
 class OperationTimedOut(VirtError):
-    """A bounded call ran out of its time."""
+    """A call exceeded its time limit."""
 
     retryable = True
 
 
 class NotSupported(VirtError):
-    """This driver cannot do this at all."""
+    """This driver has no such operation."""
 
 
 class MigrationAborted(VirtError):
-    """A migration ended early, because it was told to. The guest runs on where it was."""
+    """A migration was aborted on request. The guest stays on its source host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What a host needs to know of an image; `size` and `virtual_size` in bytes."""
+    """What a host needs to know about an image; `size` and `virtual_size` in bytes."""
 
     id: str
     disk_format: str  # raw | qcow2
@@ -77,21 +77,21 @@ class Image:
     checksum: str = ""  # md5 hex, as Glance keeps it; "" = not checked
     virtual_size: int = 0
     properties: Mapping[str, str] = field(default_factory=dict)
-    sole: bool = False  # one guest's alone: it becomes that guest's disk, and no host keeps it
+    sole: bool = False  # for one guest only: the file becomes its disk, and no host caches it
 
 
 @dataclass(frozen=True, slots=True)
 class ShutdownPreference:
-    """How a guest wants to be shut down; kept on its host, for when nobody can be asked. `seconds` None: as all."""
+    """How a guest wants to be shut down; stored on its host, which may shut down while the database is away."""
 
     name: str
-    seconds: int | None = None
-    priority: int = 0  # lower goes first
+    seconds: int | None = None  # grace period; None: the operator's default
+    priority: int = 0  # lower is shut down first
 
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """Everything needed to build one guest, and to rebuild its definition later."""
+    """Everything needed to build one guest, and to make its definition again later."""
 
     uuid: str
     name: str  # the hypervisor's name for it, e.g. instance-0000002a
@@ -103,19 +103,19 @@ class Guest:
     network: str = "none"  # none | user (libvirt's user-mode network)
     mac_address: str = ""
     project_id: str = ""
-    shutdown_timeout: int | None = None  # None: the operator's
+    shutdown_timeout: int | None = None  # seconds; None: the operator's default
     shutdown_priority: int = 0
-    node: str = ""  # hypervisor_hostname of where it is, or is to be
+    node: str = ""  # hypervisor_hostname of its node, present or chosen
 
     @property
     def shutdown_preference(self) -> ShutdownPreference:
-        """What its host keeps for the day it goes down itself."""
+        """The preference that the host stores for its own shutdown."""
         return ShutdownPreference(self.display_name, self.shutdown_timeout, self.shutdown_priority)
 
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What a hypervisor offers. Memory in MiB, disk in GiB, uptime in seconds."""
+    """The capacity and properties of a node. Memory in MiB, disk in GiB, uptime in seconds."""
 
     hypervisor_hostname: str
     hypervisor_type: str  # QEMU, fake, ...
@@ -127,14 +127,14 @@ class HostFacts:
     cpu_info: Mapping[str, object] = field(default_factory=dict)
     uptime_seconds: int = 0
     supports: frozenset[str] = frozenset()
-    is_whole: bool = False  # bare metal: one server has all of it
+    is_whole: bool = False  # bare metal: one server takes the whole node
     resource_class: str = ""
     out_of_use: str = ""  # why it takes no new server, e.g. "maintenance: fan broken"
 
 
 @dataclass(frozen=True, slots=True)
 class GuestEvent:
-    """A change the hypervisor noticed by itself (a guest powered off from inside, crashed, ...)."""
+    """A change that the hypervisor reports by itself (a guest powered off from inside, crashed, ...)."""
 
     uuid: str
     power_state: PowerState
@@ -143,7 +143,7 @@ class GuestEvent:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a guest is on its way. Bytes; 0 of 0 is not known."""
+    """The progress of a migration. Bytes; a total of 0 means that the figure is not known."""
 
     memory_total: int = 0
     memory_left: int = 0
@@ -153,17 +153,17 @@ class Progress:
 
 
 class Command(enum.Enum):
-    """What becomes of a migration that is under way."""
+    """What a running migration has to do next."""
 
     GO_ON = "go on"
     ABORT = "abort"
-    END_NOW = "end now"  # whatever it costs the guest, e.g. a pause
+    END_NOW = "end now"  # at any cost to the guest, e.g. a pause
 
 
-# Shown how far a migration is, about twice a second; answers what becomes of it.
+# Called with a migration's progress two to five times a second; returns what the migration has to do next.
 Watch = Callable[[Progress], Command]
-MIGRATES = frozenset({"fake", "QEMU"})  # hypervisor types whose driver can hand guests over to another host
+MIGRATES = frozenset({"fake", "QEMU"})  # hypervisor types whose driver can migrate guests
 
 
-# Writes the image's bytes to the path, or raises ImageUnusable.
+# Writes the image's content to the path, or raises ImageUnusable.
 ImageSource = Callable[[Path], None]

@@ -1,4 +1,4 @@
-"""A thread that looks at something again and again: at its time, or when it is woken."""
+"""A thread that runs a check repeatedly: at a given time, or when it is woken."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ CLOSE_SECONDS = 5.0
 
 
 class WakeableThread:
-    """`look()` answers in how many seconds it is to be called again; None: when somebody says `wake`.
+    """A thread that calls `look()`, which returns the seconds until its next call, or None to sleep until `wake()`.
 
-    The thread starts with `start`, so that it costs nothing where nobody wants to know. Whoever says `wake` while
-    it looks has it look once more.
+    The thread starts with `start()`, so an unused one costs nothing. A `wake()` during a check leads to one more check.
     """
 
     def __init__(self, name: str, look: Callable[[], float | None]) -> None:
@@ -22,20 +21,20 @@ class WakeableThread:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """From now on. Again is the same; after `close` it is nothing."""
+        """Start the thread. A second call, or one after `close`, has no effect."""
         with self._changed:
             if self._thread is None and not self._closing:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
 
     def wake(self) -> None:
-        """Look now."""
+        """Call `look()` now."""
         with self._changed:
             self._woken = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Look no more; a look that goes on has CLOSE_SECONDS."""
+        """Stop; wait up to CLOSE_SECONDS for a check in progress."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

@@ -1,13 +1,13 @@
-"""Build the guests that tests and demonstrations boot: python -m deploy.guests.build OUTDIR.
+"""Build the guest images that tests and demonstrations boot: python -m deploy.guests.build OUTDIR.
 
-    tiny-linux.qcow2   Debian cloud kernel + busybox; ready in 3 s; wants 96 MB
-    micro.img          512 bytes; ready in 0.2 s; wants 16 MB; obeys the power button
-    micro-slow.img     ready after 5 s, off 3 s after the power button
-    micro-deaf.img     never obeys the power button
-    micro-dirty.img    keeps changing its memory, and counts aloud
-    micro-ticks.img    only counts aloud
+    tiny-linux.qcow2   Debian cloud kernel + busybox; ready in 3 s; needs 96 MB
+    micro.img          512 bytes of code; ready in 0.2 s; needs 16 MB; obeys the power button
+    micro-slow.img     ready after 5 s; powers off 3 s after the power button
+    micro-deaf.img     ignores the power button
+    micro-dirty.img    rewrites its memory all the time, and prints a counter
+    micro-ticks.img    only prints a counter
 
-No root, no loop mount, nothing installed; what is up to date is left alone.
+The build needs no root and no loop mount, and installs nothing. An image that is newer than its sources is kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LINUX = ("linux.py", "init.sh", "cpio.py")
 
 
 def build(outdir: Path, *, micro_only: bool = False) -> list[Path]:
-    """Build what is missing or older than its sources, and return all the images."""
+    """Build the images that are missing or older than their sources. Return the paths of all images of the build."""
     outdir.mkdir(parents=True, exist_ok=True)
     images = []
     for guest in micro.FAMILY:
@@ -42,7 +42,7 @@ def build(outdir: Path, *, micro_only: bool = False) -> list[Path]:
 
 
 def with_agent(outdir: Path) -> Path:
-    """The tiny Linux with QEMU's agent, which only tests want, and which hears nothing else. Built once."""
+    """Build the tiny Linux that obeys only QEMU's guest agent, unless it is up to date. Only tests need it."""
     image = outdir / "tiny-linux-agent.qcow2"
     _unless_current(image, LINUX, partial(linux.build, cache=outdir / "cache", agent=True))
     return image
@@ -52,7 +52,7 @@ def _unless_current(image: Path, sources: tuple[str, ...], make: Callable[[Path]
     newest = max((HERE / source).stat().st_mtime for source in sources)
     if image.exists() and image.stat().st_mtime >= newest:
         return
-    unfinished = image.with_name(f".{image.name}.{os.getpid()}")  # several may build at once
+    unfinished = image.with_name(f".{image.name}.{os.getpid()}")  # several builds may run at once
     try:
         make(unfinished)
         unfinished.replace(image)
@@ -61,7 +61,7 @@ def _unless_current(image: Path, sources: tuple[str, ...], make: Callable[[Path]
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line; the exit code is 1 when a tool or a package is missing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("outdir", type=Path)
     parser.add_argument("--micro-only", action="store_true", help="only the boot-sector guests")

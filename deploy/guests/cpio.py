@@ -1,4 +1,4 @@
-"""A cpio archive (newc), written without root: device nodes are only entries here."""
+"""A cpio archive (newc format) that is written without root: device nodes are only entries in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Cpio:
-    """The file system a kernel unpacks at boot."""
+    """The initial file system that a Linux kernel unpacks at boot."""
 
     def __init__(self) -> None:
         self._out = io.BytesIO()
@@ -33,7 +33,7 @@ class Cpio:
         self._entry(name, stat.S_IFCHR | mode, device=(major, minor))
 
     def write(self, target: Path) -> None:
-        """Close the archive and write it, compressed, the same bytes every time."""
+        """Close the archive and write it compressed. The same content always gives the same bytes."""
         self._entry("TRAILER!!!", 0)
         target.write_bytes(gzip.compress(self._out.getvalue(), 6, mtime=0))
 

@@ -1,4 +1,4 @@
-"""The tiny Linux guest: Debian's cloud kernel, busybox and one init script on a bootable disk; or also QEMU's agent."""
+"""The tiny Linux guest: Debian's cloud kernel, busybox and one init script on a bootable disk; or with QEMU's agent."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ FILES = {
     "etc/hosts": b"127.0.0.1 localhost\n",
     "etc/os-release": b'ID=tiny\nNAME="Stillwater tiny Linux"\nVERSION_ID=1\n',
 }
-# what `ldd` says of the agent, by package
+# The agent and the libraries that `ldd` lists for it, by Debian package.
 AGENT = {
     "qemu-guest-agent": ("qemu-ga",),
     "libc6": ("ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6"),
@@ -87,9 +87,9 @@ FIRST_SECTOR = 2048
 
 
 def build(target: Path, cache: Path, *, agent: bool = False) -> None:
-    """Write the bootable qcow2 to `target`; packages are kept in `cache`.
+    """Write the bootable qcow2 image to `target`; downloaded packages are kept in `cache`. Raises CannotBuild.
 
-    One with an agent obeys nothing else: it does not hear its power button.
+    An image with the agent ignores its power button, so only the agent can shut it down.
     """
     for program, package in TOOLS.items():
         need(program, package)
@@ -108,7 +108,7 @@ def build(target: Path, cache: Path, *, agent: bool = False) -> None:
 
 
 def _agent(cache: Path) -> dict[str, bytes]:
-    """QEMU's agent, all it needs, and what it calls to shut its system down, by their places in the guest."""
+    """Return QEMU's agent, its libraries and the `shutdown` that it calls, by their paths in the guest."""
     found = {"sbin/shutdown": SHUTDOWN}
     for package, names in AGENT.items():
         root = unpacked(package, cache)
@@ -124,7 +124,7 @@ def _initrd(target: Path, busybox: Path, modules: Path, more: dict[str, bytes]) 
         archive.directory(name)
     archive.device("dev/console", 5, 1)
     archive.device("dev/null", 1, 3, 0o666)
-    for name, content in more.items():  # before busybox: the first of a name counts
+    for name, content in more.items():  # before busybox: Cpio keeps the first entry of a name
         archive.file(name, content)
     archive.file("bin/busybox", busybox.read_bytes())
     for applet in run(busybox, "--list").split():
@@ -142,13 +142,13 @@ def _initrd(target: Path, busybox: Path, modules: Path, more: dict[str, bytes]) 
 
 
 def _load_order(directory: Path) -> list[Path]:
-    """The modules we want, each after those it depends on."""
+    """Return the paths of the kernel modules in MODULES, each after the modules it depends on."""
     index = {module.stem.replace("-", "_"): module for module in directory.rglob("*.ko")}
     order: list[Path] = []
 
     def add(name: str) -> None:
         module = index.get(name.replace("-", "_"))
-        if module is None or module in order:  # built into this kernel, or already there
+        if module is None or module in order:  # built into this kernel, or already listed
             return
         found = re.search(rb"\0depends=([^\0]*)\0", module.read_bytes())
         for dependency in found.group(1).decode().split(",") if found else ():

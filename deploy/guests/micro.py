@@ -1,4 +1,4 @@
-"""The boot-sector guests: a real machine in 512 bytes, ready in a fifth of a second."""
+"""The boot-sector guests: real machines with 512 bytes of code (micro.S), ready in 0.2 s."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ DISK_BYTES = 1 << 20  # SeaBIOS refuses a virtio disk of a few KiB
 
 @dataclass(frozen=True, slots=True)
 class Micro:
-    """How one boot-sector guest behaves; seconds are whole."""
+    """How one boot-sector guest behaves. Durations are whole seconds."""
 
     name: str
     shutdown_delay: int = 0  # between the power button and power off
-    ready_after: int = 0  # presses before that are lost
+    ready_after: int = 0  # button presses before that are lost
     ignore_acpi: bool = False
-    leaves: bool = False  # powers itself off, shutdown_delay after it is ready
+    leaves: bool = False  # powers itself off, shutdown_delay seconds after it is ready
     dirty: bool = False  # rewrites 2 MiB of memory 18 times a second
-    ticks: bool = False  # counts aloud, about once a second
+    ticks: bool = False  # prints a counter about once a second
 
 
 FAMILY = (

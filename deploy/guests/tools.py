@@ -1,4 +1,4 @@
-"""Programs and Debian packages the guest builder uses; what is missing is said in one sentence."""
+"""Programs and Debian packages that the guest builder uses. CannotBuild names the missing one."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ SECONDS = 300
 
 
 class CannotBuild(Exception):
-    """A tool or a package is missing; the text says which."""
+    """A tool or a package is missing, or a program failed; the text says which."""
 
 
 def need(program: str, package: str) -> None:
-    """Stop early with the name of the package that has `program`."""
+    """Raise CannotBuild, with the package to install, when `program` is missing."""
     if shutil.which(program) is None:
         raise CannotBuild(f"{program} is not installed: apt-get install {package}")
 
 
 def run(*argv: str | Path, cwd: Path | None = None, feed: str | None = None) -> str:
-    """Run a program to its end and return what it printed."""
+    """Run a program and return its stdout. Raises CannotBuild when it fails, TimeoutExpired after SECONDS."""
     try:
         done = subprocess.run(
             [str(word) for word in argv],
@@ -33,7 +33,7 @@ def run(*argv: str | Path, cwd: Path | None = None, feed: str | None = None) -> 
 
 
 def unpacked(package: str, cache: Path) -> Path:
-    """The files of a Debian package, downloaded once and never installed."""
+    """Return the folder with the files of a Debian package, which is downloaded once and never installed."""
     target = cache / "unpacked" / package
     if not target.exists():
         partial = target.with_name(target.name + ".part")
@@ -45,7 +45,7 @@ def unpacked(package: str, cache: Path) -> Path:
 
 
 def kernel_package() -> str:
-    """The name of Debian's current kernel for virtual machines."""
+    """Return the name of Debian's current kernel package for virtual machines. Raises CannotBuild."""
     need("apt-cache", "apt")
     found = re.search(
         r"Depends: (linux-image-\S+)", run("apt-cache", "depends", "linux-image-cloud-amd64")

@@ -1,4 +1,4 @@
-"""python -m deploy.kubernetes [--env-file FILE] [--output FOLDER]: manifests whose grace periods fit."""
+"""python -m deploy.kubernetes [--env-file FILE] [--output FOLDER]: write the manifests with their grace periods."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from pathlib import Path
 from deploy import stop_timeouts
 
 FOLDER = Path(__file__).resolve().parent
-FOR_EVER = 30 * 86400  # Kubernetes knows no endless grace period
+FOR_EVER = 30 * 86400  # Kubernetes has no unlimited grace period
 
 
 def fill(text: str, seconds: int | None) -> str:
-    """A manifest that gives its process that long. The grace period begins with the preStop hook, not after it."""
+    """Return the manifest with a termination grace period of `seconds` (None: unlimited).
+
+    The sleep of the preStop hook is added, because the grace period starts with the hook, not after it.
+    """
     wait = seconds or FOR_EVER
     before = sum(int(found) for found in re.findall(r'"sleep", "(\d+)"', text))
     text = re.sub(r"(terminationGracePeriodSeconds:) \d+", lambda line: f"{line[1]} {wait + before}", text)

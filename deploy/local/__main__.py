@@ -17,11 +17,11 @@ from deploy.local.status import status
 from deploy.local.up import UpOptions, up
 
 MOST_HOSTS = 10  # per cell
-STOP_SECONDS = 75  # a guest has 60 s to shut down by itself, and a draining host waits for it
+STOP_SECONDS = 75  # a guest's grace period is 60 s, and a draining host waits for it
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m deploy.local", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     starts = verbs.add_parser("up", help="start what does not run")
@@ -47,7 +47,7 @@ def _number(text: str) -> int:
 
 @contextmanager
 def alone(state: StackState) -> Iterator[None]:
-    """One `up` or `down` at a time in a folder."""
+    """Hold the lock of the state folder: one command changes a cloud at a time. Raises Failed when it is taken."""
     state.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(state.path("lock"), os.O_CREAT | os.O_RDWR, 0o600)
     try:
@@ -62,10 +62,10 @@ def alone(state: StackState) -> Iterator[None]:
 
 
 def main() -> int:
-    """Run one verb; a sentence and exit code 1 when it does not work."""
+    """Run one command and return its exit code. A failure prints a sentence and returns 1."""
     options = vars(arguments())
     verb = options.pop("verb")
-    os.umask(0o077)  # logs and databases too are their owner's only
+    os.umask(0o077)  # logs and databases too are readable by their owner only
     try:
         state = StackState.from_environment()
         if verb == "status":
@@ -86,7 +86,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("\ninterrupted; what runs goes on: `make up` continues, `make down` stops it", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `… | head`: nobody reads on
+    except BrokenPipeError:  # the reader of stdout has ended, as in `… | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""The API: gunicorn on one port."""
+"""The API process: gunicorn on one port."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ CONFIGURATION = ROOT / "cloud/serving/conf.py"
 
 
 def daemon(state: StackState) -> Daemon:
-    """Gunicorn's first process."""
+    """Return gunicorn's master process."""
     pidfile = state.pidfile("api")
     return Daemon("api", pidfile, f"--pid={pidfile}", state.log("api"))
 
 
 def check_port(state: StackState) -> None:
-    """Refuse a port that is somebody else's before anything is started."""
+    """Raise Failed when another program uses the API's port, before anything is started. Orphaned workers are ended."""
     choices = state.choices
     if daemon(state).pid() is not None:
         return
-    # A killed process counts as ended when its first thread is; the others hold the port a moment longer.
+    # A killed process counts as ended when its main thread has ended; other threads hold the port a moment longer.
     patience = KILL_SECONDS if end_orphans(state) else 1
     if not wait_for(lambda: ports.is_free(choices.port, choices.bind), patience):
         raise Failed(
@@ -40,7 +40,7 @@ def check_port(state: StackState) -> None:
 
 
 def end_orphans(state: StackState) -> int:
-    """End the workers of a gunicorn that was killed: they finish their requests, and hold its port. How many."""
+    """Kill the workers that outlived a killed gunicorn master: they keep its port. Return how many there were."""
     gunicorn = daemon(state)
     orphans = [] if gunicorn.pid() else with_command(gunicorn.needle)
     for pid in orphans:
@@ -51,7 +51,7 @@ def end_orphans(state: StackState) -> int:
 
 
 def start(state: StackState) -> subprocess.Popen[bytes] | None:
-    """Start it unless it runs; what was started is handed to `wait_until_ready`."""
+    """Start the API unless it runs. Return the new process, for `wait_until_ready`."""
     if not daemon(state).forget_if_dead():
         return None
     choices = state.choices
@@ -69,7 +69,7 @@ def start(state: StackState) -> subprocess.Popen[bytes] | None:
 
 
 def wait_until_ready(state: StackState, started: subprocess.Popen[bytes] | None) -> None:
-    """Until /readyz says yes; one that ended while starting fails at once."""
+    """Wait until /readyz answers 200. Raises Failed after READY_SECONDS, and at once when `started` ends."""
     ready = wait_for(lambda: is_ready(state) or bool(started and started.poll() is not None), READY_SECONDS)
     if started and started.poll() is not None:
         raise Failed("the API ended while starting", log=state.log("api"))
@@ -78,7 +78,7 @@ def wait_until_ready(state: StackState, started: subprocess.Popen[bytes] | None)
 
 
 def is_ready(state: StackState) -> bool:
-    """Whether /readyz answers 200. No proxy: this is our own machine."""
+    """Return whether /readyz answers 200. Proxies are bypassed: the API is on this machine."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with contextlib.suppress(urllib.error.URLError, OSError):
         return bool(opener.open(f"{state.api_url}/readyz", timeout=5).status == 200)

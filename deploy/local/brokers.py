@@ -1,4 +1,4 @@
-"""Brokers that are not ours to start: whether they are there."""
+"""Whether a broker answers: for brokers that `up` does not start, and for the RabbitMQ of the tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SECONDS = 3
 
 
 def answers(url: str) -> bool:
-    """Whether a broker takes a connection with this URL's name and password."""
+    """Return whether a broker accepts a connection with this URL's user name and password."""
     with Connection(url, connect_timeout=SECONDS) as connection:
         refusals: tuple[type[BaseException], ...] = (OSError, *connection.connection_errors)
         try:

@@ -1,4 +1,4 @@
-"""Cells whose database does not answer: what `up` and `status` say of them."""
+"""Cells whose database does not answer, as `up` and `status` report them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ ADVICE = "Bring it back (docs/runbooks/cell-down.md); nothing has to be restarte
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell as `manage.py cell_list` sees it now; `trouble` is empty when its database answers."""
+    """A cell as `manage.py cell_list` shows it now; `trouble` is empty when its database answers."""
 
     name: str
-    database: str  # how quickly it answers, or why not
+    database: str  # how quickly it answers, or why it does not
     trouble: str
     url: str  # without a password
 
     @property
     def sentence(self) -> str:
-        """Of one that does not answer."""
+        """The message about a cell whose database does not answer."""
         return f"the database of {self.name} does not answer: {self.trouble} ({self.url})"
 
 
 def cells(state: StackState) -> list[Cell]:
-    """All of them."""
+    """Return all cells."""
     rows = json.loads(manage(state, "cell_list", "--json"))
     return [Cell(row["name"], row["database"], row["database_trouble"], row["database_url"]) for row in rows]
 
 
 def away(state: StackState) -> list[Cell]:
-    """Those whose database does not answer."""
+    """Return the cells whose database does not answer."""
     return [cell for cell in cells(state) if cell.trouble]

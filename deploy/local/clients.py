@@ -1,4 +1,4 @@
-"""What a client needs to know: clouds.yaml for the stock tools, openrc for shells."""
+"""Configuration of API clients: clouds.yaml for the OpenStack tools, openrc for shells."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from deploy.local.state import StackState, write_private
 
-# floating_ip_source: openstacksdk's create_server(wait=True) would look for floating addresses to add.
+# floating_ip_source: otherwise openstacksdk's create_server(wait=True) looks for floating addresses to add.
 CLOUD = """\
   {cloud}:
     region_name: RegionOne
@@ -32,21 +32,21 @@ export OS_PROJECT_NAME=demo
 export OS_USER_DOMAIN_ID=default
 export OS_PROJECT_DOMAIN_ID=default
 """
-CLOUDS = {"stillwater": "demo", "stillwater-admin": "admin"}  # cloud -> user, and project of that name
+CLOUDS = {"stillwater": "demo", "stillwater-admin": "admin"}  # cloud -> name of the user and of the project
 
 
 def clouds_yaml(state: StackState) -> Path:
-    """Where the stock client finds both clouds."""
+    """Return the path of clouds.yaml."""
     return state.path("clouds.yaml")
 
 
 def password_file(state: StackState, user: str) -> Path:
-    """The generated password of `admin` or `demo`."""
+    """Return the file with the generated password of `admin` or `demo`."""
     return state.secret_file(f"{user}-password")
 
 
 def write(state: StackState) -> None:
-    """Write both files for their owner only."""
+    """Write both files, readable by their owner only."""
     clouds = (
         CLOUD.format(cloud=cloud, url=state.api_url, user=user, password=state.secret(f"{user}-password"))
         for cloud, user in CLOUDS.items()

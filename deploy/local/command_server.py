@@ -1,6 +1,7 @@
-"""python -m deploy.local.command_server: runs manage.py commands one after the other, until there is no more to ask.
+"""python -m deploy.local.command_server: run manage.py commands one after the other, until stdin is closed.
 
-A line of JSON in is one command: its words, what to add to the environment. A line out: exit code, what it printed.
+Each line on stdin is a command in JSON: its words, and the variables to add to the environment. Each line on stdout is
+its result: exit code, and what it printed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from django.core.management import execute_from_command_line
 
 
 def main() -> None:
-    """Secrets come this way too: a command line is everybody's to read."""
+    """Answer the commands on stdin. Secrets come this way, too: other users can read a command line."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "cloud.settings")
     for line in sys.stdin:
         words, extra = json.loads(line)
@@ -30,7 +31,7 @@ def main() -> None:
 
 
 def run(words: list[str]) -> int:
-    """As `manage.py` would: its exit code."""
+    """Run one command as `manage.py` does, and return its exit code."""
     try:
         execute_from_command_line(["manage.py", *words])
     except SystemExit as end:

@@ -1,4 +1,4 @@
-"""`down`: everything ends gracefully, in the order in which it is needed least."""
+"""`down`: stop everything gracefully, each service before those it depends on. `clean`: delete the state folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REDIS_SECONDS = 20
 
 
 def down(state: StackState, seconds: float) -> None:
-    """Stop the cloud; `seconds` is what each service has to finish its work."""
+    """Stop the cloud; each service has `seconds` to finish its work. Raises Failed when a process is left."""
     if not state.exists:
         say(f"nothing to stop: there is no cloud in {state.directory}")
         return
@@ -31,7 +31,7 @@ def down(state: StackState, seconds: float) -> None:
 
 
 def clean(state: StackState) -> None:
-    """Delete the state folder: databases, disks, secrets. Refused while anything runs."""
+    """Delete the state folder: databases, disks, secrets. Raises Failed while a process of the cloud runs."""
     if not state.exists:
         say(f"there is no cloud in {state.directory}")
         return
@@ -67,7 +67,7 @@ def _stop_hypervisors(state: StackState) -> None:
 
 
 def _verify(state: StackState) -> None:
-    """Look at every process of the machine; reapers need a moment after their last child."""
+    """Search all processes of the machine for leftovers; reapers need a moment after their last child."""
     if wait_for(lambda: not stale_processes.find(state), 5):
         say("no process of this cloud is left")
         return

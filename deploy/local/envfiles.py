@@ -1,4 +1,4 @@
-"""Env files: one for the global side, one per process. A host's knows its own cell's secrets only."""
+"""Env files: one for the global side, one per process. A host's env file has the secrets of its own cell only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deploy.local.output import Failed
 from deploy.local.state import CELLS, DATABASES, StackState, write_private
 from tasks.worker_process import environment, read
 
-# What each process is told by its place; exporting one of these does not change a cloud.
+# These follow from the place of a process; exporting one of them does not change a cloud.
 PLACED = {
     "STILLWATER_STATE", "STILLWATER_ROLE", "STILLWATER_HOST", "STILLWATER_CELL_UUID", "STILLWATER_CELL_NAME",
     "STILLWATER_DRIVER", "STILLWATER_LIBVIRT_URI", "STILLWATER_HOST_STATE",
@@ -22,27 +22,27 @@ PLACED = {
 
 
 def database_variable(name: str) -> str:
-    """The variable with the URL of the global database or of a cell's."""
+    """Return the variable with the URL of the global database or of a cell's database."""
     return "STILLWATER_DATABASE_URL" if name == "global" else f"STILLWATER_{name.upper()}_DATABASE_URL"
 
 
 def broker_variable(domain: str) -> str:
-    """The variable `up` is told another broker by than a Redis of ours."""
+    """Return the variable with the URL of a broker that replaces the Redis of a failure domain."""
     return f"STILLWATER_{domain.upper()}_BROKER_URL"
 
 
 def global_file(state: StackState) -> Path:
-    """The env file of `manage.py`, and what everything global starts from."""
+    """Return the env file of `manage.py`, from which the env files of all processes are derived."""
     return state.path("stillwater.env")
 
 
 def node_file(state: StackState, node: str) -> Path:
-    """The env file of one process."""
+    """Return the env file of one process."""
     return state.path("env", f"{node}.env")
 
 
 def write(state: StackState) -> dict[str, str]:
-    """Write every env file, keeping what was generated before; returns the global one's values."""
+    """Write every env file and keep the values generated before. Return the values of the global env file."""
     values = _global_values(state, read(global_file(state)))
     _write(global_file(state), values)
     shared = {name: value for name, value in values.items() if not _is_global_only(name)}
@@ -59,7 +59,7 @@ def write(state: StackState) -> dict[str, str]:
 
 
 def process_environment(state: StackState, file: Path) -> dict[str, str]:
-    """This process's environment with the cloud's variables replaced by those of one env file."""
+    """Return this process's environment with Stillwater's variables replaced by those of an env file."""
     return environment(file, state.directory)
 
 
@@ -70,7 +70,7 @@ def _global_values(state: StackState, kept: dict[str, str]) -> dict[str, str]:
         "STILLWATER_PUBLIC_URL": state.api_url,
     }
     values |= kept | {name: value for name, value in _exported().items() if not VARIABLES[name].secret}
-    # these follow the choices, whatever they were last time
+    # these follow the present choices, not the values kept from the last `up`
     values |= {
         "STILLWATER_STATE": str(state.directory),
         "STILLWATER_BROKER_URL": state.broker_url("global"),
@@ -84,7 +84,7 @@ def _global_values(state: StackState, kept: dict[str, str]) -> dict[str, str]:
 
 
 def _database_url(state: StackState, name: str, kept: dict[str, str]) -> str:
-    """Exported, else as it was, else a SQLite file in the state folder."""
+    """Return the exported URL, else the one kept, else a SQLite file in the state folder. Raises Failed on a change."""
     variable = database_variable(name)
     exported, before = os.environ.get(variable), kept.get(variable)
     if exported and before and exported != before:
@@ -96,7 +96,7 @@ def _database_url(state: StackState, name: str, kept: dict[str, str]) -> str:
 
 
 def _service_values(values: dict[str, str], role: str, name: str) -> dict[str, str]:
-    """What a process of the global side is told: cells are rows to it, and only the API reads tokens."""
+    """Return the values of an API, scheduler or conductor: cells are rows to it, and only the API reads tokens."""
     hidden = {database_variable(cell) for cell in DATABASES if cell != "global"}
     if role != "api":
         hidden.add("STILLWATER_TOKEN_KEYS")
@@ -126,13 +126,13 @@ def _host_values(state: StackState, host: str) -> dict[str, str]:
 
 
 def _exported() -> dict[str, str]:
-    """Tunables the user exported: every known variable that is not decided by a process's place."""
+    """Return the exported variables that are known and not in PLACED."""
     known = set(VARIABLES) - PLACED
     return {name: value for name, value in os.environ.items() if name in known}
 
 
 def _is_global_only(name: str) -> bool:
-    """Whether a host must not know it: secrets, and every cell's database URL."""
+    """Return whether a host must not have the variable: secrets, and the cells' database URLs."""
     return name not in VARIABLES or VARIABLES[name].secret
 
 

@@ -1,4 +1,4 @@
-"""The first guest, booted with the stock client, as any user would."""
+"""The first guest, booted with the standard OpenStack client as a user would do it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NAME = "first"
 COMMAND_SECONDS = 60
 BOOT_SECONDS = 180
 READY_SECONDS = 60
-READY = "READY"  # in the line our guests print on their serial console
+READY = "READY"  # in a line that our guests print on their serial console
 
 
 def first_guest(state: StackState) -> None:
-    """Boot it once; later only say how it is."""
+    """Boot the server unless it was booted before; then only print its status."""
     server = _show(state)
     if server is None and state.choices.first_guest:
         say(f"server {NAME!r} was deleted since; it is not booted again")
@@ -40,7 +40,7 @@ def first_guest(state: StackState) -> None:
 
 
 def client_environment(state: StackState) -> dict[str, str]:
-    """This environment without anybody's OpenStack settings, pointing to our clouds.yaml."""
+    """Return this environment without the user's OpenStack settings, and with our clouds.yaml."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OS_", "STILLWATER_"))}
     return clean | {
         "OS_CLIENT_CONFIG_FILE": str(clients.clouds_yaml(state)),
@@ -52,7 +52,7 @@ def client_environment(state: StackState) -> dict[str, str]:
 def openstack(
     state: StackState, *words: str, seconds: float = COMMAND_SECONDS
 ) -> subprocess.CompletedProcess[str]:
-    """Run the stock client as the user demo."""
+    """Run the OpenStack client as the user demo."""
     command = [tool("openstack"), "--os-cloud", "stillwater", *words]
     return subprocess.run(
         command, cwd=ROOT, env=client_environment(state), capture_output=True, text=True, timeout=seconds,
@@ -87,7 +87,7 @@ def _boot(state: StackState) -> dict[str, Any]:
 
 
 def _ready_line(state: StackState) -> None:
-    """Print the line by which the guest itself says that it is up; a simulated one may have none."""
+    """Print the console line by which the guest reports that it is up; a simulated guest may have none."""
     started, refused = time.monotonic(), ""
     seconds = 1 if state.choices.driver == "fake" else READY_SECONDS
     while time.monotonic() - started < seconds and not refused:

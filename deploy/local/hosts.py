@@ -1,4 +1,4 @@
-"""The hypervisors: a private libvirtd for each host, and what becomes of its guests when the cloud stops."""
+"""The hypervisors: a private libvirtd for each host, and the shutdown of its guests when the cloud stops."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from deploy.local.output import Failed, wait_for
 from deploy.local.state import StackState, require
 from tasks import boot_marker
 
-PRESS_SECONDS = 4  # a guest that is still booting does not hear the power button, so it is pressed again
+PRESS_SECONDS = 4  # a booting guest loses the button press, so the button is pressed again
 VIRSH_SECONDS = 15
 ADVICE = "Run `make up`, which installs it; where it cannot be had: make up DRIVER=fake"
 
 
 def libvirt_host(state: StackState, host: str) -> LibvirtHost:
-    """The private libvirtd of a host. The index keeps guests' ports of several clouds apart."""
+    """Return the private libvirtd of a host. Its index keeps the guest ports of several clouds apart."""
     index = state.choices.slot * len(state.hosts) + list(state.hosts).index(host)
     return LibvirtHost(host, state.path("hosts"), index)
 
 
 def libvirt_hosts(state: StackState) -> list[LibvirtHost]:
-    """Every host's libvirtd; none with the fake driver."""
+    """Return every host's libvirtd; none with the fake driver."""
     if state.choices.driver == "fake":
         return []
     return [libvirt_host(state, host) for host in state.hosts]
 
 
 def start(state: StackState) -> list[str]:
-    """Start the libvirtds that do not run; returns their names."""
+    """Start the libvirtds that do not run, in parallel, and return the names of their hosts. Raises Failed."""
     down = [host for host in libvirt_hosts(state) if not host.is_running()]
     for program in ("libvirtd", "virsh", "qemu-system-x86_64") if down else ():
         require(program, ADVICE)
@@ -46,12 +46,12 @@ def start(state: StackState) -> list[str]:
 
 
 def guests(host: LibvirtHost) -> list[str]:
-    """Names or uuids of the guests that run on a host now; none when its libvirtd does not answer."""
+    """Return the names of the guests that run on a host now; none when its libvirtd does not answer."""
     return _virsh(host, "list", "--name").split()
 
 
 def stop_guests(state: StackState, seconds: float, tell: Callable[[str], None]) -> None:
-    """Press every guest's power button, wait, then switch off what is left."""
+    """Press every guest's power button, wait up to `seconds`, then force off the guests that are left."""
     all_hosts = libvirt_hosts(state)
     running = {host.name: len(host.qemu_pids()) for host in all_hosts if host.qemu_pids()}
     if not running:
@@ -59,7 +59,7 @@ def stop_guests(state: StackState, seconds: float, tell: Callable[[str], None]) 
     where = ", ".join(f"{count} on {name}" for name, count in running.items())
     tell(f"guests have {seconds:.0f} s to shut down: {where}")
     for name in running:
-        boot_marker.expect_boot(state.path("hosts", name, "state"))  # they are to run again after the next `up`
+        boot_marker.expect_boot(state.path("hosts", name, "state"))  # the next `up` starts them again
     deadline = time.monotonic() + seconds
     while any(host.qemu_pids() for host in all_hosts) and time.monotonic() < deadline:
         for host in all_hosts:
@@ -72,11 +72,11 @@ def stop_guests(state: StackState, seconds: float, tell: Callable[[str], None]) 
             tell(f"{host.name}: {len(host.qemu_pids())} still on at the deadline, switched off")
             for name in guests(host):
                 _virsh(host, "destroy", name)
-            host.destroy_all()  # those whose libvirtd is gone
+            host.destroy_all()  # guests whose libvirtd has ended
 
 
 def _virsh(host: LibvirtHost, *words: str) -> str:
-    """What virsh printed; nothing when the daemon or the guest is gone, which is no reason to stop."""
+    """Return what virsh printed. A missing daemon or guest gives an empty text, so that the caller goes on."""
     command = ["virsh", "-q", "-c", host.uri, *words]
     try:
         done = subprocess.run(

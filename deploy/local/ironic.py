@@ -1,23 +1,23 @@
-"""A real Ironic of our own for as long as somebody needs one: own folder, one port, SQLite, machines that are fake.
+"""A temporary Ironic service for tests and trials: own folder, one port, SQLite, fake machines.
 
     with ironic.server() as bare_metal:               # a few seconds
         nodes = bare_metal.enroll(3)                  # node ids, available
-        bare_metal.power(nodes[0], "power off")       # as an operator does it, behind our cloud's back
+        bare_metal.power(nodes[0], "power off")       # as an operator does it, past our cloud
         bare_metal.maintain(nodes[1], "fan broken")
         bare_metal.restart(nova=ironic.tells(url))    # from now on it sends its power-update events there
 
-Machines that Ironic only believes to know are of `driver="machines"` (see ironic_machines.py):
+Machines that change independently of Ironic have `driver="machines"` (see ironic_machines.py):
 
         node, = bare_metal.enroll(driver="machines")
-        bare_metal.machine(node, obeys=None)          # its guest does not hear a soft power off
-        bare_metal.machine(node, power="power on")    # somebody pressed the button; Ironic sees it within 2 s
+        bare_metal.machine(node, obeys=None)          # its guest ignores a soft power off
+        bare_metal.machine(node, power="power on")    # as if its power button was pressed; Ironic sees it within 2 s
 
 By hand, until Ctrl-C: `python -m deploy.local.ironic --nodes 3 --resource-class baremetal.gold`; with OS_AUTH_URL,
 OS_USERNAME, OS_PASSWORD and OS_PROJECT_NAME set it sends its power-update events to that cloud as that user.
 
-`STILLWATER_IRONIC_URL` is `bare_metal.url`; there is no login. API and conductor are one process and its child:
-`rpc_transport = none`, because with json-rpc on a port of one's own Ironic 39.0.0 keeps locks of a past life for ever.
-Installed by `deploy/bootstrap.sh --tests`.
+`STILLWATER_IRONIC_URL` is `bare_metal.url`; by default there is no login. API and conductor are one process and its
+child: `rpc_transport = none`, because with json-rpc on another port Ironic 39.0.0 never releases the locks of an
+earlier process. `deploy/bootstrap.sh --tests` installs Ironic.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ machine = stillwater_machines:MachinePower
 [ironic.hardware.interfaces.deploy]
 machine = stillwater_machines:MachineDeploy
 """
-REQUEST = re.compile(r" ironic\.api \[[^\]]*\] \S+ - (\w+ \S+ - \d+)")  # in its log
+REQUEST = re.compile(r" ironic\.api \[[^\]]*\] \S+ - (\w+ \S+ - \d+)")  # in the log of Ironic
 SILENT = {"send_power_notifications": "false"}
 FAKE, NONE = (
     ("boot", "deploy", "management", "power", "rescue"),
@@ -65,13 +65,13 @@ FAKE, NONE = (
 
 
 def tells(url: str, **login: object) -> Section:
-    """The `[nova]` section that sends power-update events to the Compute API at `url`; e.g. auth_type="http_basic"."""
+    """Return the `[nova]` section that sends power-update events to the Compute API at `url`. `login`: more options."""
     return {"auth_type": "none", "endpoint_override": url, "timeout": 10, **login}
 
 
 @contextmanager
 def server(**sections: Section) -> Iterator[Ironic]:
-    """One that runs. `sections` of ironic.conf are laid over the usual ones: `conductor={…}, nova=tells(url)`."""
+    """Run an Ironic for the block. `sections` of ironic.conf override defaults: `conductor={…}, nova=tells(url)`."""
     ironic = Ironic(**sections)
     try:
         ironic.start()
@@ -81,7 +81,7 @@ def server(**sections: Section) -> Iterator[Ironic]:
 
 
 class Ironic:
-    """One service, its database and its nodes."""
+    """One Ironic service with its database and its nodes."""
 
     def __init__(self, **sections: Section) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="sw-ironic-", dir="/tmp"))
@@ -94,13 +94,13 @@ class Ironic:
 
     @property
     def url(self) -> str:
-        """Where its API is."""
+        """The URL of its API."""
         return f"http://127.0.0.1:{self._port}"
 
     # -- the process
 
     def start(self) -> None:
-        """Start it, and return when it has a conductor that takes nodes."""
+        """Start it, and return when a conductor accepts nodes. Raises Failed."""
         self._configure()
         self._plug_in_machines()
         if not (self.folder / "ironic.sqlite").exists():
@@ -115,14 +115,14 @@ class Ironic:
             raise Failed(f"Ironic did not start: {self.log()[-2000:]}")
 
     def is_running(self) -> bool:
-        """Whether its process is there."""
+        """Return whether its process runs."""
         return self._process is not None and self._process.poll() is None
 
     def stop(self, sig: signal.Signals = signal.SIGTERM) -> None:
-        """End it: by SIGTERM what it does ends first, by SIGKILL it is away at once. Its nodes stay on record."""
+        """End it: SIGTERM lets it finish its work, SIGKILL ends it and its child at once. Nodes stay on record."""
         if self._process is None:
             return
-        group = self._process.pid  # of its own session: the worker too
+        group = self._process.pid  # a session of its own: the worker is in the group, too
         if sig == signal.SIGKILL:
             with suppress(ProcessLookupError):
                 os.killpg(group, sig)
@@ -132,30 +132,30 @@ class Ironic:
         self._process = None
 
     def restart(self, sig: signal.Signals = signal.SIGKILL, password: str = "", **sections: Section) -> None:
-        """Anew with other sections; those not named are as usual. Nodes stay. `password`: USER has to log in."""
+        """Stop and start it with other sections and the defaults. Nodes stay. With `password`, USER must log in."""
         self.stop(sig)
         self._sections, self._password = sections, password
         self._http.auth = (USER, password) if password else None
         self.start()
 
     def end(self) -> None:
-        """Nothing of it is left."""
+        """Kill it and delete its folder."""
         self.stop(signal.SIGKILL)
         self._http.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def log(self) -> str:
-        """What it has written, all of its lives."""
+        """Return what it has logged since it was created, over all restarts."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def asked(self) -> list[str]:
-        """Every request its API had since it was made, oldest first: "GET /v1/nodes/… - 200"."""
+        """Return every request to its API since it was created, oldest first, as "GET /v1/nodes/… - 200"."""
         return REQUEST.findall(self.log())
 
     # -- its nodes
 
     def enroll(self, count: int = 1, **columns: object) -> list[str]:
-        """So many more nodes, available; their ids. `columns` of a node: name, resource_class, extra …"""
+        """Create nodes, make them available and return their ids. `columns` of a node: name, resource_class, extra …"""
         wanted = {"driver": "fake-hardware", "resource_class": "baremetal", "properties": MACHINE, **columns}
         nodes = [str(self.call("POST", "/v1/nodes", wanted)["uuid"]) for _ in range(count)]
         for target, state in (("manage", "manageable"), ("provide", "available")):
@@ -166,16 +166,16 @@ class Ironic:
         return nodes
 
     def node(self, node: str) -> dict[str, Any]:
-        """Its record."""
+        """Return a node's record."""
         return self.call("GET", f"/v1/nodes/{node}")
 
     def node_of(self, server: str) -> dict[str, Any] | None:
-        """The node that a server of ours is on."""
+        """Return the node that a server of ours is on; None: no node has it."""
         found = self.call("GET", f"/v1/nodes/detail?instance_uuid={server}")["nodes"]
         return found[0] if found else None
 
     def change(self, node: str, **columns: object) -> None:
-        """Set columns of a node; None takes one away. `extra={"a": 1}` replaces all of it."""
+        """Set columns of a node; None removes one. `extra={"a": 1}` replaces the whole column."""
         patch = [
             {"op": "remove", "path": f"/{name}"} if value is None else {"op": "add", "path": f"/{name}", "value": value}
             for name, value in columns.items()
@@ -183,22 +183,25 @@ class Ironic:
         self.call("PATCH", f"/v1/nodes/{node}", patch)
 
     def power(self, node: str, target: str, seconds: int | None = None) -> None:
-        """ "power on", "power off", "soft power off", "rebooting" by Ironic's API; done when this returns."""
+        """Set the power of a node by Ironic's API, and return when it is done.
+
+        `target`: "power on", "power off", "soft power off", "rebooting". `seconds`: Ironic's timeout.
+        """
         self.call(
             "PUT", f"/v1/nodes/{node}/states/power", {"target": target, **({"timeout": seconds} if seconds else {})}
         )
         self.wait(node, target_power_state=None)
 
     def maintain(self, node: str, reason: str = "") -> None:
-        """Somebody works on it: Ironic does nothing with it."""
+        """Put a node into maintenance: Ironic leaves it alone."""
         self.call("PUT", f"/v1/nodes/{node}/maintenance", {"reason": reason})
 
     def maintained(self, node: str) -> None:
-        """That is over."""
+        """End the maintenance of a node."""
         self.call("DELETE", f"/v1/nodes/{node}/maintenance")
 
     def machine(self, node: str, **facts: object) -> dict[str, Any]:
-        """What a machine of `driver="machines"` really does, after `facts` of it were changed."""
+        """Change `facts` of a machine of `driver="machines"`, and return its real state."""
         file = self._machines / node
         known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
         if facts:
@@ -206,19 +209,19 @@ class Ironic:
             new = file.with_suffix(".ours")
             new.write_text(json.dumps(known))
             new.replace(file)
-        if known.get("off_at") and time.time() >= known["off_at"]:  # nobody has looked since
+        if known.get("off_at") and time.time() >= known["off_at"]:  # Ironic has not read it since
             known["power"] = "power off"
         return known
 
     def clear(self) -> None:
-        """No node is left, whatever was on it."""
+        """Delete every node, whatever server is on it."""
         for node in self.call("GET", "/v1/nodes?fields=uuid")["nodes"]:
             self.maintain(node["uuid"], "it goes")
             self.change(node["uuid"], instance_uuid=None)
             self.call("DELETE", f"/v1/nodes/{node['uuid']}")
 
     def wait(self, node: str, **columns: object) -> dict[str, Any]:
-        """Until its columns are so; its record. Raises Failed."""
+        """Wait until a node's columns have these values, and return its record. Raises Failed."""
         found: dict[str, Any] = {}
 
         def is_so() -> bool:
@@ -232,7 +235,7 @@ class Ironic:
         return found
 
     def call(self, method: str, path: str, body: object = None) -> Any:
-        """Its API; JSON. A node that is locked is asked again. Raises Failed."""
+        """Send a request to the API and return its JSON. Retries while a node is locked. Raises Failed."""
         answers: list[requests.Response] = []
 
         def is_heard() -> bool:
@@ -256,7 +259,7 @@ class Ironic:
         return self.folder / "machines"
 
     def _plug_in_machines(self) -> None:
-        """A package of two files: Ironic finds hardware types by what packages declare."""
+        """Write a Python package: Ironic finds hardware types by the entry points of packages."""
         plugins = self.folder / "plugins"
         about = plugins / "stillwater_machines-1.dist-info"
         for folder in (self._machines, about):
@@ -275,7 +278,7 @@ class Ironic:
         }
 
     def _answers(self) -> bool:
-        """A request before its conductor is there would be refused: there is no host for the hardware type."""
+        """Return whether a conductor is up. Before, the API refuses nodes: no host has their hardware type."""
         with suppress(requests.RequestException, Failed):
             return bool(self.call("GET", "/v1/drivers")["drivers"])
         return False
@@ -325,7 +328,7 @@ class Ironic:
 
 
 def main() -> None:
-    """A trial's Ironic in the foreground."""
+    """Run an Ironic for a trial in the foreground."""
     parser = argparse.ArgumentParser(prog="python -m deploy.local.ironic", description="Run an Ironic until Ctrl-C.")
     parser.add_argument("--nodes", type=int, default=3, help="Fake machines it has; default: 3.")
     parser.add_argument("--resource-class", default="baremetal.gold", help="Of its machines; default: baremetal.gold.")
@@ -344,7 +347,7 @@ def main() -> None:
 
 
 def _login() -> dict[str, object]:
-    """Of the user Ironic sends its events as, from the variables every OpenStack client reads; {}: it sends none."""
+    """Return the login with which Ironic sends events, from the usual OpenStack variables; {}: it sends none."""
     names = ("auth_url", "username", "password", "project_name")
     named = {name: os.environ.get(f"OS_{name.upper()}", "") for name in names}
     if not all(named.values()):
@@ -354,7 +357,7 @@ def _login() -> dict[str, object]:
 
 
 def _hashed(password: str) -> str:
-    """As Ironic wants it; it has what that takes."""
+    """Return the bcrypt hash of a password for Ironic, made by Ironic's own Python."""
     code = "import bcrypt, sys; print(bcrypt.hashpw(sys.stdin.buffer.read(), bcrypt.gensalt(4)).decode())"
     python = require(str(home() / "bin/python"), ADVICE)
     done = subprocess.run([python, "-c", code], input=password, capture_output=True, text=True, check=True, timeout=60)
@@ -362,7 +365,7 @@ def _hashed(password: str) -> str:
 
 
 def home() -> Path:
-    """Where deploy/bootstrap.sh installs it: one for all checkouts."""
+    """Return the folder where deploy/bootstrap.sh installs Ironic; all checkouts share it."""
     pinned = (ROOT / "deploy/ironic-requirements.txt").read_text().splitlines()
     version = next(line.removeprefix("ironic==") for line in pinned if line.startswith("ironic=="))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

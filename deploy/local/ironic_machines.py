@@ -1,9 +1,9 @@
-"""Machines with minds of their own, for a test's Ironic: it loads this as a hardware type. Runs with its Python alone.
+"""A hardware type for the tests' Ironic: machines that change independently of it. Ironic's Python alone loads it.
 
-Each is a file of JSON, which a test may change at any time: `power`; `obeys`, the seconds after which the guest goes
-off when it is asked to (null: it does not hear); `reachable`; `deploys`, the seconds that takes (null: it fails). It
-counts how often it was `asked` to go off, and `deployed`. Unlike the power driver "fake", which tells Ironic what
-Ironic said last, these can be switched behind its back.
+Each machine is a JSON file, which a test may change at any time: `power`; `obeys`, the seconds after which the guest is
+off when asked to shut down (null: it ignores the request); `reachable`; `deploys`, the seconds a deployment takes
+(null: it fails). It counts the shutdown requests in `asked` and the deployments in `deployed`. The power driver "fake"
+only repeats the last state that Ironic set; these machines can be switched without Ironic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FRESH = {
 
 
 class MachinePower(base.PowerInterface):
-    """The power of a machine in a file."""
+    """The power interface of a machine in a file."""
 
     def get_properties(self) -> dict[str, str]:
         return {}
@@ -52,7 +52,7 @@ class MachinePower(base.PowerInterface):
 
 
 class MachineDeploy(fake.FakeDeploy):
-    """Writing an image to a machine's disk."""
+    """The deploy interface, which writes no image."""
 
     @base.deploy_step(priority=100)
     def deploy(self, task: Any) -> None:
@@ -65,7 +65,7 @@ class MachineDeploy(fake.FakeDeploy):
 
 
 class Machines(fake_hardware.FakeHardware):
-    """Fake, but for their power and their disks."""
+    """A hardware type that is fake except for power and deployment."""
 
     @property
     def supported_power_interfaces(self) -> list[type]:
@@ -84,7 +84,7 @@ def _press_button(task: Any) -> None:
 
 
 def _read(task: Any) -> dict[str, Any]:
-    """As it is now: one whose time has come is off."""
+    """Return the present state of a machine: off when its `off_at` has passed. Raises PowerStateFailure."""
     try:
         machine = FRESH | json.loads(_file(task).read_text())
     except FileNotFoundError:

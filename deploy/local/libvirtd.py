@@ -1,9 +1,9 @@
-"""Private libvirt hosts on one machine: no systemd, no containers, nobody else's libvirtd touched.
+"""Private libvirt hosts on one machine, without systemd or containers; other libvirtds are not touched.
 
     python -m deploy.local.libvirtd start|stop|status ROOT name...
 
-As root a host is a libvirtd in its own mount and UTS namespace; as an ordinary user it is that
-user's session daemon with directories of its own.
+As root, a host is a libvirtd in its own mount and UTS namespace. As an ordinary user, it is that user's session daemon
+with directories of its own.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from deploy.local import libvirtd_conf as conf
 START_SECONDS = 60
 STOP_SECONDS = 15
 
-# Guests are daemonised. Without a reaper nearer than PID 1 they stay zombies until PID 1 collects
-# them, and every virDomainDestroy waits for that (1 to 2 s in a container).
+# Guests are daemonised. Without a reaper nearer than PID 1 a dead guest stays a zombie until PID 1 collects it, and
+# every virDomainDestroy waits for that (1 to 2 s in a container).
 REAPER = """
 import ctypes, os, subprocess, sys
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
@@ -42,7 +42,7 @@ except ChildProcessError:
 
 
 class LibvirtHost:
-    """One private libvirtd: its sockets, its identity, its guests."""
+    """One private libvirtd with its sockets, its identity and its guests."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class LibvirtHost:
         address: str = "",
         caps_cache: Path | str | None = None,
     ) -> None:
-        """`index` tells hosts of one machine apart: it gives ports and a loopback address."""
+        """`index` tells the hosts of one machine apart: ports and the loopback address follow from it."""
         self.name, self.index = name, index
         self.address = address or f"127.0.0.{11 + index}"
         self.directory = Path(root).resolve() / name
@@ -63,23 +63,26 @@ class LibvirtHost:
 
     @property
     def socket(self) -> Path:
-        """Where the daemon listens."""
+        """The UNIX socket of the daemon."""
         inside = "sock" if self.is_system else "run/libvirt"
         return self.directory / inside / "libvirt-sock"
 
     @property
     def uri(self) -> str:
-        """What to give to libvirt.open."""
+        """The URI for libvirt.open."""
         driver = "system" if self.is_system else "session"
         return f"qemu+unix:///{driver}?socket={self.socket}"
 
     @property
     def pidfile(self) -> Path:
-        """Written by libvirtd itself."""
+        """The pidfile that libvirtd writes itself."""
         return self.directory / "libvirtd.pid"
 
     def start(self, seconds: float = START_SECONDS) -> LibvirtHost:
-        """Running and answering is a no-op; guests that outlived a dead daemon are found again."""
+        """Start the daemon and wait until it answers; no-op when it does. Guests of a dead daemon are found again.
+
+        Raises ValueError, RuntimeError or TimeoutError.
+        """
         if self.is_running() and self._answers():
             return self
         conf.check(self)
@@ -93,7 +96,7 @@ class LibvirtHost:
         return self
 
     def stop(self, sig: signal.Signals = signal.SIGTERM) -> None:
-        """End the daemon, bounded in time. Guests go on, as on a real host."""
+        """End the daemon, by SIGKILL after STOP_SECONDS. Guests go on, as on a real host."""
         pid = self.pid()
         if pid is None:
             return
@@ -106,23 +109,23 @@ class LibvirtHost:
         self._collect_reaper()
 
     def is_running(self) -> bool:
-        """Whether the daemon's process is there."""
+        """Return whether the daemon's process runs."""
         return self.pid() is not None
 
     def pid(self) -> int | None:
-        """The daemon's process, never a stranger that got its number."""
+        """Return the daemon's process id, never that of another process that got the same number."""
         pid = read_pid(self.pidfile)
         return pid if pid and alive(pid, str(self.directory)) else None
 
     def qemu_pids(self) -> list[int]:
-        """The guests' processes, as the daemon wrote them down."""
+        """Return the process ids of the guests, from the daemon's pidfiles."""
         places = ("run/qemu", "run/libvirt/qemu/run")
         files = [file for place in places for file in (self.directory / place).glob("*.pid")]
         pids = [read_pid(file) for file in files if file.name != "driver.pid"]
         return [pid for pid in pids if pid and alive(pid, "qemu")]
 
     def destroy_all(self, seconds: float = STOP_SECONDS) -> None:
-        """Kill every guest of this host and wait until they are gone."""
+        """Kill every guest of this host and wait for their end. Raises TimeoutError."""
         pids = self.qemu_pids()
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -138,7 +141,7 @@ class LibvirtHost:
         self.stop()
 
     def _launch(self) -> None:
-        """Reaper -> namespaces -> libvirtd, in a session of its own: it outlives this process."""
+        """Start reaper -> namespaces -> libvirtd in a session of its own, so that it outlives this process."""
         self.socket.unlink(missing_ok=True)
         command = [sys.executable, "-c", REAPER]
         if self.is_system:
@@ -172,7 +175,7 @@ class LibvirtHost:
         return False
 
     def _collect_reaper(self) -> None:
-        """Our own child must not stay a zombie; with guests left it goes on, and so it should."""
+        """Wait for our child, so that it does not stay a zombie. While guests run, the reaper must go on."""
         if self._process and not self.qemu_pids():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(2)
@@ -199,7 +202,7 @@ def _session_env(directory: Path) -> dict[str, str]:
 
 
 def _libvirt_qemu_user() -> None:
-    """libvirt's system driver does not start without this user, even if guests run as root."""
+    """Create the user without which libvirt's system driver does not start, even if guests run as root."""
     try:
         pwd.getpwnam("libvirt-qemu")
     except KeyError:
@@ -208,7 +211,7 @@ def _libvirt_qemu_user() -> None:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("verb", choices=("start", "stop", "status"))
     parser.add_argument("root", type=Path)

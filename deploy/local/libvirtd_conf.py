@@ -1,4 +1,4 @@
-"""What a private libvirtd is told: its files, its mounts, its capabilities cache."""
+"""The configuration of a private libvirtd: its files, its mounts, its capabilities cache."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ BINDS = {
     "/var/cache/libvirt": "cache",
     "/run/libvirt": "run",
 }
-# Each line was needed on a machine without systemd: no virtlogd socket, no cgroup delegation,
-# and QEMU's private /dev would undo the hidden /dev/kvm.
+# Each line is needed on a machine without systemd: there is no virtlogd socket and no cgroup delegation, and QEMU's
+# private /dev would undo the hidden /dev/kvm.
 QEMU = """\
 dynamic_ownership = 0
 remember_owner = 0
@@ -47,13 +47,13 @@ log_filters = "3:event 3:rpc"
 
 
 def check(host: LibvirtHost) -> None:
-    """Refuse what libvirtd would only fail on obscurely."""
+    """Raise ValueError for a path with which libvirtd would fail without a clear message."""
     if len(str(host.socket)) > LONGEST_SOCKET:
         raise ValueError(f"{host.socket} is too long for a socket: choose a shorter root directory")
 
 
 def write(host: LibvirtHost) -> None:
-    """Write the daemon's directories and files; the same ones every time."""
+    """Write the daemon's directories and files. May run twice: the content is always the same."""
     here = host.directory
     for name in DIRECTORIES:
         (here / name).mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def write(host: LibvirtHost) -> None:
     qemu.write_text(owner + QEMU + _addresses(host))
     sockets = f'unix_sock_dir = "{here}/sock"\nauth_unix_rw = "none"\n' if host.is_system else ""
     (here / "etc/libvirtd.conf").write_text(
-        # without one the host's UUID is random at every start on machines without DMI
+        # without it the host's UUID is random at every start on machines without DMI
         f'host_uuid = "{host.uuid}"\n{sockets}{DAEMON}'
         f'log_outputs = "2:file:{here}/log/libvirtd.log"\n'
     )
@@ -70,7 +70,7 @@ def write(host: LibvirtHost) -> None:
 
 
 def binds(host: LibvirtHost) -> list[str]:
-    """Shell lines that put the host's own directories where libvirtd looks."""
+    """Return shell lines that mount the host's own directories where libvirtd looks for them."""
     lines = []
     for where, what in BINDS.items():
         os.makedirs(where, exist_ok=True)  # a mount point; empty on a machine without libvirt
@@ -79,9 +79,9 @@ def binds(host: LibvirtHost) -> list[str]:
 
 
 def hide_kvm(host: LibvirtHost) -> list[str]:
-    """Shell lines that hide a /dev/kvm which opens but cannot run guests (nested, without vmx/svm).
+    """Return shell lines that hide a /dev/kvm which opens but cannot run guests (nested, without vmx/svm).
 
-    Read-only matters: root passes access(2) on anything else, and libvirt probes again and again.
+    The mount must be read-only: otherwise root passes access(2), and libvirt probes again and again.
     """
     if choose_virt_type() == "kvm":
         return []
@@ -92,26 +92,26 @@ def hide_kvm(host: LibvirtHost) -> list[str]:
 
 
 def warm(host: LibvirtHost) -> None:
-    """Have QEMU probed now (4 s, once per machine) and keep the answer for other hosts."""
+    """Make libvirtd probe QEMU now (4 s, once per machine) and keep the result for other hosts."""
     virsh(host, "domcapabilities", seconds=60)
     with contextlib.suppress(OSError):  # only a cache
         _copy_once(_capabilities(host), host.capabilities)
 
 
 def virsh(host: LibvirtHost, *words: str, seconds: float) -> subprocess.CompletedProcess[bytes]:
-    """Ask the daemon something from outside."""
+    """Run virsh against the daemon. Raises TimeoutExpired."""
     command = ["virsh", "-q", "-c", host.uri, *words]
     return subprocess.run(command, capture_output=True, timeout=seconds, stdin=subprocess.DEVNULL)
 
 
 def default_capabilities() -> Path:
-    """Where this user's probed capabilities are kept."""
+    """Return the folder that keeps this user's probed capabilities."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "stillwater" / "libvirt-capabilities"
 
 
 def _addresses(host: LibvirtHost) -> str:
-    """Ports and address of this host; libvirt refuses exactly 127.0.0.1, the rest of /8 is fine."""
+    """Return ports and address of this host. libvirt refuses exactly 127.0.0.1; other addresses of 127/8 work."""
     migration = 49152 + PORTS_PER_HOST * host.index
     display = 5900 + PORTS_PER_HOST * host.index
     return (
@@ -127,7 +127,7 @@ def _capabilities(host: LibvirtHost) -> Path:
 
 
 def _copy_once(source: Path, target: Path) -> None:
-    """Copy a directory unless it is there; several hosts may start at once."""
+    """Copy a directory unless the target exists; several hosts may start at once."""
     if not source.is_dir() or target.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""manage.py commands of the global side, all in one process: Django costs a second to start, and `up` has a dozen."""
+"""manage.py commands of the global side, all in one process: Django takes a second to start, and `up` runs a dozen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _clerks: dict[Path, ManageClient] = {}
 
 
 def manage(state: StackState, *words: str, what: str = "", extra: dict[str, str] | None = None) -> str:
-    """What a command printed; its output goes to log/commands.log too. Raises Failed when it did not work."""
+    """Run a command and return what it printed, which goes to log/commands.log, too. Raises Failed.
+
+    `what` names the command in the error text; `extra` are additional environment variables.
+    """
     clerk = _clerks.get(state.directory)
     if clerk is None or clerk.ended:
         clerk = _clerks[state.directory] = ManageClient(state)
@@ -29,7 +32,7 @@ def manage(state: StackState, *words: str, what: str = "", extra: dict[str, str]
 
 
 class ManageClient:
-    """The process. It ends with this one, or when a command of it does not."""
+    """The process that runs the commands. It ends with this process, or when a command takes too long."""
 
     def __init__(self, state: StackState) -> None:
         self.log = state.log("commands")
@@ -46,11 +49,11 @@ class ManageClient:
 
     @property
     def ended(self) -> bool:
-        """Whether it takes no more commands."""
+        """Whether the process has ended and takes no more commands."""
         return self._process.poll() is not None
 
     def run(self, words: tuple[str, ...], extra: dict[str, str], what: str) -> str:
-        """One command to its end."""
+        """Run one command to its end and return what it printed. Raises Failed."""
         began = time.monotonic()
         self._note(f"--- {time.strftime('%F %T')} manage.py {' '.join(words)}\n")
         answer = self._ask(json.dumps([words, extra]))
@@ -66,14 +69,14 @@ class ManageClient:
         return str(said)
 
     def end(self) -> None:
-        """No more commands."""
-        with suppress(OSError):  # it may be gone
+        """Close the stdin of the process and wait for its end."""
+        with suppress(OSError):  # the process may have ended
             self._stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(END_SECONDS)
 
     def _ask(self, line: str) -> str:
-        """Its answer; nothing when it has ended, which it does when it is asked for too long."""
+        """Send one line and return the answer; empty when the process has ended. After COMMAND_SECONDS it is killed."""
         patience = threading.Timer(COMMAND_SECONDS, self._process.kill)
         patience.start()
         try:

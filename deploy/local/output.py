@@ -1,4 +1,4 @@
-"""What the person at the keyboard sees: one line a step, and one plain sentence when a step fails."""
+"""Terminal output: one line per step, and one plain sentence when a step fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LAST_LINES = 12
 
 
 class Failed(Exception):
-    """A step did not work: the sentence says what happened, `log` why, `advice` what to do next."""
+    """A step failed: the sentence says what happened, `log` shows why, `advice` says what to do next."""
 
     def __init__(self, sentence: str, *, log: Path | None = None, advice: str = "") -> None:
         super().__init__(sentence)
@@ -30,14 +30,14 @@ class Failed(Exception):
 
 
 class NoteLine:
-    """What a step has to add to its line."""
+    """Text that a step adds to its line."""
 
     text = ""
 
 
 @contextmanager
 def step(title: str) -> Iterator[NoteLine]:
-    """Time a step and print its line when it is done; a failing one prints none."""
+    """Time a step and print its line when it is done; a step that fails prints none."""
     started = time.monotonic()
     note = NoteLine()
     yield note
@@ -45,18 +45,18 @@ def step(title: str) -> Iterator[NoteLine]:
 
 
 def say(text: str, seconds: float | None = None) -> None:
-    """One line with a tick, and how long it took."""
+    """Print one line with a tick, and the duration if there is one."""
     took = "" if seconds is None else f"  {seconds:.1f} s"
     print(f"✓ {text}{took}", flush=True)
 
 
 def hint(text: str) -> None:
-    """A line without a tick."""
+    """Print a line without a tick."""
     print(f"  {text}", flush=True)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, pause: float = 0.1) -> bool:
-    """Ask until the answer is yes; False when the deadline has passed."""
+    """Repeat a check, every `pause` seconds, until it is true. Return False when `seconds` have passed."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= deadline:

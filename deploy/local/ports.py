@@ -11,9 +11,9 @@ TRIES = 200
 
 
 def is_free(port: int, address: str = "127.0.0.1") -> bool:
-    """Whether a server could listen there now."""
+    """Return whether a server could listen on the port now."""
     with socket.socket() as probe:
-        # as servers do: connections of a predecessor that linger are no obstacle
+        # as servers do: lingering connections of an earlier server do not count
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))
@@ -23,7 +23,7 @@ def is_free(port: int, address: str = "127.0.0.1") -> bool:
 
 
 def next_free(first: int, taken: Collection[int] = ()) -> int:
-    """The first free port from `first` on that is not in `taken`."""
+    """Return the first free port from `first` on that is not in `taken`. Raises Failed after TRIES ports."""
     for port in range(first, min(first + TRIES, 65536)):
         if port not in taken and is_free(port):
             return port
@@ -34,7 +34,7 @@ def next_free(first: int, taken: Collection[int] = ()) -> int:
 
 
 def any_free() -> int:
-    """A free port of the system's choice."""
+    """Return a free port that the system chose."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,6 +1,7 @@
-"""A PostgreSQL server of our own for the length of one command: python -m deploy.local.postgres COMMAND...
+"""A temporary PostgreSQL server for one command: python -m deploy.local.postgres COMMAND...
 
-The command finds it in STILLWATER_TEST_DATABASE_URL. Own data, free loopback port; nobody else's is touched.
+The command finds the URL in STILLWATER_TEST_DATABASE_URL. The server has its own data and a free loopback port; other
+servers are not touched.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from deploy.local.output import Failed, say, wait_for
 from deploy.local.ports import any_free
 
 INIT_SECONDS, START_SECONDS, STOP_SECONDS = 60, 30, 30
-# Its data lives as long as the tests, so nothing waits for a disk; many threads in many processes.
+# The data lives as long as the tests, so nothing waits for a disk. Clients are many threads in many processes.
 SETTINGS = ("fsync=off", "full_page_writes=off", "max_connections=400")
-FORGETFUL = ("synchronous_commit=off",)  # a killed server loses its last commits, and nobody kills it
+FORGETFUL = ("synchronous_commit=off",)  # only for servers that are not killed: a kill would lose the last commits
 
 
 class Server:
-    """One server with its data in a folder of its own. What was committed outlives `kill`, unless it is forgetful."""
+    """One server with its data in its own folder. Committed data survives `kill`, unless the settings are FORGETFUL."""
 
     def __init__(self, *settings: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="stillwater-pg-"))
@@ -46,40 +47,40 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Without a database name."""
+        """The URL without a database name."""
         return f"postgresql://stillwater:{self._password}@127.0.0.1:{self.port}"
 
     def create(self, name: str, like: str = "template1") -> None:
-        """A database of this name, with the tables of another one, to which nobody is connected."""
+        """Create a database with the tables of another one, to which no client may be connected."""
         made = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(like))
         with psycopg.connect(f"{self.url}/postgres", autocommit=True) as connection:
             connection.execute(made)
 
     def start(self) -> None:
-        """Until it answers. Raises Failed, also while processes of its killed life have not ended yet."""
+        """Start it and wait until it answers. Raises Failed, also while processes of a killed server still run."""
         self.process = _launch(self.folder, self._account, self.port, self._settings)
         _wait(self.process, self.port, self.folder)
 
     def stop(self) -> None:
-        """PostgreSQL's "fast": clients are cut off."""
+        """End it with PostgreSQL's fast shutdown: clients are disconnected."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             self.process.wait(STOP_SECONDS)
 
     def kill(self) -> None:
-        """kill -9 of the postmaster; the others of its processes notice by themselves."""
+        """Kill the postmaster by SIGKILL; its other processes notice that and end."""
         if self.process is not None:
             self.process.kill()
             self.process.wait(STOP_SECONDS)
 
     def remove(self) -> None:
-        """Its data is gone."""
+        """Delete its data."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @contextmanager
 def server() -> Iterator[str]:
-    """A running server's URL, without a database name."""
+    """Run a server for the block and yield its URL, without a database name."""
     one = Server(*FORGETFUL)
     try:
         one.start()
@@ -90,7 +91,7 @@ def server() -> Iterator[str]:
 
 
 def _account() -> pwd.struct_passwd:
-    """Who it runs as: PostgreSQL refuses root."""
+    """Return the account the server runs as: PostgreSQL refuses root."""
     if os.geteuid() != 0:
         return pwd.getpwuid(os.geteuid())
     try:
@@ -100,7 +101,7 @@ def _account() -> pwd.struct_passwd:
 
 
 def _as(account: pwd.struct_passwd) -> list[str]:
-    """The start of a command line that drops root."""
+    """Return the start of a command line that drops root."""
     if os.geteuid() != 0:
         return []
     return ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
@@ -110,7 +111,7 @@ def _initialise(folder: Path, account: pwd.struct_passwd) -> None:
     command = [
         *_as(account), _program("initdb"), "-D", str(folder / "data"), "-U", "stillwater",
         "--encoding=UTF8", "--locale=C", f"--pwfile={folder / 'password'}", "--no-sync",
-        "--auth=md5",  # scram is dear by design, and this is a loopback port of a test
+        "--auth=md5",  # scram is slow by design, and this is a loopback port of a test
     ]  # fmt: skip
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INIT_SECONDS)
     if done.returncode != 0:
@@ -138,7 +139,7 @@ def _wait(process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
 
 
 def _program(name: str) -> str:
-    """Debian keeps the server's programs out of PATH, a folder per version; the newest is taken."""
+    """Return the path of a PostgreSQL program. Debian has a folder per version, not in PATH; the newest is used."""
     found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=_version)
     program = str(found[-1]) if found else shutil.which(name)
     if not program:
@@ -151,8 +152,8 @@ def _version(path: Path) -> list[int]:
 
 
 def main() -> int:
-    """Run the command line's command against a server of its own."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped then too
+    """Run the command line's command against a temporary server, and return its exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that SIGTERM stops the server, too
     try:
         with server() as url:
             say("a PostgreSQL server of our own runs")

@@ -1,4 +1,4 @@
-"""Stopping background processes, and where the programs of the virtual environment are."""
+"""Stopping background processes, and the programs of the virtual environment."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ KILL_SECONDS = 5
 
 
 def stop(daemons: Sequence[Daemon], seconds: float) -> list[str]:
-    """SIGTERM them all, wait for them together; returns the names of those that had to be killed."""
+    """Send SIGTERM to all and wait for them together. Return the names of those that had to be killed."""
     running = {daemon: pid for daemon in daemons if (pid := daemon.pid())}
     for daemon in running:
         daemon.send(signal.SIGTERM)
     late = [] if gone(list(running.values()), seconds) else [d for d in running if d.pid()]
-    for sig in (signal.SIGQUIT, signal.SIGKILL):  # SIGQUIT is "now" to our workers, and as safe as SIGKILL
+    for sig in (signal.SIGQUIT, signal.SIGKILL):  # SIGQUIT ends our workers at once, and is as safe as SIGKILL
         for daemon in late:
             daemon.send(sig)
         if gone([running[daemon] for daemon in late], KILL_SECONDS):
@@ -29,12 +29,12 @@ def stop(daemons: Sequence[Daemon], seconds: float) -> list[str]:
 
 
 def python() -> str:
-    """The interpreter of the virtual environment."""
+    """Return the virtual environment's interpreter."""
     return tool("python")
 
 
 def tool(name: str) -> str:
-    """A program of the virtual environment."""
+    """Return the path of a program of the virtual environment. Raises Failed."""
     found = ROOT / ".venv/bin" / name
     if not found.exists():
         raise Failed(f"{found} is missing", advice="Run `deploy/bootstrap.sh`, or `make up`, which does.")

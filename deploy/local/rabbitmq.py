@@ -1,6 +1,6 @@
-"""A RabbitMQ of our own for as long as somebody needs one: own folder, ports, cookie, epmd; no plugins.
+"""A temporary RabbitMQ server for tests: own folder, ports, cookie, epmd; no plugins.
 
-One node, with a virtual host for each failure domain. Nothing of it outlives `end()`.
+One node with a virtual host for each failure domain. `end()` removes everything.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from deploy.local.state import DOMAINS, require, write_private
 
 START_SECONDS, STOP_SECONDS = 60, 30
 ADVICE = "Run deploy/bootstrap.sh --tests, which installs it, or: apt-get install rabbitmq-server"
-SCRIPT = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # the one in PATH wants to become the user rabbitmq
+SCRIPT = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # the one in PATH switches to the user rabbitmq
 CONTROL = "/usr/lib/rabbitmq/bin/rabbitmqctl"
 USER = "stillwater"
 ALL = {"configure": ".*", "write": ".*", "read": ".*"}
-# Two schedulers that do not spin: the machine has other work. Distribution on loopback only.
-# Consumers that acknowledge too late are looked for every second, by default every minute.
+# Two Erlang schedulers without busy waiting: the machine has other work. Distribution on loopback only.
+# Late acknowledgements of consumers are searched for every second; the default is every minute.
 ERLANG = (
     "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"
     " -kernel inet_dist_use_interface {127,0,0,1} -rabbit channel_tick_interval 1000"
@@ -37,7 +37,7 @@ ERLANG = (
 
 @contextmanager
 def server(settings: str = "") -> Iterator[RabbitMQ]:
-    """One that runs."""
+    """Run a server for the block."""
     broker = RabbitMQ(settings)
     try:
         broker.start()
@@ -47,7 +47,7 @@ def server(settings: str = "") -> Iterator[RabbitMQ]:
 
 
 class RabbitMQ:
-    """One server. `settings` are more lines of rabbitmq.conf."""
+    """One server. `settings` are additional lines of rabbitmq.conf."""
 
     def __init__(self, settings: str = "") -> None:
         self._settings = settings
@@ -59,15 +59,15 @@ class RabbitMQ:
         write_private(self.folder / ".erlang.cookie", secrets.token_hex(16))
         (self.folder / ".erlang.cookie").chmod(0o400)
         (self.folder / "plugins").write_text("[].\n")
-        (self.folder / "inetrc").write_text('{lookup, ["file"]}.\n')  # no resolver processes beside it
+        (self.folder / "inetrc").write_text('{lookup, ["file"]}.\n')  # without extra resolver processes
         write_private(self.folder / "definitions.json", json.dumps(self._definitions()))
 
     def url(self, domain: str) -> str:
-        """Where a failure domain finds its broker."""
+        """Return the URL of a failure domain's broker."""
         return f"amqp://{USER}:{self._password}@127.0.0.1:{self._port}/{domain}"
 
     def start(self) -> None:
-        """Start it, and return when it takes connections."""
+        """Start it, and return when it accepts connections. Raises Failed."""
         if self._epmd is None:
             self._epmd = self._launch("epmd", require("epmd", ADVICE))
         (self.folder / "rabbitmq.conf").write_text(
@@ -80,27 +80,27 @@ class RabbitMQ:
             raise Failed(f"RabbitMQ did not start: {(self.folder / 'server.log').read_text()[-800:]}")
 
     def is_running(self) -> bool:
-        """Whether its process is there."""
+        """Return whether its process runs."""
         return self._server is not None and self._server.poll() is None
 
     def stop(self, sig: signal.Signals = signal.SIGTERM) -> None:
-        """End it; by SIGKILL it has no time to write anything."""
+        """End it by a signal; after SIGKILL nothing more is written to disk."""
         if self._server is not None:
             self._server.send_signal(sig)
             self._server.wait(STOP_SECONDS)
 
     def control(self, *words: str) -> None:
-        """What rabbitmqctl does."""
+        """Run rabbitmqctl."""
         command = [require(CONTROL, ADVICE), *words]
         subprocess.run(command, env=self._environment(), check=True, capture_output=True, timeout=STOP_SECONDS)
 
     def wipe(self) -> None:
-        """Everything it knew is gone, queues and messages: the next start is its first."""
+        """Delete its queues, messages and all other data while it is stopped, as before its first start."""
         assert not self.is_running()
         shutil.rmtree(self.folder / "data")
 
     def end(self) -> None:
-        """Nothing of it is left."""
+        """Kill it and delete its folder."""
         self.stop(signal.SIGKILL)
         if self._epmd is not None:
             self._epmd.terminate()
@@ -108,7 +108,7 @@ class RabbitMQ:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _answers(self) -> bool:
-        """Whether every failure domain can connect."""
+        """Return whether clients of every failure domain can connect."""
         return all(brokers.answers(self.url(domain)) for domain in DOMAINS)
 
     def _launch(self, name: str, program: str) -> subprocess.Popen[bytes]:
@@ -118,11 +118,11 @@ class RabbitMQ:
             )
 
     def _environment(self) -> dict[str, str]:
-        """Everything by the environment: epmd runs in the foreground, so that it ends with us."""
+        """Return the environment, which configures everything. epmd runs in the foreground, so that `end` ends it."""
         folder = str(self.folder)
         return {
             "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
-            "HOME": folder,  # where Erlang looks for its cookie
+            "HOME": folder,  # Erlang reads its cookie here
             "LANG": "C.UTF-8",
             "ERL_EPMD_PORT": str(self._epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
@@ -137,7 +137,7 @@ class RabbitMQ:
             "RABBITMQ_LOG_BASE": f"{folder}/log",
             "RABBITMQ_LOGS": "-",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": ERLANG,
-            "RUNNING_UNDER_SYSTEMD": "true",  # the script becomes the server: its pid is the one we know
+            "RUNNING_UNDER_SYSTEMD": "true",  # makes the script exec the server, so that we know its pid
         }
 
     def _definitions(self) -> dict[str, list[dict[str, object]]]:

@@ -1,4 +1,4 @@
-"""A Redis for every failure domain: own directory, port and password; nobody else's is touched."""
+"""A Redis for each failure domain: own directory, port and password; other Redis servers are not touched."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deploy.local.state import DOMAINS, StackState, require, write_private
 
 START_SECONDS = 20
 ADVICE = "Run `make up`, which installs it, or: apt-get install redis-server"
-# proc-title: the original command line names our configuration, by which the process is recognised.
+# set-proc-title no: the process is recognised by the path of our configuration in its command line.
 CONFIGURATION = """\
 bind 127.0.0.1
 port {port}
@@ -31,14 +31,14 @@ save ""
 
 
 def daemon(state: StackState, domain: str) -> Daemon:
-    """The Redis of the global side or of a cell."""
+    """Return the Redis process of the global side or of a cell."""
     name = f"redis-{domain}"
     conf = str(state.path("redis", domain, "redis.conf"))
     return Daemon(name, state.pidfile(name), conf, state.log(name))
 
 
 def choose_ports(state: StackState, first: int) -> None:
-    """Ports for those that have none yet: the next free ones from `first`."""
+    """Choose ports for the failure domains that have none yet: the next free ones from `first`."""
     chosen = state.choices.redis_ports
     for domain in DOMAINS:
         if domain not in chosen:
@@ -47,7 +47,7 @@ def choose_ports(state: StackState, first: int) -> None:
 
 
 def start(state: StackState) -> list[str]:
-    """Start those that do not run, and wait until each answers; returns their names."""
+    """Start the Redis servers that do not run and wait for each. Return their failure domains. Raises Failed."""
     started = [domain for domain in state.redis_domains if daemon(state, domain).forget_if_dead()]
     for domain in started:
         _launch(state, domain)
@@ -60,7 +60,7 @@ def start(state: StackState) -> list[str]:
 
 
 def answers(state: StackState, domain: str) -> bool:
-    """Whether it takes our password and is done loading."""
+    """Return whether it accepts our password and has finished loading."""
     try:
         with Redis.from_url(state.broker_url(domain), socket_timeout=2) as client:
             return bool(client.ping())

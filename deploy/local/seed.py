@@ -1,4 +1,4 @@
-"""The first content of a cloud: databases, cells, projects, flavors, images. Done again when it changed."""
+"""The first content of a cloud: databases, cells, projects, flavors, images. It is seeded again after a change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BUILD_SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One image of ours: its file in the guests' folder, and the memory it wants in MiB."""
+    """One guest image: its file in the guests' folder, and the memory it needs in MiB."""
 
     name: str
     file: str
@@ -31,7 +31,7 @@ LINUX = Image("tiny-linux", "tiny-linux.qcow2", "qcow2", 96)
 
 
 def databases(state: StackState, values: dict[str, str]) -> None:
-    """Tables, cells, identity and flavors; nothing when the last time did just that."""
+    """Create tables, cells, identity and flavors; no-op when nothing changed since the last seeding. Raises Failed."""
     if state.choices.seeded == _fingerprint(state, values):
         return
     with step("databases of the global side, cell0, cell1 and cell2"):
@@ -48,12 +48,12 @@ def databases(state: StackState, values: dict[str, str]) -> None:
         )  # fmt: skip
         manage(state, "flavors_seed")
     if is_done:
-        state.choices.seeded = _fingerprint(state, values)  # anew: now there are database files
+        state.choices.seeded = _fingerprint(state, values)  # computed again: now the database files exist
         state.save()
 
 
 def _migrate_cells(state: StackState) -> bool:
-    """Whether all are done: a cell whose database went away does not keep the rest of its cloud from starting."""
+    """Return whether all cells were migrated. A cell whose database is lost later does not stop the others."""
     try:
         manage(state, "cell_migrate")
     except Failed:
@@ -64,7 +64,7 @@ def _migrate_cells(state: StackState) -> bool:
 
 
 def _create_cell(state: StackState, name: str, uuid: str, values: dict[str, str], broker_url: str) -> None:
-    """By the environment: a command line is everybody's to read, and URLs have passwords."""
+    """Create a cell. URLs have passwords and go by the environment: other users can read a command line."""
     secret = {
         "STILLWATER_NEW_CELL_DATABASE_URL": values[envfiles.database_variable(name)],
         "STILLWATER_NEW_CELL_BROKER_URL": broker_url,
@@ -74,7 +74,7 @@ def _create_cell(state: StackState, name: str, uuid: str, values: dict[str, str]
 
 
 def _fingerprint(state: StackState, values: dict[str, str]) -> str:
-    """Changes when a migration, a flavor or a place changes, or a database file is gone."""
+    """Return a digest that changes with a migration, a seed command, a URL, or a lost database file."""
     digest = hashlib.sha256()
     sources = [*ROOT.glob("*/migrations/*.py"), *ROOT.glob("*/*/migrations/*.py")]
     sources += ROOT.glob("*/management/commands/*seed*.py")
@@ -89,7 +89,7 @@ def _fingerprint(state: StackState, values: dict[str, str]) -> str:
 
 
 class Guests:
-    """Builds the images in the background while everything else starts."""
+    """The guest images: built in the background while everything else starts, then imported."""
 
     def __init__(self, state: StackState, directory: Path) -> None:
         self.state, self.directory = state, directory
@@ -98,7 +98,7 @@ class Guests:
         self._builder: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Begin, unless every image was imported before."""
+        """Start the build, unless every image was imported before."""
         if all(image.name in self.state.choices.images for image in self.wanted()):
             return
         command = [python(), "-m", "deploy.guests.build", str(self.directory)]
@@ -110,12 +110,12 @@ class Guests:
             )
 
     def wanted(self) -> tuple[Image, ...]:
-        """The images of this cloud; simulated guests need no Linux, but take it where it was built."""
+        """Return the images of this cloud: simulated guests do not need Linux, but use it when it was built."""
         built = (self.directory / LINUX.file).is_file()
         return (MICRO,) if self.micro_only and not built else (MICRO, LINUX)
 
     def imported(self) -> None:
-        """Wait for the builder, then import what is not imported yet."""
+        """Wait for the build, then import the images that are not imported yet. Raises Failed."""
         if self._builder is None:
             return
         with step("guest images") as note:
@@ -140,7 +140,7 @@ class Guests:
             raise Failed(
                 "could not build the guest images", log=self.log, advice="Mend it and run `make up` again."
             )
-        # The boot-sector guest needs no download; a cloud without the Linux one is still a cloud.
+        # The boot-sector guest needs no download, so the cloud can start without the Linux guest.
         hint(f"the Linux guest could not be built, see {self.log}; only `micro` is there")
         self.micro_only = True
 

@@ -1,4 +1,4 @@
-"""Processes that still belong to a cloud: their command line or their env file is in its state folder."""
+"""Processes that still belong to a cloud: their command line or their env file names its state folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deploy.local.state import StackState
 
-# A person's `tail -f var/log/api.log` is none of ours.
+# The names of our programs. A user's `tail -f var/log/api.log` is not ours.
 OURS = (
     "python",
     "redis-server",
@@ -24,14 +24,14 @@ OURS = (
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """One process that should be gone."""
+    """One process of a cloud that still runs."""
 
     pid: int
     command: str
 
 
 def find(state: StackState) -> list[Leftover]:
-    """Every such process except this one and those it runs in."""
+    """Return every such process except this one and its ancestors."""
     marks = (f"{state.directory}/".encode(), f"STILLWATER_ENV_FILE={state.directory}/".encode())
     skip = _ancestors(os.getpid())
     found = []
@@ -50,12 +50,12 @@ def _belongs(proc: Path, marks: tuple[bytes, bytes]) -> bool:
         if not program.startswith(OURS):
             return False
         return in_command in command or in_environment in (proc / "environ").read_bytes()
-    except OSError:  # it ended meanwhile, or is not ours to look at
+    except OSError:  # it has ended, or belongs to another user
         return False
 
 
 def _ancestors(pid: int) -> set[int]:
-    """The process and everything it runs in, whose command lines may well name the folder."""
+    """Return the process and its ancestors, whose command lines may name the folder."""
     chain = set()
     while pid > 1 and pid not in chain:
         chain.add(pid)

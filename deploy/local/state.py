@@ -1,4 +1,4 @@
-"""The state folder of one cloud: where everything is, what was chosen, what was generated.
+"""The state folder of one cloud: its paths, the choices of `up`, and the generated secrets.
 
 Choices (driver, ports, cell uuids) and secrets are made once and kept, so a second `up` finds the same cloud.
 """
@@ -22,12 +22,12 @@ DOMAINS = ("global", *CELLS)  # failure domains: a Redis and a database each
 DATABASES = ("global", "cell0", *CELLS)
 CELL0 = "00000000-0000-0000-0000-000000000000"
 FOLDERS = ("run", "log", "env", "secrets", "redis", "hosts", "images")
-ADDRESSES = 180  # hosts of all clouds on one machine whose guests' ports do not meet
+ADDRESSES = 180  # hosts of all clouds on one machine before their guests' ports collide
 
 
 @dataclass
 class StackOptions:
-    """What `up` chose or was told the first time."""
+    """The choices that `up` made or was told."""
 
     driver: str = "libvirt"
     bind: str = "127.0.0.1"
@@ -36,13 +36,13 @@ class StackOptions:
     cells: dict[str, str] = field(default_factory=dict)
     hosts_per_cell: int = 1
     slot: int = 0
-    seeded: str = ""  # fingerprint of what the last seeding did
-    images: list[str] = field(default_factory=list)  # imported
-    first_guest: bool = False  # booted once; whoever deletes it does not get it back
+    seeded: str = ""  # fingerprint of the last seeding
+    images: list[str] = field(default_factory=list)  # those that were imported
+    first_guest: bool = False  # it was booted once; after a delete it is not booted again
 
 
 class StackState:
-    """The folder, and the choices kept in it."""
+    """The state folder, and the choices kept in it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -53,7 +53,7 @@ class StackState:
 
     @classmethod
     def from_environment(cls) -> StackState:
-        """The folder STILLWATER_STATE names, by default `var` in the clone."""
+        """Return the state in the folder STILLWATER_STATE, by default `var` in the clone. Raises Failed."""
         directory = Path(os.environ.get("STILLWATER_STATE") or ROOT / "var").resolve()
         if any(character.isspace() or character in "'\"%" for character in str(directory)):
             raise Failed(
@@ -65,7 +65,7 @@ class StackState:
         return state
 
     def refuse_foreign(self) -> None:
-        """Stop before anything is written into a folder that is somebody's for something else."""
+        """Raise Failed when the folder is used for something else, before anything is written into it."""
         if self.exists or not self.directory.is_dir():
             return
         foreign = sorted({entry.name for entry in self.directory.iterdir()} - {*FOLDERS, "guests", "lock"})
@@ -76,7 +76,7 @@ class StackState:
             )
 
     def create(self) -> None:
-        """Make the folders, for their owner only."""
+        """Create the folders, for their owner only, and save the choices."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.directory.chmod(0o700)
         for name in FOLDERS:
@@ -89,57 +89,57 @@ class StackState:
         self.save()
 
     def save(self) -> None:
-        """Keep the choices."""
+        """Write the choices."""
         write_private(self._file, json.dumps(asdict(self.choices), indent=2) + "\n")
         self.exists = True
 
     @property
     def hosts(self) -> dict[str, str]:
-        """Every host and its cell: host1 in cell1, host2 in cell2, host3 in cell1, ..."""
+        """The cell of every host: host1 in cell1, host2 in cell2, host3 in cell1, ..."""
         cells = CELLS * self.choices.hosts_per_cell
         return {f"host{number}": cell for number, cell in enumerate(cells, start=1)}
 
     def path(self, *parts: str) -> Path:
-        """A path in the folder."""
+        """Return a path in the folder."""
         return self.directory.joinpath(*parts)
 
     def pidfile(self, name: str) -> Path:
-        """Where the process of this name writes its number."""
+        """Return the pidfile of the process of this name."""
         return self.path("run", f"{name}.pid")
 
     def log(self, name: str) -> Path:
-        """Where the process of this name logs."""
+        """Return the log file of the process of this name."""
         return self.path("log", f"{name}.log")
 
     def secret_file(self, name: str) -> Path:
-        """The file of a generated password; it is made when it is missing."""
+        """Return the file of a generated password, which is created when it is missing."""
         file = self.path("secrets", name)
         if not file.exists():
             write_private(file, secrets.token_urlsafe(24) + "\n")
         return file
 
     def secret(self, name: str) -> str:
-        """A generated password."""
+        """Return a generated password."""
         return self.secret_file(name).read_text().strip()
 
     def given_broker(self, domain: str) -> Path:
-        """The file of the URL of a broker that is not ours to start; there is none where a Redis of ours is."""
+        """Return the file with the URL of a broker that `up` does not start. It is missing when `up` starts a Redis."""
         return self.path("secrets", f"broker-{domain}")
 
     @property
     def redis_domains(self) -> list[str]:
-        """Failure domains whose broker is a Redis of ours."""
+        """The failure domains whose broker is a Redis that `up` starts."""
         return [domain for domain in DOMAINS if not self.given_broker(domain).exists()]
 
     def broker_url(self, domain: str) -> str:
-        """The broker of the global side or of a cell."""
+        """Return the broker URL of the global side or of a cell."""
         if domain not in self.redis_domains:
             return self.given_broker(domain).read_text().strip()
         return f"redis://:{self.secret('redis-' + domain)}@127.0.0.1:{self.choices.redis_ports[domain]}/0"
 
     @property
     def api_url(self) -> str:
-        """Where a client on this machine reaches the API."""
+        """The URL of the API for a client on this machine."""
         wildcard = self.choices.bind in ("0.0.0.0", "::")
         return f"http://{'127.0.0.1' if wildcard else self.choices.bind}:{self.choices.port}"
 
@@ -149,7 +149,7 @@ class StackState:
 
 
 def write_private(file: Path, text: str) -> None:
-    """Replace a file at once, readable by its owner only from its first byte on; no change, no write."""
+    """Replace a file atomically, readable by its owner only from the first byte on. No change, no write."""
     if file.is_file() and file.read_text() == text:
         return
     partial = file.with_name(f".{file.name}.{os.getpid()}")
@@ -160,7 +160,7 @@ def write_private(file: Path, text: str) -> None:
 
 
 def require(program: str, advice: str) -> str:
-    """The path of a program, or the sentence that says how to get it."""
+    """Return the path of a program. Raises Failed with `advice` when it is not installed."""
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     found = shutil.which(program, path=path)
     if not found:

@@ -18,7 +18,7 @@ from deploy.local.state import StackState
 
 @dataclass(frozen=True, slots=True)
 class StatusRow:
-    """One process of the table."""
+    """One row of the process table."""
 
     name: str
     pid: int | None
@@ -27,7 +27,7 @@ class StatusRow:
 
 
 def status(state: StackState) -> int:
-    """Print the page; 1 when a process or a cell's database is down."""
+    """Print the page. Return 1 when a process or a cell's database is down."""
     if not state.exists:
         print(f"there is no cloud in {state.directory}: make up")
         return 1
@@ -54,7 +54,7 @@ def status(state: StackState) -> int:
 
 
 def processes(state: StackState) -> list[StatusRow]:
-    """Every process the cloud should have."""
+    """Return a row for every process the cloud should have."""
     daemons: list[Daemon] = [redis.daemon(state, domain) for domain in state.redis_domains]
     daemons += [api.daemon(state), *(workers.daemon(state, node) for node in workers.nodes(state))]
     rows = [_row(daemon.name, daemon.pid()) for daemon in daemons]
@@ -62,7 +62,7 @@ def processes(state: StackState) -> list[StatusRow]:
 
 
 def _row(name: str, pid: int | None) -> StatusRow:
-    """Age and memory from /proc; a process that ends meanwhile is down."""
+    """Read age and memory from /proc; a process that ends meanwhile is down."""
     if pid is None:
         return StatusRow(name, None)
     try:
@@ -75,7 +75,7 @@ def _row(name: str, pid: int | None) -> StatusRow:
 
 
 def _resident(pid: int) -> int:
-    """Bytes in memory, its children's included: the API's work is done by those."""
+    """Return the bytes in memory, with those of the children: the API's workers are children."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     own = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return own + sum(_resident(int(child)) for child in children)
@@ -106,7 +106,7 @@ def _print_guests(state: StackState) -> None:
 
 
 def _print_cells(state: StackState) -> list[cells.Cell]:
-    """Those whose database does not answer."""
+    """Print the cells and return those whose database does not answer."""
     print(f"\n{'CELL':<10} DATABASE ANSWERS IN")
     found = cells.cells(state)
     for cell in found:

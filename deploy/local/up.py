@@ -1,4 +1,4 @@
-"""`up`: what is missing is made, what does not run is started, nothing else is touched."""
+"""`up`: create what is missing and start what does not run; nothing else is touched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ API_PORT, REDIS_PORT = 8774, 6390
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """What the command line asked for; None means: as it was, or the default."""
+    """The options of the command line; None: the kept choice, or the default."""
 
     driver: str | None = None
     bind: str | None = None
@@ -31,7 +31,7 @@ class UpOptions:
 
 
 def up(state: StackState, wishes: UpOptions) -> None:
-    """Bring the cloud up. Raises Failed, also at its end, when a cell's database does not answer."""
+    """Bring the cloud up. Raises Failed, at the end also for a cell whose database does not answer."""
     began = time.monotonic()
     decide(state, wishes)
     values = envfiles.write(state)
@@ -52,7 +52,7 @@ def up(state: StackState, wishes: UpOptions) -> None:
 
 
 def decide(state: StackState, wishes: UpOptions) -> None:
-    """Settle driver and ports: the kept ones, unless this is new or everything is stopped."""
+    """Settle driver, hosts, ports and brokers. Raises Failed for a change that this cloud cannot make now."""
     choices = state.choices
     if state.exists and wishes.driver and wishes.driver != choices.driver:
         raise Failed(
@@ -86,7 +86,7 @@ def decide(state: StackState, wishes: UpOptions) -> None:
 
 
 def take_brokers(state: StackState) -> None:
-    """An exported broker takes the place of a Redis of ours, and is kept; not under processes that run."""
+    """Keep an exported broker URL in place of our Redis. Raises Failed while the API or a worker runs."""
     for domain in DOMAINS:
         url = os.environ.get(envfiles.broker_variable(domain))
         if not url or url == state.broker_url(domain):
@@ -99,13 +99,13 @@ def take_brokers(state: StackState) -> None:
 
 
 def running(state: StackState) -> list[str]:
-    """Names of the API and the workers that run."""
+    """Return the names of the API and the workers that run."""
     daemons = [api.daemon(state), *(workers.daemon(state, node) for node in workers.nodes(state))]
     return [daemon.name for daemon in daemons if daemon.pid()]
 
 
 def start_redis(state: StackState) -> bool:
-    """A Redis for each failure domain that was not given a broker; whether any had to be started."""
+    """Start a Redis for each failure domain without a given broker. Return whether any was started. Raises Failed."""
     for domain in DOMAINS:
         if domain not in state.redis_domains and not brokers.answers(state.broker_url(domain)):
             raise Failed(
@@ -121,7 +121,10 @@ def start_redis(state: StackState) -> bool:
 
 
 def start_services(state: StackState, away: list[cells.Cell]) -> bool:
-    """Hypervisors, workers, API; whether anything had to be started. Workers of `away` are not waited for."""
+    """Start hypervisors, workers and the API. Return whether anything was started. Raises Failed.
+
+    Workers of the cells in `away` are not waited for.
+    """
     with step("hypervisors") as note:
         libvirtds = hosts.start(state)
         note.text = _hypervisors(state, libvirtds)
@@ -134,7 +137,7 @@ def start_services(state: StackState, away: list[cells.Cell]) -> bool:
             waiting = {cell.name for cell in away}
             able = [node for node in nodes if workers.cell_of(state, node) not in waiting]
             workers.wait_until_ready(state, able, since)
-        if (nodes or gunicorn) and not away:  # also when the first `up` ended at the API, before it came to this
+        if (nodes or gunicorn) and not away:  # or an earlier `up` failed before this line, at the API
             manage(state, "discover_hosts")
         names = [*(["api"] if gunicorn else []), *(node.name for node in nodes)]
         note.text = f"started {', '.join(names)}" if names else "running"
@@ -148,7 +151,7 @@ def _hypervisors(state: StackState, started: list[str]) -> str:
 
 
 def what_next(state: StackState) -> None:
-    """What to type now."""
+    """Print the commands to type next."""
     print(f"""
   export OS_CLIENT_CONFIG_FILE={clients.clouds_yaml(state)}
   {tool("openstack")} --os-cloud stillwater server list

@@ -26,30 +26,30 @@ class LocalWorker:
 
 
 def nodes(state: StackState) -> list[LocalWorker]:
-    """Every worker of a cloud."""
+    """Return every worker of a cloud."""
     conductors = [LocalWorker(f"conductor-{cell}", "conductor") for cell in CELLS]
     return [LocalWorker("scheduler", "scheduler"), *conductors, *(LocalWorker(host, "host") for host in state.hosts)]
 
 
 def cell_of(state: StackState, node: LocalWorker) -> str:
-    """The cell in whose database its service record is."""
+    """Return the cell whose database has the service record of a worker."""
     if node.role == "scheduler":
         return "cell0"
     return state.hosts[node.name] if node.role == "host" else node.name.removeprefix("conductor-")
 
 
 def process(state: StackState, node: LocalWorker) -> processes.WorkerNode:
-    """Where its files are."""
+    """Return a worker's node, which knows the paths of its files."""
     return processes.WorkerNode(node.name, envfiles.node_file(state, node.name), state.path("run"), state.path("log"))
 
 
 def daemon(state: StackState, node: LocalWorker) -> Daemon:
-    """The worker's process."""
+    """Return the worker's process."""
     return process(state, node).daemon
 
 
 def by_hand(state: StackState) -> list[Daemon]:
-    """Workers that run from this state folder and are none of ours: `manage.py host start` was told to start them."""
+    """Return the workers that an operator started from this state folder with `manage.py host start`."""
     known = {node.name for node in nodes(state)}
     names = sorted({pidfile.stem for pidfile in state.path("run").glob("*.pid")} - known)
     found = [daemon(state, LocalWorker(name, "host")) for name in names]
@@ -57,7 +57,7 @@ def by_hand(state: StackState) -> list[Daemon]:
 
 
 def start(state: StackState) -> list[LocalWorker]:
-    """Start the workers that do not run, all at once; returns them."""
+    """Start the workers that do not run, in parallel, and return them. Raises Failed."""
     try:
         started = processes.start([process(state, node) for node in nodes(state)], state.directory)
     except processes.NotStarted as exc:
@@ -67,11 +67,14 @@ def start(state: StackState) -> list[LocalWorker]:
 
 
 def wait_until_ready(state: StackState, started: list[LocalWorker], since: float) -> None:
-    """Wait until every one of them has a beating service record. A worker that ended says why at once."""
+    """Wait until every worker has a service record with a heartbeat after `since` (monotonic clock).
+
+    Raises Failed, at once for a worker that ended.
+    """
 
     def up() -> set[str]:
         asked = time.monotonic()
-        # a beat older than the start is its last life's
+        # a heartbeat before the start is from an earlier incarnation
         return {row["host"] for row in services(state) if _beat_within(row, asked - since)}
 
     try:
@@ -81,11 +84,11 @@ def wait_until_ready(state: StackState, started: list[LocalWorker], since: float
 
 
 def _beat_within(row: dict[str, Any], seconds: float) -> bool:
-    there = row["state"] == "up" or row["forced_down"]  # an operator's word does not keep a worker from starting
+    there = row["state"] == "up" or row["forced_down"]  # a forced-down service counts as started, too
     return there and row["age"] is not None and row["age"] < seconds
 
 
 def services(state: StackState) -> list[dict[str, Any]]:
-    """Every service record: binary, host, cell, state, and the age of its last beat in seconds."""
+    """Return every service record: binary, host, cell, state, and the age of its last heartbeat in seconds."""
     rows: list[dict[str, Any]] = json.loads(manage(state, "service_list", "--json"))
     return rows

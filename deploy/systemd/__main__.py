@@ -1,4 +1,4 @@
-"""python -m deploy.systemd [--env-file FILE] [--output /etc/systemd/system]: units whose timeouts fit."""
+"""python -m deploy.systemd [--env-file FILE] [--output /etc/systemd/system]: write the units with stop timeouts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def fill(text: str, seconds: int | None) -> str:
-    """A unit that gives its process that long; also told to the process, which checks it."""
+    """Return the unit with a stop timeout of `seconds` (None: infinity).
+
+    STILLWATER_SUPERVISOR_TIMEOUT tells the process the same number, and the process checks it.
+    """
     wait = "infinity" if seconds is None else str(seconds)
     if stop_timeouts.SHUTDOWN in text:
         words = f" --timeout {seconds - stop_timeouts.GUESTS_MARGIN}" if seconds else ""

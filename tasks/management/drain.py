@@ -1,7 +1,7 @@
-"""`host drain` and `host undrain`: a wish in the service record, and following it.
+"""`host drain` and `host undrain`: writing a drain request into the service record, and following it.
 
-With `--migrate` servers leave first, with `--return` they come back. Conductors see to that, whoever follows. With
-`--shutdown-guests` the host shuts its guests down before it is drained.
+With `--migrate` servers leave first, with `--return` they come back. Conductors do that, whether or not the command
+follows. With `--shutdown-guests` the host shuts its guests down before it is drained.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tasks.management.output import Outcome, span
 from tasks.management.snapshot import ServiceLocation, ServiceSnapshot, look
 from tasks.management.wait import DONE, SILENT, Goal, drained, follow, undrained
 
-ASK_SECONDS = 15.0  # a broker that is away takes its time before the row is enough
-RESERVE = 10.0  # seconds of a drain's time in which its guests are off already; at most a tenth of it
+ASK_SECONDS = 15.0  # writing the row also sends a message, which takes long while the broker is away
+RESERVE = 10.0  # seconds at the end of a drain's time in which its guests must be off; at most a tenth of it
 
 
 def drain(asked: HostCommand) -> int:
-    """Ask, then follow until each host is drained or has ended."""
+    """Request the drain, then follow until each host is drained or has ended. Return the exit code."""
     looks = look(_with_servers(asked) if asked.migrate or asked.shutdown_guests else asked.places())
     if asked.dry_run:
         return _forecast(asked, looks)
@@ -55,7 +55,7 @@ def drain(asked: HostCommand) -> int:
 
 
 def undrain(asked: HostCommand) -> int:
-    """Take the wish back, and wait until each host takes work, and has its servers if they are to come back."""
+    """Take the drain request back; wait until each host takes work and, with `--return`, has its servers."""
     looks = look(_with_servers(asked) if asked.bring_back else asked.places())
     beats = {one.place.name: one.service.last_seen_up for one in looks if one.service and one.service.drain_wanted}
     ends = {one.place.name: end for one in looks if (end := _undo(asked, one))}
@@ -63,7 +63,7 @@ def undrain(asked: HostCommand) -> int:
 
 
 def _finish(asked: HostCommand, looks: Sequence[ServiceSnapshot], ends: dict[str, Outcome], goal: Goal) -> int:
-    """Follow those that have not ended yet, and say how it ended for all."""
+    """Follow the hosts that have no outcome yet, and print the outcomes of all. Return the exit code."""
     rest = [one.place for one in looks if one.place.name not in ends]
     if rest:
         last, followed = follow(rest, goal, asked.screen, asked.interval, asked.patience)
@@ -78,7 +78,7 @@ def _finish(asked: HostCommand, looks: Sequence[ServiceSnapshot], ends: dict[str
 
 
 def _ask(asked: HostCommand, one: ServiceSnapshot, shutdowns: dict[str, str]) -> Outcome | None:
-    """Write the wish, unless it is there already; the end, if there is nothing to follow."""
+    """Write the drain request, unless it is there already; return the outcome, if there is nothing to follow."""
     service, name = one.service, one.place.name
     if service is None:
         return _nobody(one)
@@ -106,7 +106,7 @@ def _ask(asked: HostCommand, one: ServiceSnapshot, shutdowns: dict[str, str]) ->
 
 
 def _ask_for(asked: HostCommand, service: Service, shutdowns: dict[str, str], *, with_guests: bool) -> None:
-    """The wish, and the guests: at once, or an empty host would be drained in between."""
+    """Write the drain request and the guest shutdown together: an empty host would be drained in between."""
     with transaction.atomic(using=current_alias()):
         if not _wanted_already(asked, service):
             _drain_request(asked, service)
@@ -131,7 +131,7 @@ def _undo(asked: HostCommand, one: ServiceSnapshot) -> Outcome | None:
 
 
 def _wanted_already(asked: HostCommand, service: Service) -> bool:
-    """Whether this changes nothing: only what the command line says is compared."""
+    """Return whether the request changes nothing. Only what the command line says is compared."""
     if not _goes_on(service) or (asked.then_exit and not service.drain_then_exit):
         return False
     if _moves(asked, service) != service.drain_moves:
@@ -146,12 +146,12 @@ def _wanted_already(asked: HostCommand, service: Service) -> bool:
 
 
 def _drain_request(asked: HostCommand, service: Service) -> None:
-    """What is not said stays as somebody wanted it before."""
+    """Write the drain request. What the command line does not say stays as it was requested before."""
     goes_on = _goes_on(service)
     deadline, seconds = service.drain_deadline if goes_on else None, asked.seconds
     if seconds is None and deadline is not None:
         left = (deadline - timezone.now()).total_seconds()
-        seconds = left if left > 0 else None  # one that is over would end it at once, if it is to exit now
+        seconds = left if left > 0 else None  # a past deadline would end the process at once, if it is to exit now
     hosts_drain.ask(
         service, by=who(), reason=asked.reason or service.drain_reason, seconds=seconds,
         then_exit=asked.then_exit or (goes_on and service.drain_then_exit), moves=_moves(asked, service),
@@ -159,12 +159,12 @@ def _drain_request(asked: HostCommand, service: Service) -> None:
 
 
 def _goes_on(service: Service) -> bool:
-    """Somebody wants it drained already."""
+    """Return whether a drain is requested already."""
     return service.drain_wanted or service.drain_state == "emptying"
 
 
 def _moves(asked: HostCommand, service: Service) -> int:
-    """How many servers at a time leave first; 0: they stay."""
+    """Return how many servers at a time leave first; 0: they stay."""
     before = service.drain_moves if _goes_on(service) else 0
     if asked.stay or asked.shutdown_guests:
         return 0
@@ -172,7 +172,7 @@ def _moves(asked: HostCommand, service: Service) -> int:
 
 
 def _with_servers(asked: HostCommand) -> list[ServiceLocation]:
-    """Raises Refused when one of them can have no servers."""
+    """Return the places. Raises CommandRefused when one of them can have no servers."""
     places = asked.places()
     others = [place.name for place in places if place.binary != COMPUTE]
     if others:
@@ -201,7 +201,7 @@ def _unreached(place: ServiceLocation, reason: str) -> Outcome:
 
 
 def _forecast(asked: HostCommand, looks: Sequence[ServiceSnapshot]) -> int:
-    """What a drain would wait for; changes nothing."""
+    """Print what a drain would wait for; change nothing."""
     ends = [Outcome(one.place.name, DONE if one.service else SILENT, _would(one)) for one in looks]
     if asked.migrate:
         ends = [Outcome(end.host, end.code, f"{_would_move(one)}\nThen: {end.sentence}") if one.service else end
@@ -235,7 +235,7 @@ def _would(one: ServiceSnapshot) -> str:
 
 
 def _would_move(one: ServiceSnapshot) -> str:
-    """Who would leave, who could not, and whether there is room."""
+    """Return which servers would leave, which could not, and whether there is room."""
 
     def work(_: Cell) -> Forecast:
         return drain_dry_run.of_host(one.place.name)

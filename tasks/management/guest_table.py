@@ -1,4 +1,4 @@
-"""Guests of a host that goes down, as `manage.py host` shows them."""
+"""Guests of a host that shuts down, as `manage.py host` shows them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHUTS_DOWN = "shutting down"
 
 
 def page(one: ServiceSnapshot, width: int | None) -> list[str]:
-    """How far it is, then who is going off or is to, then those that could not be turned off."""
+    """Return the progress, then the guests that are not off yet or failed, then the others."""
     if not one.guests:
         return []
     shown = [line for line in one.guests if not line.is_over or line.state == "failed"]
@@ -30,20 +30,20 @@ def page(one: ServiceSnapshot, width: int | None) -> list[str]:
 
 
 def bar(lines: Sequence[GuestShutdown]) -> str:
-    """How many of them are over."""
+    """Return a progress bar: how many of the guests are done."""
     done = BAR * sum(line.is_over for line in lines) // len(lines)
     return f"[{'#' * done}{'-' * (BAR - done)}]"
 
 
 def sentence(lines: Sequence[GuestShutdown]) -> str:
-    """How far it is, in words."""
+    """Return the progress in words."""
     counted = Counter(line.state for line in lines)
     rest = (f"{counted[word]} {word}" for word in (SHUTS_DOWN, "waiting", "failed", "called off") if counted[word])
     return ", ".join([f"{counted['off']} of {len(lines)} guests off", *rest])
 
 
 def said(line: GuestShutdown) -> str:
-    """A line about a guest, without anything that changes by itself; "" while it waits."""
+    """Return a line about a guest, without anything that changes by itself; "" while it waits."""
     name = f"{line.name} ({line.server_id})" if line.name else line.server_id
     if line.state == "off":
         return f"{name} is off: {line.words}"
@@ -61,7 +61,7 @@ def with_time(line: GuestShutdown) -> str:
 
 
 def ended(name: str, lines: Sequence[GuestShutdown], seconds: float) -> str:
-    """One sentence for them all."""
+    """Return the outcome for all guests in one sentence."""
     off = [line for line in lines if line.state == "off"]
     forced = sum("forced off" in line.words for line in off)
     rest = [line for line in lines if line.state != "off"]

@@ -1,7 +1,7 @@
-"""Shutting a host's guests down with nobody to ask: its worker is dead, or its cell's database is away.
+"""Shutting a host's guests down without its worker: that is dead, or its cell's database is away.
 
-By the hypervisor itself, on the host's own machine, with its own settings. Guests that are being shut down already
-get what is left of their time, and the host's next start brings back those that are on record as running.
+Through the hypervisor, on the host's own machine, with its own settings. Guests that are being shut down already get
+the rest of their grace period, and the host's next start starts those that are recorded as running.
 """
 
 from __future__ import annotations
@@ -30,19 +30,22 @@ Running = dict[str, GuestShutdown]
 
 
 def is_ours(place: ServiceLocation) -> bool:
-    """Whether these are the settings of that very host."""
+    """Return whether these are the settings of that very host."""
     return bool(settings.ROLE == "host" and place.name == settings.HOST)
 
 
 def is_dead(one: ServiceSnapshot) -> bool:
-    """Whether nobody carries out what the host is asked for: by its process where that is known, else its heartbeat."""
+    """Return whether the host's worker is dead: by its process where that is known, else by its heartbeat."""
     if one.place.node is not None:
         return one.place.pid is None and worker_process.stranger(one.place.node) is None
     return one.service is None or not one.service.beats
 
 
 def shut_down(asked: HostCommand, one: ServiceSnapshot, why: str) -> Outcome:
-    """All guests that are on, the lowest priority first, so many at once. `why` nobody was asked."""
+    """Shut down all guests that are on, the lowest priority first, `--parallel` at a time.
+
+    `why`: the reason that the host was not asked. Raises CommandRefused when interrupted.
+    """
     name = one.place.name
     if not is_ours(one.place):
         file = one.place.node.env_file if one.place.node else f"the env file of {name}"
@@ -86,7 +89,7 @@ def _shut_down(asked: HostCommand, one: ServiceSnapshot, driver: Driver) -> Outc
 def _group(
     driver: Driver, group: dict[str, ShutdownPreference], lines: Running, until: float | None, asked: HostCommand
 ) -> Iterator[None]:
-    """Those of one priority; a turn for every look."""
+    """Shut down the guests of one priority; yield after every look."""
     pool = ThreadPoolExecutor(asked.parallel or AT_ONCE, "shutdown_preference")
     try:
         futures = {pool.submit(_power_off, driver, wish, uuid, until): uuid for uuid, wish in group.items()}
@@ -103,7 +106,7 @@ def _group(
 
 
 def _power_off(driver: Driver, wish: ShutdownPreference, uuid: str, until: float | None) -> ShutdownTimer | None:
-    """With its own grace, and no longer than until the time of all is over."""
+    """Shut a guest down with its own grace period, cut at the deadline of all."""
     seconds = float(settings.SHUTDOWN_TIMEOUT if wish.seconds is None else wish.seconds)
     if until is not None:
         seconds = min(seconds, max(0.0, until - time.time()))
@@ -111,7 +114,7 @@ def _power_off(driver: Driver, wish: ShutdownPreference, uuid: str, until: float
     while timer is not None and timer.runs:
         due = timer.due if until is None else min(timer.due, until)
         driver.wait_until_off(uuid, max(0.1, due - time.time()))
-        late = until is not None and time.time() >= until and timer.deadline > until + SOON  # somebody else's clock
+        late = until is not None and time.time() >= until and timer.deadline > until + SOON  # another process's timer
         timer = driver.begin_shutdown(uuid, 0, timer.interval) if late else driver.turn(uuid)
     return timer
 
@@ -130,7 +133,7 @@ def _over(line: GuestShutdown, future: Future[ShutdownTimer | None]) -> GuestShu
 
 
 def _now(line: GuestShutdown, driver: Driver) -> GuestShutdown:
-    """As its clock says; a hypervisor that does not answer is asked again soon."""
+    """Return the line with what the shutdown timer says; as it was when the hypervisor does not answer."""
     timer = None
     with suppress(VirtError):
         timer = driver.timer(line.server_id)

@@ -14,7 +14,7 @@ COLUMNS = ("server", "state", "from", "to", "per cent", "why")
 
 
 def page(one: ServiceSnapshot, width: int | None) -> list[str]:
-    """How far it is, then who is on the way and who is in the way."""
+    """Return the progress, then the servers that are on the way and those that are blocked."""
     if not one.moves.lines:
         return []
     rows = [
@@ -27,8 +27,9 @@ def page(one: ServiceSnapshot, width: int | None) -> list[str]:
 
 
 def operations(looks: Sequence[ServiceSnapshot]) -> list[dict[str, Any]]:
-    """What is in progress beside them, a row each: moves of a host that works on, and guests that go off with
-    theirs, are shown as that only.
+    """Return the other operations in progress, a row each.
+
+    Moves from a host that takes requests, and guests that shut down with their host, are in tables of their own.
     """
     ours = {line.request_id for one in looks if one.service and one.service.takes_requests
             for line in one.moves.under_way}  # fmt: skip
@@ -37,7 +38,7 @@ def operations(looks: Sequence[ServiceSnapshot]) -> list[dict[str, Any]]:
 
 
 def said(line: DrainMove) -> str:
-    """A line about a server, without anything that changes by itself; "" while it waits for its turn."""
+    """Return a line about a server, without anything that changes by itself; "" while it waits for its turn."""
     if line.is_blocked:
         return f"! {line.server_id} stays where it is: {line.why}"
     if line.state in UNDER_WAY and line.at != line.to:

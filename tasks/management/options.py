@@ -1,4 +1,4 @@
-"""What somebody asked `manage.py host` for, and the sentences it may end with."""
+"""The options of `manage.py host`, and how it is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.worker_process import WorkerNode
 
 
 class CommandRefused(Exception):
-    """The command ends with this sentence and this code."""
+    """Ends the command with this sentence and this exit code."""
 
     def __init__(self, sentence: str, code: int = USAGE) -> None:
         super().__init__(sentence)
@@ -24,28 +24,28 @@ class CommandRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCommand:
-    """One command line."""
+    """The options of one command line."""
 
     screen: Output
     names: tuple[str, ...] = ()
-    state: Path  # the folder of this machine's processes
+    state: Path  # the state folder of this machine's processes
     env_dir: Path
     interval: float = 1.0
     patience: float = 30.0
-    seconds: float | None = None  # None: not said
+    seconds: float | None = None  # None: not given
     reason: str = ""
     then_exit: bool = False
     no_wait: bool = False
     dry_run: bool = False
     force: bool = False
-    parallel: int = 0  # 0: not said
+    parallel: int = 0  # 0: not given
     migrate: bool = False  # its servers leave first
-    stay: bool = False  # they do not, whatever was asked before
+    stay: bool = False  # they stay, whatever was requested before
     bring_back: bool = False
-    shutdown_guests: bool = False  # they go off with their host
+    shutdown_guests: bool = False  # they are shut down with their host
 
     def places(self) -> list[ServiceLocation]:
-        """Where the named services are. Raises Refused for a name nobody knows."""
+        """Return where the named services are. Raises CommandRefused for an unknown name."""
         found, unknown, silent = snapshot.find(self.names, self.env_dir, self.state / "run", self.state / "log")
         if unknown:
             away = f" {', '.join(silent)} did not answer, and may know it." if silent else ""
@@ -53,7 +53,7 @@ class HostCommand:
         return found
 
     def local(self) -> list[ServiceLocation]:
-        """The same, for workers of this machine only. Raises Refused for any other."""
+        """As `places`, for workers of this machine only. Raises CommandRefused for any other."""
         if any(character.isspace() or character in "'\"%" for character in str(self.state)):
             wrong = "celery multi cannot take a state folder with a space, quote or percent sign"
             raise CommandRefused(f"{wrong}: {self.state}")
@@ -74,5 +74,5 @@ class HostCommand:
 
 
 def worst(codes: Sequence[int]) -> int:
-    """The command's code, of those of its hosts: the highest."""
+    """Return the command's exit code, the highest of its hosts' codes."""
     return max(codes, default=0)

@@ -1,4 +1,4 @@
-"""What a person or a script sees while something is followed: a live table, lines, or JSON."""
+"""The output while hosts are followed: a live table, lines, or JSON."""
 
 from __future__ import annotations
 
@@ -25,47 +25,47 @@ UP_AND_CLEAR = "\x1b[{lines}F\x1b[J"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it ended for one host: the command's exit code and a sentence."""
+    """The outcome for one host: the command's exit code and a sentence."""
 
     host: str
     code: int
     sentence: str
-    look: ServiceSnapshot | None = None  # the last one, where that is not at its record
+    look: ServiceSnapshot | None = None  # the last look, where the service record does not show it
 
 
 class Output:
-    """Prints nothing; the others differ in what they print when."""
+    """The base class: prints sentences and single tables. The others differ in what they print when."""
 
     def __init__(self, out: OutputWrapper) -> None:
         self.out = out
 
     def show(self, looks: Sequence[ServiceSnapshot]) -> None:
-        """How it is now."""
+        """Show the current state."""
 
     def once(self, looks: Sequence[ServiceSnapshot]) -> None:
-        """How it is, when nothing is followed."""
+        """Show the state once, when nothing is followed."""
         self.out.write("\n".join([*page(looks, width_of(self.out)), "", ""]))
 
     def say(self, sentence: str) -> None:
-        """Something for people, between two tables."""
+        """Print a sentence for people, between two tables."""
         self.out.write(sentence)
         self.out.flush()
 
     def end(self, looks: Sequence[ServiceSnapshot], ends: Sequence[Outcome]) -> None:
-        """How it ended, one sentence a host."""
+        """Print the outcomes, one sentence a host."""
         for one in ends:
             self.say(one.sentence)
 
 
 class LiveOutput(Output):
-    """On a terminal: one table, written over itself."""
+    """Output to a terminal: one table, written over itself."""
 
     def __init__(self, out: OutputWrapper) -> None:
         super().__init__(out)
         self._lines = 0
 
     def show(self, looks: Sequence[ServiceSnapshot]) -> None:
-        """Over the last one."""
+        """Write the table over the last one."""
         width, height = shutil.get_terminal_size()
         lines = [piece for line in page(looks, width - 1) for piece in _wrapped(line, width - 1)]
         if len(lines) > height - 2:
@@ -76,13 +76,13 @@ class LiveOutput(Output):
         self._lines = len(lines)
 
     def say(self, sentence: str) -> None:
-        """Under the table, which stays; the next one begins below."""
+        """Print under the table, which stays; the next table begins below."""
         super().say(sentence)
         self._lines = 0
 
 
 class LineOutput(Output):
-    """Not on a terminal: one line for each change."""
+    """Output to something that is no terminal: one line for each change."""
 
     def __init__(self, out: OutputWrapper) -> None:
         super().__init__(out)
@@ -90,7 +90,7 @@ class LineOutput(Output):
         self._operations: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def show(self, looks: Sequence[ServiceSnapshot]) -> None:
-        """What is new since the last time."""
+        """Print what is new since the last call."""
         for one in looks:
             said = summary(one)
             if self._said.get(one.place.name) != said:
@@ -134,25 +134,25 @@ class JsonOutput(Output):
     """One document, at the end."""
 
     def once(self, looks: Sequence[ServiceSnapshot]) -> None:
-        """The document has it all."""
+        """Print nothing: the document has it all."""
 
     def say(self, sentence: str) -> None:
-        """Not for scripts."""
+        """Print nothing: sentences are not for scripts."""
 
     def end(self, looks: Sequence[ServiceSnapshot], ends: Sequence[Outcome]) -> None:
-        """Each host with how it ended."""
+        """Print the document: each host with its outcome."""
         self.out.write(json.dumps(document(looks, ends), indent=2, default=str))
 
 
 class JsonLinesOutput(JsonOutput):
-    """One document a line: for every change, then how it ended."""
+    """One document a line: for every change, then the outcome."""
 
     def __init__(self, out: OutputWrapper) -> None:
         super().__init__(out)
         self._last: Any = None
 
     def show(self, looks: Sequence[ServiceSnapshot]) -> None:
-        """What moves by itself, as ages do, is no change."""
+        """Print a document after a change. What changes by itself, as ages do, is no change."""
         now = [
             (summary(one), [key(row) for row in snapshot.operations([one])],
              [migration_table.said(line) for line in one.moves.lines], [guest_table.said(line) for line in one.guests])
@@ -163,7 +163,7 @@ class JsonLinesOutput(JsonOutput):
             self._write(document(looks))
 
     def end(self, looks: Sequence[ServiceSnapshot], ends: Sequence[Outcome]) -> None:
-        """The last line has `ended`."""
+        """Print the last document, which has `ended`."""
         self._write(document(looks, ends))
 
     def _write(self, found: Any) -> None:
@@ -172,21 +172,21 @@ class JsonLinesOutput(JsonOutput):
 
 
 def of(form: str, out: OutputWrapper) -> Output:
-    """The screen for a format; a table is live on a terminal only."""
+    """Return the output for a format; a table is live on a terminal only."""
     if form == "table":
         return LiveOutput(out) if out.isatty() else LineOutput(out)
     return JsonOutput(out) if form == "json" else JsonLinesOutput(out)
 
 
 def document(looks: Sequence[ServiceSnapshot], ends: Sequence[Outcome] = ()) -> dict[str, Any]:
-    """What -f json prints."""
+    """Return what `-f json` prints."""
     ended = {end.host: {"code": end.code, "sentence": end.sentence} for end in ends}
     hosts = [snapshot.facts(one) | {"ended": ended.get(one.place.name)} for one in looks]
     return {"at": timezone.now(), "hosts": hosts}
 
 
 def page(looks: Sequence[ServiceSnapshot], width: int | None = None) -> list[str]:
-    """The table of hosts, and that of everything in progress there. No table is wider than `width`."""
+    """Return the table of hosts, and the tables of everything in progress there. No table is wider than `width`."""
     lines = table_lines(HOSTS, [_row(one) for one in looks], width)
     rows = migration_table.operations(looks)
     if rows:
@@ -197,7 +197,7 @@ def page(looks: Sequence[ServiceSnapshot], width: int | None = None) -> list[str
 
 
 def summary(one: ServiceSnapshot) -> str:
-    """One line about a host, without anything that changes by itself."""
+    """Return one line about a host, without anything that changes by itself."""
     if one.down and one.guests:
         return f"{one.place.name}: {guest_table.sentence(one.guests)}"
     if one.down:
@@ -213,7 +213,7 @@ def summary(one: ServiceSnapshot) -> str:
 
 
 def operations_shown(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Operations as a table for people has them."""
+    """Return operations as a table for people shows them."""
     return [
         row | {"age": span(row["age"]), "ends within": span(row["ends_within"]), "waits for": _waits_for(row)}
         for row in rows
@@ -221,12 +221,12 @@ def operations_shown(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def key(row: dict[str, Any]) -> tuple[str, ...]:
-    """What makes an operation another line."""
+    """Return what tells one operation's line from another's."""
     return (row["host"], row["request_id"], row["server"], row["step"], row["state"])
 
 
 def span(seconds: float | None) -> str | None:
-    """Seconds in words, as people say them."""
+    """Return seconds as people say them: 5 min 03 s."""
     if seconds is None:
         return None
     minutes, rest = divmod(round(seconds), 60)
@@ -250,7 +250,7 @@ def _row(one: ServiceSnapshot) -> dict[str, Any]:
 
 
 def _wrapped(line: str, width: int) -> list[str]:
-    """A line that is too long for the terminal, on several."""
+    """Wrap a line that is too long for the terminal."""
     if len(line) <= width:
         return [line]
     return textwrap.wrap(line, width, subsequent_indent="    ", break_on_hyphens=False)

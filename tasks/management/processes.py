@@ -24,14 +24,14 @@ FOR_EVER = float("inf")
 
 
 def start(asked: HostCommand) -> int:
-    """Start those that do not run, and wait until each is up."""
+    """Start the workers that do not run, and wait until each is up. Return the exit code."""
     looks, ends = _start(asked, _ours(asked.local()))
     asked.screen.end(looks, ends)
     return worst([end.code for end in ends])
 
 
 def stop(asked: HostCommand) -> int:
-    """SIGTERM to all of them, and follow their drains to the end."""
+    """Send SIGTERM to all of them, and follow their drains to the end. Return the exit code."""
     places = _ours(asked.local())
     alone_ended: dict[str, Outcome] = {}
     if asked.shutdown_guests:
@@ -44,7 +44,10 @@ def stop(asked: HostCommand) -> int:
 
 
 def restart(asked: HostCommand) -> int:
-    """One after the other, or so many at a time. One that does not come back stops the roll."""
+    """Restart the workers one after the other, or `--parallel` at a time. Return the exit code.
+
+    A worker that does not come back ends the rolling restart.
+    """
     places = _ours(asked.local())
     looks: list[ServiceSnapshot] = []
     ends: list[Outcome] = []
@@ -62,7 +65,7 @@ def restart(asked: HostCommand) -> int:
 
 
 def _with_guests(asked: HostCommand, one: ServiceSnapshot, end: Outcome, alone_ended: dict[str, Outcome]) -> Outcome:
-    """How it ended for the process, then for its guests."""
+    """Return the outcome for the process, then for its guests."""
     name = one.place.name
     if end.code == STILL:
         return end
@@ -73,7 +76,7 @@ def _with_guests(asked: HostCommand, one: ServiceSnapshot, end: Outcome, alone_e
 
 
 def _restart(asked: HostCommand, group: Sequence[ServiceLocation]) -> tuple[list[ServiceSnapshot], list[Outcome]]:
-    """One that was left with operations unfinished is started like the others: that is how they go on."""
+    """Stop and start. A worker that left operations unfinished is started, too: that is how they go on."""
     looks, ends = _stop(asked, group)
     if any(end.code not in (DONE, UNFINISHED) for end in ends):
         return looks, ends
@@ -126,7 +129,7 @@ def _forced(place: ServiceLocation, end: Outcome) -> Outcome:
 
 
 def _up_or_dead(goal: following.Goal) -> following.Goal:
-    """As `goal`; a process that ended while it started is not waited for."""
+    """Return `goal`, which also ends for a process that ended while it started."""
     began = time.monotonic()
 
     def either(one: ServiceSnapshot) -> tuple[int, str] | None:
@@ -143,7 +146,7 @@ def _up_or_dead(goal: following.Goal) -> following.Goal:
 
 
 def _ours(places: Sequence[ServiceLocation]) -> Sequence[ServiceLocation]:
-    """Raises Refused for one that is supervised by somebody else: there would be two, or it would come back."""
+    """Raise CommandRefused for a worker under another supervisor: there would be two, or it would come back."""
     for place in places:
         pid = None if place.pid else worker_process.stranger(_node(place))
         if pid:
@@ -155,7 +158,7 @@ def _ours(places: Sequence[ServiceLocation]) -> Sequence[ServiceLocation]:
 
 
 def _is_ending(one: ServiceSnapshot) -> bool:
-    """It runs, and was told to end by a signal or a wish."""
+    """Return whether it runs, and was told to exit by a signal or a drain request."""
     service = one.service
     draining = service is not None and service.draining_since is not None and service.ended_at is None
     return one.place.pid is not None and draining and bool(service and service.drain_then_exit)
@@ -168,13 +171,13 @@ def _still_ending(one: ServiceSnapshot) -> Outcome:
 
 
 def _name_unmapped(asked: HostCommand, places: Sequence[ServiceLocation]) -> None:
-    """A host nobody discovered gets no servers."""
+    """Name the hosts that are not mapped: they get no servers."""
     hosts = {place.name for place in places if place.binary == COMPUTE}
     if settings.ROLE == "host" or not hosts:
         return
     try:
         hosts -= set(HostMapping.objects.filter(host__in=hosts).values_list("host", flat=True))
-    except DatabaseError:  # then it is somebody else's to say
+    except DatabaseError:  # the global database is away: go without this hint
         return
     for name in sorted(hosts):
         asked.screen.say(f"{name} gets no servers before: manage.py discover_hosts")

@@ -1,7 +1,7 @@
 """`host shutdown-guests`, and the same as a part of `host drain` and `host stop`.
 
-What is asked for is in the journal, and the host carries it out whoever follows. Where nobody carries it out, the
-guests of this very machine are shut down by its hypervisor (`alone.py`).
+The request is in the journal, and the host carries it out whether or not the command follows. Where no worker does,
+the guests of this very machine are shut down through its hypervisor (`local_shutdown.py`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from tasks.management.output import Outcome
 from tasks.management.snapshot import ServiceLocation, ServiceSnapshot, look
 from tasks.management.wait import CANCELLED, DONE, SILENT, UNFINISHED, USAGE, Goal, follow
 
-ASK_SECONDS = 15.0  # a broker that is away takes its time before the row is enough
-ROUNDS = 3  # for those that come, or are started, meanwhile, where a host takes work
+ASK_SECONDS = 15.0  # writing the rows also sends messages, which takes long while the broker is away
+ROUNDS = 3  # rounds, as guests may arrive or be started meanwhile on a host that takes work
 
 
 def shutdown_guests(asked: HostCommand) -> int:
-    """Ask, then follow until every guest is off, or somebody took it back."""
+    """Request the shutdown, then follow until every guest is off, or the request is taken back.
+
+    Return the exit code.
+    """
     looks = look(compute(asked.places()))
     if not asked.force:
         _must_be_closed(looks)
@@ -46,7 +49,7 @@ def shutdown_guests(asked: HostCommand) -> int:
 
 
 def _round(asked: HostCommand, looks: Sequence[ServiceSnapshot], *, first: bool) -> dict[str, Outcome]:
-    """What became of those that had something to do."""
+    """Ask the hosts; return the outcomes of those that had something to do."""
     ends, places = {}, []
     for one in looks:
         place = ask(asked, one)
@@ -64,7 +67,7 @@ def _round(asked: HostCommand, looks: Sequence[ServiceSnapshot], *, first: bool)
 
 
 def ask(asked: HostCommand, one: ServiceSnapshot) -> ServiceLocation | Outcome:
-    """Ask a host; the place to look at, or how it has ended already."""
+    """Ask a host; return the place to look at, or the outcome if there is one already."""
     if one.down or local_shutdown.is_dead(one):
         return host_is_down(asked, one)
     tell_paused(asked, one.place)
@@ -77,7 +80,7 @@ def ask(asked: HostCommand, one: ServiceSnapshot) -> ServiceLocation | Outcome:
 
 
 def written(place: ServiceLocation, asked: HostCommand, seconds: float | None) -> tuple[str, str]:
-    """The request id of the shutdown, or why its cell does not answer."""
+    """Write the request; return its request id, "" when no guest is on, and why the cell does not answer."""
 
     def write(_: Cell) -> str:
         return guest_shutdown.ask(place.name, by=who(), at_once=asked.parallel, seconds=seconds)
@@ -88,7 +91,7 @@ def written(place: ServiceLocation, asked: HostCommand, seconds: float | None) -
 
 
 def tell_paused(asked: HostCommand, place: ServiceLocation) -> None:
-    """Before it happens."""
+    """Name the paused guests before they are forced off."""
 
     def read(_: Cell) -> list[tuple[str, str]]:
         return [(one.display_name, one.uuid) for one in guest_shutdown.paused(place.name)]
@@ -98,7 +101,7 @@ def tell_paused(asked: HostCommand, place: ServiceLocation) -> None:
 
 
 def forecast(one: ServiceSnapshot) -> str:
-    """Who would go off, and who would lose something; changes nothing."""
+    """Return how many guests would go off, and which would lose their memory; change nothing."""
 
     def read(_: Cell) -> tuple[int, list[str]]:
         name = one.place.name
@@ -112,7 +115,7 @@ def forecast(one: ServiceSnapshot) -> str:
 
 
 def off() -> Goal:
-    """Every guest is off, or stays on for a reason."""
+    """Return the goal that every guest is off, or stays on for a reason."""
     began = time.monotonic()
 
     def goal(one: ServiceSnapshot) -> tuple[int, str] | None:
@@ -131,13 +134,13 @@ def off() -> Goal:
 
 
 def host_is_down(asked: HostCommand, one: ServiceSnapshot) -> Outcome:
-    """Nobody to ask: done here, if it can be."""
+    """Shut down, from this machine if possible, the guests of a host that cannot be asked."""
     why = f"its cell does not answer ({one.down})" if one.down else "its worker does not run"
     return local_shutdown.shut_down(asked, one, why)
 
 
 def carried_out(asked: HostCommand, one: ServiceSnapshot, end: Outcome) -> Outcome:
-    """What the host did not do is done here, if it can be."""
+    """Return the outcome; shut down, from this machine if possible, the guests that the host has not."""
     if end.code == SILENT:
         if one.down:
             return host_is_down(asked, one)
@@ -150,7 +153,7 @@ def carried_out(asked: HostCommand, one: ServiceSnapshot, end: Outcome) -> Outco
 
 
 def _late(asked: HostCommand, one: ServiceSnapshot, end: Outcome) -> Outcome:
-    """Who came by a move that was under way when they were asked for goes off, too."""
+    """Shut down the guests that came by a move which was under way at the request."""
 
     def read(_: Cell) -> bool:
         return bool(guest_shutdown.still_on(one.place.name))
@@ -166,7 +169,10 @@ def _late(asked: HostCommand, one: ServiceSnapshot, end: Outcome) -> Outcome:
 def ask_and_tell(
     asked: HostCommand, looks: Sequence[ServiceSnapshot]
 ) -> tuple[list[ServiceLocation], dict[str, Outcome]]:
-    """Before their processes are told to end: where to look from now on, and who has nobody to ask."""
+    """Ask before the processes are told to end. Return the places to look at, and outcomes by host.
+
+    A host has an outcome already when it cannot be asked, or no guest is on.
+    """
     places, alone_ended = [], {}
     for one in looks:
         found = ask(replace(asked, seconds=None), one)
@@ -177,7 +183,7 @@ def ask_and_tell(
 
 
 def compute(places: Sequence[ServiceLocation]) -> Sequence[ServiceLocation]:
-    """The same. Raises Refused when one of them can have no guests."""
+    """Return the places. Raises CommandRefused when one of them can have no guests."""
     others = [place.name for place in places if place.binary != COMPUTE]
     if others:
         raise CommandRefused(f"{', '.join(others)}: only compute hosts have guests.")
@@ -185,7 +191,10 @@ def compute(places: Sequence[ServiceLocation]) -> Sequence[ServiceLocation]:
 
 
 def _must_be_closed(looks: Sequence[ServiceSnapshot]) -> None:
-    """A host that takes work gets new servers, and its users start old ones, while others go off."""
+    """Raise CommandRefused for a host that takes work.
+
+    It gets new servers, and users start old ones, while others are shut down.
+    """
     working = [one for one in looks if one.service is not None and not local_shutdown.is_dead(one)]
     open_ones = [one.place.name for one in working if one.service and one.service.takes_requests]
     if open_ones:

@@ -1,4 +1,4 @@
-"""Where the service of a name keeps its record, and what is to be seen of it now."""
+"""Where the service of a name keeps its record, and one look at that record."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from tasks import worker_process
 from tasks.worker import BINARIES
 from tasks.worker_process import WorkerNode
 
-SHOWN = 500  # names in one question
+SHOWN = 500  # services read from one cell
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceLocation:
-    """A service: its name, what it is, and the cell its record is in."""
+    """A service: its name, its binary, and the cell with its record."""
 
     name: str
     binary: str
     cell: Cell
     node: WorkerNode | None = None  # its process, where that is on this machine
-    shutdown: str = ""  # the request id of its guests' shutdown, where somebody follows that
+    shutdown: str = ""  # the request id of its guests' shutdown, if that is followed
 
     @property
     def pid(self) -> int | None:
-        """The number of its process, if that runs on this machine."""
+        """The pid of its process, if that runs on this machine."""
         return self.node.daemon.pid() if self.node else None
 
 
@@ -52,8 +52,8 @@ class ServiceSnapshot:
     service: Service | None = None
     operations: Sequence[OpenOperation] = ()
     waiting: int = 0
-    moves: DrainMoves = field(default_factory=DrainMoves)  # of its servers, away and back
-    guests: tuple[GuestShutdown, ...] = ()  # that go off with it
+    moves: DrainMoves = field(default_factory=DrainMoves)  # drain migrations, away and back
+    guests: tuple[GuestShutdown, ...] = ()  # that are shut down with it
     down: str = ""  # why its cell does not answer
     at: datetime = field(default_factory=timezone.now)
 
@@ -80,14 +80,14 @@ class ServiceSnapshot:
 
     @property
     def blockers(self) -> list[OpenOperation]:
-        """Operations that may hold a drain up for long."""
+        """Operations that may delay a drain for long."""
         return [one for one in self.operations if one.blocker]
 
 
 def find(
     names: Sequence[str], folder: Path, run: Path, logs: Path
 ) -> tuple[list[ServiceLocation], list[str], list[str]]:
-    """Places of the names in their order, names nobody knows, and cells that could not be asked.
+    """Return the places of the names in their order, the unknown names, and the cells that did not answer.
 
     A process on this machine is known by its env file, which also works where there is no global database.
     """
@@ -113,20 +113,23 @@ def find(
 
 
 def local(name: str, folder: Path, run: Path, logs: Path) -> WorkerNode | None:
-    """The worker of this name on this machine; None when it has no env file here, or one of something else."""
+    """Return the worker of this name on this machine.
+
+    None when it has no env file here, one of something else, or one that this user may not read.
+    """
     if not worker_process.NAME.fullmatch(name):
         return None
     process = WorkerNode(name, folder / f"{name}.env", run, logs)
     try:
         told = worker_process.read(process.env_file)
-    except OSError:  # somebody else's file
+    except OSError:  # another user's file
         return None
     named = told.get("STILLWATER_HOST") or socket.gethostname()
     return process if process.role and named == name else None
 
 
 def look(places: Sequence[ServiceLocation], *, closely: bool = True) -> list[ServiceSnapshot]:
-    """Look at them all, each cell once and all cells at the same time. `closely`: with their operations."""
+    """Look at all places, each cell once and all cells at the same time. `closely`: with their operations."""
     by_cell: dict[str, list[ServiceLocation]] = {}
     for place in places:
         by_cell.setdefault(place.cell.id, []).append(place)
@@ -164,7 +167,7 @@ def _by_env_file(process: WorkerNode) -> ServiceLocation:
 
 
 def _ourselves(process: WorkerNode | None) -> ServiceLocation:
-    """The host whose settings these are."""
+    """Return the place of the host whose settings these are."""
     cell = Cell(
         id=settings.CELL_UUID, name=settings.CELL_NAME or "its cell", database_url=settings.CELL_DATABASE_URL,
         broker_url=settings.CELL_BROKER_URL,
@@ -173,7 +176,10 @@ def _ourselves(process: WorkerNode | None) -> ServiceLocation:
 
 
 def _cell0() -> Cell:
-    """Its row; or one without a database when the global one is away: a process is stopped all the same."""
+    """Return the row of cell0; one without a database when the global one is away.
+
+    A process is stopped all the same.
+    """
     unknown = Cell(id=CELL0, name="cell0")
     try:
         return (Cell.objects.filter(pk=CELL0).first() if settings.ROLE != "host" else None) or unknown
@@ -182,7 +188,10 @@ def _cell0() -> Cell:
 
 
 def _by_service(names: Sequence[str]) -> tuple[dict[str, ServiceLocation], list[str]]:
-    """Conductors and schedulers have no mapping: every cell is asked. And the cells that did not answer."""
+    """Return the services of the names by asking every cell, and the cells that did not answer.
+
+    Conductors and schedulers have no mapping.
+    """
     cells = list(Cell.objects.order_by("name"))
 
     def ask(_: Cell) -> list[tuple[str, str]]:
@@ -199,7 +208,7 @@ def _by_service(names: Sequence[str]) -> tuple[dict[str, ServiceLocation], list[
 
 
 def facts(one: ServiceSnapshot) -> dict[str, Any]:
-    """A look as JSON has it."""
+    """Return a look as JSON has it."""
     service = one.service
     return {
         "host": one.place.name, "binary": one.place.binary, "cell": one.place.cell.name, "state": one.state,
@@ -222,19 +231,19 @@ def facts(one: ServiceSnapshot) -> dict[str, Any]:
 
 
 def rounded(seconds: float | None) -> float | None:
-    """To a tenth, for people and scripts."""
+    """Return seconds rounded to a tenth."""
     return None if seconds is None else round(seconds, 1)
 
 
 def in_progress(one: ServiceSnapshot) -> int | None:
-    """Operations that need it; of one that stopped those it left unfinished."""
+    """Return how many operations need it; of a service that stopped, how many it left unfinished."""
     if one.service is None:
         return None
     return one.service.in_progress if one.state == "stopped" else len(one.operations)
 
 
 def operations(looks: Iterable[ServiceSnapshot]) -> list[dict[str, Any]]:
-    """What is in progress, a row each."""
+    """Return the operations in progress, a row each."""
     return [
         {
             "host": one.place.name, "server": op.server_id, "operation": op.action, "step": op.step,
@@ -247,7 +256,7 @@ def operations(looks: Iterable[ServiceSnapshot]) -> list[dict[str, Any]]:
 
 
 def moves(one: ServiceSnapshot) -> dict[str, Any] | None:
-    """Its servers on their way, away or back; None where none are to move."""
+    """Return the drain migrations of its servers; None where there are none."""
     found = one.moves
     if not found.lines:
         return None
@@ -263,7 +272,7 @@ def moves(one: ServiceSnapshot) -> dict[str, Any] | None:
 
 
 def guests(one: ServiceSnapshot) -> list[dict[str, Any]] | None:
-    """Those that go off with it; None where none does."""
+    """Return the guests that are shut down with it; None where there are none."""
     rows = [
         {"server": line.server_id, "name": line.name, "priority": line.priority, "state": line.state,
          "seconds_left": rounded(line.seconds_left), "signals": line.signals, "words": line.words or None}

@@ -1,4 +1,4 @@
-"""`host status` and `host list`: what is, without asking for anything."""
+"""`host status` and `host list`: show the state, request nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TAKES = {CONDUCTOR: [dispatch.CONDUCTOR_QUEUE], SCHEDULER: [dispatch.SCHEDULER_Q
 
 
 def status(asked: HostCommand, form: str, global_broker: str) -> int:
-    """One page a host; SILENT when one of them is not up."""
+    """Print one page a host; return SILENT when one of them is not up, else DONE."""
     looks = look(asked.places())
     depths = {one.place.name: _depths(one.place, global_broker) for one in looks}
     out = asked.screen.out
@@ -43,7 +43,7 @@ def status(asked: HostCommand, form: str, global_broker: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusPage:
-    """Which part of the list."""
+    """Which part of the list to print."""
 
     limit: int
     marker: str
@@ -51,7 +51,7 @@ class StatusPage:
 
 
 def listing(out: OutputWrapper, err: OutputWrapper, form: str, page: StatusPage) -> int:
-    """A page of the hosts of all cells, by name; cells that do not answer are named."""
+    """Print a page of the hosts of all cells, by name; name the cells that do not answer."""
     if page.marker and not HostMapping.objects.filter(host=page.marker).exists() and not page.everything:
         raise CommandRefused(f"--marker: there is no host {page.marker}. It is the last host of the page before.")
     cells = list(Cell.objects.order_by("name"))
@@ -82,7 +82,7 @@ def _print(out: OutputWrapper, form: str, rows: Sequence[dict[str, Any]], more: 
 
 
 def _services(page: StatusPage) -> list[tuple[Service, int]]:
-    """One more than fits, with how many steps each runs. In the targeted cell: two queries."""
+    """Return one more than fits, each with how many steps it runs. In the targeted cell: two queries."""
     services = Service.objects.filter(host__gt=page.marker).order_by("host", "binary")
     if not page.everything:
         services = services.filter(binary=COMPUTE)
@@ -94,7 +94,7 @@ def _services(page: StatusPage) -> list[tuple[Service, int]]:
 
 
 def _of_cell(cell: Cell, page: StatusPage, services: list[tuple[Service, int]] | None) -> list[dict[str, Any]]:
-    """Those that announced themselves, then those that are only mapped, as all are when the cell is away."""
+    """Return the hosts with a service record, then those that are only mapped: all, when the cell is down."""
     rows = [
         _row(ServiceSnapshot(ServiceLocation(one.host, one.binary, cell), one), count) for one, count in services or ()
     ]
@@ -191,11 +191,11 @@ def _ago(seconds: float | None) -> str:
 
 
 def _depths(place: ServiceLocation, global_broker: str) -> dict[str, int | None]:
-    """Messages in its queues; None where the broker does not answer."""
+    """Return the number of messages in its queues; None where the broker does not answer."""
     queues = (dispatch.REQUESTS, dispatch.OPS)
     names = TAKES.get(place.binary) or [dispatch.host_queue(place.name, queue) for queue in queues]
     url = global_broker if place.binary == SCHEDULER else place.cell.broker_url
     try:
         return dict(brokers.depths(url, names)) if url else dict.fromkeys(names)
-    except Exception:  # every transport raises its own kinds, and all mean: not reached
+    except Exception:  # each kombu transport raises its own kinds; all mean: not reached
         return dict.fromkeys(names)

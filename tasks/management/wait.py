@@ -1,4 +1,4 @@
-"""Following hosts until each is where somebody wants it, or is not going to be."""
+"""Following hosts until each has reached its goal, or will not."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tasks.management.snapshot import ServiceLocation, ServiceSnapshot, look
 
 DONE, USAGE, STILL, SILENT, UNFINISHED, NOT_STARTED, CANCELLED = 0, 1, 2, 3, 4, 5, 6
 INTERRUPTED = 130
-MARGIN = 15.0  # a process records and closes after its deadline
+MARGIN = 15.0  # seconds in which a process records and closes after its deadline
 
 Goal = Callable[[ServiceSnapshot], tuple[int, str] | None]  # None: not yet
 
 
 @dataclass(slots=True)
 class LivenessWatch:
-    """When we last heard something new of a host. By our own clock: those of two machines differ."""
+    """When each host's record last changed, by the clock of this machine: those of two machines differ."""
 
     patience: float
     _last: dict[str, tuple[object, float]] = field(default_factory=dict)
 
     def silent(self, one: ServiceSnapshot) -> float:
-        """Seconds since its record last changed."""
+        """Return the seconds since its record last changed."""
         service, now = one.service, time.monotonic()
         said: object = service and (service.draining_since, service.ended_at)
         if service and not _went_silent(service):
@@ -40,7 +40,7 @@ class LivenessWatch:
         return now - before[1]
 
     def lost(self, one: ServiceSnapshot) -> Outcome | None:
-        """The end, when a host or its cell has been silent for too long."""
+        """Return the outcome when a host or its cell has been silent for too long."""
         silent = self.silent(one)
         if silent <= self.patience:
             return None
@@ -58,7 +58,7 @@ class LivenessWatch:
 def follow(
     places: Sequence[ServiceLocation], goal: Goal, screen: Output, interval: float, patience: float
 ) -> tuple[list[ServiceSnapshot], list[Outcome]]:
-    """Look, show, wait; until every host has ended one way or another. The last look, and the ends."""
+    """Look, show, wait; until every host has an outcome. Return the last look, and the outcomes."""
     hearing, ends = LivenessWatch(patience), {}
     while True:
         looks = look(places)
@@ -76,7 +76,10 @@ def follow(
 
 
 def drained(began: datetime) -> Goal:
-    """Nothing needs it any more; or, when it was told to exit, it has ended. Followed since `began`."""
+    """Return the goal of a drain: no operation needs the host; or, when it was told to exit, it has ended.
+
+    `began`: when the command began to follow.
+    """
 
     def goal(one: ServiceSnapshot) -> tuple[int, str] | None:
         service, name = one.service, one.place.name
@@ -85,7 +88,7 @@ def drained(began: datetime) -> Goal:
         if service.ended_at is not None and service.drain_state == "emptying":
             return SILENT, (f"{name} is stopped, and its servers cannot leave. They go on when it is started: "
                             f"manage.py host start {name}")  # fmt: skip
-        # one that drained before its servers were asked to leave has not read that yet
+        # a host that drained before its servers were to leave has not read the new request yet
         stays = one.state == "drained" and service.drain_wanted and not service.drain_then_exit
         if (service.ended_at is not None or stays) and one.moves.staying:
             return STILL, (f"{name} is {one.state}, and {len(one.moves.staying)} of its servers are still there, as "
@@ -108,9 +111,10 @@ def drained(began: datetime) -> Goal:
 
 
 def undrained(beats: dict[str, datetime | None]) -> Goal:
-    """It takes work, and has said so after `beats`: the heartbeats of those whose wish was taken back.
+    """Return the goal of an undrain: the host takes work, and has beaten again since `beats`.
 
-    Where its servers are to come back, they have.
+    `beats`: the heartbeats of the hosts at the time their drain requests were taken back. Where servers are to come
+    back, they have.
     """
 
     def goal(one: ServiceSnapshot) -> tuple[int, str] | None:
@@ -136,7 +140,7 @@ def undrained(beats: dict[str, datetime | None]) -> Goal:
 
 
 def stopped(until: float) -> Goal:
-    """Its process is gone. `until`: when to give up, in time.monotonic(); 0: never."""
+    """Return the goal that the process has ended. `until`: when to give up, in time.monotonic(); 0: never."""
 
     def goal(one: ServiceSnapshot) -> tuple[int, str] | None:
         name, service = one.place.name, one.service
@@ -157,7 +161,7 @@ def stopped(until: float) -> Goal:
 
 
 def started(lives: dict[str, str]) -> Goal:
-    """It beats, in another life than `lives` has of it."""
+    """Return the goal that the host beats, in another incarnation than `lives` has."""
 
     def goal(one: ServiceSnapshot) -> tuple[int, str] | None:
         name, service = one.place.name, one.service
@@ -174,7 +178,7 @@ def started(lives: dict[str, str]) -> Goal:
 
 
 def _back(one: ServiceSnapshot, service: Service) -> tuple[int, str] | None:
-    """It takes work, and nobody is to come back any more."""
+    """Return the outcome when no server is to come back any more: the host takes work."""
     if service.drain_moves:
         return None
     return DONE, f"{one.place.name} takes work."
@@ -196,7 +200,7 @@ def _far(one: ServiceSnapshot) -> str:
 
 
 def _is_late(one: ServiceSnapshot, service: Service, began: datetime) -> bool:
-    """A deadline that was over before somebody began to follow is no news."""
+    """Return whether the deadline passed while it was followed: an earlier one is no news."""
     deadline = service.drain_deadline
     if deadline is None or deadline < began:
         return False
@@ -204,7 +208,7 @@ def _is_late(one: ServiceSnapshot, service: Service, began: datetime) -> bool:
 
 
 def _went_silent(service: Service) -> bool:
-    """It was asked for something and has not begun: its beats alone are no answer."""
+    """Return whether it has not begun what was requested: its heartbeats alone are no answer."""
     signalled = bool(service.drain_by) and not service.drain_wanted
     return not signalled and service.drain_wanted != (service.draining_since is not None)
 

@@ -1,1 +1,1 @@
-"""The whole engine in one process, on virtual time, with every choice from a seed: see docs/simulation.md."""
+"""The whole engine in one process on virtual time; every choice comes from a seed: see docs/simulation.md."""

@@ -3,7 +3,7 @@
 import os
 import sys
 
-if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of a story
+if os.environ.get("PYTHONHASHSEED") != "0":  # a replay needs the same order of sets
     os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
               os.environ | {"PYTHONHASHSEED": "0"})  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What users and operators ask for: requests to the API, and what was answered."""
+"""Users and operators: their requests to the API, and the answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Caller("root", "root", "c" * 32, "admins", frozenset({"admin"}))
 
 @dataclass(slots=True)
 class Asked:
-    """One request, and its answer; `status` 0: none came."""
+    """One request and its answer. `status` 0: no answer came."""
 
     number: int
     verb: str
@@ -40,20 +40,20 @@ class Asked:
 
     @property
     def accepted(self) -> bool | None:
-        """None: nobody knows without looking."""
+        """Whether the request was accepted. None: only the databases can tell."""
         return None if self.status == 0 or self.status >= 500 else self.status < 300
 
 
 @dataclass
 class Clients:
-    """All of them. Servers are known by their slots."""
+    """All API clients. Servers are known by their slots."""
 
     cloud: Cloud
     asked: list[Asked] = field(default_factory=list)
     servers: dict[int, str] = field(default_factory=dict)
 
     def ask(self, number: int, verb: str, slot: int, request_id: str, process: Process, extra: Any = None) -> None:
-        """In an actor of an API process."""
+        """Send a request and record its answer, in an actor of an API process. No-op for a slot without a server."""
         sim = self.cloud.sim
         one = Asked(number, verb, slot, request_id, sim.now, self.servers.get(slot, ""))
         if verb != "create" and verb not in ("drain", "undrain", "force down", "up again") and not one.server_id:

@@ -1,4 +1,4 @@
-"""The cloud of one story: cells, machines, processes and brokers."""
+"""The cloud of one simulation run: cells, machines, processes and brokers."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ FLAVORS = ((1, "m1.small", 1, 512, 1), (2, "m1.medium", 2, 1024, 1), (3, "m1.lar
 
 
 class Cloud:
-    """Everything there is, made anew for each story."""
+    """All parts of the simulated cloud, created anew for each run."""
 
     def __init__(self, sim: Simulation, plan: Plan, folder: Path) -> None:
         seed = plan.seed
         self.sim, self.folder = sim, folder
         self.dice = Random(f"cloud {seed}")
-        self.harm: set[str] = set()  # the kinds of this story
-        self.is_restored = False  # a cell's database, from a backup
+        self.harm: set[str] = set()  # the kinds of fault of this run
+        self.is_restored = False  # a cell's database was restored from a backup
         self._counts: Counter[str] = Counter()
         self._loaded: Process | None = None
         sim.enter = self._enter
@@ -64,23 +64,23 @@ class Cloud:
                 self._add(Process(self, "host", host, settings.CELLS[cell], self.machines[host]))
 
     def start(self) -> None:
-        """Every process."""
+        """Start every process."""
         for process in list(self.processes.values()):
             process.start()
 
     def end(self) -> None:
-        """Nobody's globals are left behind."""
+        """Close the state of every machine."""
         for machine in self.machines.values():
             machine.state.close()
 
-    # -- what it is made of
+    # -- parts
 
     def _add(self, process: Process) -> Process:
         self.processes[process.name] = process
         return process
 
     def twin_of(self, process: Process) -> Process:
-        """A second process of the same name."""
+        """Start a second process of the same name."""
         twin = Process(self, process.role, process.host, process.cell, process.machine, twin="-twin")
         self.processes[twin.name] = twin
         twin.start()
@@ -117,10 +117,10 @@ class Cloud:
         return str(image.id)
 
     def broker_of(self, cell: str) -> str:
-        """The URL of a cell's broker."""
+        """Return the URL of a cell's broker."""
         return next((one.broker_url for one in self.cells.values() if one.id == cell), "")
 
-    # -- who runs
+    # -- process globals and messages
 
     def _enter(self, actor: Actor) -> None:
         process = actor.process
@@ -132,12 +132,12 @@ class Cloud:
         self._loaded = process
 
     def forget_globals(self, process: Process) -> None:
-        """Those of its last life are no more."""
+        """Drop the loaded globals of the process's last incarnation."""
         if self._loaded is process:
             self._loaded = None
 
     def count(self, what: str) -> int:
-        """The next number."""
+        """Return the next number of a sequence."""
         self._counts[what] += 1
         return self._counts[what]
 
@@ -147,19 +147,19 @@ class Cloud:
         self.wire.dice.shuffle(listening)
         return any(process.take(message) for process in listening)
 
-    # -- what is so
+    # -- state
 
     def host_cells(self) -> None:
-        """Hosts are made known to the global side by an operator."""
+        """Create the host mappings, as an operator does with discover_hosts."""
         for host, cell in self.cell_of_host.items():
             HostMapping.objects.get_or_create(host=host, defaults={"cell_id": cell})
 
     def aliases(self) -> list[str]:
-        """The databases of all cells."""
+        """Return the database aliases of all cells."""
         return [f"cell:{uuid}" for uuid in settings.CELLS.values()]
 
     def row(self, server_id: str) -> Instance | None:
-        """A server's row, wherever it is."""
+        """Return a server's row, from the cell that has one."""
         for alias in self.aliases():
             with target_cell(alias):
                 found = Instance.objects.filter(uuid=server_id).first()
@@ -168,7 +168,7 @@ class Cloud:
         return None
 
     def open_steps(self) -> list[Step]:
-        """Whatever has not ended."""
+        """Return the steps of all cells that have not ended."""
         found: list[Step] = []
         for alias in self.aliases():
             with target_cell(alias):
@@ -177,5 +177,5 @@ class Cloud:
 
 
 def ask(alias: str, question: str, *values: Any) -> list[tuple[Any, ...]]:
-    """Rows of a database, without anybody noticing."""
+    """Return rows of a database, without faults and yield points."""
     return list(connections[alias].connection.execute(question, values).fetchall())

@@ -1,4 +1,4 @@
-"""The command: many seeds, one seed again, or one seed with as little as shows it."""
+"""The command: run many seeds, replay one seed, or shrink one seed to a minimal plan that fails."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.simulation import stage
 
 
 def main(words: Sequence[str]) -> int:
-    """Exit code 1 when anything was found."""
+    """Run the command line. Return 1 when a violation was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", default="1-100", help="FIRST-LAST")
     parser.add_argument("--jobs", type=int, default=1)

@@ -1,7 +1,7 @@
-"""While a story runs: what a claimed step writes, it writes in a transaction that has looked at its claim first.
+"""Rules that are checked while a simulation runs: a step writes only in a transaction that has checked its claim.
 
-And before its first verb it has asked whether it still has the claim, if the database answers; no verb is called inside
-a transaction. Rules of docs/journal.md that no final state shows: most of the time nobody comes between.
+Before its first driver verb the step has checked its claim, if the database answers; no verb is called inside a
+transaction. These rules of docs/journal.md show in no final state: most of the time no other process interferes.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from tests.simulation.kernel import Actor, Simulation
 from tests.simulation.patches import Faults
 
 WRITES = re.compile(r'(INSERT(?: OR IGNORE)? INTO|UPDATE|DELETE FROM) "(\w+)"')
-# what may be written without the claim, as it says nothing of the step's own work
+# Writes that need no claim, because they record nothing of the step's own work.
 FREE = {
     ("UPDATE", "compute_step"): re.compile(r'SET "sent_at" = NULL'),  # a message that was not sent
 }
-REPAIRS = {"server.lost", "server.mapped_again", "quota.size_corrected"}  # what is wrong without a restore is a bug
-SILENT = {"statement", "commit failed", "commit lost", "database"}  # harm: the database may not have answered
-MILD = {"weather", "verb", "power", "slow"}  # harm in which no process is away, so that nobody takes its steps over
+REPAIRS = {"server.lost", "server.mapped_again", "quota.size_corrected"}  # repairs: without a restore they show a bug
+SILENT = {"statement", "commit failed", "commit lost", "database"}  # faults in which the database may not have answered
+MILD = {"weather", "verb", "power", "slow"}  # faults in which every process stays up, so no step may be taken over
 CLAIMS = re.compile(r'UPDATE "compute_step" SET "state" = .*"worker" = .*"token" = ')
-_broken: list[str] = []  # of the story that is played
+_broken: list[str] = []  # violations of the current run
 _is_mild = False
 
 
 def put_on() -> None:
-    """Once."""
+    """Wrap the runner, once in a process."""
     run_step = runner.run_step
 
     def watched(action: Any, step: Any, driver: Any) -> None:
@@ -57,7 +57,7 @@ def put_on() -> None:
 
 
 def watch(cloud: Cloud) -> None:
-    """Every statement and every verb from now on; what breaks a rule is added to the cloud's list."""
+    """Check every statement and every verb from now on; violations are added to the cloud's list."""
     global _broken, _is_mild
     broken = _broken = cloud.broken_rules
     _is_mild = cloud.harm <= MILD
@@ -112,7 +112,7 @@ def watch(cloud: Cloud) -> None:
 
 
 def _is_superseded(me: Actor, alias: str) -> bool:
-    """Whether the service record of an actor's process names another incarnation, now, as it claims a step."""
+    """Return whether the service record of the actor's process names another incarnation now, at a claim."""
     worker = me.process.me
     name = (worker.binary, worker.host)
     return any(

@@ -1,4 +1,4 @@
-"""What goes wrong: pauses, deaths, lost statements, clocks, brokers, hypervisors. And how all of it heals."""
+"""Fault injection: pauses, kills, failed statements, clocks, brokers, hypervisors. And how all of it heals."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.simulation.processes import Process
 
 
 class Weather:
-    """All harm of a story."""
+    """The fault injector of one run."""
 
     def __init__(self, cloud: Cloud, clients: Clients, plan: Plan) -> None:
         self.cloud, self.clients, self.plan, self.sim = cloud, clients, plan, cloud.sim
-        self.armed: dict[str, list[list[Any]]] = {}  # by process: [moments left, harm], for kills and pauses
+        self.armed: dict[str, list[list[Any]]] = {}  # by process: [yield points left, fault], for kills and pauses
         self.statements: dict[str, list[list[Any]]] = {}
         self.commits: dict[str, list[list[Any]]] = {}
         self.away: list[tuple[str, str, float]] = []  # alias, process ("" all), until
@@ -36,12 +36,12 @@ class Weather:
         self.sim.at_yield = self._at_yield
 
     def begin(self, harm: Harm) -> None:
-        """Its time has come. In nobody's thread: it must not wait."""
+        """Start a fault at its time. This runs in no actor, so it must not wait."""
         self.sim.say(f"harm: {harm}")
         getattr(self, "_" + harm.kind.replace(" ", "_"))(harm)
 
     def heal(self) -> None:
-        """Nothing goes wrong any more, and everything runs."""
+        """End all faults and start every process."""
         self.is_healed = True
         self.armed.clear()
         self.statements.clear()
@@ -82,7 +82,7 @@ class Weather:
             return
         one = armed[0]
         if one[1].number % 4 and not _works(actor):
-            return  # three of four wait for somebody who is at work
+            return  # three of four faults wait for an actor that handles a request or a message
         one[0] -= 1
         if one[0] >= 0:
             return
@@ -133,7 +133,7 @@ class Weather:
         self.away.append((alias, harm.extra, self.sim.now + harm.length))
 
     def _restore(self, harm: Harm) -> None:
-        """A backup is made now. Later the cell's processes are stopped, the backup is put in place, and they start."""
+        """Take a backup now. Later kill the cell's processes, put the backup in place, and start them again."""
         alias = f"cell:{settings.CELLS[harm.target]}"
         self.sim.at(self.sim.now + harm.length, partial(self._put_in_place, alias, patches.snapshot(alias)))
 
@@ -227,7 +227,7 @@ class Weather:
         work = driver.crash if harm.extra == "crash" else driver.power_off_from_inside
 
         def go_off() -> None:
-            with suppress(GuestNotFound):  # destroyed a moment ago
+            with suppress(GuestNotFound):  # it was destroyed meanwhile
                 work(uuid)
 
         self.sim.spawn(f"{harm.target}/guest-{uuid[:8]}", process, go_off)
@@ -240,7 +240,7 @@ class Weather:
         self.sim.at(self.sim.now + harm.length, partial(self._operator, "undrain", harm.target))
 
     def _silence(self, harm: Harm) -> None:
-        """The machine loses its power; an operator says so after a while, and evacuates it."""
+        """Cut the power of a machine. Later an operator forces the host down and evacuates it."""
         process, machine = self.cloud.processes[harm.target], self.cloud.machines[harm.target]
         process.restart_after = None
         process.kill()
@@ -265,7 +265,7 @@ class Weather:
                 self._operator("evacuate", host, slot)
 
     def _operator(self, verb: str, host: str, slot: int = -1) -> None:
-        """By way of the API."""
+        """Send an operator's request to the API."""
         number = self.cloud.count("operator")
         process = next(
             (self.cloud.processes[n] for n in ("api-api1", "api-api2") if self.cloud.processes[n].is_alive), None
@@ -278,5 +278,5 @@ class Weather:
 
 
 def _works(actor: Actor | None) -> bool:
-    """Whether it is at something that was asked for."""
+    """Return whether the actor handles an API request or a message."""
     return actor is not None and ("/task-" in actor.name or "/request-" in actor.name)

@@ -1,8 +1,8 @@
-"""Actors, the baton and virtual time: who runs, and when, is drawn from the seed; nothing else decides it.
+"""Actors, their scheduler and virtual time: the seed alone decides which actor runs, and when.
 
-An actor is a thread of a simulated process. It is a greenlet, not a thread of the operating system: to hand the baton
-over costs a microsecond and no scheduler, and nothing outside decides anything. At a yield point the actor may lose the
-baton to another one. When no actor can run, time jumps to the next moment at which one can.
+An actor is a thread of a simulated process. It is a greenlet, not a thread of the operating system: a switch costs a
+microsecond, and the kernel's scheduler decides nothing. At a yield point another actor may be switched to. When no
+actor can run, time jumps to the next moment at which one can.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any
 
 import greenlet
 
-EPOCH = 1_800_000_000.0  # seconds since 1970 at which every story begins
+EPOCH = 1_800_000_000.0  # seconds since 1970 at which every run begins
 FOREVER = float("inf")
 KEPT = 200_000  # events of a trace
-LEAST = 1e-4  # seconds: less is lost in the rounding of a float, and who waits for that would wait for ever
+LEAST = 1e-4  # seconds: a shorter wait is lost in float rounding and would never end
 
 
 class Killed(BaseException):
-    """This actor's process is gone. Nothing of ours catches it, as nothing catches SIGKILL."""
+    """The actor's process was killed. Engine code does not catch it, as no code catches SIGKILL."""
 
 
 class Stuck(AssertionError):
-    """The simulation itself does not get on."""
+    """The simulation itself makes no progress."""
 
 
 class Actor:
@@ -44,19 +44,19 @@ class Actor:
         self.number = next(sim.numbers)
         self.green: greenlet.greenlet | None = None
         self.is_done = False
-        self.wake_at = 0.0  # runs from then on
+        self.wake_at = 0.0  # the earliest moment at which it runs
         self.waits_on: Any = None
         self.paused_until = 0.0
-        self.fate = False  # killed, and does not know it yet
+        self.fate = False  # killed, but not unwound yet
         self.atomic = 0  # open transactions, of any database
         self.where = ""
-        self.what: dict[str, Any] = {}  # what others note about it
+        self.what: dict[str, Any] = {}  # notes of other modules
 
     def __repr__(self) -> str:
         return self.name
 
     def play(self, *_: object) -> None:
-        """All of its life."""
+        """Run the actor from start to end."""
         try:
             if not self.fate:
                 self.work()
@@ -68,7 +68,7 @@ class Actor:
 
 
 class Simulation:
-    """One story: its actors, its time, its dice and its trace."""
+    """One simulation run: its actors, its time, its random numbers and its trace."""
 
     current: Simulation | None = None
 
@@ -79,38 +79,38 @@ class Simulation:
         self.now = EPOCH
         self.actors: list[Actor] = []
         self.doomed: deque[Actor] = deque()
-        self.actor: Actor | None = None  # who has the baton
+        self.actor: Actor | None = None  # the one that runs
         self.timers: list[tuple[float, int, Callable[[], None]]] = []
         self.main = greenlet.getcurrent()
         self.trace: deque[tuple[float, str, str]] = deque(maxlen=KEPT)
         self.hash = 0
-        self.folder = ""  # of this play: its name is not of the story
+        self.folder = ""  # of this run; hidden from the trace, as its name is random
         self.events = 0
         self.is_over = False
         self.end_at = FOREVER
         self.at_yield: Callable[[Actor, str, str], None] = lambda actor, kind, text: None
         self.on_crash: Callable[[Actor, BaseException], None] = lambda actor, error: None
-        self.enter: Callable[[Actor], None] = lambda actor: None  # before an actor goes on
+        self.enter: Callable[[Actor], None] = lambda actor: None  # called before an actor continues
         self.most = 400_000
 
     # -- the trace
 
     def say(self, text: str) -> None:
-        """One line of the trace."""
+        """Add a line to the trace."""
         name = self.actor.name if self.actor is not None else "-"
         text = text.replace(self.folder, "FOLDER") if self.folder else text
         self.hash = zlib.crc32(f"{self.now:.6f}{name}{text}".encode(), self.hash)
         self.trace.append((self.now, name, text))
 
     def crashed(self, actor: Actor, error: BaseException) -> None:
-        """It ended with an exception nobody caught."""
+        """Record an exception that the actor did not catch."""
         self.say(f"ended with {error!r}")
         self.on_crash(actor, error)
 
-    # -- life
+    # -- actors
 
     def spawn(self, name: str, process: Any, work: Callable[[], Any], at: float = 0.0) -> Actor:
-        """One more actor, from a moment on."""
+        """Create an actor that starts at a moment."""
         actor = Actor(self, name, process, work)
         actor.wake_at = at
         self.actors.append(actor)
@@ -119,11 +119,11 @@ class Simulation:
         return actor
 
     def at(self, moment: float, work: Callable[[], None]) -> None:
-        """Have something done at a moment by nobody in particular. It must not wait for anything."""
+        """Call `work` at a moment, outside any actor. It must not wait for anything."""
         heapq.heappush(self.timers, (moment, next(self.numbers), work))
 
     def doom(self, actor: Actor) -> None:
-        """It dies at once: the next to run, and only to let go."""
+        """Kill an actor: it runs next, only to unwind."""
         if not actor.is_done and not actor.fate:
             actor.fate = True
             if actor.green is None:
@@ -132,7 +132,7 @@ class Simulation:
                 self.doomed.append(actor)
 
     def run(self) -> None:
-        """Until the story is over."""
+        """Run until the simulation is over, then unwind every actor."""
         self._pass_on(self._next())
         self.is_over = True
         self.actor = None
@@ -143,7 +143,7 @@ class Simulation:
         self.actor = None
 
     def ended(self, actor: Actor) -> None:
-        """Its last words: where a greenlet that ends goes on is its parent."""
+        """Remove an actor that ended, and make the next one the parent of its greenlet: execution continues there."""
         self._bury(actor)
         assert actor.green is not None
         actor.green.parent = self._green(self._next())
@@ -157,7 +157,7 @@ class Simulation:
     # -- yield points, for the actor that runs
 
     def point(self, kind: str, text: str = "") -> None:
-        """Something is about to happen that others can see: here another may come first, or harm may."""
+        """Yield before an effect that others can see: another actor may run first, or a fault may strike."""
         me = self.actor
         if me is None:
             return
@@ -181,7 +181,7 @@ class Simulation:
             self._switch(me)
 
     def sleep(self, seconds: float) -> None:
-        """Let virtual time pass."""
+        """Let virtual time pass for the running actor."""
         me = self.actor
         if me is None:
             return
@@ -190,11 +190,11 @@ class Simulation:
         if me.atomic:
             self.now += max(0.0, seconds)
             return
-        me.wake_at = self.now + max(0.001, seconds)  # or what is left of a time would never be over
+        me.wake_at = self.now + max(0.001, seconds)  # a shorter rest would never end
         self._switch(me)
 
     def wait(self, bell: Any, seconds: float | None = None) -> bool:
-        """Until the bell rings (`ring`), or so long; whether it rang."""
+        """Wait until the bell rings (`ring`), or for so many seconds. Return whether it rang."""
         me = self.actor
         assert me is not None
         if me.fate:
@@ -207,7 +207,7 @@ class Simulation:
         return rang
 
     def ring(self, bell: Any, most: int = -1) -> None:
-        """Wake who waits for it."""
+        """Wake the actors that wait for a bell; at most `most` of them, if that is not negative."""
         for actor in self.actors:
             if actor.waits_on is bell and most:
                 actor.waits_on, actor.wake_at = None, 0.0
@@ -224,7 +224,7 @@ class Simulation:
         self._green(following).switch()
 
     def _green(self, following: Actor | None) -> greenlet.greenlet:
-        """Of who goes on; None: of whoever told the story."""
+        """Return an actor's greenlet and make it the running one; None: the greenlet that created the simulation."""
         if following is None:
             return self.main
         if following.green is None:
@@ -234,7 +234,7 @@ class Simulation:
         return following.green
 
     def _next(self) -> Actor | None:
-        """Who goes on; None: the story is over."""
+        """Choose the actor that runs next; None: the run is over."""
         while True:
             if self.doomed:
                 return self.doomed.popleft()

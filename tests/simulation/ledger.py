@@ -1,6 +1,6 @@
-"""The books after a story: is everything ended, each guest where its record says, and is everything counted once?
+"""Checks after a simulation run: all actions ended, each guest where its record says, everything counted once.
 
-Read with plain SQL, so that nobody in the story notices.
+They read with raw SQL, without faults and yield points.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Row:
 
 
 def is_quiet(cloud: Cloud) -> bool:
-    """Whether nothing is open any more, as far as rows say."""
+    """Return whether no row of any database is open any more."""
     return not any(True for _ in _open(cloud))
 
 
 def judge(cloud: Cloud, asked: list[Asked]) -> list[str]:
-    """Everything that must not be."""
+    """Return all violations."""
     books = Books(cloud)
     found = [*_open(cloud), *cloud.broken_rules]
     if cloud.is_restored:  # what happened after the backup is lost: docs/runbooks/cell-restored.md
@@ -71,7 +71,7 @@ def judge(cloud: Cloud, asked: list[Asked]) -> list[str]:
 
 
 class Books:
-    """What is on record, and what machines have."""
+    """What the databases record, and what the machines have."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
@@ -145,7 +145,7 @@ def _requests(books: Books, asked: list[Asked]) -> list[str]:
         gone = all(row.deleted for row in rows)
         was_deleted = any(other.verb == "delete" and other.server_id == one.server_id for other in asked)
         if one.verb == "delete" and (gone or any(done["key"] == "Delete" for done in books.actions[one.server_id])):
-            continue  # of a server that was being placed: it is recorded under the scheduler's own request
+            continue  # the server was being scheduled: the delete has the scheduler's own request id
         if one.verb == "create" and was_deleted and not rows:
             continue
         found.append(
@@ -164,7 +164,7 @@ def _server(books: Books, server_id: str) -> list[str]:
     found = []
     for row in rows:
         if row.task_state or row.vm_state == "building":
-            continue  # said by _open
+            continue  # reported by _open
         if row.vm_state == "error":
             if row.fault in (None, "null"):
                 found.append(f"lost: {server_id[:8]} is in ERROR, and nothing says why")
@@ -187,7 +187,7 @@ def _shown(on: dict[str, PowerState]) -> str:
 
 def _powers_of(books: Books, row: Row) -> tuple[PowerState | None, ...]:
     if row.vm_state == "resized" or (row.vm_state == "rescued" and {"power", "silence"} & books.cloud.harm):
-        return (PowerState.RUNNING, *OFF)  # as it was before; or it went off, which is on record as its power state
+        return (PowerState.RUNNING, *OFF)  # as before; or the guest went off, and the record says so
     if row.vm_state == "stopped":
         return OFF
     return (POWER[row.vm_state],)
@@ -300,7 +300,7 @@ def _moves(books: Books) -> list[str]:
         for parcel in sorted(machine.inbox.glob("*")):
             row = books.living.get(parcel.stem)
             if row is not None and (row.vm_state, row.host) == ("error", name):
-                continue  # it arrived, and could not be taken in: its fault says so
+                continue  # the guest arrived and could not be started: the server's fault says so
             found.append(f"leaked: {parcel.stem[:8]} came to {name}, and is not taken in")
     return found
 
@@ -319,7 +319,7 @@ def _effects(books: Books) -> list[str]:
 
 
 def _history(books: Books, server_id: str) -> list[str]:
-    """What ended last is how the server is."""
+    """Check that the server is in the state that its last ended action leads to."""
     row = books.living.get(server_id)
     ended = sorted((one for one in books.actions[server_id] if one["finished_at"]), key=lambda one: one["finished_at"])
     if row is None or row.vm_state == "error" or row.task_state or not ended or "clock" in books.cloud.harm:
@@ -331,7 +331,7 @@ def _history(books: Books, server_id: str) -> list[str]:
         wanted = NAMES.get(one["action"])
         if one["message"] or wanted is None:
             if one["message"] or one["action"] in ("confirmResize", "revertResize", "evacuate", "rebuild"):
-                return []  # as it was before, which others tell
+                return []  # the state is as before, which other checks cover
             continue
         fits = SHELVED if wanted == "shelved" else (wanted,)
         if row.vm_state not in fits:

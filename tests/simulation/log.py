@@ -1,4 +1,4 @@
-"""The engine's log in the simulation: lines of the trace when somebody reads it, and what others listen for."""
+"""The engine's log in the simulation: lines of the trace when it is verbose, and events for listeners."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ listeners: list[Callable[[str, dict[str, Any]], None]] = []
 
 
 class Logger:
-    """As structlog's, of few words."""
+    """The part of structlog's logger that the engine uses."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -35,7 +35,7 @@ class Logger:
 
 
 def put_on() -> None:
-    """Before the first line."""
+    """Configure structlog, before the first log line."""
     structlog.configure(
         processors=[], wrapper_class=Logger, logger_factory=lambda *_: None, cache_logger_on_first_use=True
     )

@@ -1,4 +1,4 @@
-"""Hypervisors: the fake driver, whose guests belong to the machine and not to the process that asks for them."""
+"""Hypervisors: the fake driver, whose guests belong to the machine and not to the process that opened the driver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READS = frozenset({
 
 
 class Machine:
-    """One host's hypervisor, which lives on when processes die."""
+    """One host's hypervisor, which survives the end of processes."""
 
     def __init__(self, sim: Simulation, name: str, dice: Random, folder: Path) -> None:
         self.sim, self.name, self.dice = sim, name, dice
@@ -34,35 +34,35 @@ class Machine:
         self.inbox = folder / name
         self.inbox.mkdir()
         self.away_until = 0.0
-        self.failures: list[tuple[str, str, bool]] = []  # verb ("" any that writes), kind, after the effect
+        self.failures: list[tuple[str, str, bool]] = []  # verb ("": any write), error, after the effect
         self.orders = Faults()
         self.locks: dict[str, primitives.Lock] = defaultdict(primitives.Lock)
         self.slow = 0.0
-        self.before: Callable[[str], None] = lambda verb: None  # each verb that is no read
+        self.before: Callable[[str], None] = lambda verb: None  # called for each verb that is no read
 
     def driver(self) -> FakeDriver:
-        """As a process opens it."""
+        """Return a new driver, as a process opens it."""
         made = _Driver(self.name, orders=self.orders, vcpus=64, memory_mb=65536, disk_gb=1024)
         made.inbox = self.inbox
         return made
 
     def shutdown_preferences(self) -> None:
-        """How guests of this machine take it that they are to shut down."""
+        """Draw how guests of this machine react to a shutdown signal."""
         delay = self.dice.choice((0.0, 0.5, 3.0, 8.0))
         ignore = self.dice.random() < 0.15
         self.orders._shutdown = {"": ShutdownBehaviour(delay=delay, ignore=ignore)}
 
     def powers(self) -> dict[str, PowerState]:
-        """Every guest's."""
+        """Return the power state of every guest."""
         return self.state.powers()
 
     def kept(self) -> set[str]:
-        """Guests that left, and that it could have back."""
+        """Return the guests that left, and that the machine could have back."""
         return {uuid for (uuid,) in self.state.run("SELECT uuid FROM departed")}
 
 
 class _Calls(CallLog):
-    """Every verb is a moment at which others may come first, and at which it may fail."""
+    """The call log of a driver: every verb is a yield point, and a place at which it may fail."""
 
     machine: Machine
 
@@ -91,7 +91,7 @@ class _Calls(CallLog):
         self.machine.sim.sleep(seconds)
 
     def _half(self, sim: Simulation) -> None:
-        """In a transaction of the fake hypervisor's: who dies here has done nothing."""
+        """Yield inside the fake hypervisor's transaction: a process that is killed here has changed nothing."""
         me = sim.actor
         if me is not None:
             me.atomic += 1
@@ -101,7 +101,7 @@ class _Calls(CallLog):
                 me.atomic -= 1
 
     def _failure(self, verb: str) -> VirtError | None:
-        """What is raised when it is done; or it is raised now."""
+        """Return the error to raise after the effect; an error before the effect is raised here."""
         for number, (wanted, kind, after) in enumerate(self.machine.failures):
             if wanted == verb or (not wanted and verb not in READS):
                 del self.machine.failures[number]
@@ -114,7 +114,7 @@ class _Calls(CallLog):
 
 
 class _Locks:
-    """One file a guest, as real processes of one host have them."""
+    """One lock per guest for all processes of a host, as the lock files of real processes."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -131,7 +131,7 @@ class _Locks:
 
 
 class _Driver(FakeDriver):
-    """The real fake driver with its state elsewhere."""
+    """The real fake driver with the machine's state."""
 
     inbox: Path
 
@@ -154,10 +154,10 @@ class _Driver(FakeDriver):
 
 
 def open_driver(machine: Machine) -> FakeDriver:
-    """A driver of the machine's hypervisor, for the process that asks."""
+    """Return a driver of the machine's hypervisor for the process that opens it."""
 
     class Bound(_Calls):
-        """Calls to this machine."""
+        """The call log of this machine."""
 
     Bound.machine = machine
     kept = fake_driver.StateFile, fake_driver.CallLog
@@ -172,7 +172,7 @@ def open_driver(machine: Machine) -> FakeDriver:
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """For what is on its way between machines."""
+    """Create a temporary folder for data that moves between machines."""
     base = Path("/dev/shm")
     made = Path(tempfile.mkdtemp(prefix="stillwater-sim-", dir=base if base.is_dir() else None))
     try:

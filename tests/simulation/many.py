@@ -1,4 +1,4 @@
-"""Stories by the thousand, one again, or one with as little in it as still fails."""
+"""Run many seeds, replay one, or shrink one to a minimal plan that still fails."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tests.simulation.kernel import EPOCH
 from tests.simulation.plan import Plan
 from tests.simulation.story import Outcome
 
-TRIES = 300  # stories a shrink may play
+TRIES = 300  # runs of one shrink at most
 
 
 def replay(seed: int, events: int, *, calm: bool = False) -> int:
-    """Once, with its last events."""
+    """Run one seed and print its last events. Return 1 when a rule was violated."""
     outcome = story.play(plan.draw(seed, calm=calm), verbose=True)
     print("\n".join(lines(outcome, events)))
     return int(bool(outcome.violations))
 
 
 def lines(outcome: Outcome, events: int) -> list[str]:
-    """A story in words."""
+    """Return the text of a run: plan, last events, violations."""
     drawn = outcome.plan
     said = [f"seed {drawn.seed}: {len(drawn.operations)} operations, {len(drawn.harm)} times harm"]
     said += [f"  asked {one}" for one in drawn.operations] + [f"  harm  {one}" for one in drawn.harm]
@@ -35,7 +35,7 @@ def lines(outcome: Outcome, events: int) -> list[str]:
 
 
 def run(seeds: Sequence[int], jobs: int = 1, most: int = 20, *, calm: bool = False, verbose: bool = False) -> int:
-    """Each once; the last line says how it went. Ends early after so many seeds that fail."""
+    """Run each seed once and print a summary as the last line. Ends after `most` failed seeds. Return 1 for any."""
     begun, operations, failed, played = patches.real_time(), 0, 0, 0
     for outcome in outcomes(seeds, jobs, calm=calm):
         played += 1
@@ -53,13 +53,13 @@ def run(seeds: Sequence[int], jobs: int = 1, most: int = 20, *, calm: bool = Fal
 
 
 def words(outcome: Outcome) -> str:
-    """One line."""
+    """Return one line on a run."""
     more = f" (+{len(outcome.violations) - 1})" if outcome.violations[1:] else ""
     return f"seed {outcome.plan.seed}: {outcome.violations[0] if outcome.violations else 'fine'}{more}"
 
 
 def outcomes(seeds: Sequence[int], jobs: int, *, calm: bool = False) -> Iterator[Outcome]:
-    """In any order, when there are several jobs. Databases in memory are copied by a fork like all else."""
+    """Yield the results, in any order with several jobs. A fork copies the databases in memory, too."""
     if jobs <= 1:
         yield from (_one(seed, calm=calm) for seed in seeds)
         return
@@ -74,7 +74,7 @@ def _one(seed: int, *, calm: bool = False) -> Outcome:
 
 
 def shrink(seed: int, events: int) -> int:
-    """Leave out operations and harm while the same kind of thing is still found, and tell what is left."""
+    """Leave out operations and faults while the same kind of violation is found. Print the smallest plan; return 1."""
     smallest = plan.draw(seed)
     outcome = story.play(smallest)
     if not outcome.violations:
@@ -97,7 +97,7 @@ def shrink(seed: int, events: int) -> int:
 
 
 def _without_one(whole: Plan) -> Iterator[Plan]:
-    """The plan without halves, then without one thing at a time, the last first."""
+    """Yield the plan without one half, then without one item at a time, the last first."""
     for name in ("harm", "operations"):
         things = getattr(whole, name)
         if len(things) > 3:

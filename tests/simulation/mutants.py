@@ -1,6 +1,6 @@
-"""python -m tests.simulation.mutants [NAME ...] [--seeds 1-1000] [--jobs 2]: is the simulation any good?
+"""python -m tests.simulation.mutants [NAME ...] [--seeds 1-1000] [--jobs 2]: mutation tests of the simulation.
 
-Each mutant takes one fence out, by changing the text of one function. Then seeds are played until one fails.
+Each mutant removes one safeguard by changing the source text of one function. Then seeds run until one fails.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One function with one thing missing. `where`: module:function, or module:Class.method."""
+    """One function without one safeguard. `where`: module:function, or module:Class.method."""
 
     name: str
     where: str
@@ -25,7 +25,7 @@ class Mutant:
     new: str
 
     def put_in(self) -> Callable[[], None]:
-        """Change the function; what is returned takes that back. Raises LookupError when there is no such text."""
+        """Change the function and return the undo function. Raises LookupError when the text is not there."""
         module_name, _, path = self.where.partition(":")
         module = importlib.import_module(module_name)
         *owners, name = path.split(".")
@@ -126,7 +126,7 @@ MUTANTS = (
 
 
 def main(words: Sequence[str]) -> int:
-    """Exit code 1 when one was not found."""
+    """Run the mutants. Return 1 when a mutant was not found."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of names; all without")
     parser.add_argument("--seeds", default="1-1000")

@@ -1,6 +1,6 @@
-"""The world the engine sees: time, randomness, databases, the wire, HTTP and its own threads. Put on once a process.
+"""The world the engine sees: time, randomness, databases, HTTP and its own threads. Installed once in a process.
 
-Nothing in the product knows of it. What has to be replaced is replaced from outside, at the outermost name.
+The product does not know of it: each replacement is made from outside, at the outermost name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from django.utils import timezone
 from tests.simulation import primitives
 from tests.simulation.kernel import Killed, Simulation
 
-SAVEPOINT = re.compile(r"s\d+_x")  # Django names it after its thread
+SAVEPOINT = re.compile(r"s\d+_x")  # Django puts the thread id into the name
 OURS = ("cloud", "cells", "compute", "tasks")
 _real = {"time": time.time, "monotonic": time.monotonic, "sleep": time.sleep, "now": timezone.now,
          "perf_counter": time.perf_counter, "urandom": os.urandom}  # fmt: skip
@@ -33,14 +33,14 @@ _ids = random.Random()
 
 
 def put_on() -> None:
-    """Once, after Django is set up and before the engine's modules are used."""
+    """Install all patches, after Django is set up and before the engine's modules are used."""
     _time()
     _databases()
     _modules()
 
 
 def real_time() -> float:
-    """Of this machine."""
+    """Return the real clock of this machine, for durations."""
     return _real["perf_counter"]()
 
 
@@ -48,7 +48,7 @@ def real_time() -> float:
 
 
 def wall() -> float:
-    """What the clock on the wall of the actor's machine shows."""
+    """Return the wall clock of the actor's process: virtual time plus the error of its clock."""
     sim = Simulation.current
     if sim is None:
         return _real["time"]()
@@ -78,7 +78,7 @@ def _urandom(size: int) -> bytes:
 
 
 def seed_ids(seed: int) -> None:
-    """Every id that is made from now on comes from the seed."""
+    """Derive all ids and jitter that are generated from now on from the seed."""
     _ids.seed(f"ids {seed}")
     random.seed(f"jitter {seed}")
 
@@ -87,13 +87,13 @@ def _time() -> None:
     time.time, time.monotonic, time.sleep = wall, _monotonic, _sleep
     timezone.now = _now
     os.urandom = _urandom
-    random._urandom = _urandom  # type: ignore[attr-defined]  # what `secrets` asks
+    random._urandom = _urandom  # type: ignore[attr-defined]  # `secrets` uses it
     _everywhere(_real["monotonic"], _monotonic)
     _everywhere(_real["time"], wall)
 
 
 def _everywhere(old: Any, new: Any) -> None:
-    """Also where a module of ours has taken the name itself."""
+    """Replace a function also in our modules that imported it by name."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in OURS and module is not None:
             for attribute, value in list(vars(module).items()):
@@ -109,7 +109,7 @@ class Away(OperationalError):
 
 
 class Faults:
-    """What databases do wrong; filled by `harm`."""
+    """Hooks for faults of databases, set by `harm`, and for the checks of `fence`."""
 
     before: Callable[[str, str], None] = staticmethod(lambda alias, sql: None)
     after: Callable[[str, str], None] = staticmethod(lambda alias, sql: None)
@@ -118,7 +118,7 @@ class Faults:
 
 
 def _databases() -> None:
-    """One connection for each database, shared by all actors: nobody loses the baton inside a transaction."""
+    """Open one connection per database, shared by all actors: no actor is switched out inside a transaction."""
     connections._connections = SimpleNamespace()  # type: ignore[assignment]
     for alias in connections.databases:
         connection = connections[alias]
@@ -137,7 +137,7 @@ def _databases() -> None:
 
 
 def _strftime(form: str, *more: Any) -> str | None:
-    """SQLite's own, with the database's time in place of "now"."""
+    """SQLite's strftime, with the database's time in place of "now"."""
     if more and str(more[0]).lower() == "now" and len(more) == 1 and Simulation.current is not None:
         moment = datetime.fromtimestamp(database_time(), UTC)
         text = moment.strftime(form.replace("%f", "%S.@@").replace("%J", "%j"))
@@ -150,13 +150,13 @@ _plain = sqlite3.connect(":memory:", check_same_thread=False)
 
 
 def database_time() -> float:
-    """Databases have clocks that nobody sets."""
+    """Return the time of the databases: their clocks never jump."""
     sim = Simulation.current
     return _real["time"]() if sim is None else sim.now
 
 
 def empty() -> None:
-    """Every database as it was after its migrations."""
+    """Reset every database to its state after the migrations."""
     for alias, image in _pristine.items():
         restore(alias, image)
         connection = connections[alias]
@@ -168,12 +168,12 @@ def empty() -> None:
 
 
 def snapshot(alias: str) -> bytes:
-    """A backup."""
+    """Return a backup of a database."""
     return connections[alias].connection.serialize()
 
 
 def restore(alias: str, image: bytes) -> None:
-    """What a backup held, and nothing else."""
+    """Replace a database's content by that of a backup."""
     raw = connections[alias].connection
     if raw.in_transaction:
         raw.rollback()
@@ -181,7 +181,7 @@ def restore(alias: str, image: bytes) -> None:
 
 
 class _Statement:
-    """Around every statement of a database."""
+    """The wrapper of every statement: a yield point, faults and checks."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
@@ -208,7 +208,7 @@ class _Statement:
 
 
 def _in_short(sql: str, params: Any) -> str:
-    """For whoever reads a trace: without the columns of a SELECT."""
+    """Return a statement for the trace, without the columns of a SELECT."""
     if sql.startswith("SELECT") and " FROM " in sql:
         sql = f"SELECT … FROM {sql.partition(' FROM ')[2]}"
     return f"{sql} -- {params}"[:1200] if params else sql
@@ -243,7 +243,7 @@ def _patch_transactions() -> None:
         me.atomic -= 1
         connection = transaction.get_connection(self.using)
         outermost = len(connection.savepoint_ids) == 0
-        me.atomic += outermost  # the commit itself and what it cleans up are no place to be paused at
+        me.atomic += outermost  # no yield point during the commit itself and its cleanup
         inside = True
         try:
             if outermost:
@@ -268,7 +268,7 @@ def _patch_transactions() -> None:
             raise Away("the answer to COMMIT is lost")
 
     def later(self: Any) -> None:
-        """After the transaction has been left, when others may run meanwhile."""
+        """Keep the on_commit hooks until the transaction has been left: other actors may run meanwhile."""
         if Simulation.current is None or Simulation.current.actor is None:
             hooks(self)
         else:
@@ -292,7 +292,7 @@ def _run_hooks(sim: Simulation, connection: Any) -> None:
             hook()
 
 
-# -- the engine's own threads, HTTP and other doors
+# -- threads of the engine, HTTP and other interfaces
 
 
 def _modules() -> None:
@@ -335,7 +335,7 @@ def _nothing() -> Iterator[None]:
 
 
 class _InLine:
-    """An executor without threads: what it is given is done at once, by who gives it."""
+    """An executor without threads: `submit` does the work at once, in the calling actor."""
 
     def submit(self, work: Callable[..., Any], *args: Any, **more: Any) -> Any:
         from concurrent.futures import Future
@@ -364,7 +364,7 @@ class _Answer:
 
 
 class _Http:
-    """`requests`, as far as hosts use it: the image service is asked in the same process."""
+    """Replaces `requests` as far as hosts use it: the image service runs in the same process."""
 
     class RequestException(OSError):
         """No answer."""

@@ -1,4 +1,4 @@
-"""What happens in a story, drawn from its seed before it begins: operations, and harm. Data, so that it can shrink."""
+"""The plan of a run, drawn from its seed before the run begins: operations and faults. It is data, so it can shrink."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 
 from compute.virt.fake.faults import KINDS
 
-SECONDS = 150.0  # of harm
+SECONDS = 150.0  # in which faults begin
 SLOTS = 5
 LEGAL = {
     "new": ["create"],
@@ -29,10 +29,10 @@ THEN = {
     "unrescue": "active", "shelve": "shelved", "unshelve": "active", "delete": "new",
 }  # fmt: skip
 ALL = sorted({verb for verbs in LEGAL.values() for verb in verbs} - {"create"})
-# which kinds of harm there are; each story has some of them
+# All kinds of fault; each run has some of them.
 HARM = ("kill", "pause", "pause thread", "statement", "commit failed", "commit lost", "clock", "database", "broker",
         "weather", "hypervisor", "verb", "twin", "restart", "power", "drain", "silence", "slow")  # fmt: skip
-RESTORED = 0.03  # of the stories have a cell that is restored from a backup
+RESTORED = 0.03  # share of the runs in which a cell is restored from a backup
 VERBS = (
     "", "", "spawn", "destroy", "power_on", "power_off", "reboot_hard", "migrate_out", "finish_migration",
     "revert_migration", "pre_migrate", "cancel_pre_migrate", "cleanup_source", "snapshot", "power_state",
@@ -42,7 +42,7 @@ VERBS = (
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One request of a user's."""
+    """One request of a user."""
 
     number: int
     at: float
@@ -57,7 +57,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """Something that goes wrong: at the `skip`th moment of its kind after `at`, for `length` seconds."""
+    """One fault: at the `skip`th matching moment after `at`, for `length` seconds."""
 
     number: int
     at: float
@@ -74,7 +74,7 @@ class Harm:
 
 @dataclass
 class Plan:
-    """All of a story."""
+    """All operations and faults of a run."""
 
     seed: int
     operations: list[Operation] = field(default_factory=list)
@@ -84,11 +84,11 @@ class Plan:
     schedulers: int = 1
     second_cell: bool = False
     slow: bool = False
-    patient: bool = False  # watched for long after it has healed: what comes late is found too, and it costs as much
+    patient: bool = False  # checked for longer after healing: finds late effects, but costs time
 
 
 def draw(seed: int, *, calm: bool = False) -> Plan:
-    """The plan of a seed."""
+    """Return the plan of a seed; `calm`: without faults."""
     dice = Random(f"plan {seed}")
     plan = Plan(
         seed, switch=dice.choice((0.02, 0.1, 0.3, 0.6)), hosts=dice.choice((2, 2, 3)),
@@ -104,7 +104,7 @@ def draw(seed: int, *, calm: bool = False) -> Plan:
 
 
 def _operations(plan: Plan, dice: Random) -> None:
-    favourites = dice.sample(ALL, dice.choice((3, 6, 10, len(ALL))))  # swarm: not everything in every story
+    favourites = dice.sample(ALL, dice.choice((3, 6, 10, len(ALL))))  # swarm testing: no run has all verbs
     slots = dice.randint(1, SLOTS)
     states, when = dict.fromkeys(range(slots), "new"), {slot: dice.random() * 5 for slot in range(slots)}
     pace = dice.choice((0.5, 3.0, 8.0, 15.0)) * slots
@@ -135,7 +135,7 @@ def _harm(plan: Plan, dice: Random) -> None:
 
 
 def _restore(plan: Plan, dice: Random) -> None:
-    """Rarely, and from dice of its own: the ledger of such a story asks for less than that of others."""
+    """Add a restore to a few runs, as fewer rules can be checked after it; drawn from its own random generator."""
     if dice.random() < RESTORED:
         at = dice.random() * max(one.at for one in plan.operations)
         plan.harm.append(Harm(99, round(at, 3), "restore", "cell1", 0, round(5 + dice.random() * 55, 2)))

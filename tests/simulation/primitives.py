@@ -1,4 +1,4 @@
-"""What `threading`, `queue` and `os` are to the engine's modules in the simulation: waiting lets virtual time pass."""
+"""Replacements of `threading`, `queue` and `os` in the engine's modules: waiting lets virtual time pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _sim() -> Simulation:
 
 
 class Event:
-    """As threading's."""
+    """Like threading.Event."""
 
     def __init__(self) -> None:
         self._flag = False
@@ -39,7 +39,7 @@ class Event:
 
 
 class Lock:
-    """As threading's; re-entrant, so that it is its RLock, too. Who dies while it holds it lets go of it."""
+    """Like threading.Lock, but re-entrant: it serves as RLock, too. The end of its owner releases it."""
 
     def __init__(self) -> None:
         self._owner: Any = None
@@ -73,7 +73,7 @@ class Lock:
 
 
 class Condition:
-    """As threading's. What is done in its block yields nowhere, so there is no lock to hold."""
+    """Like threading.Condition. Code in its block has no yield point, so there is no lock to hold."""
 
     def __init__(self, lock: Any = None) -> None:
         pass
@@ -104,7 +104,7 @@ class Condition:
 
 
 class Thread:
-    """As threading's: one more actor of the same process."""
+    """Like threading.Thread: one more actor of the same process."""
 
     def __init__(
         self, group: None = None, target: Any = None, name: str = "thread", args: Any = (), kwargs: Any = None,
@@ -135,7 +135,7 @@ class Thread:
 
 
 class SimpleQueue:
-    """As queue's."""
+    """Like queue.SimpleQueue."""
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
@@ -155,7 +155,7 @@ class SimpleQueue:
 
 
 class Local:
-    """As threading's: of each actor."""
+    """Like threading.local, per actor."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -168,7 +168,7 @@ class Local:
 
 
 class _Threading:
-    """In place of the module."""
+    """Replaces the module threading."""
 
     Event, Condition, Thread = Event, Condition, Thread
     Lock = RLock = Lock
@@ -177,7 +177,7 @@ class _Threading:
 
     @staticmethod
     def enumerate() -> list[Thread]:
-        """Threads of the process that asks."""
+        """Return the threads of the calling process."""
         actor = _sim().actor
         process = actor.process if actor is not None else None
         known = process.actors if process is not None else []
@@ -199,13 +199,13 @@ class _Threading:
 
 
 class _Queue:
-    """In place of the module."""
+    """Replaces the module queue."""
 
     SimpleQueue, Empty = SimpleQueue, real_queue.Empty
 
 
 class _Os:
-    """In place of the module: an exit ends the simulated process."""
+    """Replaces the module os: `_exit` ends the simulated process."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(real_os, name)

@@ -1,4 +1,4 @@
-"""Simulated processes: each has its own globals of the engine's modules, its own clock, and actors that die with it."""
+"""Simulated processes: each has its own globals of the engine's modules, its own clock, and actors that end with it."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from tests.simulation import machines, primitives
 from tests.simulation.kernel import Actor, Killed, Simulation
 from tests.simulation.wire import Message
 
-EVERY = {  # seconds between two rounds; the others come every minute
+EVERY = {  # seconds between two rounds; the others: every minute or less often
     "relay": 20.0, "relay_build_requests": 20.0, "strays": 30.0, "dead_conductors": 25.0, "comeback": 15.0,
     "lost_guests": 30.0, "late_deletes": 25.0, "uncounted": 60.0, "heard_events": 200.0, "ungrouped": 200.0,
     "inventory": 100.0, "last_known": 100.0, "late_events": 100.0,
 }  # fmt: skip
-SLOTS = 4  # messages a process works on at once
+SLOTS = 4  # messages a process handles at the same time
 
 
 def _tracker() -> dict[str, Any]:
@@ -48,7 +48,7 @@ def _tracker() -> dict[str, Any]:
     return fresh
 
 
-# every global of the engine that is of one process: its module, its name, and what it is at first
+# The globals of the engine that belong to one process: module, name, factory of the first value.
 GLOBALS: tuple[tuple[Any, str, Callable[[], Any]], ...] = (
     (circuit_breaker, "_down", dict), (circuit_breaker, "_then", list), (circuit_breaker, "_thread", lambda: None),
     (circuit_breaker, "_changed", primitives.Condition),
@@ -74,7 +74,7 @@ GLOBALS: tuple[tuple[Any, str, Callable[[], Any]], ...] = (
 
 
 class Process:
-    """One process of the cloud. `lives` counts its starts; `clock` is how far its wall clock is off."""
+    """One process of the cloud. `lives` counts its starts; `clock` is the error of its wall clock in seconds."""
 
     def __init__(self, cloud: Any, role: str, host: str, cell: str = "", machine: Any = None, twin: str = "") -> None:
         self.cloud, self.role, self.host, self.cell, self.machine = cloud, role, host, cell, machine
@@ -99,7 +99,7 @@ class Process:
     # -- its globals
 
     def load(self) -> None:
-        """From now on the engine's modules are this process's."""
+        """Put this process's globals into the engine's modules."""
         for number, (module, name, _) in enumerate(GLOBALS):
             setattr(module, name, self._globals[number])
         tracker.tracker.__dict__ = self._tracker
@@ -108,7 +108,7 @@ class Process:
         known["CELL_UUID"], known["CELL_BROKER_URL"] = self.cell, self.cloud.broker_of(self.cell)
 
     def save(self) -> None:
-        """What they rebound."""
+        """Keep the globals as the engine's modules have them now."""
         for number, (module, name, _) in enumerate(GLOBALS):
             self._globals[number] = getattr(module, name, None)
 
@@ -116,15 +116,15 @@ class Process:
         self._globals = {number: make() for number, (_, _, make) in enumerate(GLOBALS)}
         self._tracker = _tracker()
 
-    # -- life and death
+    # -- start and end
 
     @property
     def broker(self) -> str:
-        """Where its messages come from."""
+        """The URL of the broker it consumes from."""
         return str(self.cloud.broker_of(self.cell) if self.role in ("host", "conductor") else settings.BROKER_URL)
 
     def start(self) -> None:
-        """A new life."""
+        """Start a new incarnation, unless the process lives."""
         if self.is_alive:
             return
         self.lives += 1
@@ -136,7 +136,7 @@ class Process:
             self.cloud.sim.spawn(f"{self.name}/main", self, self._live)
 
     def kill(self) -> None:
-        """SIGKILL: none of its actors goes on."""
+        """SIGKILL: end all its actors. It starts again after `restart_after` seconds, if that is set."""
         if not self.is_alive:
             return
         self.is_alive, self.listens, self.me = False, [], None
@@ -146,20 +146,20 @@ class Process:
             self.cloud.sim.at(self.cloud.sim.now + self.restart_after, self.start)
 
     def exit(self, code: int) -> None:
-        """It ends itself."""
+        """End the process from inside. Raises Killed."""
         self.cloud.sim.say(f"{self.name} exits with {code}")
         self.kill()
         raise Killed
 
     def stop(self) -> None:
-        """SIGTERM."""
+        """SIGTERM: drain, or end at once when it has no drain thread."""
         if self.is_alive and self.listening is not None:
             self.listening.obey(drain.Signal(15))
         elif self.is_alive:
             self.kill()
 
     def _live(self) -> None:
-        """What tasks/worker_signals.py does when Celery says that the worker is made, and then that it is ready."""
+        """Call the handlers of tasks/worker_signals.py for Celery's signals worker_init and worker_ready."""
         sender = SimpleNamespace(pidlock=None, process=self)
         worker_signals._init_worker()
         self.listens = self._queues()
@@ -167,7 +167,7 @@ class Process:
         self.cloud.wire.push_all()
 
     def become(self) -> Any:
-        """In place of worker.register."""
+        """Create the worker, in place of worker.register."""
         driver = machines.open_driver(self.machine) if self.machine is not None else None
         self.me = worker._current = worker.Worker(self.role, self.host, self.cell, driver)
         return self.me
@@ -180,7 +180,7 @@ class Process:
         return [dispatch.SCHEDULER_QUEUE if self.role == "scheduler" else dispatch.CONDUCTOR_QUEUE]
 
     def take(self, message: Message) -> bool:
-        """Begin with a message, if there is room."""
+        """Begin a message if there is a free slot. Return whether it was taken."""
         if not self.is_alive or message.queue not in self.listens or self.working >= SLOTS:
             return False
         self.working += 1
@@ -189,7 +189,7 @@ class Process:
         return True
 
     def _work(self, message: Message, key: str) -> None:
-        """What Celery's signals and the tasks of tasks/*.py do with a message."""
+        """Do what Celery's signals and the tasks in tasks/*.py do with a message."""
         sim = self.cloud.sim
         sim.point("received", f"{message.name} {message.kwargs}")
         ops = message.queue.startswith("compute-ops.")
@@ -225,23 +225,23 @@ class Process:
 
 
 class Consuming:
-    """Celery's consumer of a worker, as a drain asks for it."""
+    """A worker's Celery consumer, as a drain uses it."""
 
     def __init__(self, sender: Any) -> None:
         self._process = sender.process
 
     def close_requests(self) -> None:
-        """Take no more of them."""
+        """Stop consuming requests."""
         process = self._process
         process.listens = process._queues()[1:] if process.role == "host" else []
 
     def open_requests(self) -> None:
-        """Take them again."""
+        """Consume requests again."""
         self._process.listens = self._process._queues()
         self._process.cloud.wire.push_all()
 
     def end(self, exitcode: int) -> None:
-        """Celery stops at once, as nothing is in progress."""
+        """End the process at once: no message is in progress."""
         process = self._process
         with suppress(Killed):
             worker_signals._ended(SimpleNamespace(pidlock=None))
@@ -249,14 +249,14 @@ class Consuming:
 
 
 def _stretched(rounds: list[periodic.Periodic]) -> list[periodic.Periodic]:
-    """Less often, as most of what a simulation costs is rounds that find nothing."""
+    """Return the periodic tasks with longer intervals: rounds that find nothing are most of the cost of a run."""
     for one in rounds:
         one.every = EVERY.get(one.name, max(60.0, one.every))
     return rounds
 
 
 def put_on() -> None:
-    """In the engine's modules, once."""
+    """Install the replacements in the engine's modules, once in a process."""
 
     def current() -> Process:
         actor = Simulation.current.actor if Simulation.current is not None else None

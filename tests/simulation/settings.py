@@ -1,4 +1,4 @@
-"""Settings of the simulation: four databases in memory, and times that suit a story of a few minutes."""
+"""Settings of the simulation: four databases in memory, and intervals for a run of a few minutes."""
 
 import atexit
 import os

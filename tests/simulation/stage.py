@@ -1,4 +1,4 @@
-"""Django, the engine's modules and the simulated world, in the order in which they have to come."""
+"""The setup of Django, of the engine's modules and of the simulated world, in the required order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def up() -> None:
-    """Once a process."""
+    """Set everything up; no-op when that is done."""
     if "tests.simulation.patches" in sys.modules and getattr(sys.modules["tests.simulation.patches"], "is_on", False):
         return
     os.environ["DJANGO_SETTINGS_MODULE"] = "tests.simulation.settings"
@@ -24,7 +24,7 @@ def up() -> None:
     logging.disable(logging.CRITICAL)
     from django.urls import get_resolver
 
-    get_resolver().url_patterns  # noqa: B018  views are imported before time is ours
+    get_resolver().url_patterns  # noqa: B018  imports the views before time is patched
     from compute.operations import registry
 
     registry.every()

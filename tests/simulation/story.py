@@ -1,4 +1,4 @@
-"""One story: harm first, then everything heals and has to end."""
+"""One simulation run: faults first, then everything heals and all work has to end."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.simulation.harm import Weather
 from tests.simulation.kernel import EPOCH, Actor, Simulation, Stuck
 from tests.simulation.plan import Harm, Operation, Plan
 
-HANGS = 200  # seconds of this machine's after which a story is the simulator's own fault
+HANGS = 200  # real seconds after which a run is aborted: the simulator itself hangs
 BEGIN = 4.0  # seconds until all processes are up
-BOUND = 1800.0  # seconds from the moment all is healed to the last end
-LOOKS = {True: (50.0, 15.0), False: (12.0, 7.0)}  # of a patient story, of others: seconds to a look, between two
+BOUND = 1800.0  # seconds from healing to the last end
+LOOKS = {True: (50.0, 15.0), False: (12.0, 7.0)}  # by Plan.patient: seconds to the first check, between two checks
 
 
 @dataclass
 class Outcome:
-    """What became of a story."""
+    """The result of a run."""
 
     plan: Plan
     violations: list[str] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Outcome:
 
 
 def play(plan: Plan, *, verbose: bool = False) -> Outcome:
-    """Play a plan to its end, and judge."""
+    """Run a plan to its end and check the result."""
     gc.disable()
     faulthandler.dump_traceback_later(HANGS, exit=True)
     try:
@@ -84,7 +84,7 @@ def _play(plan: Plan, folder: Path, *, verbose: bool) -> Outcome:
 
 
 def _ask(cloud: Cloud, clients: Clients, one: Operation) -> None:
-    """At its time; nothing, when no API process lives."""
+    """Send a request at its time; no-op when no API process runs."""
     living = [cloud.processes[name] for name in ("api-api1", "api-api2") if cloud.processes[name].is_alive]
     if not living:
         return
@@ -115,7 +115,7 @@ def _direct(cloud: Cloud, clients: Clients, weather: Weather, plan: Plan, outcom
 
 
 def _lasts(harm: Harm) -> float:
-    """A backup that was made is put in place before all heals."""
+    """Return how long healing waits for a fault: a backup is put in place before everything heals."""
     return harm.length if harm.kind == "restore" else 0.0
 
 

@@ -1,4 +1,4 @@
-"""A bounded sample of `make simulate`, and what it stands on: that a seed is a story, the same every time."""
+"""A bounded sample of `make simulate`, and the property it relies on: a seed gives the same run every time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def simulate(*words: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: the simulation has the time, the databases and all threads to itself."""
+    """Run the simulation in a process of its own, because it patches time, databases and threads."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("STILLWATER_", "DJANGO_"))}
     return subprocess.run(
         [sys.executable, "-m", "tests.simulation", *words], cwd=ROOT, env=env, capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""The brokers: messages that arrive once, twice, late, in another order or never, as the story has it."""
+"""The brokers: messages arrive once, twice, late, out of order or never, as the current faults say."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.simulation.kernel import Simulation
 
 
 class BrokerAway(OSError):
-    """Nobody answers there."""
+    """The broker does not answer."""
 
 
 @dataclass(slots=True)
 class Message:
-    """What a worker is woken by."""
+    """A message that wakes a worker."""
 
     queue: str
     name: str
@@ -27,19 +27,19 @@ class Message:
 
 @dataclass
 class Wire:
-    """All brokers, by their URLs. `weather` says what goes wrong now."""
+    """All brokers, by their URLs. `away`, `lost`, `doubled` and `slow` are the current faults."""
 
     sim: Simulation
     dice: Random
-    deliver: Callable[[str, Message], bool]  # to a process that listens; False: nobody does, or all are busy
-    away: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # until when
-    lost: float = 0.0  # of messages
+    deliver: Callable[[str, Message], bool]  # to a process that consumes the queue; False: none does, or all are busy
+    away: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # virtual time until which it is away
+    lost: float = 0.0  # share of messages
     doubled: float = 0.0
     slow: float = 0.0  # seconds at most
     waiting: dict[tuple[str, str], deque[Message]] = field(default_factory=lambda: defaultdict(deque))
 
     def put(self) -> None:
-        """In place of the real ones."""
+        """Replace the real brokers."""
         from cells import brokers
         from compute.operations import dispatch
 
@@ -77,16 +77,16 @@ class Wire:
         self.push(url, message.queue)
 
     def push(self, url: str, queue: str) -> None:
-        """Somebody may be free for what waits in a queue."""
+        """Deliver the waiting messages of a queue while a process takes them."""
         waiting = self.waiting[url, queue]
         while waiting and self.away[url] <= self.sim.now and self.deliver(url, waiting[0]):
             waiting.popleft()
 
     def push_all(self) -> None:
-        """As `push`, for every queue."""
+        """Do the same for every queue."""
         for url, queue in list(self.waiting):
             self.push(url, queue)
 
     def wipe(self) -> None:
-        """A broker without a disk was restarted."""
+        """Drop all waiting messages, as a restarted broker without a disk does."""
         self.waiting.clear()

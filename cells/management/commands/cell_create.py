@@ -1,4 +1,4 @@
-"""manage.py cell_create: make a cell known."""
+"""manage.py cell_create: register a cell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cells.models import CELL0, Cell
 
 
 class Command(BaseCommand):
-    """Writes the Cell row. Tables are made by `cell_migrate`."""
+    """Writes the Cell row. `cell_migrate` creates the tables."""
 
     help = (
         "Make a cell known: its database and its broker. Creates no tables: run cell_migrate afterwards. "
@@ -22,7 +22,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """URLs may come from the environment: an argument is seen by everybody on the machine."""
+        """Add the options. URLs may come from the environment: all users of the machine can see arguments."""
         parser.add_argument("--name", default="", help="Name of the cell.")
         arguments.add_uuid(parser, "UUID of the cell; default: a new one.")
         parser.add_argument(
@@ -76,7 +76,7 @@ class Command(BaseCommand):
             arguments.end(self, 1, f"{given} is not a UUID.")
 
     def _there(self, asked: Cell, options: dict[str, Any]) -> Cell | None:
-        """The cell of that UUID; by its name when none is given."""
+        """Return the cell with that UUID, or with that name when no UUID is given."""
         return arguments.find_cell(asked.id if options["uuid"] else "", "" if options["uuid"] else asked.name)
 
     def _followed(self, there: Cell, asked: Cell) -> Cell:

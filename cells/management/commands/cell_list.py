@@ -1,4 +1,4 @@
-"""manage.py cell_list: the cells that are known, and whether they answer."""
+"""manage.py cell_list: list the cells and whether they answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cells.models import Cell, masked
 
 
 class Command(BaseCommand):
-    """Whatever cell is down is listed all the same, with the reason."""
+    """Lists every cell; one that is down is listed with the reason."""
 
     help = (
         "List the cells, with how quickly the database and the broker of each answer, or why they do not. Passwords in "
@@ -21,12 +21,12 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """`--verbose` shows secrets."""
+        """Add `--json` and `--verbose`, which shows secrets."""
         add_json(parser)
         parser.add_argument("--verbose", action="store_true", help="Show URLs with their passwords.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """One row per cell."""
+        """Print one row per cell."""
         show = str if options["verbose"] else masked
         cells = list(Cell.objects.annotate(known_hosts=Count("hosts")).order_by("name"))
         said = probes.ask(cells)

@@ -1,4 +1,4 @@
-"""manage.py cell_migrate: bring the tables of cells up to date."""
+"""manage.py cell_migrate: migrate the databases of cells."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAILURES = (*AWAY, DatabaseError, InconsistentMigrationHistory, CommandError)
 
 
 class Command(BaseCommand):
-    """One `migrate` per cell; a cell that is down does not hold up the others. Makes the file of a new SQLite cell."""
+    """Runs `migrate` on each cell; a cell that is down does not stop the others. Creates a new SQLite cell's file."""
 
     help = (
         "Run migrate on every cell's database, or on one. A cell that fails does not hold up the others. "
@@ -31,7 +31,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """All cells by default."""
+        """Add the options. Default: all cells."""
         arguments.add_uuid(parser, "Only the cell with this UUID.")
         parser.add_argument("--name", default="", help="Only the cell with this name.")
         parser.add_argument(
@@ -40,7 +40,7 @@ class Command(BaseCommand):
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """One after the other: a schema is changed once, carefully."""
+        """Migrate one cell after the other."""
         cells = arguments.chosen_cells(self, options["uuid"], options["name"])
         rows = [{"cell": cell.name, "result": self._migrate(cell, options)} for cell in cells]
         print_table(self, ("cell", "result"), rows)
@@ -62,7 +62,7 @@ class Command(BaseCommand):
 
 
 def _make_file(cell: Cell, connection: BaseDatabaseWrapper, *, anew: bool) -> None:
-    """Of a new cell. That of a cell with hosts or servers was there: the operator brings it back."""
+    """Create the file of a new cell. A cell with hosts or servers had one, which the operator must restore."""
     name = str(connection.settings_dict["NAME"])
     if connection.vendor != "sqlite" or os.path.exists(name):
         return

@@ -1,4 +1,4 @@
-"""manage.py cell_update: change a cell's name, URLs or whether it takes new servers."""
+"""manage.py cell_update: change a cell's name or URLs, or whether it takes new servers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cells.models import Cell
 
 
 class Command(BaseCommand):
-    """Running processes follow a changed URL by themselves."""
+    """Changes the Cell row. Running processes follow a changed URL by themselves."""
 
     help = (
         "Change a cell. Running processes follow a changed URL without a restart. Exit codes: 0 done; "
@@ -21,7 +21,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """A URL of "-" is read from the environment."""
+        """Add the options. A URL of "-" is read from the environment."""
         arguments.add_uuid(parser)
         parser.add_argument("--name", default="", help="The cell, by its name.")
         parser.add_argument("--new-name", default="", help="Its new name.")
@@ -44,7 +44,7 @@ class Command(BaseCommand):
         self._save(cell)
 
     def _change_urls(self, cell: Cell, options: dict[str, Any]) -> None:
-        """Leave what is not given as it is."""
+        """Change the URLs that are given."""
         if options["database_url"] is not None:
             url = arguments.from_environment(options["database_url"], arguments.DATABASE_VARIABLE)
             fault = arguments.database_fault(url)

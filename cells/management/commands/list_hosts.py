@@ -1,4 +1,4 @@
-"""manage.py list_hosts: which host is in which cell."""
+"""manage.py list_hosts: list the hosts and their cells."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Command(BaseCommand):
     help = "List the hosts that are mapped to a cell. Exit codes: 0; 1 no such cell."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """All cells by default."""
+        """Add the options. Default: all cells."""
         arguments.add_uuid(parser, "Only the cell with this UUID.")
         add_json(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """One row per host."""
+        """Print one row per host."""
         mappings = HostMapping.objects.select_related("cell").order_by("cell__name", "host")
         if options["uuid"]:
             mappings = mappings.filter(cell=arguments.cell_or_end(self, options["uuid"]))

@@ -1,1 +1,1 @@
-"""The Keystone v3 face: one file per resource."""
+"""The Keystone v3 API: one file per resource."""

@@ -18,10 +18,10 @@ logger = log.get(__name__)
 
 
 class RolesView(IdentityView):
-    """GET /v3/roles. The list is fixed: roles are neither made nor removed."""
+    """GET /v3/roles. The list is fixed: no role is created or deleted."""
 
     def get(self, request: Request) -> Response:
-        """All roles, or that of `?name=`."""
+        """List roles; filter: `name`."""
         require(request, "list_roles")
         query = request.query_params
         found = [role for role in roles.ROLES.values() if query.get("name", role.name) == role.name]
@@ -34,7 +34,7 @@ class RoleView(IdentityView):
     """GET /v3/roles/{id}."""
 
     def get(self, request: Request, role_id: str) -> Response:
-        """One role."""
+        """Show one role."""
         require(request, "get_role")
         return Response({"role": as_json(_role(role_id))})
 
@@ -43,7 +43,7 @@ class GrantsView(IdentityView):
     """GET /v3/projects/{project}/users/{user}/roles."""
 
     def get(self, request: Request, project_id: str, user_id: str) -> Response:
-        """The roles a user was given in a project."""
+        """List the roles of a user in a project."""
         require(request, "list_grants")
         held = RoleAssignment.objects.filter(project=project(project_id), user=user(user_id)).order_by("role")
         url = v3(f"/projects/{project_id}/users/{user_id}/roles")
@@ -54,7 +54,7 @@ class GrantView(IdentityView):
     """/v3/projects/{project}/users/{user}/roles/{role}."""
 
     def put(self, request: Request, project_id: str, user_id: str, role_id: str) -> Response:
-        """Give a role. Given already is success."""
+        """Grant a role. Idempotent."""
         require(request, "create_grant")
         role = _role(role_id)
         RoleAssignment.objects.get_or_create(project=project(project_id), user=user(user_id), role=role.name)
@@ -62,13 +62,13 @@ class GrantView(IdentityView):
         return Response(status=204)
 
     def get(self, request: Request, project_id: str, user_id: str, role_id: str) -> Response:
-        """204 when the user has the role, 404 when not."""
+        """Answer 204 when the user has the role, else 404."""
         require(request, "check_grant")
         self._grant(project_id, user_id, role_id)
         return Response(status=204)
 
     def delete(self, request: Request, project_id: str, user_id: str, role_id: str) -> Response:
-        """Take a role away."""
+        """Revoke a role."""
         require(request, "revoke_grant")
         self._grant(project_id, user_id, role_id).delete()
         logger.info("role.revoked", project=project_id, user=user_id, role=role_id)
@@ -89,7 +89,7 @@ class RoleAssignmentsView(IdentityView):
     """GET /v3/role_assignments."""
 
     def get(self, request: Request) -> Response:
-        """Who may do what where; `effective` adds the roles that others imply."""
+        """List role assignments; `effective` adds the roles that they imply."""
         require(request, "list_role_assignments")
         query = request.query_params
         found = RoleAssignment.objects.select_related("user", "project").order_by("pk")
@@ -109,7 +109,7 @@ class RoleAssignmentsView(IdentityView):
 
 
 def as_json(role: roles.Role) -> dict[str, Any]:
-    """Keystone's view of a role."""
+    """Return Keystone's view of a role."""
     return {
         "id": role.id, "name": role.name, "domain_id": None, "description": None, "options": {},
         "links": {"self": v3(f"/roles/{role.id}")},

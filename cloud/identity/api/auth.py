@@ -1,4 +1,4 @@
-"""/v3/auth: tokens, and what the bearer of one may use."""
+"""/v3/auth: tokens, and the projects and services that a bearer may use."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from cloud.identity.models import Project
 
 
 class TokensView(IdentityView):
-    """POST logs in. GET, HEAD and DELETE speak of the token in X-Subject-Token."""
+    """POST logs in. GET, HEAD and DELETE act on the token in X-Subject-Token."""
 
     def get_authenticators(self) -> list[Any]:
-        """Whoever logs in has no token, or one that may be void."""
+        """Return none for POST: a client that logs in has no token, or one that may be void."""
         return [] if self.request.method == "POST" else [TokenAuthentication()]
 
     def get_permissions(self) -> Sequence[Any]:
-        """POST is open."""
+        """Return none for POST."""
         return [] if self.request.method == "POST" else super().get_permissions()
 
     def post(self, request: Request) -> Response:
-        """A token for a password or for another token."""
+        """Issue a token for a password or for another token."""
         raw = login.log_in(body(request, login.SCHEMA)["auth"])
         return _answer(request, raw, tokens.verify(raw), status=201)
 
     def get(self, request: Request) -> Response:
-        """What a token says. Own ones, or any for admins and services."""
+        """Show a token: own ones, or any to admins and services."""
         raw, bearer = self._subject(request, "validate_token")
         return _answer(request, raw, bearer)
 
     def delete(self, request: Request) -> Response:
-        """Void a token."""
+        """Void a token: own ones, or any by admins."""
         _, bearer = self._subject(request, "revoke_token")
         tokens.revoke(bearer.payload)
         return Response(status=204)
@@ -63,7 +63,7 @@ class CatalogView(IdentityView):
     """GET /v3/auth/catalog."""
 
     def get(self, request: Request) -> Response:
-        """The catalog; only a token with a project has one."""
+        """Show the catalog. Only a project-scoped token has one."""
         if not caller(request).project_id:
             raise errors.Forbidden("A project-scoped token is required to produce a service catalog.")
         links = {"next": None, "self": v3("/auth/catalog"), "previous": None}
@@ -74,7 +74,7 @@ class AuthProjectsView(IdentityView):
     """GET /v3/auth/projects."""
 
     def get(self, request: Request) -> Response:
-        """The projects the bearer could get a token for."""
+        """List the projects for which the bearer could get a token."""
         mine = Project.objects.filter(assignments__user=caller(request).user_id, enabled=True).distinct()
         return page(request, mine, "projects", v3("/auth/projects"), project_json)
 

@@ -1,4 +1,4 @@
-"""What the identity views share: Keystone's fault shape, addresses and authorisation."""
+"""Shared by the identity views: Keystone's faults, addresses, authorisation."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ class IdentityView(JsonView):
     """A Keystone resource."""
 
     def get_exception_handler(self) -> Callable[..., Any]:
-        """Errors in Keystone's shape."""
+        """Return the handler for Keystone's faults."""
         return faults.identity_handler
 
 
 class UnknownView(IdentityView):
-    """Any other path."""
+    """Any path without a view."""
 
     authentication_classes = ()
     permission_classes = ()
 
     def http_method_not_allowed(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """404, whatever the method."""
+        """Raise NotFound for any method."""
         raise errors.NotFound
 
 
 def v3(path: str) -> str:
-    """The public address of something under /identity/v3."""
+    """Return the public address of a path under /identity/v3."""
     return f"{settings.PUBLIC_URL}/identity/v3{path}"
 
 
 def require(request: Request, action: str, *, unless: bool = False) -> None:
-    """Admins may do everything; others only where `unless` holds. Raises Forbidden with Keystone's text."""
+    """Raise Forbidden, with Keystone's text, for callers who are not admins, unless `unless` holds."""
     if not (unless or caller(request).is_admin):
         raise errors.Forbidden(f"You are not authorized to perform the requested action: identity:{action}.")
 
 
 def project(project_id: str) -> Project:
-    """Raises NotFound."""
+    """Return the project. Raises NotFound."""
     found = Project.objects.filter(pk=project_id).first()
     if found is None:
         raise errors.NotFound(f"Could not find project: {project_id}.")
@@ -55,7 +55,7 @@ def project(project_id: str) -> Project:
 
 
 def user(user_id: str) -> User:
-    """Raises NotFound."""
+    """Return the user. Raises NotFound."""
     found = User.objects.filter(pk=user_id).first()
     if found is None:
         raise errors.NotFound(f"Could not find user: {user_id}.")
@@ -63,7 +63,7 @@ def user(user_id: str) -> User:
 
 
 def default_domain_only(fields: dict[str, Any]) -> None:
-    """Raises NotFound for a domain or parent that is not the only one there is."""
+    """Raise NotFound for a domain or parent other than the only domain."""
     for key in ("domain_id", "parent_id"):
         if fields.get(key) not in (None, DOMAIN_ID):
             raise errors.NotFound(f"Could not find domain: {fields[key]}.")

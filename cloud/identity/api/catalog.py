@@ -1,4 +1,4 @@
-"""/v3/domains, services, endpoints and regions: fixed, so read-only."""
+"""/v3/domains, services, endpoints and regions: fixed, therefore read-only."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from cloud.identity import catalog
 from cloud.identity.api.base import IdentityView, require, v3
 from cloud.identity.models import DOMAIN_ID, DOMAIN_NAME
 
-# Query keys that narrow a list down; each is compared with the field of the same name.
+# Query keys that filter a list; each is compared with the field of the same name.
 _FILTERS = ("name", "type", "interface", "service_id", "region_id")
 
 
 class FixedView(IdentityView):
-    """A list of things that never change. With an id: one of them."""
+    """A list of records that never change. With an id: one of them."""
 
     kind = ""
 
     @abstractmethod
     def records(self) -> list[dict[str, Any]]:
-        """All there are."""
+        """Return all records."""
 
     def get(self, request: Request, record_id: str = "") -> Response:
-        """The list, or one. Only for admins."""
+        """Show the list or one record, only to admins."""
         require(request, f"get_{self.kind}" if record_id else f"list_{self.kind}s")
         records = [record | {"links": self._links(record["id"])} for record in self.records()]
         if record_id:
@@ -54,7 +54,7 @@ class DomainsView(FixedView):
     kind = "domain"
 
     def records(self) -> list[dict[str, Any]]:
-        """Default."""
+        """Return the domain Default."""
         text = "The default domain"
         return [
             {
@@ -74,7 +74,7 @@ class ServicesView(FixedView):
     kind = "service"
 
     def records(self) -> list[dict[str, Any]]:
-        """One per API."""
+        """Return one record per API."""
         return [
             {
                 "id": one.id,
@@ -93,7 +93,7 @@ class EndpointsView(FixedView):
     kind = "endpoint"
 
     def records(self) -> list[dict[str, Any]]:
-        """Three per service."""
+        """Return three records per service."""
         return [
             {
                 "id": one.id, "service_id": one.service.id,
@@ -110,5 +110,5 @@ class RegionsView(FixedView):
     kind = "region"
 
     def records(self) -> list[dict[str, Any]]:
-        """RegionOne."""
+        """Return RegionOne."""
         return [{"id": catalog.REGION, "description": "", "parent_region_id": None}]

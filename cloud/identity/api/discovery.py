@@ -1,4 +1,4 @@
-"""GET /identity and GET /identity/v3: what version there is, where."""
+"""GET /identity and GET /identity/v3: the version and its address."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _version() -> dict[str, Any]:
 
 
 class VersionsView(IdentityView):
-    """All versions: one."""
+    """The list of versions, of which there is one."""
 
     authentication_classes = ()
     permission_classes = ()
 
     def get(self, request: Request) -> Response:
-        """300, as Keystone does."""
+        """Answer 300, as Keystone does."""
         return Response({"versions": {"values": [_version()]}}, status=300)
 
 
@@ -38,5 +38,5 @@ class VersionView(IdentityView):
     permission_classes = ()
 
     def get(self, request: Request) -> Response:
-        """Its document."""
+        """Show the document of version 3."""
         return Response({"version": _version()})

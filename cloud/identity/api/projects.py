@@ -33,10 +33,10 @@ CREATE, UPDATE = _schema("name"), _schema()
 
 
 class ProjectsView(IdentityView):
-    """The collection."""
+    """The collection of projects."""
 
     def get(self, request: Request) -> Response:
-        """All projects, or those of `?name=` or `?enabled=`."""
+        """List projects; filters: `name`, `enabled`, `domain_id`, `is_domain`."""
         require(request, "list_projects")
         found = Project.objects.all()
         query = request.query_params
@@ -49,7 +49,7 @@ class ProjectsView(IdentityView):
         return page(request, found, "projects", v3("/projects"), as_json)
 
     def post(self, request: Request) -> Response:
-        """A new project."""
+        """Create a project. Raises Conflict when the name is taken."""
         require(request, "create_project")
         made = _write(Project(), body(request, CREATE)["project"])
         logger.info("project.created", project=made.id)
@@ -60,7 +60,7 @@ class ProjectView(IdentityView):
     """One project."""
 
     def get(self, request: Request, project_id: str) -> Response:
-        """Admins see all, others those they have a role in."""
+        """Show a project: any to admins, to others those in which they have a role."""
         mine = RoleAssignment.objects.filter(user=caller(request).user_id, project=project_id)
         require(request, "get_project", unless=not caller(request).is_admin and mine.exists())
         return Response({"project": as_json(project(project_id))})
@@ -72,7 +72,7 @@ class ProjectView(IdentityView):
         return Response({"project": as_json(changed)})
 
     def delete(self, request: Request, project_id: str) -> Response:
-        """Remove it, with the roles in it; tokens for it are void."""
+        """Delete a project with the roles in it; tokens for it are void."""
         require(request, "delete_project")
         project(project_id).delete()
         logger.info("project.deleted", project=project_id)
@@ -80,7 +80,7 @@ class ProjectView(IdentityView):
 
 
 def as_json(record: Project) -> dict[str, Any]:
-    """Keystone's view of a project."""
+    """Return Keystone's view of a project."""
     return {
         "id": record.id, "name": record.name, "description": record.description, "enabled": record.enabled,
         "domain_id": DOMAIN_ID, "parent_id": DOMAIN_ID, "is_domain": False, "tags": [], "options": {},

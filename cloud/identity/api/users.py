@@ -38,10 +38,10 @@ PASSWORD = _schema("password", "original_password", fields={"password": _TEXT, "
 
 
 class UsersView(IdentityView):
-    """The collection."""
+    """The collection of users."""
 
     def get(self, request: Request) -> Response:
-        """All users, or those of `?name=` or `?enabled=`."""
+        """List users; filters: `name`, `enabled`, `domain_id`."""
         require(request, "list_users")
         found = User.objects.all()
         query = request.query_params
@@ -54,7 +54,7 @@ class UsersView(IdentityView):
         return page(request, found, "users", v3("/users"), as_json)
 
     def post(self, request: Request) -> Response:
-        """A new user."""
+        """Create a user. Raises Conflict when the name is taken."""
         require(request, "create_user")
         made = User()
         made.set_unusable_password()
@@ -67,18 +67,18 @@ class UserView(IdentityView):
     """One user."""
 
     def get(self, request: Request, user_id: str) -> Response:
-        """Admins see all, others themselves."""
+        """Show a user: any user to admins, to others only their own."""
         require(request, "get_user", unless=caller(request).user_id == user_id)
         return Response({"user": as_json(user(user_id))})
 
     def patch(self, request: Request, user_id: str) -> Response:
-        """Change anything. A new password, and disabling, void the user's tokens."""
+        """Change any field. A new password, and disabling, void the user's tokens."""
         require(request, "update_user")
         changed = _write(user(user_id), body(request, UPDATE)["user"])
         return Response({"user": as_json(changed)})
 
     def delete(self, request: Request, user_id: str) -> Response:
-        """Remove it, with its roles; its tokens are void."""
+        """Delete a user with its roles; its tokens are void."""
         require(request, "delete_user")
         user(user_id).delete()
         logger.info("user.deleted", user=user_id)
@@ -89,7 +89,7 @@ class UserPasswordView(IdentityView):
     """POST /v3/users/{id}/password."""
 
     def post(self, request: Request, user_id: str) -> Response:
-        """Change one's own password. Voids all own tokens, this one included."""
+        """Change the caller's own password. Voids all own tokens, this one included."""
         fields = body(request, PASSWORD)["user"]
         if caller(request).user_id != user_id:
             raise errors.Forbidden(
@@ -108,7 +108,7 @@ class UserProjectsView(IdentityView):
     """GET /v3/users/{id}/projects."""
 
     def get(self, request: Request, user_id: str) -> Response:
-        """The projects a user has a role in."""
+        """List the projects in which the user has a role."""
         require(request, "list_user_projects", unless=caller(request).user_id == user_id)
         user(user_id)
         found = Project.objects.filter(assignments__user=user_id).distinct()
@@ -116,7 +116,7 @@ class UserProjectsView(IdentityView):
 
 
 def as_json(record: User) -> dict[str, Any]:
-    """Keystone's view of a user."""
+    """Return Keystone's view of a user."""
     shown: dict[str, Any] = {
         "id": record.id, "name": record.name, "domain_id": DOMAIN_ID, "enabled": record.is_active,
         "default_project_id": record.default_project_id or None, "password_expires_at": None, "options": {},

@@ -1,1 +1,1 @@
-"""The Glance v2 face: one file per resource."""
+"""The Glance v2 API: one file per resource."""

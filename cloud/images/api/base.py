@@ -1,4 +1,4 @@
-"""What the image views share."""
+"""Shared by the image views."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from cloud.images.representation import require_owner
 
 
 class UnknownView(JsonView):
-    """Any other path."""
+    """Any path without a view."""
 
     authentication_classes = ()
     permission_classes = ()
 
     def http_method_not_allowed(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """404, whatever the method."""
+        """Raise NotFound for any method."""
         raise errors.NotFound
 
 
 def own_image(request: Request, image_id: str) -> Image:
-    """An image the caller may change. Raises NotFound, Forbidden."""
+    """Return an image that the caller may change. Raises NotFound, Forbidden."""
     image = service.visible_to(caller(request), image_id)
     require_owner(caller(request), image)
     return image

@@ -1,4 +1,4 @@
-"""GET /image: the versions; and the documents about images themselves."""
+"""GET /image: the versions; the schemas of images; the import methods."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from rest_framework.response import Response
 from cloud.api_base import JsonView
 from cloud.images import schemas
 
-# What Glance calls the state of its API; v2.9 is the newest this one has all calls of.
+# Versions and states of Glance's API; v2.9 is the newest of which all calls are here.
 _VERSIONS = (("v2.9", "CURRENT"), ("v2.7", "SUPPORTED"), ("v2.5", "SUPPORTED"), ("v2.0", "SUPPORTED"))
 
 
 class VersionsView(JsonView):
-    """All versions, at one address."""
+    """The list of versions, all at one address."""
 
     authentication_classes = ()
     permission_classes = ()
 
     def get(self, request: Request) -> Response:
-        """300, as Glance does; 200 at /image/versions."""
+        """Answer 300, as Glance does; 200 at /image/versions."""
         links = [{"rel": "self", "href": f"{settings.PUBLIC_URL}/image/v2/"}]
         versions = [{"id": name, "status": status, "links": links} for name, status in _VERSIONS]
         return Response({"versions": versions}, status=200 if request.path.endswith("versions") else 300)
@@ -32,7 +32,7 @@ class SchemaView(JsonView):
     schema_of = ""
 
     def get(self, request: Request) -> Response:
-        """The schema."""
+        """Show the schema."""
         return Response({"image": schemas.IMAGE, "images": schemas.IMAGES}[self.schema_of])
 
 
@@ -40,6 +40,6 @@ class ImportInfoView(JsonView):
     """GET /v2/info/import."""
 
     def get(self, request: Request) -> Response:
-        """No import methods: content is uploaded."""
+        """Show that there are no import methods: content is uploaded."""
         methods = {"description": "Import methods available.", "type": "array", "value": []}
         return Response({"import-methods": methods})

@@ -1,4 +1,4 @@
-"""/v2/images/{id}/file: content goes in and out in pieces, never whole in memory."""
+"""/v2/images/{id}/file: content is streamed, never whole in memory."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ logger = log.get(__name__)
 
 
 class TicketOrToken(TicketAuthentication):
-    """A ticket, with Keystone's challenge for those who have nothing."""
+    """Authentication by ticket, with Keystone's challenge for requests without ticket and token."""
 
     def authenticate_header(self, request: Request) -> str:
-        """Makes DRF answer 401, not 403."""
+        """Return the challenge, which makes DRF answer 401, not 403."""
         return CHALLENGE
 
 
@@ -38,12 +38,12 @@ class FileView(JsonView):
     parser_classes = ()  # nothing may read the body before `put` does
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Takes the ticket out of the address before anything can log it."""
+        """Remove the ticket from the address before anything can log it."""
         hide_ticket(request._request)
         super().initial(request, *args, **kwargs)
 
     def get(self, request: Request, image_id: str) -> HttpResponseBase:
-        """200 with the content, 304 for a matching If-None-Match, 204 while there is none."""
+        """Answer 200 with the content, 304 for a matching If-None-Match, 204 while there is none."""
         image = self._readable(request, image_id)
         if image.status != Status.ACTIVE:
             return Response(status=204)
@@ -59,7 +59,7 @@ class FileView(JsonView):
         return FileResponse(file, content_type="application/octet-stream", headers=headers)
 
     def put(self, request: Request, image_id: str) -> Response:
-        """204 once the content is checked and in place."""
+        """Store the content; 204 when it is checked and in place."""
         if not isinstance(request.auth, TicketHolder):
             own_image(request, image_id)
         if (request.content_type or "").split(";")[0].strip().lower() != "application/octet-stream":
@@ -81,9 +81,9 @@ class FileView(JsonView):
 
 
 def _source(request: HttpRequest) -> tuple[Callable[[int], bytes], int | None]:
-    """How to read the body, and how long it says it is: None when it comes in chunks of its own."""
+    """Return how to read the body, and its declared length: None for a chunked body."""
     if request.META.get("HTTP_TRANSFER_ENCODING", "").lower() == "chunked":
-        # Django takes a body without length for empty; the server says here that it finds the end itself.
+        # Django treats a body without length as empty; by this flag the server says that it finds the end itself.
         if not request.META.get("wsgi.input_terminated"):
             raise errors.BadRequest("This server needs a Content-Length.")
         return _whole_chunks(request.META["wsgi.input"].read), None
@@ -94,7 +94,7 @@ def _source(request: HttpRequest) -> tuple[Callable[[int], bytes], int | None]:
 
 
 def _whole_chunks(read: Callable[[int], bytes]) -> Callable[[int], bytes]:
-    """Chunks that make no sense are an upload that broke off, as a lost connection is."""
+    """Turn malformed chunks into OSError, as for a lost connection: the upload broke off."""
 
     def checked(size: int) -> bytes:
         try:

@@ -1,4 +1,4 @@
-"""/v2/images and /v2/images/{id}."""
+"""/v2/images, /v2/images/{id} and /v2/images/{id}/tags/{tag}."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _DEFAULT_LIMIT, _MOST = 25, 1000
 
 
 class JsonPatchParser(OrjsonParser):
-    """The content type Glance gives to JSON patches."""
+    """The parser of Glance's content type for JSON patches."""
 
     media_type = "application/openstack-images-v2.1-json-patch"
 
 
 class ImagesView(JsonView):
-    """The collection."""
+    """The collection of images."""
 
     def get(self, request: Request) -> Response:
-        """A page of the images the caller may see, newest first."""
+        """List a page of the images that the caller may see, newest first by default."""
         query = request.query_params
         limit = min(whole_number(request, "limit", _DEFAULT_LIMIT), _MOST)
         visible = service.visible(caller(request))
@@ -43,7 +43,7 @@ class ImagesView(JsonView):
         return Response(_listing(request, page[:limit], more=len(page) > limit > 0))
 
     def post(self, request: Request) -> Response:
-        """A new image, without content yet."""
+        """Create an image without content. Raises Conflict when the id is taken."""
         asking = caller(request)
         if not (asking.project_id and (asking.has_role("member") or asking.is_admin)):
             raise errors.Forbidden("You are not authorized to complete add_image action.")
@@ -66,7 +66,7 @@ class ImageView(JsonView):
     parser_classes = (JsonPatchParser,)
 
     def get(self, request: Request, image_id: str) -> Response:
-        """Show it."""
+        """Show an image."""
         return Response(representation.as_json(service.visible_to(caller(request), image_id)))
 
     def patch(self, request: Request, image_id: str) -> Response:
@@ -80,7 +80,7 @@ class ImageView(JsonView):
         return Response(representation.as_json(image))
 
     def delete(self, request: Request, image_id: str) -> Response:
-        """Remove it, and its content."""
+        """Delete an image and its content."""
         service.delete(own_image(request, image_id))
         return Response(status=204)
 
@@ -89,11 +89,11 @@ class TagView(JsonView):
     """/v2/images/{id}/tags/{tag}."""
 
     def put(self, request: Request, image_id: str, tag: str) -> Response:
-        """Add a tag. There already is success."""
+        """Add a tag. Idempotent."""
         return self._write(request, image_id, lambda tags: [*tags, tag])
 
     def delete(self, request: Request, image_id: str, tag: str) -> Response:
-        """Take a tag away."""
+        """Remove a tag. Raises NotFound when the image does not have it."""
 
         def without(tags: list[str]) -> list[str]:
             if tag not in tags:

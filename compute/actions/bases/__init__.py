@@ -1,1 +1,1 @@
-"""What several server actions share."""
+"""Base classes and functions that several server actions share."""

@@ -1,6 +1,6 @@
-"""What every end of a server has in common, at once or after a while in which it can be restored.
+"""What Delete and SoftDelete have in common.
 
-What it means for the quota is in `compute/servers/deletion.py`.
+The quota and the grace period of a delete are in `compute/servers/deletion.py`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ from compute.shutdown import grace
 from compute.state import Move, VmState
 from compute.virt.base import HypervisorUnavailable, PowerState, VirtError
 
-FORGET_SOURCE = StepSpec("forget_source", "compute_forget_source", On.SOURCE, OPS)  # of one that was resized
+FORGET_SOURCE = StepSpec("forget_source", "compute_forget_source", On.SOURCE, OPS)  # only for a resized server
 
 
 class Ending(ServerAction):
-    """Preempts what runs. A server that lives on after all is counted again before it can be asked anything."""
+    """Base class of Delete and SoftDelete: a delete preempts the action in progress.
+
+    When a delete fails, the step `count_again` returns the server to the quota usage before it takes requests again.
+    """
 
     name = "delete"
     policy = "os_compute_api:servers:delete"
@@ -43,7 +46,7 @@ class Ending(ServerAction):
     move: ClassVar[Move]
 
     def submit(self, instance: Instance, asked: ActionRequest) -> ActionResponse:
-        """Deleting a server that is being deleted is success, and nothing more happens."""
+        """Record the delete. A server that is deleted or being deleted is success; HARD ends its grace period."""
         goes_on = instance.task_state is not None and instance.task_state not in self.move.over
         if instance.deleted or goes_on:
             deletion.shorten_wait(instance, asked.body)
@@ -51,37 +54,43 @@ class Ending(ServerAction):
         return super().submit(instance, asked)
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
-        """How long the guest has."""
+        """Return the grace period of the guest, for the params."""
         return deletion.shutdown_options(instance, asked.body)
 
     def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
-        """What is queued for the server is cancelled; what runs ends first, then this runs."""
+        """Take the server and cancel its queued steps; a step that runs ends before this delete begins.
+
+        A delete that loses the race to another one sets `late` in the params and raises nothing.
+        """
         try:
             super().begin(instance, asked, params)
         except StateConflict:
-            params["late"] = True  # another delete was faster
+            params["late"] = True  # another delete won the race
             deletion.shorten_wait(instance, asked.body)
             return
         registry.cancel_open(instance, "the server was deleted")
         params |= self.known_of(instance)
 
     def known_of(self, instance: Instance) -> dict[str, Any]:
-        """What it left elsewhere when it was resized; also of one in ERROR, after a delete that failed."""
+        """Return the params about the source of a resize; also for a server in ERROR after a failed delete."""
         waits = cold.last(instance)
         if waits is None:
             return {}
         return {"move": waits.pk, "source": waits.params["source"], "source_node": waits.params["source_node"]}
 
     def record(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> Any:
-        """Nothing, when another delete was faster."""
+        """Journal the action, unless another delete won the race (`late`)."""
         return None if params.get("late") else super().record(instance, asked, params)
 
     def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
-        """No body."""
+        """Return 204 without a body."""
         return ActionResponse(204)
 
     def shut_down(self, run: StepContext) -> None:
-        """With the grace it was given. It goes, whatever its guest does."""
+        """Shut the guest down with its grace period. A guest that cannot be shut down does not stop the delete.
+
+        Raises HypervisorUnavailable.
+        """
         try:
             run.note(grace.shut_down(run))
         except HypervisorUnavailable:
@@ -90,11 +99,11 @@ class Ending(ServerAction):
             run.note(f"could not be shut down: {error}")
 
     def forget_source(self, run: StepContext) -> None:
-        """What its old host has kept for a revert."""
+        """Destroy what the source host of a resize has kept for a revert."""
         moves.destroy_stale(run, run.params["source"])
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """A resize whose server is deleted is as good as confirmed."""
+        """Release the source's allocation after `forget_source`, and record the resize as confirmed."""
         if run.step.name == "forget_source" and run.instance.host != run.params["source"]:
             claims.release(run.instance.uuid, run.params["source_node"])
             move = InstanceAction.objects.get(pk=run.params["move"])
@@ -102,11 +111,11 @@ class Ending(ServerAction):
                 journal.change_params(move, ended="confirmed")
 
     def next_step(self, done: str, run: StepContext) -> StepSpec | None:
-        """Only a server that was resized has left something on another host."""
+        """Return `forget_source` only for a resized server: other servers left nothing on another host."""
         return super().next_step(done, run) if "source" in run.params else None
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
-        """All is recorded with its end; or it failed, and lives on, unless a newer delete has it."""
+        """Close a failed delete after `count_again`: free the server with a fault, unless a newer delete has it."""
         if run.step.name != "count_again":
             return
         ended = run.action.steps.filter(name=self.steps[0].name, state__in=("failed", "cancelled")).last()
@@ -116,11 +125,14 @@ class Ending(ServerAction):
         journal.close_action(run.action, outcome=why, failed=True)
 
     def after_failure(self, run: StepContext, error: BaseException) -> StepSpec | None:
-        """A server that lives on is counted again before it can be asked anything."""
+        """Return `count_again` when the first step fails."""
         return self.clean_up if run.step.name == self.steps[0].name else None
 
     def count_again(self, run: StepContext) -> None:
-        """On a conductor, which may touch the global side. A newer delete of the same server wins."""
+        """Count the server in the quota usage again, unless a newer delete has it.
+
+        Runs on a conductor, which has access to the global database.
+        """
         instance = run.instance
         newer = InstanceAction.objects.filter(server_id=instance.uuid, key__in=deletion.KEYS, pk__gt=run.action.pk)
         stays = self.move.failed or instance.vm_state

@@ -1,4 +1,4 @@
-"""What a rebuild and an evacuation have in common: a server is built anew, and keeps its id and its size."""
+"""What Rebuild and Evacuate have in common: the guest is built anew; the server keeps its id and its size."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ KEYS = ("Rebuild", "Evacuate")
 
 
 def move(*, on: bool, failed: VmState | None = None, then: TaskState | None = None) -> Move:
-    """To a server that runs, or to one that is off."""
+    """Return the move to ACTIVE (`on`) or to STOPPED."""
     return Move(FROM, TaskState.REBUILDING, VmState.ACTIVE if on else VmState.STOPPED, failed, then=then)
 
 
 def was_taken(run: StepContext) -> bool:
-    """Whether a newer one of these has the server now: its task looks the same, and is not this action's."""
+    """Return whether a newer rebuild or evacuation has the server, which then has the same task_state."""
     newer = InstanceAction.objects.filter(server_id=run.instance.uuid, key__in=KEYS, pk__gt=run.action.pk)
     return newer.filter(finished_at__isnull=True).exists()

@@ -1,4 +1,4 @@
-"""Servers on a shelf: their disk is an image, and in the end no host has anything of them."""
+"""What the shelve actions have in common: the shelved image, and the removal from the host."""
 
 from __future__ import annotations
 
@@ -27,41 +27,47 @@ BATCH = 500
 
 
 class Offloads(ServerAction):
-    """Has a step `offload`. Once that is begun nothing is taken back: the image is the server's only sure disk."""
+    """Base class of actions with a step `offload`. Once it has begun nothing is undone.
+
+    From then on the image is the only copy of the disk that is certain to exist.
+    """
 
     def offload(self, run: StepContext) -> None:
-        """Gone already is success."""
+        """Destroy the guest. A missing guest is success."""
         run.hypervisor.destroy(run.instance.uuid)
 
     def retry_always(self, name: str) -> bool:
-        """A guest that is half gone is of no use to anybody."""
+        """Return True for `offload`: a half-removed guest is of no use."""
         return name == "offload" or super().retry_always(name)
 
     def still_applies(self, run: StepContext) -> bool:
-        """Carried to its end, whoever took the server meanwhile."""
+        """Return True for a repeated `offload`, even when another action has taken the server."""
         return (run.step.name == "offload" and run.step.attempts > 1) or super().still_applies(run)
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """It is nowhere, whoever took it meanwhile, and its room is free."""
+        """Record after `offload` that the server has no host, and release its allocation.
+
+        Also when another action has taken the server.
+        """
         if run.step.name == "offload":
             leave_host(run.instance)
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
-        """Free for the next request."""
+        """Finish the move, so that the server takes the next request."""
         move = self.move_for(run.params)
         if move is not None:
             state.finish(run.instance, move, None if run.step.name == "offload" else power_state)
 
 
 def leave_host(instance: Instance) -> None:
-    """Its record has no host any more. In the transaction that says why."""
+    """Record that the server has no host, and release its allocation. In the transaction that records why."""
     where = {"host": "", "node": "", "power_state": PowerState.NOSTATE}
     state.set_location(instance, vm_state=VmState.SHELVED_OFFLOADED, **where)
     claims.release(instance.uuid)
 
 
 def is_offloading(run: StepContext) -> bool:
-    """Whether the offload of this action was ever begun."""
+    """Return whether the step `offload` of this action has ever begun."""
     return run.action.steps.filter(name="offload", attempts__gt=0).exists()
 
 
@@ -69,7 +75,10 @@ def is_offloading(run: StepContext) -> bool:
 
 
 def make_image(instance: Instance, image_id: str) -> None:
-    """Its record, for a host to fill; on a conductor. Made already is success. It is the project's, whoever asks."""
+    """Create the record of the shelved image, for a host to fill. An existing record is success.
+
+    Runs on a conductor. The image belongs to the server's project, not to the caller's.
+    """
     properties = {
         **{key: str(value) for key, value in instance.image.get("properties", {}).items()},
         "image_type": "snapshot", "instance_uuid": instance.uuid, "base_image_ref": instance.image_id,
@@ -79,12 +88,12 @@ def make_image(instance: Instance, image_id: str) -> None:
 
 
 def drop_image(image_id: str) -> None:
-    """On a conductor, which may touch the global side. Gone already is success; a protected one is the user's."""
+    """Delete a shelved image, on a conductor (global database). A missing image is success; a protected one stays."""
     service.remove(image_id)
 
 
 def leave_image(instance: Instance) -> None:
-    """What a deleted server has on the shelf goes, too. In the transaction that deletes it."""
+    """Schedule the deletion of a deleted server's shelved image. In the transaction that deletes the server."""
     if not instance.shelved_image_id:
         return
     action = journal.open_action(
@@ -94,13 +103,13 @@ def leave_image(instance: Instance) -> None:
     journal.open_step(action, name="drop_image", event="conductor_drop_shelved_image", host="", queue=dispatch.OPS)
 
 
-# -- in the conductor's own time
+# -- periodic task of the conductor
 
 
 def offload_due() -> int:
-    """Offload the servers of the targeted cell that are shelved for long enough; how many were asked for.
+    """Submit the offload of servers shelved for SHELVED_OFFLOAD_TIME, in the targeted cell; return how many.
 
-    Any number of conductors may do this at once: the state decides who was first.
+    Several conductors may do this at once: the state transition lets one of them win.
     """
     if settings.SHELVED_OFFLOAD_TIME < 0:
         return 0
@@ -117,7 +126,7 @@ def offload_due() -> int:
 
 
 def facts_of(image_id: str) -> Mapping[str, Any] | None:
-    """What a host has to know of the image of a shelved server; None when somebody has deleted it."""
+    """Return what a host needs to know of a shelved image; None when the image is not active any more."""
     image = service.active(image_id)
     return None if image is None else {
         "disk_format": image.disk_format, "size": image.size, "virtual_size": image.virtual_size,

@@ -1,4 +1,4 @@
-"""What every image made of a server's disk has in common: its record first, then its bytes, or neither."""
+"""What createImage and createBackup have in common: the image record is created first, then filled or discarded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ FROM = frozenset({VmState.ACTIVE, VmState.STOPPED, VmState.PAUSED, VmState.SUSPE
 
 
 class Snapshot(ServerAction):
-    """The image's record is made at once; the host fills it; a failure discards it. The server stays as it was."""
+    """Base class of CreateImage and CreateBackup. The server stays as it was.
+
+    The API creates the image record, the host uploads the data, and a failure discards the record.
+    """
 
     respects_lock = False
     unsupported_on_bare_metal = bare_metal.CANNOT_COPY
@@ -26,11 +29,11 @@ class Snapshot(ServerAction):
     clean_up = StepSpec("discard_image", "conductor_discard_image", on=On.CONDUCTOR)
 
     def properties(self, asked: ActionRequest) -> dict[str, str]:
-        """What tells this kind of image from others."""
+        """Return the image properties that mark this kind of image."""
         return {"image_type": "snapshot"}
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
-        """Makes the image's record, so that its id can be answered."""
+        """Create the image record, so that the response can name its id. Raises Forbidden."""
         metadata = asked.body.get("metadata") or {}
         quota.check_metadata(asked.caller.project_id, metadata)
         properties = {
@@ -44,32 +47,32 @@ class Snapshot(ServerAction):
         return {"image_id": image.id, "image_ticket": tickets.issue(image.id, "write")}
 
     def unprepare(self, params: dict[str, Any]) -> None:
-        """A refused snapshot leaves no image record."""
+        """Discard the image record of a refused snapshot."""
         service.discard(params["image_id"])
 
     def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
-        """Location before 2.45, the id in the body since."""
+        """Return the image id: in the Location header before 2.45, in the body since."""
         if asked.microversion >= (2, 45):
             return ActionResponse(202, {"image_id": params["image_id"]})
         return ActionResponse(202, headers={"Location": image_transfer.image_url(params["image_id"])})
 
     def snapshot(self, run: StepContext) -> None:
-        """Copy the disk and send it to the image service. An image that is there already is success."""
+        """Copy the disk and upload it to the image service. An image that is stored already is success."""
         with image_transfer.scratch(run.params["image_id"]) as path:
             run.hypervisor.snapshot(run.instance.uuid, path)
             image_transfer.upload(run.params["image_id"], run.params["image_ticket"], path)
 
     def after_failure(self, run: StepContext, error: BaseException) -> StepSpec | None:
-        """An image that will not come is discarded before the server is free again."""
+        """Return `discard_image`: the image record goes before the server takes the next request."""
         return self.clean_up if run.step.name == "snapshot" else None
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
-        """Idle again; an action that ended by discarding its image has failed."""
+        """Finish the move; after `discard_image` close the action as failed."""
         super().complete(run, power_state)
         if run.step.name == "discard_image":
             journal.close_action(run.action, outcome="the snapshot failed; its image was discarded", failed=True)
 
     def discard_image(self, run: StepContext) -> None:
-        """On a conductor, which may touch the global side."""
+        """Discard the image record. Runs on a conductor, which has access to the global database."""
         with run.fenced():
             service.discard(run.params["image_id"])

@@ -1,4 +1,4 @@
-"""manage.py cell_delete: forget a cell."""
+"""manage.py cell_delete: remove a cell from the global database."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """`--force` forgets hosts and old records."""
+        """Add `--uuid` and `--force`."""
         arguments.add_uuid(parser)
         parser.add_argument("--force", action="store_true", help="Forget hosts and deleted servers, too.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Refuse, or delete in one transaction."""
+        """Refuse with an exit code, or delete the cell in one transaction."""
         cell = arguments.cell_or_end(self, options["uuid"])
         if not options["force"] and cell.hosts.exists():
             arguments.end(self, 2, f"The cell {cell.name} has hosts ({_names(cell)}); use --force.")
@@ -52,7 +52,7 @@ class Command(BaseCommand):
         self.stdout.write(f"The cell {cell.name} is forgotten, with {old} records of deleted servers.")
 
     def _look_inside(self, cell: Cell) -> None:
-        """A delete that was asked for may not have been carried out yet."""
+        """Refuse while the cell has servers whose delete was requested and is not carried out."""
         if not cell.servers.exists():
             return
 
@@ -75,7 +75,7 @@ def _names(cell: Cell) -> str:
 
 
 def _forget(cell: Cell) -> None:
-    """A server placed there meanwhile makes the last delete fail (PROTECT), and all of it is undone."""
+    """Delete all in one transaction. A server placed there meanwhile makes the last delete fail (PROTECT)."""
     with transaction.atomic(using="default"):
         gone = cell.servers.filter(queued_for_delete=True)
         while ids := list(gone.values_list("pk", flat=True)[:BATCH]):

@@ -1,4 +1,4 @@
-"""manage.py discover_hosts: new hosts of the cells become known to the scheduler and the API."""
+"""manage.py discover_hosts: map new hosts of the cells, so that the scheduler and the API know them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The options of nova-manage."""
+        """Add the options of `nova-manage cell_v2 discover_hosts`."""
         arguments.add_uuid(parser, "Only the cell with this UUID.")
         parser.add_argument("--strict", action="store_true", help="It is an error if nothing new is found.")
         parser.add_argument(
@@ -34,7 +34,7 @@ class Command(BaseCommand):
         parser.add_argument("--verbose", action="store_true", help="Name each host found.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Ask all cells at once, then write what is missing."""
+        """Ask all cells at once, then write the missing mappings."""
         cells = [cell for cell in arguments.chosen_cells(self, options["uuid"]) if not cell.is_cell0]
         gathered = scatter.gather(cells, _announced)
         found, misplaced = 0, 0
@@ -49,7 +49,7 @@ class Command(BaseCommand):
             arguments.end(self, 1, "Not every host could be mapped." if found else "No host was mapped.")
 
     def _map(self, cell: Cell, hosts: list[str], verbose: bool) -> tuple[int, int]:
-        """How many are new, and how many are in another cell."""
+        """Map the new hosts; return how many there are, and how many are mapped to another cell."""
         known = dict(HostMapping.objects.filter(host__in=hosts).values_list("host", "cell_id"))
         new, misplaced = 0, 0
         for host in hosts:

@@ -1,4 +1,4 @@
-"""Put five flavors into an empty cloud. Safe to repeat; a flavor that exists is left as it is."""
+"""Create five flavors in an empty cloud. Safe to repeat; a flavor that exists is left as it is."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Command(BaseCommand):
     help = "Create the flavors m1.nano to m1.large, where their names and ids are free."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Say what was made."""
+        """Create the flavors and print what was created."""
         for flavor_id, name, vcpus, memory_mb, disk_gb in FLAVORS:
             if Flavor.objects.filter(Q(flavor_id=flavor_id) | Q(name=name)).exists():
                 self.stdout.write(f"{name} exists")

@@ -1,4 +1,4 @@
-"""manage.py host_delete: forget a host."""
+"""manage.py host_delete: remove the mapping of a host to its cell."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The cell is named, too, so that a slip of the pen does no harm."""
+        """Add `--uuid` and `--host`. The cell is required, so that a mistyped host name does no harm."""
         arguments.add_uuid(parser)
         parser.add_argument("--host", default="", help="The host.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Refuse, or delete one row."""
+        """Refuse with an exit code, or delete one row."""
         host = options["host"]
         cell = arguments.cell_or_end(self, options["uuid"])
         mapping = HostMapping.objects.filter(host=host).first()

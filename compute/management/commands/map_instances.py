@@ -1,4 +1,4 @@
-"""manage.py map_instances: servers of a cell that the global side does not know become known."""
+"""manage.py map_instances: map the servers of a cell that the global database does not know."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The options of nova-manage."""
+        """Add the options of `nova-manage cell_v2 map_instances`."""
         arguments.add_uuid(parser)
         arguments.add_max_count(parser, "servers mapped")
         parser.add_argument(
@@ -36,11 +36,11 @@ class Command(BaseCommand):
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Batch after batch, so a run that is stopped has lost nothing."""
+        """Map batch after batch: a run that is interrupted has lost nothing."""
         limit = arguments.max_count(self, options["max_count"])
         cell = arguments.cell_or_end(self, options["uuid"], code=255)
         mapped, more = 0, False
-        answer = scatter.one(cell, scatter.touch)  # within the deadline, which what follows has not
+        answer = scatter.one(cell, scatter.touch)  # within a deadline; the mapping below has none
         if isinstance(answer, scatter.CellFailure):
             arguments.end(self, 255, f"The cell {cell.name} does not answer ({answer.reason}).")
         try:
@@ -55,7 +55,7 @@ class Command(BaseCommand):
 
 
 def _map(cell: Cell, limit: int | None) -> tuple[int, bool]:
-    """How many were mapped, and whether more are left."""
+    """Map servers without a mapping; return how many, and whether more are left."""
     mapped, last = 0, 0
     while batch := list(Instance.objects.filter(pk__gt=last).order_by("pk")[:BATCH]):
         last = batch[-1].pk

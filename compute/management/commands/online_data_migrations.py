@@ -1,4 +1,4 @@
-"""manage.py online_data_migrations: data that older versions wrote is filled up, while the cloud runs."""
+"""manage.py online_data_migrations: migrate data that older versions wrote, while the cloud runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Living = Callable[[list[str]], "set[str] | scatter.CellFailure"]
 
 @dataclass(slots=True)
 class Done:
-    """What one migration did. `left`: rows it may still do; `trouble`: cells that have to be left for later."""
+    """The result of one migration. `left`: rows it may still do; `trouble`: sentences about cells left for later."""
 
     needed: int = 0
     completed: int = 0
@@ -43,12 +43,12 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The option of nova-manage."""
+        """Add `--json` and the option of `nova-manage db online_data_migrations`."""
         add_json(parser)
         arguments.add_max_count(parser, "rows changed")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """One migration after the other; what cannot be done keeps nothing else from it."""
+        """Run every migration; one that cannot be done does not stop the others."""
         room = arguments.max_count(self, options["max_count"])
         results = {}
         for name, migrate in MIGRATIONS.items():
@@ -70,7 +70,7 @@ class Command(BaseCommand):
 
 
 def populate_queued_for_delete(room: int | None) -> Done:
-    """Whether each server was to be deleted, for mappings from before that was kept on the global side."""
+    """Fill in `queued_for_delete` in the mappings that are older than this column."""
     unknown = InstanceMapping.objects.filter(queued_for_delete__isnull=True)
     done = Done(needed=unknown.count())
     if not done.needed:
@@ -91,7 +91,10 @@ MIGRATIONS: dict[str, Callable[[int | None], Done]] = {"populate_queued_for_dele
 
 
 def _fill(rows: QuerySet[InstanceMapping], living_of: Living, room: int | None, done: Done) -> str:
-    """Batch by batch; why it had to stop, "" when it did not. A delete that comes meanwhile has set its flag itself."""
+    """Migrate batch by batch; return why it stopped, "" when it did not.
+
+    A delete that is requested meanwhile has set the flag itself.
+    """
     after = ""
     while size := BATCH if room is None else min(BATCH, room - done.completed):
         ids = list(rows.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:size])
@@ -111,11 +114,11 @@ def _living_of(cell: Cell, ids: list[str]) -> set[str] | scatter.CellFailure:
 
 
 def _living(ids: list[str]) -> set[str]:
-    """Those of the targeted cell that nobody wanted deleted."""
+    """Return the servers of the targeted cell that are not deleted, and not about to be."""
     return {one.uuid for one in Instance.objects.filter(uuid__in=ids) if not deletion.is_ended(one)}
 
 
 def _wanted_somewhere(ids: list[str]) -> set[str]:
-    """Those without a cell that are still on their way into one."""
+    """Return the servers without a cell that have a build request and no requested delete."""
     waiting = BuildRequest.objects.filter(pk__in=ids, delete_requested=False)
     return set(waiting.values_list("pk", flat=True))

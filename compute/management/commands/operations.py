@@ -39,7 +39,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The list's words, then two verbs."""
+        """Add the options of the list, then the two verbs."""
         parser.add_argument("--cell", default="", help="Only of this cell, by name or UUID.")
         parser.add_argument("--server", default="", help="Only of this server, by UUID.")
         parser.add_argument(
@@ -59,7 +59,7 @@ class Command(BaseCommand):
         give_up.add_argument("--yes", action="store_true", help="Do it. Without, what would happen is said.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Every way it may end, in a sentence."""
+        """Run the list or a verb; every failure ends in a sentence and an exit code."""
         if settings.ROLE == "host":
             arguments.end(self, REFUSED, "This is a host, which knows no cells. Run it where the global database is.")
         if options["verb"] is None:
@@ -121,7 +121,7 @@ class Command(BaseCommand):
         return found
 
     def _after(self, marker: str) -> tuple[str, datetime, int]:
-        """Where the page before ended: the name of the cell, when the step was opened, its number."""
+        """Return where the page before ended: the name of the cell, the time the step was opened, its id."""
         cell, number = self._named(marker)
         found = scatter.one(cell, lambda _: Step.objects.filter(pk=number).values_list("queued_at", flat=True).first())
         if isinstance(found, scatter.CellFailure):
@@ -152,7 +152,7 @@ class Command(BaseCommand):
         arguments.end(self, REFUSED, f"Nothing was changed. To do it: operations give-up {name} --reason … --yes")
 
     def _named(self, text: str) -> tuple[Cell, int]:
-        """The cell and the number of "CELL:NUMBER"."""
+        """Return the cell and the step id of "CELL:NUMBER"; exit when there is none."""
         name, _, number = text.rpartition(":")
         if not name or not number.isdecimal() or len(number) > 18:
             arguments.end(self, REFUSED, f"{text!r} names no step: CELL:NUMBER, as `manage.py operations` shows it.")
@@ -163,7 +163,7 @@ class Command(BaseCommand):
 
 
 def _begin(cell: Cell, name: str, queued_at: datetime, number: int) -> Q:
-    """What comes after the marker in this cell: pages are in the order of time, cell, number."""
+    """Return the filter for this cell's steps after the marker: pages are in the order of time, cell, id."""
     later = Q(queued_at__gt=queued_at)
     if cell.name == name:
         return later | Q(queued_at=queued_at, pk__gt=number)
@@ -175,7 +175,7 @@ def _name(cell: Cell, one: OpenStep) -> str:
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A row for people."""
+    """Return a row as the table prints it."""
     who = row["host"] or "conductor"
     due = row["next_try"]
     return row | {

@@ -27,11 +27,11 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """JSON is {cell: {queue: depth}}."""
+        """Add `--json`, which prints {cell: {queue: depth}}."""
         add_json(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Global first, then the cells by name."""
+        """Print the global broker first, then the cells by name."""
         found = {GLOBAL: self._depths(GLOBAL, settings.BROKER_URL, [dispatch.SCHEDULER_QUEUE])}
         cells = [cell for cell in Cell.objects.order_by("name") if not cell.is_cell0]
         hosts = self._hosts(cells)
@@ -48,7 +48,7 @@ class Command(BaseCommand):
         print_table(self, ("cell", "queue", "waiting"), rows)
 
     def _hosts(self, cells: list[Cell]) -> dict[str, set[str]]:
-        """Mapped hosts, and those that announced themselves and are not mapped yet."""
+        """Return each cell's mapped hosts, and those that have a service record and are not mapped yet."""
         hosts: dict[str, set[str]] = {cell.id: set() for cell in cells}
         for host, cell_id in HostMapping.objects.values_list("host", "cell_id"):
             hosts.setdefault(cell_id, set()).add(host)
@@ -66,7 +66,7 @@ class Command(BaseCommand):
             return dict.fromkeys(queues)
         try:
             return dict(brokers.depths(url, queues))
-        except Exception as exc:  # every transport raises its own kinds, and all mean: not reached
+        except Exception as exc:  # each kombu transport raises its own kinds; all mean: not reached
             self.stderr.write(f"The broker of {name} does not answer ({type(exc).__name__}).")
             return dict.fromkeys(queues)
 

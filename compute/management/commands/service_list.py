@@ -22,11 +22,11 @@ class Command(BaseCommand):
     help = "List the services of all cells with their heartbeats; cells that do not answer are on stderr."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """JSON is a list of services; `age` is in seconds."""
+        """Add `--json`, which prints a list of services; `age` is in seconds."""
         add_json(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """By cell, binary, host."""
+        """Print the services by cell, binary, host."""
         cells = list(Cell.objects.order_by("name"))
         gathered, known = scatter.gather(cells, _services), aggregates.by_host()
         rows = []

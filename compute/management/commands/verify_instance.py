@@ -1,4 +1,4 @@
-"""manage.py verify_instance: whether a server is where the global side says it is."""
+"""manage.py verify_instance: check whether a server is where the global database says it is."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """One server."""
+        """Add `--uuid` and `--quiet`."""
         parser.add_argument("--uuid", "--server", dest="server", default="", help="UUID of the server.")
         parser.add_argument("--quiet", action="store_true", help="Print nothing; the exit code says it.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Mapping first, then the cell."""
+        """Look at the mapping first, then into the cell."""
         code, sentence = _verdict(options["server"].lower())
         if code and options["quiet"]:
             raise SystemExit(code)

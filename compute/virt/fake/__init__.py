@@ -1,1 +1,1 @@
-"""The fake driver: guests in a state file, for development, tests and simulation."""
+"""The fake driver: guests are rows in a state file, for development, tests and simulation."""

@@ -1,4 +1,4 @@
-"""One call of a verb of the fake driver: put on record, then delayed, failed or deadly, as ordered."""
+"""The log of the fake driver's verb calls, which also applies the injected delays, failures and kills."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from compute.virt.fake.faults import ALWAYS, Fault, Faults, from_properties
 from compute.virt.fake.state import StateFile
 
 KEPT = 10_000
-HALF_WAY = frozenset({"reboot_hard", "migrate_out", "rescue"})  # verbs that say themselves where their middle is
-OWN_TIME = frozenset({"migrate_out"})  # verbs that keep the time ordered themselves
+HALF_WAY = frozenset({"reboot_hard", "migrate_out", "rescue"})  # these call `die_if_ordered` in their middle
+OWN_TIME = frozenset({"migrate_out"})  # verbs that spend the injected delay themselves
 
 
 class CallLog:
-    """Every call, and what becomes of it before its verb does any work. `away`: why none gets through."""
+    """Records every call and applies its faults before the verb works. `away`: why every call fails, else ""."""
 
     def __init__(self, state: StateFile, orders: Faults) -> None:
         self.made: deque[tuple[str, str]] = deque(maxlen=KEPT)
@@ -29,12 +29,15 @@ class CallLog:
         self._closing = threading.Event()
 
     def end(self) -> None:
-        """Nobody waits for a delay any more."""
+        """End all injected delays: the driver is closed."""
         self._closing.set()
 
     @contextmanager
     def __call__(self, verb: str, uuid: str, guest: Guest | None = None) -> Iterator[Callable[[], None]]:
-        """What is yielded kills the process if that is ordered, for a verb with a middle."""
+        """Record the call, then delay, fail or kill as configured.
+
+        Yields a function that kills the process if that is configured; the verbs of HALF_WAY call it in their middle.
+        """
         self.made.append((verb, uuid))
         if self.away:
             raise HypervisorUnavailable(self.away)
@@ -55,19 +58,19 @@ class CallLog:
         yield die_if_ordered
 
     def seconds(self, verb: str, uuid: str, guest: Guest) -> float:
-        """The time ordered for a verb that keeps it itself."""
+        """Return the injected delay in seconds, for a verb of OWN_TIME."""
         wish = from_properties(self._properties(uuid, guest)).verbs.get(verb, Fault())
         return max(self._orders.seconds(verb, uuid), wish.delay)
 
     def pause(self, seconds: float) -> None:
-        """Take some of it. Raises HypervisorUnavailable when the driver is closed meanwhile."""
+        """Sleep for `seconds`. Raises HypervisorUnavailable when the driver is closed meanwhile."""
         if self._closing.wait(seconds):
             raise HypervisorUnavailable("the driver was closed meanwhile")
 
     def _is_to_die(self, verb: str, uuid: str, any_guest: int, this_guest: int) -> bool:
-        """As often as ordered, counted in the state, so that the next life goes on.
+        """Return whether this call kills the process. The state counts the kills, so that the next process continues.
 
-        Counted before the verb begins: what it does in a transaction is undone by its death.
+        Count before the verb begins: the kill rolls back what the verb does in a transaction.
         """
         wishes = (("", any_guest), (uuid, this_guest))
         due = [times and self._state.count_failure(whose, f"{verb}.die") <= times for whose, times in wishes]

@@ -1,4 +1,4 @@
-"""The fake guests that were asked to shut down go down at their time; and what other processes do to guests."""
+"""The threads of the fake driver: guests that power off at their time, and changes that other processes make."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from compute.virt.wakeable_thread import WakeableThread
 
 
 class GuestTimers:
-    """One thread for all guests; it starts when there is something to wait for."""
+    """One thread that powers off all guests whose time has come; it starts when the first guest has such a time."""
 
     def __init__(self, state: StateFile, is_down: Callable[[str], None]) -> None:
         self._state, self._is_down = state, is_down
         self._rounds = WakeableThread("fake-clock", self._look)
-        if state.next_down() is not None:  # asked for in the last process's life
+        if state.next_down() is not None:  # an earlier process set it
             self.wind()
 
     def wind(self) -> None:
-        """Some guest's time to go down was set."""
+        """Start or wake the thread: the time at which a guest goes off was set."""
         self._rounds.start()
         self._rounds.wake()
 
     def close(self) -> None:
-        """Stop; what is due stays in the state."""
+        """Stop the thread; the times stay in the state."""
         self._rounds.close()
 
     def _look(self) -> float | None:
@@ -36,7 +36,7 @@ class GuestTimers:
 
 
 class StateFilePoller:
-    """Sees what other processes do to guests in a shared file; one thread, from when somebody wants to know it."""
+    """One thread that polls a shared state file for changes by other processes; it starts when there is a listener."""
 
     def __init__(self, state: StateFile, changed: Callable[[str], None]) -> None:
         self._state, self._changed = state, changed
@@ -45,13 +45,13 @@ class StateFilePoller:
         self._powers: dict[str, PowerState] = {}
 
     def start(self) -> None:
-        """Without a file there are no others."""
+        """Start polling; without a state file there are no other processes."""
         if self._version < 0 and self._state.file is not None:
             self._version, self._powers = self._state.version(), self._state.powers()
             self._rounds.start()
 
     def close(self) -> None:
-        """Before the state is closed."""
+        """Stop polling. Call it before the state is closed."""
         self._rounds.close()
 
     def _look(self) -> float:

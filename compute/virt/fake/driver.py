@@ -1,4 +1,4 @@
-"""A hypervisor without machines: thousands of guests, delays and failures to order."""
+"""A driver without machines: thousands of guests, with injected delays and failures."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ MIB, GIB = 1 << 20, 1 << 30
 
 
 class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
-    """The whole contract, in no time, or in as much as was ordered.
+    """The whole driver contract, at once or with injected delays.
 
-    With a `state` file guests outlive this process, also a killed one, as real guests do. Orders
-    come from `orders` and, per guest, from `fake_*` properties of its image.
+    With a `state` file the guests outlive this process, even a killed one, as real guests do. Faults come from `orders`
+    and, for one guest, from the `fake_*` properties of its image.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
         with self._call("spawn", guest.uuid, guest):
             if self._power(guest.uuid) in ALIVE:
                 return
-            if self.machines.resource_class:  # else a node has room for many
+            if self.machines.resource_class:  # bare metal: one guest per node
                 self.machines.must_be_free(guest.node, guest.uuid, self._state.placed())
             size = self._images.virtual_size(guest.image, fetch)
             wanted = guest.disk_gb * GIB
@@ -135,11 +135,11 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
                 self._boot(guest, Effect.POWERED_ON)
 
     def reboot_hard(self, guest: Guest, mark: str = "") -> None:
-        """In the two parts a real one has: off with the mark kept, then on."""
+        """In two parts, as a real driver does: off with the mark stored, then on."""
         with self._call("reboot_hard", guest.uuid, guest) as die_if_ordered:
             if mark and self._rebooted(guest.uuid, mark):
                 return
-            self._is_down(guest.uuid)  # its own end, if that came first, is on record too
+            self._is_down(guest.uuid)  # record the guest's own power-off first, if its time has come
             with self._state.alone():
                 record = self._state.get(guest.uuid)
                 record.power, record.mark, record.rescue = PowerState.SHUTDOWN, mark, ""
@@ -196,27 +196,27 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
         self._state.close()
 
     def effects(self, uuid: str = "") -> list[RecordedEffect]:
-        """Every change made to a guest (to any), oldest first; also of guests that are gone."""
+        """Return every change made to a guest ("": to any), oldest first; also of guests that are destroyed."""
         return self._state.effects(uuid)
 
-    # What the machines could do by themselves, for tests and demonstrations.
+    # What guests and the hypervisor do by themselves, for tests and demonstrations.
 
     def power_off_from_inside(self, uuid: str) -> None:
-        """Somebody in the guest typed poweroff."""
+        """Power the guest off as if a user in it had run `poweroff`. Raises GuestNotFound."""
         self._state.get(uuid)
         self._change(uuid, PowerState.SHUTDOWN, "shutdown", Effect.OFF_BY_GUEST)
 
     def crash(self, uuid: str) -> None:
-        """The guest's process died."""
+        """Crash the guest as if its QEMU process had died. Raises GuestNotFound."""
         self._state.get(uuid)
         self._change(uuid, PowerState.CRASHED, "crashed", Effect.CRASHED)
 
     def go_away(self, reason: str = "ordered to be away") -> None:
-        """From now on every verb raises HypervisorUnavailable."""
+        """Make every verb raise HypervisorUnavailable from now on."""
         self._call.away = reason
 
     def come_back(self) -> None:
-        """Work again, and report every guest once."""
+        """Work again, and report every guest once, as after a lost connection."""
         self._call.away = ""
         for uuid, power in self._state.powers().items():
             self._tell(GuestEvent(uuid, power, "reconnected"))
@@ -236,10 +236,10 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
         return record is not None and (record.power, record.mark) == (PowerState.RUNNING, mark)
 
     def _change(self, uuid: str, power: PowerState, detail: str, effect: Effect) -> None:
-        self._is_down(uuid)  # its own end, if that came first, is on record too
+        self._is_down(uuid)  # record the guest's own power-off first, if its time has come
         with self._state.alone():
             record = self._state.find(uuid)
-            if record is None:  # destroyed meanwhile
+            if record is None:  # destroyed by another thread
                 return
             record.power, record.off_at, record.presses = power, None, 0
             self._state.save(record)
@@ -273,7 +273,7 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
         self._tell(GuestEvent(guest.uuid, PowerState.RUNNING, "started"))
 
     def _build(self, guest: Guest, virtual_size: int) -> None:
-        """There, and off."""
+        """Create the guest without booting it."""
         with self._state.alone():
             properties, off = dict(guest.image.properties), PowerState.SHUTDOWN
             shutdown_preference, node = guest.shutdown_preference, guest.node
@@ -295,7 +295,7 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
 
     def _is_down(self, uuid: str) -> None:
         power = self._state.mark_down(uuid)
-        if power is None or power is PowerState.RUNNING:  # another was first; or it booted, which is no event
+        if power is None or power is PowerState.RUNNING:  # another caller was first, or it rebooted itself
             return
         self._notifier.ring(uuid)
         self._tell(GuestEvent(uuid, power, "shutdown" if power is PowerState.SHUTDOWN else "crashed"))

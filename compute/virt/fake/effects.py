@@ -1,4 +1,4 @@
-"""What the fake hypervisor puts on record of its own: every change a verb made, and no verb that made none."""
+"""The fake driver's own record of every change that a verb made; a verb that changed nothing leaves no row."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Effect(StrEnum):
     SWITCHED_OFF = "switched off by hand"
 
 
-# of a guest that is off: how that came
+# effect that powered a guest off -> the contract's `how_ended`
 ENDS = {Effect.OFF_BY_GUEST: "guest", Effect.OFF_BY_FORCE: "forced", Effect.CRASHED: "crashed",
         Effect.SWITCHED_OFF: "forced"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedEffect:
-    """One change: when (seconds since 1970), to which guest, and what the caller called it, if anything."""
+    """One change: when (Unix time in seconds), to which guest, and the caller's mark, if any."""
 
     at: float
     uuid: str

@@ -1,4 +1,7 @@
-"""Delays, failures and deaths to order, for the fake driver."""
+"""Fault injection for the fake driver: delays, failures and kills per verb, and how guests take a shutdown.
+
+Faults come from STILLWATER_FAKE_ORDERS, from image properties, or from a test that calls `Faults`.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from typing import Any
 from compute.virt import base
 from compute.virt.base import VirtError
 
-# built on others, or at once; "power_off" is an order for `force_off`
+# built on other verbs, or immediate; "power_off" stands for `force_off`
 NO_VERBS = {"watch", "close", "on_change", "begin_shutdown", "turn", "stop_timer", "force_off"}
 VERBS = (frozenset(base.Driver.__abstractmethods__) - NO_VERBS) | {
     "pre_migrate", "cancel_pre_migrate", "check_can_migrate", "migrate_out", "finish_migration", "revert_migration",
     "cleanup_source", "power_update_event",
 }  # fmt: skip
-OPTIONAL = frozenset({"power_update_event"})  # not supported but by those that are ordered to
+OPTIONAL = frozenset({"power_update_event"})  # supported only where `accept` is set
 ALWAYS = -1
 ENDS = frozenset({"crash", "reboot"})
 _KINDS: list[type[VirtError]] = [VirtError, *VirtError.__subclasses__()]
@@ -28,10 +31,10 @@ ALIASES = {"fake_agent": "fake_shutdown_agent"}
 
 @dataclass(slots=True)
 class Fault:
-    """What one verb shall do; `fail` counts down, ALWAYS never ends.
+    """The faults of one verb. `delay` in seconds; `fail` counts down, ALWAYS never ends.
 
-    `die`: so often, over all its lives, the process is killed in the middle of the verb. `accept`: it is supported,
-    which by itself it is not.
+    `die`: how often the process is killed in the middle of the verb, counted over all its lives. `accept`: the driver
+    supports this verb of OPTIONAL, which it does not by default.
     """
 
     delay: float = 0.0
@@ -43,17 +46,17 @@ class Fault:
 
 @dataclass(slots=True)
 class ShutdownBehaviour:
-    """How a guest takes it that it is to shut down."""
+    """How a guest reacts to a shutdown signal. Times in seconds."""
 
-    delay: float = 0.0  # seconds until it is off
+    delay: float = 0.0  # from the signal until the guest is off
     ignore: bool = False
-    skip: int = 0  # that many signals are lost first
-    deaf: float = 0.0  # signals are lost for so many seconds after its boot
-    agent: str = ""  # yes: it has one, which answers when the guest is not deaf any more; hangs: and it never answers
-    ends: str = ""  # not off, but with a crash, or with a reboot
+    skip: int = 0  # number of first signals that are lost
+    deaf: float = 0.0  # after its boot, while signals are lost
+    agent: str = ""  # yes: it has a guest agent, which answers once the guest is not deaf; hangs: it never answers
+    ends: str = ""  # crash or reboot, instead of a power-off
 
     def over(self, weaker: ShutdownBehaviour) -> ShutdownBehaviour:
-        """Both wishes in one: of two numbers this one's or the larger, of two words this one's."""
+        """Combine both: this one's value or, if it is unset, the weaker one's; the larger of `skip` and of `deaf`."""
         return ShutdownBehaviour(
             delay=self.delay or weaker.delay,
             ignore=self.ignore or weaker.ignore,
@@ -66,14 +69,14 @@ class ShutdownBehaviour:
 
 @dataclass(slots=True)
 class ParsedFault:
-    """Orders as written in a setting or in image properties."""
+    """The faults of a setting or of image properties."""
 
     verbs: dict[str, Fault] = field(default_factory=dict)
     shutdown: ShutdownBehaviour = field(default_factory=ShutdownBehaviour)
 
 
 class Faults:
-    """Orders of one driver, safe to change while it works. `uuid` "" is every guest."""
+    """The faults of one driver; tests may change them while it works. `uuid` "" means every guest."""
 
     def __init__(self, text: str = "") -> None:
         self._lock = threading.Lock()
@@ -83,7 +86,7 @@ class Faults:
         self._locked: set[str] = set()
 
     def delay(self, verb: str, seconds: float, uuid: str = "") -> None:
-        """From now on `verb` takes at least so long."""
+        """Make `verb` take at least `seconds` from now on."""
         with self._lock:
             self._order(verb, uuid).delay = seconds
 
@@ -94,50 +97,50 @@ class Faults:
         error: type[VirtError] = VirtError,
         uuid: str = "",
     ) -> None:
-        """The next `times` calls of `verb` raise `error`; ALWAYS for all of them."""
+        """Make the next `times` calls of `verb` raise `error`; ALWAYS: all of them."""
         with self._lock:
             order = self._order(verb, uuid)
             order.fail, order.error = times, error
 
     def die(self, verb: str, times: int = 1, uuid: str = "") -> None:
-        """The process is killed in the middle of `verb`, so often over all its lives."""
+        """Kill the process in the middle of `verb`, `times` times over all its lives."""
         with self._lock:
             self._order(verb, uuid).die = times
 
     def accept(self, verb: str = "power_update_event", uuid: str = "", *, does: bool = True) -> None:
-        """From now on guests' machines can do this, or not."""
+        """Make the guests' machines support `verb` from now on, or not."""
         with self._lock:
             self._order(verb, uuid).accept = does
 
     def accepts(self, verb: str, uuid: str) -> bool:
-        """Whether this guest's machine can."""
+        """Return whether this guest's machine supports `verb`."""
         with self._lock:
             return any(o.accept for key in {uuid, ""} if (o := self._orders.get((verb, key))))
 
     def lock(self, uuid: str, *, held: bool = True) -> None:
-        """From now on another controller holds the lock of this guest's machine, or does no more."""
+        """Let another controller hold the lock of this guest's machine from now on, or release it."""
         with self._lock:
             (self._locked.add if held else self._locked.discard)(uuid)
 
     def locks(self, uuid: str) -> bool:
-        """Whether it does."""
+        """Return whether another controller holds the lock of this guest's machine."""
         with self._lock:
             return uuid in self._locked
 
     def shutdown(self, *, uuid: str = "", **wishes: Any) -> None:
-        """How guests take it from now on; the wishes are those of `Shutdown`."""
+        """Set how guests react to a shutdown from now on; `wishes` are the fields of ShutdownBehaviour."""
         with self._lock:
             self._shutdown[uuid] = ShutdownBehaviour(**wishes)
 
     def clear(self) -> None:
-        """No delays, no failures."""
+        """Remove all faults, locks and shutdown behaviours."""
         with self._lock:
             self._orders.clear()
             self._locked.clear()
             self._shutdown = {"": ShutdownBehaviour()}
 
     def take(self, verb: str, uuid: str) -> Fault:
-        """What this call has to do; a failure taken is a failure less."""
+        """Return what this call has to do, and count a failure as used."""
         with self._lock:
             chosen = [o for key in {uuid, ""} if (o := self._orders.get((verb, key)))]
             due = Fault(
@@ -151,12 +154,12 @@ class Faults:
             return due
 
     def seconds(self, verb: str, uuid: str) -> float:
-        """How long this call takes; for a verb that keeps the time itself."""
+        """Return the delay of this call in seconds, for a verb that spends it itself."""
         with self._lock:
             return max((o.delay for key in {uuid, ""} if (o := self._orders.get((verb, key)))), default=0.0)
 
     def shutdown_of(self, uuid: str) -> ShutdownBehaviour:
-        """How this guest takes it."""
+        """Return how this guest reacts to a shutdown."""
         with self._lock:
             return self._shutdown.get(uuid) or self._shutdown[""]
 
@@ -167,7 +170,7 @@ class Faults:
 
 
 def parse_orders(text: str) -> ParsedFault:
-    """Read "spawn.delay=0.5,spawn.fail=2,spawn.error=InsufficientResources,shutdown.ignore=1"."""
+    """Parse "spawn.delay=0.5,spawn.fail=2,spawn.error=InsufficientResources,shutdown.ignore=1". Raises ValueError."""
     parsed = ParsedFault()
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = item.partition("=")
@@ -179,14 +182,14 @@ def parse_orders(text: str) -> ParsedFault:
 
 
 def from_properties(properties: Mapping[str, str]) -> ParsedFault:
-    """Read an image's `fake_<verb>_<what>` properties, and `fake_agent`; nonsense in them is ignored, not raised."""
+    """Parse an image's `fake_<verb>_<what>` properties, and `fake_agent`; invalid ones are ignored."""
     parsed = ParsedFault()
     for name, value in properties.items():
         verb, underscore, what = ALIASES.get(name, name).removeprefix(PROPERTY).rpartition("_")
         if name.startswith(PROPERTY) and underscore:
             try:
                 _set(parsed, verb, what, str(value))
-            except ValueError:  # an image may come from anywhere; only settings are checked
+            except ValueError:  # anyone may upload an image; only settings are checked
                 continue
     return parsed
 

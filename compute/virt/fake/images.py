@@ -1,4 +1,4 @@
-"""The images a fake host has: fetched and checked once each; their bytes are not kept."""
+"""The image cache of a fake host: each image is fetched and checked once; its bytes are not kept."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from compute.virt.fake.state import StateFile
 
 
 class Images:
-    """Parallel spawns of one image fetch it once."""
+    """The known images. Parallel spawns of one image fetch it once."""
 
     def __init__(self, state: StateFile) -> None:
         self._state = state
         self._locks: dict[str, threading.Lock] = {}
 
     def virtual_size(self, image: Image, fetch: ImageSource) -> int:
-        """Of an image, in bytes; fetched if it was not before. Raises ImageUnusable."""
+        """Return the image's virtual size in bytes; fetch and check an unknown image. Raises ImageUnusable."""
         with self._locks.setdefault(image.id, threading.Lock()):
             size = self._state.image_size(image.id)
             if size is None:

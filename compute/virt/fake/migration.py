@@ -1,4 +1,4 @@
-"""Guests on their way from one fake host to another: a file in the folder of the host that expects them."""
+"""Migration between fake hosts: a guest travels as a file in the inbox directory of its destination."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from compute.virt.fake.effects import Effect
 from compute.virt.fake.state import COLUMNS, StateFile
 from compute.virt.fake.timer import GuestTimers
 
-LOOK_EVERY = 0.2  # seconds between two looks at what becomes of a migration
+LOOK_EVERY = 0.2  # seconds between two calls of `watch`
 MIB, GIB = 1 << 20, 1 << 30
 
 
 class Migration:
-    """The verbs from host to host. A guest is in `guests` of one host only: the one where it lives."""
+    """The migration verbs. A guest is in `guests` of one host only: the one where it lives."""
 
     _state: StateFile
     _call: CallLog
@@ -56,7 +56,7 @@ class Migration:
                 raise HypervisorUnavailable(f"there is no {to['inbox']}")
 
     def migrate_out(self, guest: Guest, to: Mapping[str, str], watch: Watch) -> str:
-        """The file is there before the guest has left, so a guest is never nowhere."""
+        """Write the file before the guest leaves, so that a guest always exists somewhere."""
         with self._call("migrate_out", guest.uuid, guest) as die_if_ordered:
             if self._departed(guest.uuid):
                 return "the guest moved before"
@@ -102,15 +102,15 @@ class Migration:
 
     @abstractmethod
     def _is_down(self, uuid: str) -> None:
-        """The driver's own."""
+        """Implemented by the driver."""
 
     def _is_off(self, uuid: str) -> bool:
-        self._is_down(uuid)  # its own end, if that came first, is on record here
+        self._is_down(uuid)  # record the guest's own power-off first, if its time has come
         record = self._state.find(uuid)
         return record is not None and record.power in (PowerState.SHUTDOWN, PowerState.CRASHED)
 
     def _travel(self, guest: Guest, watch: Watch) -> str:
-        """As long as was ordered; how it went. Raises MigrationAborted."""
+        """Take the injected time; return a sentence about the migration. Raises MigrationAborted."""
         seconds, total = self._call.seconds("migrate_out", guest.uuid, guest), guest.memory_mb * MIB
         begun = time.monotonic()
         while True:
@@ -125,7 +125,7 @@ class Migration:
 
     @property
     def _inbox(self) -> Path:
-        """Where guests come in: beside the state file, or a folder that goes with this object."""
+        """The directory where guests arrive: beside the state file, else a temporary one that goes with this object."""
         if self._state.file is not None:
             inbox = self._state.file.with_suffix(".arriving")
             inbox.mkdir(exist_ok=True)
@@ -140,7 +140,7 @@ class Migration:
         return inbox / f"{uuid}.json"
 
     def _forget_moves(self, uuid: str) -> None:
-        """Neither on its way here, nor left from here."""
+        """Remove the records of a guest that was on its way here or has left."""
         self._parcel(self._inbox, uuid).unlink(missing_ok=True)
         self._state.run("DELETE FROM departed WHERE uuid = ?", uuid)
 

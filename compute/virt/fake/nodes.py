@@ -1,4 +1,4 @@
-"""The nodes a fake host serves: one, or many, as the worker of a bare-metal service does."""
+"""The nodes of a fake host: one, or many as in a bare-metal service."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from compute.virt.types import HostFacts, InsufficientResources
 
 
 class Nodes:
-    """Each of the size the host's facts say. With a resource class each is a machine, and one guest's."""
+    """Nodes of the size that the host's facts say. With a resource class each node is a machine for one guest."""
 
     def __init__(self, count: int = 1, resource_class: str = "") -> None:
         self._count, self.resource_class = count, resource_class
@@ -20,29 +20,29 @@ class Nodes:
         self._missing: set[str] = set()
 
     def of(self, facts: HostFacts) -> list[HostFacts]:
-        """All that are there, always with the same names."""
+        """Return the nodes that exist; their names never change."""
         if self._count == 1 and not self.resource_class:
             return [facts]
         with self._lock:
             return [self._node(facts, name) for name in self._names(facts) if name not in self._missing]
 
     def take_out_of_use(self, node: str, why: str = "") -> None:
-        """Into maintenance, and out of it with no reason."""
+        """Put a node into maintenance for the reason `why`; "" ends the maintenance."""
         with self._lock:
             self._out_of_use[node] = why
 
     def remove(self, node: str) -> None:
-        """It is not there any more."""
+        """Make the node vanish."""
         with self._lock:
             self._missing.add(node)
 
     def put_back(self, node: str) -> None:
-        """It is there again."""
+        """Make a removed node appear again."""
         with self._lock:
             self._missing.discard(node)
 
     def must_be_free(self, node: str, uuid: str, placed: Mapping[str, str]) -> None:
-        """A machine has one guest. `placed`: node by guest. Raises InsufficientResources."""
+        """Raise InsufficientResources when the machine has another guest. `placed`: node of each guest."""
         others = [guest for guest, where in placed.items() if where == node and guest != uuid]
         if others:
             raise InsufficientResources(f"node {node} is guest {others[0]}'s")

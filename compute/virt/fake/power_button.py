@@ -1,4 +1,4 @@
-"""Machines with a power button, which somebody presses behind the cloud's back; and who hears of it."""
+"""Machines whose power is switched outside Stillwater, and the power events and locks of their controller."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ VERB = "power_update_event"
 
 
 class PowerButton(Driver):
-    """What is said of a machine's power state, and what is done to it by hand."""
+    """The verbs about another controller's view of the power state, and the switch itself."""
 
     orders: Faults
     _state: StateFile
     _call: CallLog
 
     def power_update_event(self, uuid: str, said: PowerState) -> PowerState:
-        """What the machine does now. Only of guests that were ordered to accept it."""
+        """Return what the machine does now. Raises NotSupported unless the fault `accept` is set for the guest."""
         with self._call(VERB, uuid):
             record = self._state.find(uuid)
             wish = from_properties(record.properties).verbs.get(VERB) if record else None
@@ -40,11 +40,11 @@ class PowerButton(Driver):
         super().put_back(guest, on=on)
 
     def switch(self, uuid: str, *, on: bool) -> bool:
-        """Somebody presses the power button until the machine is on, or off; False when it was so already.
+        """Press the machine's power button until it is on, or off; return False when it was so already.
 
-        For tests and demonstrations, also of another process with the same file. Raises GuestNotFound.
+        For tests and demonstrations, also from another process with the same state file. Raises GuestNotFound.
         """
-        self._is_down(uuid)  # its own end, if that came first, is on record too
+        self._is_down(uuid)  # record the guest's own power-off first, if its time has come
         with self._state.alone():
             record = self._state.get(uuid)
             if (record.power in ALIVE) == on:
@@ -61,8 +61,8 @@ class PowerButton(Driver):
 
     @abstractmethod
     def _is_down(self, uuid: str) -> None:
-        """The driver's own."""
+        """Implemented by the driver."""
 
     @abstractmethod
     def _heard(self, event: GuestEvent) -> None:
-        """The driver's own."""
+        """Implemented by the driver."""

@@ -1,4 +1,4 @@
-"""Fake guests that boot another image for a while: its id is kept with the guest."""
+"""Rescue of fake guests: the id of the rescue image is stored with the guest."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from compute.virt.fake.state import StateFile
 
 
 class Rescue:
-    """The verbs of rescue."""
+    """The rescue verbs."""
 
     _state: StateFile
     _call: CallLog
     _images: Images
 
     def rescue(self, guest: Guest, image: Image, fetch: ImageSource) -> None:
-        """In the two parts a real one has: off with the image kept, then on."""
+        """In two parts, as a real driver does: off with the image stored, then on."""
         with self._call("rescue", guest.uuid, guest) as die_if_ordered:
             old = self._state.get(guest.uuid)
             if old.rescue and old.power is PowerState.RUNNING:
@@ -45,8 +45,8 @@ class Rescue:
 
     @abstractmethod
     def _is_down(self, uuid: str) -> None:
-        """The driver's own."""
+        """Implemented by the driver."""
 
     @abstractmethod
     def _boot(self, guest: Guest, effect: Effect, mark: str = "", virtual_size: int = 0) -> None:
-        """The driver's own."""
+        """Implemented by the driver."""

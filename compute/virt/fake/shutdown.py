@@ -1,4 +1,4 @@
-"""Fake guests that are shut down: their clocks, and how they take it."""
+"""The shutdown of fake guests: their timers, and how they react to a signal."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from compute.virt.fake.timer import StateFilePoller
 from compute.virt.shutdown import ShutdownDriver
 from compute.virt.shutdown_timer import ShutdownTimer
 
-AGENT_SECONDS = 1.0  # until one that hangs is given up
+AGENT_SECONDS = 1.0  # wait for a guest agent that hangs
 ALIVE = frozenset({PowerState.RUNNING, PowerState.PAUSED})
 
 
 class FakeShutdown(ShutdownDriver):
-    """The verbs of a shutdown."""
+    """The shutdown verbs."""
 
     orders: Faults
     _state: StateFile
@@ -58,7 +58,7 @@ class FakeShutdown(ShutdownDriver):
 
     def how_ended(self, uuid: str) -> str:
         with self._call("how_ended", uuid):
-            self._is_down(uuid)  # its own end, if that came first, is on record too
+            self._is_down(uuid)  # record the guest's own power-off first, if its time has come
             return self._state.how_ended(uuid)
 
     def on_change(self, look: Callable[[str], None]) -> None:
@@ -92,16 +92,16 @@ class FakeShutdown(ShutdownDriver):
 
     @abstractmethod
     def _is_down(self, uuid: str) -> None:
-        """The driver's own."""
+        """Implemented by the driver."""
 
     @abstractmethod
     def _power(self, uuid: str) -> PowerState:
-        """The driver's own."""
+        """Implemented by the driver."""
 
     @abstractmethod
     def _in(self, uuid: str, *powers: PowerState) -> GuestRecord:
-        """The driver's own."""
+        """Implemented by the driver."""
 
     @abstractmethod
     def _change(self, uuid: str, power: PowerState, detail: str, effect: Effect) -> None:
-        """The driver's own."""
+        """Implemented by the driver."""

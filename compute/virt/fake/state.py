@@ -1,4 +1,4 @@
-"""What the fake hypervisor remembers: in memory, or in a file that outlives a killed worker."""
+"""The state of the fake hypervisor: in memory, or in a file that outlives a killed worker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS effects (
     id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, uuid TEXT NOT NULL,
     verb TEXT NOT NULL, mark TEXT NOT NULL);
 """
-# of guests; a file of an older version has none
+# columns of `guests` that a file of an older version does not have
 TEXTS = ("mark", "rescue", "timer", "shutdown_preference", "ends", "node")
 LATER_COLUMNS = dict.fromkeys(TEXTS, "TEXT NOT NULL DEFAULT ''") | {
     "booted_at": "REAL NOT NULL DEFAULT 0"
@@ -43,7 +43,7 @@ COLUMNS = (
     "uuid, name, power, virtual_size, off_at, presses, boots, properties, mark, rescue, shutdown_preference, "
     "booted_at, ends, node"
 )
-# what becomes of a guest at its `off_at`, by its `ends`
+# `ends` -> the guest's state after its `off_at`
 OUTCOMES = {
     "": (PowerState.SHUTDOWN, Effect.OFF_BY_GUEST),
     "crash": (PowerState.CRASHED, Effect.CRASHED),
@@ -53,9 +53,9 @@ OUTCOMES = {
 
 @dataclass(slots=True)
 class GuestRecord:
-    """One guest; `off_at` is when a guest that was asked to shut down will be off, or what else it `ends` in.
+    """One guest. `off_at` is the Unix time at which a guest that was signalled goes off, or `ends` in another way.
 
-    `mark` names the last reboot that was begun, `rescue` the image it boots instead of its own disk.
+    `mark` names the last reboot begun; `rescue` is the image that the guest boots instead of its own disk.
     """
 
     uuid: str
@@ -71,32 +71,32 @@ class GuestRecord:
     shutdown_preference: ShutdownPreference = field(default_factory=lambda: ShutdownPreference(""))
     booted_at: float = 0.0
     ends: str = ""  # one of OUTCOMES
-    node: str = ""  # of the host's, where it is
+    node: str = ""  # one of the host's nodes
 
 
 class StateFile:
-    """Guests, images, used-up failures and effects in one SQLite database, read afresh each time.
+    """Guests, images, used failures and effects in one SQLite database, read at each call.
 
-    Safe for many threads and for a second process; `alone()` makes several steps one.
+    Safe for many threads and for other processes. `alone()` makes several statements one transaction.
     """
 
     def __init__(self, file: Path | None = None) -> None:
         self._lock = threading.RLock()
         self.file = file
-        # Another process rings no bell here, so whoever waits looks into a shared file by himself.
+        # Another process does not notify this one, so a waiter polls a shared file.
         self.look_again = SHARED_SECONDS if file is not None else None
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
         self._database = sqlite3.connect(
             str(file or ":memory:"), timeout=30, isolation_level=None, check_same_thread=False
         )
-        # A killed process loses nothing without fsync; only a power cut would.
+        # No fsync: a killed process loses nothing, only a power cut of the host would.
         self._database.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF; {SCHEMA}")
         self._grow()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody else writes meanwhile, in this process or another."""
+        """Run the block in one write transaction, against other threads and processes. May be nested."""
         with self._lock:
             if self._database.in_transaction:
                 yield
@@ -144,14 +144,14 @@ class StateFile:
         )
 
     def forget(self, uuid: str) -> None:
-        """The guest is no more; what was done to it stays on record."""
+        """Delete the guest; its effects stay."""
         with self.alone():
             if self.run("DELETE FROM guests WHERE uuid = ? RETURNING uuid", uuid):
                 self.happened(uuid, Effect.DESTROYED)
             self.run("DELETE FROM failures WHERE uuid = ?", uuid)
 
     def happened(self, uuid: str, effect: Effect, mark: str = "", at: float = 0.0) -> None:
-        """Put a change on record, in the transaction that makes it."""
+        """Record a change, in the transaction that makes it."""
         row = self.run(
             "INSERT INTO effects (at, uuid, verb, mark) VALUES (?, ?, ?, ?) RETURNING id",
             at or time.time(), uuid, effect.value, mark,
@@ -160,12 +160,12 @@ class StateFile:
             self.run("DELETE FROM effects WHERE id <= ?", row[0][0] - KEPT)
 
     def effects(self, uuid: str = "") -> list[RecordedEffect]:
-        """What was done to a guest (to all of them), oldest first."""
+        """Return the changes of a guest ("": of all guests), oldest first."""
         rows = self.run("SELECT at, uuid, verb, mark FROM effects WHERE ? IN ('', uuid) ORDER BY id", uuid)
         return [RecordedEffect(at, of, Effect(verb), mark) for at, of, verb, mark in rows]
 
     def powers(self) -> dict[str, PowerState]:
-        """Every guest's power state, those whose time to go down has come among them."""
+        """Return every guest's power state; a guest whose time has come counts as off, or as its `ends` says."""
         rows = self.run("SELECT uuid, power, off_at, ends FROM guests")
         now = time.time()
         return {
@@ -174,28 +174,28 @@ class StateFile:
         }
 
     def placed(self) -> dict[str, str]:
-        """The node of every guest."""
+        """Return the node of every guest."""
         return dict(self.run("SELECT uuid, node FROM guests"))
 
     def shutdown_preferences(self) -> dict[str, ShutdownPreference]:
-        """Of every guest there is a record of."""
+        """Return the shutdown preference of every guest, also of those that are off."""
         return {uuid: _preference(text) for uuid, text in self.run("SELECT uuid, shutdown_preference FROM guests")}
 
     def version(self) -> int:
-        """Another one when another process has written."""
+        """Return a number that changes when another process has written."""
         return int(self.run("PRAGMA data_version")[0][0])
 
     def next_down(self) -> float | None:
-        """When the next guest powers itself off, None if none will."""
+        """Return the Unix time at which the next guest goes off, or None."""
         return self.run("SELECT min(off_at) FROM guests WHERE off_at IS NOT NULL")[0][0]
 
     def due(self) -> list[str]:
-        """Guests whose time to go down has come."""
+        """Return the guests whose time to go off has come."""
         rows = self.run("SELECT uuid FROM guests WHERE off_at <= ?", time.time())
         return [uuid for (uuid,) in rows]
 
     def mark_down(self, uuid: str) -> PowerState | None:
-        """The guest's time to go down has come: what it does now, for the one caller who may say so."""
+        """Power the guest off if its time has come. Returns its new state to the one caller that did it, else None."""
         with self.alone():
             due = self.run("SELECT off_at, ends FROM guests WHERE uuid = ? AND off_at <= ?", uuid, time.time())
             if not due:
@@ -210,14 +210,15 @@ class StateFile:
             return power
 
     def how_ended(self, uuid: str) -> str:
-        """What the last change made of a guest that is off; "" when it was none of those that end it."""
+        """Return how the guest went off by its last effect; "gone" if it is unknown, "" if that effect ended nothing.
+        """
         if self.find(uuid) is None:
             return "gone"
         rows = self.run("SELECT verb FROM effects WHERE uuid = ? ORDER BY id DESC LIMIT 1", uuid)
         return ENDS.get(Effect(rows[0][0]), "") if rows else ""
 
     def timer(self, uuid: str) -> ShutdownTimer | None:
-        """The timer of the guest's last shutdown since it booted."""
+        """Return the timer of the guest's last shutdown since it booted."""
         rows = self.run("SELECT timer FROM guests WHERE uuid = ?", uuid)
         return ShutdownTimer.load(rows[0][0]) if rows else None
 
@@ -225,7 +226,7 @@ class StateFile:
         self.run("UPDATE guests SET timer = ? WHERE uuid = ?", timer.text if timer else "", uuid)
 
     def timers(self) -> dict[str, ShutdownTimer]:
-        """Of every guest that has one."""
+        """Return the timer of every guest that has one, also of those that have ended."""
         rows = self.run("SELECT uuid, timer FROM guests WHERE timer != ''")
         return {uuid: timer for uuid, text in rows if (timer := ShutdownTimer.load(text)) is not None}
 
@@ -242,7 +243,7 @@ class StateFile:
         return rows[0][0]
 
     def image_size(self, image_id: str) -> int | None:
-        """The virtual size of an image this host has, None if it must be fetched."""
+        """Return the virtual size of an image in bytes, or None if it must be fetched."""
         rows = self.run("SELECT virtual_size FROM images WHERE id = ?", image_id)
         return rows[0][0] if rows else None
 
@@ -250,7 +251,7 @@ class StateFile:
         self.run("INSERT OR REPLACE INTO images VALUES (?, ?)", image_id, virtual_size)
 
     def count_failure(self, uuid: str, verb: str) -> int:
-        """How often this guest's verb ("" = any guest's) has failed to order, this time included."""
+        """Count one use of an injected failure of this guest's verb ("": of any guest's) and return the total."""
         rows = self.run(
             "INSERT INTO failures VALUES (?, ?, 1)"
             " ON CONFLICT (uuid, verb) DO UPDATE SET count = count + 1 RETURNING count",
@@ -269,7 +270,7 @@ class StateFile:
                 self.run(f"ALTER TABLE guests ADD COLUMN {name} {kind}")
 
     def run(self, statement: str, *values: object) -> list[tuple]:
-        """One SQL statement; its rows."""
+        """Run one SQL statement and return its rows."""
         with self._lock:
             return self._database.execute(statement, values).fetchall()
 
@@ -278,7 +279,7 @@ def _record(row: tuple) -> GuestRecord:
     record = GuestRecord(*row)
     record.power, record.properties = PowerState(record.power), json.loads(str(record.properties))
     record.shutdown_preference = _preference(str(record.shutdown_preference))
-    if record.off_at is not None and record.off_at <= time.time():  # it went down, maybe while nobody looked
+    if record.off_at is not None and record.off_at <= time.time():  # its time has come, perhaps while no process ran
         record.power, record.off_at, record.presses = OUTCOMES[record.ends][0], None, 0
     return record
 

@@ -1,1 +1,1 @@
-"""Bare metal through Ironic: whole machines, which one host worker deploys, powers and gives back."""
+"""Bare metal through Ironic: one host worker deploys, powers and returns whole machines."""

@@ -1,7 +1,7 @@
-"""Ironic's API: openstacksdk's baremetal proxy finds it, logs in and speaks its versions; the requests are our own.
+"""The client for Ironic's API: openstacksdk's baremetal proxy logs in and negotiates versions; the requests are ours.
 
-Our own, because the proxy's verbs drop the seconds a soft power off may take (openstacksdk 4.22), and repeat for many
-seconds what is refused while a node is locked: deadlines are ours to keep.
+The proxy's own verbs do not fit: they drop the timeout of a soft power off (openstacksdk 4.22), and for many seconds
+they repeat what Ironic refuses while a node is locked, although the deadlines are ours.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from requests import RequestException, Response
 from compute.virt.base import GuestLocked, HypervisorUnavailable, OperationTimedOut, VirtError
 from compute.virt.ironic.node import FIELDS, LISTED, Node
 
-VERSION, SHARD_VERSION = "1.61", "1.82"  # the first that tells of retired nodes (Ussuri); that knows shards
-PATIENCE = 30.0  # seconds a node may be locked: a soft power off that was asked for a few seconds takes up to 14
-PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds between looks at what Ironic does
+VERSION, SHARD_VERSION = "1.61", "1.82"  # the first with retired nodes (Ussuri); the first with shards
+PATIENCE = 30.0  # seconds a node may stay locked: a soft power off with a timeout of a few seconds takes up to 14
+PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds between two polls of a node
 NOT_FOUND, CONFLICT = 404, 409
 OUR_FAULT = frozenset({400, 403, 405, 406, 422})
 Seen = TypeVar("Seen", Node, Node | None)
-OURS_TO_SEE = ("power", "deploy")  # of what is validated; the rest has no say in a deployment of ours
+OURS_TO_SEE = ("power", "deploy")  # the validated interfaces that our deployments need
 
 
 class NoAnswer(HypervisorUnavailable):
-    """No answer came, so nobody here knows whether the request was heard."""
+    """No answer arrived, so it is unknown whether Ironic received the request."""
 
 
 class Busy(GuestLocked, HypervisorUnavailable):
-    """Ironic does something with this node, and lets nobody else do anything with it."""
+    """Ironic works on this node and refuses all other changes meanwhile."""
 
 
 class Taken(VirtError):
-    """The node is another server's, or the server is on another node."""
+    """The node has another server, or the server is on another node."""
 
 
 class NoNode(VirtError):
@@ -48,7 +48,7 @@ class NoNode(VirtError):
 
 
 class Ironic:
-    """One Ironic, or the part of it that a conductor group or a shard names. Connects when it is first asked."""
+    """One Ironic, or the part of it in a conductor group or a shard. Connects at the first request."""
 
     def __init__(
         self, url: str, username: str, password: str, cloud: str, *, group: str, shard: str, seconds: float
@@ -59,27 +59,27 @@ class Ironic:
         self._seconds = seconds
         self._lock = threading.Lock()
         self._connection: Connection | None = None
-        self.newest = 0  # microversion it speaks, as hypervisors count: 1_115_000 is 1.115
+        self.newest = 0  # its newest microversion as a hypervisor version: 1_115_000 is 1.115
 
     def nodes(self) -> list[Node]:
-        """All of them, with all we want to know."""
+        """Return all nodes with all FIELDS."""
         return self._list(FIELDS)
 
     def servers(self) -> list[Node]:
-        """Those that have a server: their power states, in one request for a thousand."""
+        """Return the nodes that have a server, with their power states: one request per thousand nodes."""
         return self._list(LISTED, associated="True")
 
     def node(self, node: str) -> Node:
-        """Raises NoNode."""
+        """Return one node with all FIELDS. Raises NoNode."""
         return Node.read(self._ask("GET", f"/nodes/{node}?fields={','.join(FIELDS)}"))
 
     def node_of(self, server: str) -> Node | None:
-        """The node this server is on."""
+        """Return the node that this server is on, or None."""
         found = self._ask("GET", f"/nodes?instance_uuid={server}&fields={','.join(FIELDS)}")["nodes"]
         return Node.read(found[0]) if found else None
 
     def change(self, node: str, columns: Mapping[str, object], patience: float = PATIENCE) -> None:
-        """Set columns; None takes one away. Raises Taken, Busy."""
+        """Set fields; None removes one. Retries for `patience` seconds while the node is locked. Raises Taken, Busy."""
         patch = [
             {"op": "remove", "path": f"/{name}"} if value is None else {"op": "add", "path": f"/{name}", "value": value}
             for name, value in columns.items()
@@ -87,24 +87,28 @@ class Ironic:
         self._tell("PATCH", f"/nodes/{node}", patch, patience)
 
     def power(self, node: str, target: str, seconds: int | None = None, patience: float = PATIENCE) -> None:
-        """Ask for "power on", "power off" or "soft power off"; the last one gives up after about `seconds`."""
+        """Request "power on", "power off" or "soft power off"; Ironic gives the last one up after about `seconds`.
+
+        Retries for `patience` seconds while the node is locked. Raises Busy. Does not wait for the machine.
+        """
         body = {"target": target} | ({"timeout": seconds} if seconds else {})
         self._tell("PUT", f"/nodes/{node}/states/power", body, patience)
 
     def provision(self, node: str, target: str, **more: str) -> None:
-        """Ask for "active", "deleted", "rescue" or "unrescue". Raises Unanswered, Busy."""
+        """Request "active", "deleted", "rescue" or "unrescue". Raises NoAnswer, Busy. Does not wait for the result."""
         self._tell("PUT", f"/nodes/{node}/states/provision", {"target": target, **more}, PATIENCE)
 
     def why_not(self, node: str) -> str:
-        """Why nothing can be deployed on it; "" if something can."""
+        """Return why nothing can be deployed on the node; "" if it can."""
         found = self._ask("GET", f"/nodes/{node}/validate")
         checks = [(name, found.get(name) or {}) for name in OURS_TO_SEE]
         return "; ".join(f"{name}: {check.get('reason')}" for name, check in checks if check.get("result") is False)
 
     def until(self, look: Callable[[], Seen], done: Callable[[Seen], bool], until: float) -> Seen:
-        """The first look that is `done`; `until` by the monotonic clock. Raises OperationTimedOut.
+        """Call `look` until its result is `done`, and return that result. `until` is by the monotonic clock.
 
-        An Ironic that is away meanwhile is no answer: what was begun there goes on, or is seen when it is back.
+        A HypervisorUnavailable of `look` is ignored: what Ironic has begun goes on, or is seen when Ironic answers
+        again. Raises OperationTimedOut.
         """
         pause, seen = PAUSE, "it does not answer"
         while True:
@@ -120,16 +124,16 @@ class Ironic:
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
     def close(self) -> None:
-        """Let go of its connections."""
+        """Close the connections; the next request connects again."""
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
-    # -- the wire
+    # -- requests
 
     def _list(self, fields: Sequence[str], **wanted: str) -> list[Node]:
-        """Ironic gives a thousand at a time, and where to ask for more."""
+        """List nodes. Ironic returns a thousand at a time and the address of the next page."""
         asked = "&".join(f"{name}={value}" for name, value in {**wanted, **self._part}.items())
         path: str | None = f"/nodes?fields={','.join(fields)}" + (f"&{asked}" if asked else "")
         nodes: list[Node] = []
@@ -157,7 +161,7 @@ class Ironic:
                 status_code_retries=0, connect_retries=0,
             )  # fmt: skip
         except (ClientException, SDKException, RequestException) as error:
-            if not self.newest:  # what was found out about where it is may be wrong
+            if not self.newest:  # it never answered: the endpoint found may be wrong
                 self.close()
             raise NoAnswer(f"Ironic does not answer: {error}") from error
         if not answer.ok:
@@ -173,7 +177,7 @@ class Ironic:
 
 
 def _connect(url: str, username: str, password: str, cloud: str) -> Connection:
-    """An Ironic of its own, with or without a password, or one that clouds.yaml knows the way to."""
+    """Connect to the Ironic at `url`, with or without HTTP basic authentication, or to a cloud of clouds.yaml."""
     if not url:
         return openstack.connect(cloud=cloud, app_name="stillwater")
     endpoint = f"{url.rstrip('/').removesuffix('/v1')}/v1"
@@ -186,7 +190,7 @@ def _connect(url: str, username: str, password: str, cloud: str) -> Connection:
 
 
 def _said(answer: Response) -> VirtError:
-    """What an answer that is no success means to us, in Ironic's words."""
+    """Return the error that an unsuccessful answer means, with Ironic's text."""
     words = _words(answer)
     if answer.status_code == NOT_FOUND:
         return NoNode(words)
@@ -198,7 +202,7 @@ def _said(answer: Response) -> VirtError:
 
 
 def _words(answer: Response) -> str:
-    """Ironic puts JSON into JSON, or once only, by version and by who answers."""
+    """Return Ironic's error text: JSON inside JSON or plain JSON, depending on the version and on what answers."""
     try:
         found = answer.json()["error_message"]
         found = json.loads(found) if isinstance(found, str) else found

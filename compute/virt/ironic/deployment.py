@@ -1,6 +1,6 @@
-"""A machine becomes a server's, and is given back: reserved, deployed, rescued, wiped.
+"""Deployment of servers on machines: reserve, deploy, rescue, give back.
 
-Each may be broken off anywhere: what is done next is seen by what Ironic says of the node.
+Each may be interrupted anywhere: Ironic's record of the node says what has to be done next.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from compute.virt.base import Guest, InsufficientResources, VirtError
 from compute.virt.ironic.api import PAUSE, Ironic, NoAnswer, NoNode, Taken
 from compute.virt.ironic.node import OURS, Node
 
-COMES_BACK = frozenset({"deleting", "cleaning", "clean wait", "clean hold"})  # given back, and soon to be had
+COMES_BACK = frozenset({"deleting", "cleaning", "clean wait", "clean hold"})  # given back; available soon
 FREE = frozenset({"available", "manageable", "enroll"})  # nothing is deployed on it
 UNDER_WAY = COMES_BACK | frozenset({
     "deploying", "wait call-back", "deploy hold", "rescuing", "rescue wait", "unrescuing", "rebuilding", "adopting",
@@ -26,20 +26,21 @@ DEPLOYED = frozenset({"active", "rescue", "rescue failed", "unrescue failed"})
 
 
 class Deployment:
-    """The verbs of what is deployed on a machine."""
+    """The part of the driver that changes what is deployed on a machine."""
 
     _ironic: Ironic
     _hostname: str
-    _seconds: float  # a deployment, or giving back, may take
+    _seconds: float  # time limit to deploy, rescue or give back
 
     def _deployed(self, guest: Guest) -> Node:
-        """The guest's machine, with its image on it; so already is success. Raises InsufficientResources.
+        """Return the guest's machine with its image deployed. Deployed already is success.
 
-        One that cannot be deployed is given back.
+        Raises InsufficientResources when the node cannot be had. A machine whose deployment fails is given back, and
+        VirtError is raised with Ironic's reason.
         """
         until = time.monotonic() + self._seconds
         node = self._ironic.node_of(guest.uuid)
-        if node is not None and guest.node not in (node.id, ""):  # an earlier try, which could not let go of it
+        if node is not None and guest.node not in (node.id, ""):  # an earlier attempt failed to give it back
             self._give_back(guest.uuid)
             node = None
         node = node or self._reserved(guest, until)
@@ -50,12 +51,12 @@ class Deployment:
         if node.state in DEPLOYED:
             return node
         why = f"node {node.id} was not deployed ({node.state}): {self._reason(guest.uuid, node)}"
-        with suppress(VirtError):  # whoever deletes the server tries again
+        with suppress(VirtError):  # deleting the server tries again
             self._give_back(guest.uuid)
         raise VirtError(why)
 
     def _reserved(self, guest: Guest, until: float) -> Node:
-        """The node that was chosen, once it is free: a server that is built anew waits until its own is wiped."""
+        """Reserve and return the chosen node, once it is free: a rebuilt server waits until its own node is wiped."""
         if not guest.node:
             raise InsufficientResources(f"no node was chosen for server {guest.uuid}")
         try:
@@ -75,7 +76,7 @@ class Deployment:
         return node.out_of_use(self._hostname)
 
     def _deploy(self, node: Node, guest: Guest, until: float) -> None:
-        """Reserved before, maybe by an earlier life of ours."""
+        """Deploy on the node, which this worker or an earlier incarnation has reserved."""
         if why := self._ironic.why_not(node.id):
             self._let_go(node)
             raise InsufficientResources(f"node {node.id} cannot be deployed: {why}")
@@ -83,9 +84,9 @@ class Deployment:
         self._provision(guest.uuid, node, "active", until)
 
     def _give_back(self, server: str) -> None:
-        """Wiped, as Ironic is told to, and nobody's; unknown is success. Not waited for: its cleaning.
+        """Undeploy the server's node and remove the reservation. Unknown is success. Does not wait for the cleaning.
 
-        Raises InMaintenance, and VirtError with Ironic's words when the machine could not be undeployed.
+        Raises InMaintenance, and VirtError with Ironic's reason when the machine could not be undeployed.
         """
         until, asked = time.monotonic() + self._seconds, False
         while (node := self._ironic.node_of(server)) is not None:
@@ -104,11 +105,12 @@ class Deployment:
         self._ironic.change(node.id, {"instance_uuid": None, "instance_info": {}})
 
     def _rescued(self, server: str) -> Node:
-        """In rescue; so already is success. The password is Ironic's to hand on; nobody else is told it."""
+        """Put the machine in rescue. In rescue is success. Only Ironic passes the password on; it is not recorded here.
+        """
         return self._provisioned(server, "rescue", "rescue", rescue_password=secrets.token_urlsafe(12))
 
     def _unrescued(self, server: str) -> Node:
-        """Boots its own disk again; so already is success."""
+        """Let the machine boot its own disk again. Out of rescue is success."""
         return self._provisioned(server, "unrescue", "active")
 
     def _provisioned(self, server: str, target: str, state: str, **more: str) -> Node:
@@ -123,7 +125,7 @@ class Deployment:
         return node
 
     def _provision(self, server: str, node: Node, target: str, until: float, **more: str) -> None:
-        """Asked for, once: after a request without an answer the node tells whether it was heard.
+        """Make the request once: if no answer arrives, the node's state tells whether Ironic received it.
 
         Raises OperationTimedOut if Ironic stays away.
         """
@@ -140,12 +142,12 @@ class Deployment:
                 time.sleep(PAUSE)
 
     def _after(self, server: str, until: float) -> Node:
-        """Its node, once Ironic has done what it does. Raises GuestNotFound, OperationTimedOut."""
+        """Return the server's node once Ironic has finished with it. Raises GuestNotFound, OperationTimedOut."""
         self._ironic.until(lambda: self._ironic.node_of(server), _is_at_rest, until)
         return self._here(server)
 
     def _reason(self, server: str, node: Node) -> str:
-        """Why Ironic failed, in its words: it may write them a moment after the state. "" where it has none."""
+        """Return Ironic's reason of a failure, which it may write a moment after the state; "" if there is none."""
         with suppress(VirtError):
             soon = time.monotonic() + REASON_SECONDS
             node = self._ironic.until(lambda: self._ironic.node_of(server), _says_why, soon) or node
@@ -153,7 +155,7 @@ class Deployment:
 
     @abstractmethod
     def _here(self, uuid: str) -> Node:
-        """The driver's own."""
+        """Implemented by the driver."""
 
 
 def _is_at_rest(node: Node | None) -> bool:
@@ -165,7 +167,7 @@ def _says_why(node: Node | None) -> bool:
 
 
 def _about(guest: Guest, node: Node) -> dict[str, object]:
-    """What is deployed: Ironic reads the image by its id from the image service it is set up with."""
+    """Return the `instance_info` to deploy: Ironic reads the image by its id from its own image service."""
     return {
         "image_source": guest.image.id,
         "root_gb": str(guest.disk_gb or node.facts("", 0).disk_gb),

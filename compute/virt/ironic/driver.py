@@ -1,4 +1,4 @@
-"""Servers that are whole machines, through Ironic. One worker may serve hundreds of them."""
+"""The Ironic driver: servers that are whole machines. One worker may serve hundreds of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from compute.virt.ironic.state_files import StateFiles
 
 
 class IronicDriver(IronicShutdown, Deployment, Driver):
-    """Every node of one Ironic, or of one conductor group or shard of it. Connects when it is first asked.
+    """Every node of one Ironic, or of one conductor group or shard of it. Connects at the first request.
 
     A node in maintenance is left alone: its power state is NOSTATE, and verbs raise InMaintenance.
     """
@@ -49,9 +49,9 @@ class IronicDriver(IronicShutdown, Deployment, Driver):
         timeout: float = 60.0,
         deploy_timeout: float = 1800.0,
     ) -> None:
-        """`url` of an Ironic, with a `username` if it has HTTP basic authentication, or a `cloud` of clouds.yaml.
+        """Take the `url` of an Ironic, with a `username` for HTTP basic authentication, or a `cloud` of clouds.yaml.
 
-        `timeout` is for one request, `deploy_timeout` for a deployment; both in seconds.
+        `timeout` is for one request, `deploy_timeout` for a deployment, rescue or undeployment; both in seconds.
         """
         state = Path(state_dir) / "ironic"
         self._hostname, self._seconds = hostname, deploy_timeout
@@ -62,7 +62,7 @@ class IronicDriver(IronicShutdown, Deployment, Driver):
         self._poller = PowerPoller(self._ironic, self._state_files, self._notifier)
 
     def facts(self) -> HostFacts:
-        """All its machines together; each of them is in `nodes`."""
+        """Return the sum of all machines; each machine is in `nodes`."""
         nodes = self.nodes()
         return HostFacts(
             hypervisor_hostname=self._hostname,
@@ -79,9 +79,10 @@ class IronicDriver(IronicShutdown, Deployment, Driver):
         return [node.facts(self._hostname, self._ironic.newest) for node in nodes]
 
     def guests(self) -> dict[str, PowerState]:
-        """Every server that Ironic has on a node, also those of others: it does not tell them apart.
+        """Return every server that Ironic has on a node, also those of other hosts: it does not tell them apart.
 
-        NOSTATE while Ironic holds a node's lock: it changes the power state, or has changed it and sends its event.
+        The state is NOSTATE while Ironic holds the node's lock: it is changing the power state, or it has changed it
+        and is sending its event.
         """
         listed = self._ironic.servers()
         return {node.server: PowerState.NOSTATE if node.is_busy else node.power_state for node in listed}
@@ -91,14 +92,14 @@ class IronicDriver(IronicShutdown, Deployment, Driver):
         return PowerState.NOSTATE if node is None else node.power_state
 
     def spawn(self, guest: Guest, fetch: ImageSource, *, on: bool = True) -> None:
-        """Reserved, deployed, and on or off. Ironic fetches the image itself. Raises InsufficientResources."""
+        """Deploy the machine and power it on or off; Ironic fetches the image. Raises InsufficientResources."""
         node = self._deployed(guest)
         if on:
             self._state_files.boots(guest.uuid)
         self._switch(node, on=on)
 
     def destroy(self, uuid: str, *, disk: bool = True) -> None:
-        """Given back to Ironic, which cleans it. Raises NotSupported if the disk is to stay, for that goes with it."""
+        """Give the machine back to Ironic, which cleans its disk. Raises NotSupported if `disk` is false."""
         if not disk:
             raise NotSupported("the disk of a server on bare metal goes with its machine")
         self._give_back(uuid)
@@ -112,7 +113,7 @@ class IronicDriver(IronicShutdown, Deployment, Driver):
         self._switch(node, on=True)
 
     def reboot_hard(self, guest: Guest, mark: str = "") -> None:
-        """Off and on in two, for "rebooting" leaves no trace. It leads out of rescue."""
+        """Power off, then on: Ironic's own reboot leaves no trace of being half done. Ends a rescue."""
         if mark and self.rebooted(guest.uuid, mark):
             return
         node = self._here(guest.uuid)
@@ -126,7 +127,7 @@ class IronicDriver(IronicShutdown, Deployment, Driver):
         return bool(mark) and self._state_files.mark(uuid) == mark and self.power_state(uuid) is PowerState.RUNNING
 
     def rescue(self, guest: Guest, image: Image, fetch: ImageSource) -> None:
-        """Ironic boots its own rescue system, whatever `image` is."""
+        """Put the machine in rescue. Ironic boots its own rescue system, whatever `image` is."""
         self._state_files.boots(guest.uuid)
         self._switch(self._rescued(guest.uuid), on=True)
 
@@ -136,7 +137,7 @@ class IronicDriver(IronicShutdown, Deployment, Driver):
             self._switch(self._unrescued(guest.uuid), on=False)
 
     def power_update_event(self, uuid: str, said: PowerState) -> PowerState:
-        """Ironic's word, which may be late: what it knows of the machine now counts."""
+        """Return the power state that Ironic has now: its event may be late. `said` if Ironic does not answer."""
         self._notifier.ring(uuid)
         try:
             node = self._ironic.node_of(uuid)
@@ -146,12 +147,12 @@ class IronicDriver(IronicShutdown, Deployment, Driver):
         return said if known is PowerState.NOSTATE else known
 
     def is_locked(self, uuid: str) -> bool:
-        """Ironic holds a node's lock from before a switch until its power-update event is answered (39.0)."""
+        """Ironic locks a node from before a switch until its `power-update` event is answered (39.0)."""
         node = self._ironic.node_of(uuid)
         return node is not None and node.is_busy
 
     def put_back(self, guest: Guest, *, on: bool) -> None:
-        """Asked once: a 409 means that Ironic, or another of its users, is changing the node."""
+        """Switch with one request: a 409 means that Ironic, or another of its users, is changing the node."""
         node = self._here(guest.uuid)
         if node.is_busy:
             raise Busy(f"Ironic holds the lock of node {node.id}")
@@ -163,7 +164,7 @@ class IronicDriver(IronicShutdown, Deployment, Driver):
             raise Busy(str(error)) from error
 
     def watch(self, callback: Callable[[GuestEvent], None]) -> None:
-        """Nothing to call back for: Ironic tells the Compute API (power-update), and the power sync asks it."""
+        """Does nothing: Ironic sends `power-update` events to the Compute API, and the power sync asks Ironic."""
 
     def close(self) -> None:
         self._poller.close()

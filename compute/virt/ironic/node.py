@@ -1,4 +1,4 @@
-"""A machine as Ironic shows it, and what it is to us. Plain data."""
+"""A machine as Ironic describes it. Plain data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from compute.virt.base import HostFacts, PowerState, VirtError
 
 POWER = {"power on": PowerState.RUNNING, "power off": PowerState.SHUTDOWN, "rebooting": PowerState.RUNNING}
-OURS = "stillwater_host"  # in instance_info: the host that put the server there
-# for the power states of all
+OURS = "stillwater_host"  # key in instance_info: the host that deployed the server
+# the fields for listing power states
 LISTED = ("uuid", "instance_uuid", "power_state", "target_power_state", "reservation", "maintenance")
 FIELDS = (
     *LISTED, "provision_state", "target_provision_state", "last_error", "maintenance_reason", "properties",
@@ -19,12 +19,12 @@ FIELDS = (
 
 
 class InMaintenance(VirtError):
-    """Somebody works on this machine, and nobody else is to touch it."""
+    """The machine is in maintenance: an operator works on it, and it is not touched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One machine. `server` "" is nobody's; `power` None is what Ironic could not find out."""
+    """One machine. `server` is "" if it has none; `power` is None if Ironic could not read it."""
 
     id: str
     server: str
@@ -33,15 +33,15 @@ class Node:
     error: str
     is_maintained: bool
     reason: str
-    is_busy: bool  # Ironic does something with it, and refuses everybody else
+    is_busy: bool  # Ironic holds its lock or changes its power, and refuses other changes
     is_retired: bool
-    host: str  # that put the server there, if it was one of ours
+    host: str  # the Stillwater host that deployed the server, else ""
     resource_class: str
     properties: Mapping[str, Any]
 
     @classmethod
     def read(cls, facts: Mapping[str, Any]) -> Node:
-        """What Ironic said; what was not asked for is empty."""
+        """Build a Node from Ironic's JSON; fields that were not requested are empty."""
         return cls(
             id=facts["uuid"],
             server=facts.get("instance_uuid") or "",
@@ -59,17 +59,17 @@ class Node:
 
     @property
     def power_state(self) -> PowerState:
-        """NOSTATE while somebody works on it: whatever it does then means nothing."""
+        """NOSTATE in maintenance: what the machine does then means nothing."""
         return PowerState.NOSTATE if self.is_maintained else POWER.get(self.power or "", PowerState.NOSTATE)
 
     def must_not_be_maintained(self) -> None:
-        """Raises InMaintenance."""
+        """Raise InMaintenance if the machine is in maintenance."""
         if self.is_maintained:
             why = f" ({self.reason})" if self.reason else ""
             raise InMaintenance(f"node {self.id} is in maintenance{why} and is left alone until that is over")
 
     def out_of_use(self, host: str) -> str:
-        """Why it takes no new server, seen from our host; "" if it takes one, or has one of this host's."""
+        """Return why the node takes no new server of `host`; "" if it takes one or has one of this host."""
         why = f": {self.reason}" if self.reason else ""
         if self.is_maintained:
             return f"maintenance{why}"
@@ -82,7 +82,7 @@ class Node:
         return ""
 
     def facts(self, host: str, version: int) -> HostFacts:
-        """As a compute node of our host: whole, and named after the machine."""
+        """Return the node as a compute node of `host`, named after the machine's UUID."""
         return HostFacts(
             hypervisor_hostname=self.id,
             hypervisor_type="ironic",
@@ -98,7 +98,7 @@ class Node:
         )
 
     def _number(self, name: str) -> int:
-        """Ironic takes them as text, too; a machine that was never inspected has none."""
+        """Return a property as a number. Ironic also stores text, and a machine never inspected has none: 0."""
         try:
             return int(self.properties.get(name) or 0)
         except (TypeError, ValueError):

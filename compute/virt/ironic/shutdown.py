@@ -1,7 +1,7 @@
-"""Machines that are shut down: asked by Ironic's soft power off, with a deadline that is ours.
+"""The shutdown of machines: Ironic's soft power off, with a deadline of our own.
 
-Ironic locks a node while it waits for it, and waits longer than it is told. So it is asked for little at a time, and
-no more when the deadline is near, for a hard power off is refused as long as the soft one lasts.
+Ironic locks a node while it waits for a soft power off, and waits longer than it is told. So each request has a short
+timeout, and none is made when the deadline is near: Ironic refuses a hard power off while the soft one lasts.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from compute.virt.shutdown import ShutdownDriver
 from compute.virt.shutdown_timer import ShutdownTimer
 from compute.virt.wakeable_thread import WakeableThread
 
-LOOK_SECONDS = 1.0  # between looks at servers that are being shut down; one request for all of them
+LOOK_SECONDS = 1.0  # between two polls of the servers being shut down; one request for all of them
 SIGNAL_PATIENCE = 1.5  # seconds a signal may take
-POWER_SECONDS = 120.0  # until a machine that was told to go on or off has done so
-LAST_SIGNAL = 15.0  # seconds before the deadline from which on Ironic is asked for nothing that locks the node
-ASK_SECONDS = 10  # of whoever signals without a clock
+POWER_SECONDS = 120.0  # until a machine has gone on or off after the request
+LAST_SIGNAL = 15.0  # seconds before the deadline: no further signal, because it would lock the node
+ASK_SECONDS = 10  # soft power off timeout of a signal without a timer
 
 
 class IronicShutdown(ShutdownDriver):
-    """The verbs of a shutdown."""
+    """The shutdown verbs."""
 
     _ironic: Ironic
     _state_files: StateFiles
@@ -44,7 +44,7 @@ class IronicShutdown(ShutdownDriver):
     _poller: PowerPoller
 
     def shutdown_preferences(self) -> dict[str, ShutdownPreference]:
-        """None: the machines stay on when the one that this worker runs on goes down."""
+        """Return {}: the machines stay on when this worker's own machine goes down."""
         return {}
 
     def force_off(self, uuid: str) -> None:
@@ -71,7 +71,10 @@ class IronicShutdown(ShutdownDriver):
         return self._state_files.timers()
 
     def how_ended(self, uuid: str) -> str:
-        """Ironic does not know; who forced it off has said so before. Raises VirtError while it may be on."""
+        """Return "" for a known server: Ironic does not know; a power cut of ours is in the timer.
+
+        Raises VirtError while the machine's power state is unknown.
+        """
         node = self._ironic.node_of(uuid)
         if node is None:
             return "gone"
@@ -102,7 +105,7 @@ class IronicShutdown(ShutdownDriver):
             return node is None or node.power_state is PowerState.SHUTDOWN
 
         def is_off_or_away() -> bool:
-            with suppress(HypervisorUnavailable):  # no answer: it is asked again
+            with suppress(HypervisorUnavailable):  # no answer: poll again
                 return is_off()
             return False
 
@@ -110,7 +113,7 @@ class IronicShutdown(ShutdownDriver):
             return wait_for(bell, is_off_or_away, seconds, LOOK_SECONDS) or is_off()
 
     def _signal(self, uuid: str, timer: ShutdownTimer, now: float) -> ShutdownTimer:
-        """A node that Ironic still waits for was signalled; near the deadline the lock would be in the way."""
+        """Skip a signal while Ironic waits for the last one, or if it is not the first and the deadline is near."""
         if timer.signals and timer.left(now) < LAST_SIGNAL:
             return self._noted(uuid, replace(timer, signalled=now))
         try:
@@ -119,11 +122,11 @@ class IronicShutdown(ShutdownDriver):
             return self._noted(uuid, replace(timer, signalled=now))
 
     def _switch(self, node: Node, *, on: bool, patience: float = PATIENCE) -> None:
-        """On, or off, when this returns; so already is success. Raises InMaintenance, Busy, OperationTimedOut.
+        """Power the machine on or off and wait for it. In that state already is success.
 
-        `patience`: for how many seconds a node may be locked.
-
-        Ironic is told whatever it has on record, for that may be a minute old; it looks itself before it acts.
+        `patience`: seconds the node may be locked. Raises InMaintenance, Busy, OperationTimedOut. The request is made
+        whatever state Ironic has on record: the record may be a minute old, and Ironic reads the real state before it
+        acts.
         """
         node.must_not_be_maintained()
         self._ironic.power(node.id, "power on" if on else "power off", patience=patience)
@@ -133,36 +136,36 @@ class IronicShutdown(ShutdownDriver):
             raise VirtError(f"node {node.id} did not go {'on' if on else 'off'}: {node.error or node.power}")
 
     def _settled(self, node: str, until: float) -> Node:
-        """As soon as Ironic lets go of it."""
+        """Return the node as soon as Ironic has finished with it."""
         return self._ironic.until(lambda: self._ironic.node(node), lambda one: not one.is_busy, until)
 
     @abstractmethod
     def _here(self, uuid: str) -> Node:
-        """The driver's own."""
+        """Implemented by the driver."""
 
 
 class PowerPoller:
-    """Sees which of those that are being shut down went off. Ironic tells nobody, so it is asked, but only then."""
+    """Polls, while shutdowns run, which of their servers are off: Ironic sends this worker no events."""
 
     def __init__(self, ironic: Ironic, state_files: StateFiles, notifier: GuestNotifier) -> None:
         self._ironic, self._state_files, self._notifier = ironic, state_files, notifier
         self._rounds = WakeableThread("ironic-lookout", self._look)
 
     def start(self) -> None:
-        """From when somebody wants to know it."""
+        """Start polling; called with the first listener."""
         self._rounds.start()
 
     def wake(self) -> None:
-        """A clock was kept."""
+        """Poll now: a timer was stored."""
         self._rounds.wake()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         self._rounds.close()
 
     def _look(self) -> float | None:
         running = self._state_files.timers()
-        with suppress(VirtError):  # the keeper looks for itself, if less often
+        with suppress(VirtError):  # the shutdown watcher turns the timers anyway, if less often
             for server in self._off(running) if running else ():
                 self._notifier.ring(server)
         return LOOK_SECONDS if running else None

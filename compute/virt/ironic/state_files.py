@@ -1,7 +1,7 @@
-"""What a host writes down of its servers on bare metal: one small file each, whole or not at all.
+"""What a host stores about its bare-metal servers: one small file each, replaced atomically.
 
-Not at the node: Ironic refuses every change of a node while it waits for a soft power off, which is just when a clock
-runs. The files outlive the worker, as guests' files do elsewhere.
+They are not stored on the node, because Ironic refuses every change of a node while it waits for a soft power off, and
+that is when a timer runs. The files outlive the worker.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from compute.virt.shutdown_timer import ShutdownTimer
 
 
 class StateFiles:
-    """The clock of a server's last shutdown, and the mark of its last reboot."""
+    """The timer of each server's last shutdown, and the mark of its last reboot."""
 
     def __init__(self, directory: Path) -> None:
         self._timers, self._marks = directory / "timers", directory / "reboots"
@@ -21,32 +21,32 @@ class StateFiles:
             folder.mkdir(parents=True, exist_ok=True)
 
     def timer(self, server: str) -> ShutdownTimer | None:
-        """None if there is none."""
+        """Return the server's timer, or None."""
         return ShutdownTimer.load(_read(self._timers / server))
 
     def save_timer(self, server: str, timer: ShutdownTimer) -> None:
-        """Instead of any other."""
+        """Store the timer in place of any other."""
         _write(self._timers / server, timer.text)
 
     def timers(self) -> dict[str, ShutdownTimer]:
-        """Those that run."""
+        """Return the timers that run, by server."""
         known = {entry.name: self.timer(entry.name) for entry in self._timers.iterdir() if entry.name[0] != "."}
         return {server: timer for server, timer in known.items() if timer is not None and timer.runs}
 
     def boots(self, server: str) -> None:
-        """An old clock must not pull the plug of a new start."""
+        """Delete the timer of a server that boots: an old timer must not cut the power of a new start."""
         (self._timers / server).unlink(missing_ok=True)
 
     def mark(self, server: str) -> str:
-        """Of its last reboot."""
+        """Return the mark of the server's last reboot, or ""."""
         return _read(self._marks / server)
 
     def keep_mark(self, server: str, mark: str) -> None:
-        """Instead of any other."""
+        """Store the mark in place of any other."""
         _write(self._marks / server, mark)
 
     def forget(self, server: str) -> None:
-        """It is gone."""
+        """Delete both files of a server that is gone."""
         for folder in (self._timers, self._marks):
             (folder / server).unlink(missing_ok=True)
 

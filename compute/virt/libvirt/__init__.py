@@ -1,1 +1,1 @@
-"""KVM and QEMU guests through libvirt. Nothing outside this folder imports `libvirt`."""
+"""The libvirt driver: KVM and QEMU guests. Only this package imports `libvirt`."""

@@ -1,4 +1,4 @@
-"""QEMU's agent in a guest: it is asked to shut its guest down, if it answers."""
+"""The QEMU guest agent: asks a guest to shut down, if its agent answers."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from compute.virt.libvirt.call_timeout import bounded
 
 log = logging.getLogger(__name__)
 
-PROPERTY = "hw_qemu_guest_agent"  # of an image
+PROPERTY = "hw_qemu_guest_agent"  # image property
 CHANNEL = "org.qemu.guest_agent.0"
 YES = frozenset({"yes", "true", "on", "1"})
-ANSWER = 1  # seconds, whole as libvirt has them
+ANSWER = 1  # seconds; libvirt takes whole seconds only
 OPEN_AND_ANSWER, SENT = 1.5, 0.3
 
 
 def is_wanted(properties: Mapping[str, str]) -> bool:
-    """Whether an image says that there is an agent in it."""
+    """Return whether the image properties say that the image has a guest agent."""
     return str(properties.get(PROPERTY, "")).strip().lower() in YES
 
 
 def is_there(definition: str) -> bool:
-    """Whether something in the guest listens, as the definition of a running guest says."""
+    """Return whether a running guest's definition shows an agent connected to its channel."""
     path = f"devices/channel/target[@name='{CHANNEL}']"
     found = ET.fromstring(definition).iterfind(path)  # noqa: S314 - libvirt's own
     return any(target.get("state") == "connected" for target in found)
 
 
 def shuts_down(open_connection: Callable[[], libvirt.virConnect], uuid: str) -> bool:
-    """Whether the guest's agent took the order; said within two seconds, also when it hangs.
+    """Return whether the guest's agent took the shutdown command, within two seconds even if the agent hangs.
 
-    It is greeted first, because it never answers the order. libvirt's own call for this waits a minute for the guest
-    to go down, in a thread of its daemon: twenty such guests, and the daemon answers nobody. The connection is an own
-    one, because libvirt serves only five calls of one at a time.
+    The agent is pinged first, because it never answers the shutdown command itself. libvirt's own call for this waits a
+    minute for the guest to go off, in a thread of its daemon: twenty such guests block the daemon. The call uses a
+    connection of its own, because libvirt serves only five calls of one connection at a time.
     """
     try:
         domain = bounded(OPEN_AND_ANSWER, "agent", lambda: _greeted(open_connection, uuid))
     except VirtError as error:
         log.info("agent.silent uuid=%s error=%s", uuid, error)
         return False
-    with suppress(VirtError):  # its answer, or that there is none, comes later
+    with suppress(VirtError):  # no answer is expected in this time
         bounded(SENT, "agent-shutdown", lambda: _order(domain))
     return True
 
@@ -58,7 +58,7 @@ def _greeted(open_connection: Callable[[], libvirt.virConnect], uuid: str) -> li
     try:
         _say(domain, "guest-ping")
     finally:
-        domain.agentSetResponseTimeout(libvirt.VIR_DOMAIN_AGENT_RESPONSE_TIMEOUT_BLOCK)  # as it was: for all others
+        domain.agentSetResponseTimeout(libvirt.VIR_DOMAIN_AGENT_RESPONSE_TIMEOUT_BLOCK)  # for other callers
     return domain
 
 

@@ -1,4 +1,4 @@
-"""Calls into libvirt have no time limit of their own; here they get one."""
+"""Time limits for libvirt calls, which have none of their own."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ Result = TypeVar("Result")
 
 
 def bounded(seconds: float, what: str, call: Callable[[], Result]) -> Result:
-    """The call's result or its error, or OperationTimedOut after `seconds`.
+    """Return the call's result or raise its error; raise OperationTimedOut after `seconds`.
 
-    A call that timed out goes on in its daemon thread: libvirt cannot take it back.
+    A call that timed out goes on in its daemon thread, because libvirt cannot cancel it. `what` names the call in
+    errors.
     """
     results: list[Result] = []
     errors: list[BaseException] = []

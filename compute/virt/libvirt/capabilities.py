@@ -1,4 +1,4 @@
-"""What a libvirt host offers, read afresh."""
+"""The capacity and properties of a libvirt host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUPPORTS = frozenset(
 def facts(
     connection: libvirt.virConnect, state_dir: Path, *, hostname: str, host_ip: str, virt_type: str
 ) -> HostFacts:
-    """Asks libvirt and the file system; callers translate libvirt's errors."""
+    """Read them from libvirt and the file system. Raises libvirt's own errors; the caller translates them."""
     model, _, vcpus, *_ = connection.getInfo()
     storage = os.statvfs(state_dir)
     return HostFacts(
@@ -36,13 +36,13 @@ def facts(
 
 
 def _memory_mb(connection: libvirt.virConnect) -> int:
-    """As /proc/meminfo has it: getInfo() adds up NUMA cells and said 5.8 of 24 GB on a VM."""
+    """Return the total as in /proc/meminfo: getInfo() adds up NUMA cells and gave 5.8 of 24 GB on a VM."""
     total = connection.getMemoryStats(libvirt.VIR_NODE_MEMORY_STATS_ALL_CELLS)["total"]
     return int(total) >> 10
 
 
 def _cpu(connection: libvirt.virConnect, arch: str) -> dict[str, object]:
-    """In the shape Nova's `cpu_info` has."""
+    """Return the CPU in the format of Nova's `cpu_info`."""
     cpu = ET.fromstring(connection.getCapabilities()).find("host/cpu")  # noqa: S314 - libvirt's own
     if cpu is None:
         return {"arch": arch, "model": "", "vendor": "", "features": [], "topology": {}}

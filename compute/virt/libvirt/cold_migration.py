@@ -1,8 +1,8 @@
-"""The disk of a guest that is off, from one host to another, through the other's libvirt: its paths mean nothing here.
+"""Cold migration: copies the disk of a guest that is off to another host, through that host's libvirt.
 
-It goes there whole, standing alone, under a name it has only on its way; it gets its own when the guest settles.
-Whoever dies meanwhile leaves half a file, and the next attempt begins anew. The disk here is only read, and stays for
-a revert.
+The other host's paths mean nothing here. The disk travels whole and standalone, under a temporary name; it gets its own
+name when the guest settles. A process that dies meanwhile leaves part of a file, and the next attempt begins again. The
+disk here is only read, and stays for a revert.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ LEAVING, ARRIVING = "disk.leaving", "disk.arriving"
 
 
 def send(files: GuestFiles, there: Destination, watch: Watch, bandwidth: int = 0) -> None:
-    """The disk is at the destination, on its way in. Again sends it again. `bandwidth` in MiB/s; 0 is no limit.
+    """Copy the disk to the destination, under the name ARRIVING. Run again, it sends again.
 
-    Raises MigrationAborted, and GuestInvalidState when somebody uses the disk meanwhile.
+    `bandwidth` in MiB/s; 0 is no limit. Raises MigrationAborted, and GuestInvalidState when the disk was written
+    meanwhile.
     """
     leaving, arriving = files.directory / LEAVING, there.files.directory / ARRIVING
-    leaving.unlink(missing_ok=True)  # of a worker that died here
+    leaving.unlink(missing_ok=True)  # left by a worker that died here
     if not files.disk.exists():
         raise GuestNotFound(f"{files.directory.name} has no disk on this host")
     before = _stamp(files.disk)
@@ -48,7 +49,7 @@ def send(files: GuestFiles, there: Destination, watch: Watch, bandwidth: int = 0
 
 
 def leave_copy(files: GuestFiles, host: str, watch: Watch) -> None:
-    """The same for a destination that shares the folder: it gets a copy, the disk is kept under another name."""
+    """Do the same where the destination shares the directory: leave it a copy, keep the disk under another name."""
     leaving, kept = files.directory / LEAVING, _kept(files, host)
     if files.disk.exists():
         leaving.unlink(missing_ok=True)
@@ -57,12 +58,12 @@ def leave_copy(files: GuestFiles, host: str, watch: Watch) -> None:
             files.disk.replace(kept)
     if not kept.exists():
         raise GuestNotFound(f"{files.directory.name} has no disk on this host")
-    with suppress(FileNotFoundError):  # it is there already
+    with suppress(FileNotFoundError):  # an earlier run has moved it
         leaving.replace(files.directory / ARRIVING)
 
 
 def finish(files: GuestFiles, guest: Guest) -> None:
-    """A disk that came gets its own name, and the size the guest has now. One that did so already is left alone."""
+    """Grow a disk that arrived to the guest's size and give it its own name. Done already is success."""
     arriving = files.directory / ARRIVING
     if not arriving.exists():
         return
@@ -76,7 +77,7 @@ def finish(files: GuestFiles, guest: Guest) -> None:
 
 
 def revert(files: GuestFiles, host: str) -> None:
-    """The disk is what it was before it was sent."""
+    """Restore the disk as it was before it was sent."""
     kept = _kept(files, host)
     with translated():
         for name in (LEAVING, ARRIVING):
@@ -87,18 +88,18 @@ def revert(files: GuestFiles, host: str) -> None:
 
 
 def cleanup_source(files: GuestFiles, host: str) -> None:
-    """Nothing is left of what was kept for a revert in a folder that hosts have in common."""
+    """Remove the disk kept for a revert in a shared directory."""
     with translated():
         _kept(files, host).unlink(missing_ok=True)
 
 
 def _kept(files: GuestFiles, host: str) -> Path:
-    """Beside the guest's folder, which the next host may remove."""
+    """Return a path beside the guest's directory, which the next host may remove."""
     return files.directory.with_name(f"{files.directory.name}.{host}.qcow2")
 
 
 def _flatten(disk: Path, target: Path, way: StreamTarget) -> None:
-    """One file with everything the disk is based on. A QEMU that has the disk keeps qemu-img from reading it."""
+    """Write the disk with everything it is based on into one file. qemu-img refuses a disk that a QEMU has open."""
     way.look(0)
     with qemu_img.converting(disk, target) as ended:
         while not ended(LOOK_EVERY):
@@ -112,7 +113,7 @@ def _stamp(file: Path) -> tuple[int, int]:
 
 
 def _sync(path: Path) -> None:
-    """On the disk, not only in memory: soon the only copy."""
+    """Flush the file or directory to disk: it will soon be the only copy."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,7 @@
-"""The host a guest goes to, as the host it leaves sees it: through the other's libvirt, and nothing else.
+"""The destination of a migration, as the source sees it: only through the destination's libvirt.
 
-A guest has come when the destination's libvirt has a persistent definition of it: the last thing a live migration
-makes there, and the last thing the source of a cold one does. So both hosts, and both after a crash, read the same
-answer in the same place.
+A guest has come when the destination's libvirt has a persistent definition of it: a live migration makes it last there,
+and the source of a cold migration does so too. So both hosts, even after a crash, find the same answer in one place.
 """
 
 from __future__ import annotations
@@ -29,39 +28,39 @@ NAMESPACE, KEY = "urn:stillwater:console:1", "stillwater-console"
 
 
 class Destination:
-    """An open connection to it. `connection` is for what is not here."""
+    """An open connection to the destination. `connection` is public for what this class does not cover."""
 
     def __init__(self, connection: libvirt.virConnect, to: Mapping[str, str]) -> None:
         self.connection, self.to = connection, to
         self.files = GuestFiles(Path(to["directory"]))
 
     def shares_disks_with(self, host: str) -> bool:
-        """Whether the guest's directory there is the one it has here: `pre_migrate` found this host written in it."""
+        """Return whether the guest's directory there is the one it has on `host`: `pre_migrate` found it as owner."""
         return self.to["owner"] == host
 
     def guest(self, uuid: str) -> LibvirtGuest:
-        """Raises GuestNotFound."""
+        """Return the guest there. Raises GuestNotFound."""
         with translated():
             return LibvirtGuest(self.connection.lookupByUUIDString(uuid))
 
     def has(self, uuid: str) -> bool:
-        """Whether the guest has come."""
+        """Return whether the guest has come."""
         try:
             return has_come(self.guest(uuid))
         except GuestNotFound:
             return False
 
     def xml_of(self, xml: str) -> str:
-        """A definition from here, as it has to be there."""
+        """Return a definition of this host with the paths of the destination."""
         return moved_xml(xml, disk=self.files.disk, console=self.files.console, disk_cache=self.to["disk_cache"])
 
     def define(self, xml: str) -> None:
-        """The guest has come, turned off."""
+        """Define the guest there, off: from now on it has come."""
         with translated():
             self.connection.defineXML(xml)
 
     def tell_console(self, uuid: str, text: str) -> None:
-        """What the guest said so far, in its definition there, for `finish_migration` to take out."""
+        """Store the console output so far in the guest's definition there, for `finish_migration`."""
         packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
         element, config = libvirt.VIR_DOMAIN_METADATA_ELEMENT, libvirt.VIR_DOMAIN_AFFECT_CONFIG
         with translated():
@@ -70,14 +69,18 @@ class Destination:
             )
 
     def remove(self, uuid: str) -> None:
-        """The guest is not there any more; its files are the other host's business."""
+        """Power off and undefine the guest there; its files are left to that host. Unknown is success."""
         with suppress(GuestNotFound):
             self.guest(uuid).remove()
 
 
 @contextmanager
 def opened(to: Mapping[str, str], own_uuid: str) -> Iterator[Destination]:
-    """Raises HypervisorUnavailable, and VirtError when the address leads to a host that does not expect it."""
+    """Connect to the destination described by `to`, for the duration of the block.
+
+    Raises HypervisorUnavailable, and VirtError when the address leads to this host or to one that does not expect the
+    guest.
+    """
     connection = bounded(OPEN_SECONDS, "open", lambda: libvirt.open(to["uri"]))
     try:
         with translated():
@@ -95,19 +98,19 @@ def opened(to: Mapping[str, str], own_uuid: str) -> Iterator[Destination]:
 
 
 def uuid_of(connection: libvirt.virConnect) -> str:
-    """Which host a daemon says it is."""
+    """Return the host UUID that a libvirt daemon reports."""
     with translated():
         found = ET.fromstring(connection.getCapabilities()).findtext("host/uuid")  # noqa: S314 - libvirt's own
     return found or ""
 
 
 def has_come(guest: LibvirtGuest) -> bool:
-    """Whether this is all of a guest, and not one that is just coming in."""
+    """Return whether the guest is complete, and not still arriving by live migration."""
     return guest.is_persistent() and not guest.is_coming_in()
 
 
 def said_before(guest: LibvirtGuest) -> str | None:
-    """What `tell_console` put into the definition of a guest that came; None when there is nothing."""
+    """Return what `tell_console` stored in the definition, or None."""
     element, config = libvirt.VIR_DOMAIN_METADATA_ELEMENT, libvirt.VIR_DOMAIN_AFFECT_CONFIG
     try:
         found = guest.domain.metadata(element, NAMESPACE, config)

@@ -1,4 +1,4 @@
-"""Disks of guests: the host's image cache and the overlays on it."""
+"""Guest disks: the host's image cache and the qcow2 overlays on it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ GIB = 1 << 30
 
 
 class ImageCache:
-    """Images on this host, each fetched once, checked, and then never changed."""
+    """The images on this host: each is fetched once, checked, and never changed afterwards."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def path(self, image: Image, fetch: ImageSource) -> Path:
-        """The image's file; whoever comes first fetches it, the others wait for that."""
+        """Return the image's file; parallel callers wait for the one that fetches it. Raises ImageUnusable."""
         if not SAFE_NAME.fullmatch(image.id):
             raise ImageUnusable(f"image id {image.id!r} cannot be a file name")
         cached = self._directory / f"{image.id}.{image.disk_format}"
@@ -65,7 +65,7 @@ class ImageCache:
 
 
 def provide(target: Path, guest: Guest, images: ImageCache, fetch: ImageSource) -> None:
-    """The guest's disk from its image, if it is not there yet."""
+    """Create the guest's disk from its image, unless it exists."""
     if target.exists():
         return
     if guest.image.sole:
@@ -75,7 +75,7 @@ def provide(target: Path, guest: Guest, images: ImageCache, fetch: ImageSource) 
 
 
 def create(target: Path, guest: Guest, base: Path) -> None:
-    """The guest's disk, if it is not there yet; a half-made one never has its final name."""
+    """Create the guest's disk as an overlay on `base`, unless it exists. An incomplete one never has the final name."""
     if target.exists():
         return
     partial = target.with_suffix(".part")
@@ -89,7 +89,7 @@ def create(target: Path, guest: Guest, base: Path) -> None:
 
 
 def _take_over(target: Path, guest: Guest, fetch: ImageSource) -> None:
-    """The image itself is the disk from now on: it stands alone, so it moves from host to host like any other."""
+    """Make the image itself the disk: it is standalone, so it migrates like any other disk."""
     image, partial = guest.image, target.with_suffix(".part")
     if image.disk_format != "qcow2":
         raise ImageUnusable(f"image {image.id} is {image.disk_format}; only a qcow2 can be a disk as it is")
@@ -104,7 +104,7 @@ def _take_over(target: Path, guest: Guest, fetch: ImageSource) -> None:
 
 
 def cache_mode(directory: Path) -> str:
-    """ "none" where the file system can do direct I/O, else "writeback" (flushes are kept)."""
+    """Return "none" where the file system supports direct I/O, else "writeback" (which keeps flushes)."""
     probe = directory / f".direct-io-{os.getpid()}-{threading.get_ident()}"
     try:
         os.close(os.open(probe, os.O_CREAT | os.O_RDWR | os.O_DIRECT, 0o600))
@@ -119,7 +119,7 @@ def cache_mode(directory: Path) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Held by one thread of one process; the kernel lets go of it when the process dies."""
+    """Hold a file lock, against all threads and processes. The kernel releases it when the process dies."""
     deadline = monotonic() + FETCH_SECONDS
     pause = threading.Event()
     with path.open("w") as file:

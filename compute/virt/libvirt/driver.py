@@ -1,4 +1,4 @@
-"""Guests on KVM or QEMU, through libvirt."""
+"""The libvirt driver: guests on KVM or QEMU."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from compute.virt.libvirt.migration import Migration, MigrationEndpoint
 from compute.virt.libvirt.shutdown import LibvirtShutdown
 from compute.virt.libvirt.xml import choose_virt_type, domain_xml
 
-LOOKED_AT_SECONDS = 5.0  # by then a daemon that was restarted has looked at its guests
-# a guest with the mark of this reboot: nothing is left to do, or only to power it on
+LOOKED_AT_SECONDS = 5.0  # by then a restarted daemon has checked its guests
+# with the mark of this reboot, such a guest is left alone, or only powered on
 BEGUN = frozenset({PowerState.RUNNING, PowerState.SHUTDOWN})
 
 
 class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
-    """One libvirt daemon, one state directory. Connects at first use: build it after a fork."""
+    """One libvirt daemon and one state directory. Connects at first use: build it after a fork."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
         migration_bandwidth: int = 0,
         open_network: bool = False,
     ) -> None:
-        """`hostname` "" is what libvirt says; QEMU must be able to read `state_dir` and `guests_dir`.
+        """`hostname` "" takes libvirt's; QEMU must be able to read `state_dir` and `guests_dir`.
 
-        Hosts that share `guests_dir` share the images their disks are based on, and find it at the same path.
+        Hosts that share `guests_dir` have it at the same path, and share the images that their disks are based on.
         """
         self._state = Path(state_dir).resolve()
         self._guests = Path(guests_dir).resolve() if guests_dir else self._state / "guests"
@@ -116,7 +116,7 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
             if self._guest(guest.uuid).is_active():
                 return
         files = files_of(self._guests, guest.uuid)
-        self._host.connection  # noqa: B018 - no use in fetching gigabytes for an absent hypervisor
+        self._host.connection  # noqa: B018 - fails here, before gigabytes are fetched for an absent hypervisor
         with translated():
             files.own(self._id)
             rescue.leave(files)
@@ -126,7 +126,7 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
             built.start()
 
     def destroy(self, uuid: str, *, disk: bool = True) -> None:
-        """On its way here, or gone from here, it is forgotten as well. A disk that stays is nobody's."""
+        """Also removes the records of a migration of the guest. A disk that stays has no owner any more."""
         with suppress(GuestNotFound):
             self._host.guest(uuid).remove()
         with suppress(GuestNotFound):
@@ -155,7 +155,7 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
             self._define(guest).start()
 
     def reboot_hard(self, guest: Guest, mark: str = "") -> None:
-        """The mark is in the definition before the guest is created from it: killed in between, it is only off."""
+        """Define the guest with its mark before it starts: killed in between, the guest is only off."""
         with suppress(GuestNotFound):
             old = self._guest(guest.uuid)
             if mark and old.reboot_mark() == mark and old.power_state() in BEGUN:
@@ -192,7 +192,7 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
         state = found.power_state()
         if state is PowerState.RUNNING:
             return
-        if state is PowerState.PAUSED:  # restored, but the last attempt died before it ran
+        if state is PowerState.PAUSED:  # the last attempt died after the restore, before the guest ran
             found.unpause()
         elif state is not PowerState.SUSPENDED:
             raise GuestInvalidState(f"guest {guest.uuid} is {state.name}; it has no saved memory")
@@ -214,7 +214,7 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
 
     def watch(self, callback: Callable[[GuestEvent], None]) -> None:
         self._watchers.append(callback)
-        with suppress(HypervisorUnavailable):  # it is reported when the daemon is there
+        with suppress(HypervisorUnavailable):  # guests are reported once the daemon answers
             self._host.connection  # noqa: B018 - connects
 
     def close(self) -> None:
@@ -228,7 +228,7 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
         return self._host.guest(uuid)
 
     def _define(self, guest: Guest, mark: str | None = None) -> LibvirtGuest:
-        """The guest's definition, made anew; its disk must be there. None keeps the last reboot's mark in it."""
+        """Define the guest anew; its disk must exist. `mark` None keeps the mark of the last reboot."""
         files = files_of(self._guests, guest.uuid)
         if not files.disk.exists():
             raise GuestNotFound(f"guest {guest.uuid} has no disk on this host")
@@ -255,7 +255,7 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
     def _all_states(
         self, connection: libvirt.virConnect
     ) -> list[tuple[libvirt.virDomain, dict[str, int]]]:
-        # NOWAIT: a guest in the middle of a long job must not hold up the answer for the others
+        # NOWAIT: a guest with a long job must not delay the answer for the others
         nowait = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
         return connection.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_STATE, nowait)
 
@@ -266,9 +266,10 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
             self._event_thread.submit(partial(self._report, uuid, what))
 
     def _on_back(self) -> None:
-        """A daemon that was restarted answers before it has looked at its guests.
+        """Report all guests, now and again later: a restarted daemon answers before it has checked its guests.
 
-        One whose QEMU died while it was away runs until then, as far as it knows, and then is off without an event.
+        A guest whose QEMU died while the daemon was away is shown as running until that check, and then as off without
+        an event.
         """
         self._notifier.ring_all()
         self._event_thread.submit(self._report_all)
@@ -277,9 +278,9 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
         again.start()
 
     def _report(self, uuid: str, what: str) -> None:
-        """With the state it has by now: an overtaken event must not undo what came after.
+        """Report the guest with its present state: a late event must not undo a newer one.
 
-        One that goes on elsewhere is no news, and neither is one that is being destroyed.
+        Guests that continue on another host or are being destroyed are not reported.
         """
         if not (self._guests / uuid).exists():
             return

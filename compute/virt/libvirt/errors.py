@@ -1,4 +1,4 @@
-"""libvirt's error codes -> our error kinds, in one place."""
+"""The one place that maps libvirt's error codes to the errors of the driver contract."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ KINDS: dict[int, type[VirtError]] = {
     libvirt.VIR_ERR_OPERATION_UNSUPPORTED: NotSupported,
     libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED: NotSupported,
 }
-# Loss of the connection has no code of its own: it is a system or internal error of these parts.
+# A lost connection has no code of its own: it is a system or internal error of these domains.
 TRANSPORT = frozenset({libvirt.VIR_FROM_RPC, libvirt.VIR_FROM_REMOTE})
 TRANSPORT_CODES = frozenset({libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR})
 SCARCE = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
-# QEMU says these on its way out and libvirt passes them on as an internal error.
+# QEMU prints these as it exits, and libvirt passes them on as an internal error.
 SCARCE_TEXTS = ("cannot allocate memory", "cannot set up guest memory", "no space left on device")
 
 
 def kind_of(error: libvirt.libvirtError) -> type[VirtError]:
-    """Which of our errors this is; plain VirtError for what a caller can do nothing about."""
+    """Return the contract's error class; plain VirtError if there is no closer one."""
     code, text = error.get_error_code(), str(error).lower()
     if code in TRANSPORT_CODES:
         if error.get_error_domain() in TRANSPORT:
@@ -59,7 +59,7 @@ def kind_of(error: libvirt.libvirtError) -> type[VirtError]:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Only our errors leave this block."""
+    """Raise libvirt errors and OSErrors of the block as errors of the contract."""
     try:
         yield
     except libvirt.libvirtError as error:

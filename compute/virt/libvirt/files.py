@@ -1,4 +1,4 @@
-"""Where a guest's files are on this host, and what the host writes down of guests that come and go."""
+"""A guest's files on this host, and the host's records of migrating guests."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ TRIM_ABOVE = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class GuestFiles:
-    """One guest's directory; that it exists is what makes a domain ours.
+    """One guest's directory; a domain is ours exactly when this directory exists.
 
-    Hosts may share the folder it is in. Then its owner, the host where the guest lives, is who may remove it.
+    Hosts may share the parent directory. Then only the owner, the host where the guest lives, may remove it.
     """
 
     directory: Path
@@ -39,33 +39,33 @@ class GuestFiles:
 
     @property
     def earlier_console(self) -> Path:
-        """What the guest said on the host it came from."""
+        """The console output from the host that the guest came from."""
         return self.directory / "console.earlier"
 
     def owner(self) -> str:
-        """The host it belongs to; "" when nobody has it, or no host wrote itself down yet."""
+        """Return the id of the owning host; "" if there is none."""
         try:
             return (self.directory / "owner").read_text().strip()
         except FileNotFoundError:
             return ""
 
     def own(self, host: str) -> None:
-        """The guest lives at this host now; its directory is made if it is not there."""
+        """Record `host` as the owner; create the directory if it does not exist."""
         self.directory.mkdir(exist_ok=True)
         if self.owner() != host:
             _write(self.directory / "owner", f"{host}\n")
 
     def is_of(self, host: str) -> bool:
-        """Whether it lives at this host, or nowhere: hosts may share the folder."""
+        """Return whether `host` or no host owns it."""
         return self.owner() in ("", host)
 
     def disown(self, host: str) -> None:
-        """The guest does not live at this host any more, and its files are there for another one."""
+        """Remove `host` as the owner, and leave the files to another host."""
         if self.owner() == host:
             (self.directory / "owner").unlink(missing_ok=True)
 
     def console_tail(self) -> str:
-        """The end of the serial console, from the first whole line on."""
+        """Return the last CONSOLE_BYTES of the serial console, from the first whole line on."""
         now = _tail(self.console)
         before = _tail(self.earlier_console) if len(now) < CONSOLE_BYTES else b""
         kept = (before + now)[-CONSOLE_BYTES:]
@@ -74,37 +74,37 @@ class GuestFiles:
         return kept.decode(errors="replace").replace("\r\n", "\n")
 
     def trim_console(self) -> None:
-        """Keep a chatty guest from filling the host; only called while no QEMU has the file."""
+        """Keep a guest's output from filling the host. Call it only while no QEMU has the file open."""
         if self.console.exists() and self.console.stat().st_size > TRIM_ABOVE:
             self.console.write_text(self.console_tail())
             self.earlier_console.unlink(missing_ok=True)
 
     def remember_console(self, text: str) -> None:
-        """What it said where it was before; the same again changes nothing."""
+        """Store the console output from the guest's earlier host, in place of any other."""
         _write(self.earlier_console, text)
 
     def remove(self, host: str) -> None:
-        """Unless it belongs to another host by now."""
+        """Delete the directory, unless another host owns it."""
         if self.is_of(host):
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def files_of(guests: Path, uuid: str) -> GuestFiles:
-    """Never a path outside `guests`, whatever the caller passes as UUID."""
+    """Return the guest's files, always inside `guests`. Raises GuestNotFound for text that is no UUID."""
     if not UUID.fullmatch(uuid):
         raise GuestNotFound(f"{uuid!r} is no UUID")
     return GuestFiles(guests / uuid)
 
 
 class GuestRecords:
-    """What a host writes down of some of its guests, one small file each; there, whole, or not at all."""
+    """The host's records of some guests, one small JSON file each, replaced atomically."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
 
     def read(self, uuid: str) -> dict[str, Any]:
-        """{} when there is none."""
+        """Return the record, or {} if there is none."""
         try:
             note: dict[str, Any] = json.loads((self._directory / uuid).read_text())
         except FileNotFoundError:
@@ -118,17 +118,17 @@ class GuestRecords:
         (self._directory / uuid).unlink(missing_ok=True)
 
     def all(self) -> set[str]:
-        """The guests there are notes of."""
+        """Return the UUIDs of the guests that have a record."""
         return {entry.name for entry in self._directory.iterdir()}
 
 
 def host_id(state: Path) -> str:
-    """Who this host is, made up once, for what hosts with shared storage write there."""
+    """Return this host's id, created once; it names the owner of files in shared directories."""
     file = state / "host-id"
     if not file.exists():
         new = file.with_name(f"host-id.{uuid4().hex}")
         new.write_text(f"{uuid4()}\n")
-        with suppress(FileExistsError):  # of two processes that do this at once, the first is right
+        with suppress(FileExistsError):  # when two processes do this at once, the first one wins
             os.link(new, file)
         new.unlink()
     return file.read_text().strip()
@@ -144,7 +144,7 @@ def _tail(file: Path) -> bytes:
 
 
 def _write(file: Path, text: str) -> None:
-    """Whole or not at all."""
+    """Replace the file atomically."""
     new = file.with_name(f".{file.name}.{uuid4().hex}")
     new.write_text(text)
     new.replace(file)

@@ -36,7 +36,7 @@ from compute.virt.shutdown_timer import ShutdownTimer
 CALL_SECONDS = 60.0
 SAVE_SECONDS = 600.0
 POLL_SECONDS = 0.1
-SIGNAL_SECONDS = NOTE_SECONDS = 2.0  # a QEMU that hangs must not be what keeps its guest on
+SIGNAL_SECONDS = NOTE_SECONDS = 2.0  # short: a QEMU that hangs must not delay its own power cut
 NEXT_TIME, NOW = libvirt.VIR_DOMAIN_AFFECT_CONFIG, libvirt.VIR_DOMAIN_AFFECT_LIVE
 
 STATES: Mapping[int, PowerState] = {
@@ -44,18 +44,18 @@ STATES: Mapping[int, PowerState] = {
     libvirt.VIR_DOMAIN_RUNNING: PowerState.RUNNING,
     libvirt.VIR_DOMAIN_BLOCKED: PowerState.RUNNING,
     libvirt.VIR_DOMAIN_PAUSED: PowerState.PAUSED,
-    libvirt.VIR_DOMAIN_SHUTDOWN: PowerState.RUNNING,  # on its way down, QEMU is still there
+    libvirt.VIR_DOMAIN_SHUTDOWN: PowerState.RUNNING,  # it is shutting down, QEMU still runs
     libvirt.VIR_DOMAIN_SHUTOFF: PowerState.SHUTDOWN,
     libvirt.VIR_DOMAIN_CRASHED: PowerState.CRASHED,
     libvirt.VIR_DOMAIN_PMSUSPENDED: PowerState.SUSPENDED,
 }
-# A QEMU that was killed leaves its guest off, with one of these as the only trace of why.
+# A killed QEMU leaves its guest off, with one of these reasons as the only trace.
 REASONS: Mapping[tuple[int, int], PowerState] = {
     (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_CRASHED): PowerState.CRASHED,
     (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_FAILED): PowerState.CRASHED,
     (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_CRASHED): PowerState.CRASHED,
     (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP): PowerState.RUNNING,
-    # for a moment only: it goes off, or runs on
+    # short: the guest goes off or continues
     (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_SHUTTING_DOWN): PowerState.RUNNING,
     (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_SNAPSHOT): PowerState.RUNNING,
     (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_DUMP): PowerState.RUNNING,
@@ -72,20 +72,20 @@ OFF = frozenset({PowerState.SHUTDOWN, PowerState.CRASHED, PowerState.SUSPENDED})
 
 
 def power_state(state: int, reason: int, *, has_saved_memory: bool = False) -> PowerState:
-    """libvirt's state and reason as ours."""
+    """Translate libvirt's state and reason into a PowerState."""
     if state == libvirt.VIR_DOMAIN_SHUTOFF and has_saved_memory:
         return PowerState.SUSPENDED
     return REASONS.get((state, reason), STATES.get(state, PowerState.NOSTATE))
 
 
 class LibvirtGuest:
-    """Verbs of one domain; each raises only our errors and is bounded in time."""
+    """The operations of one domain. Calls that wait for QEMU have a time limit; all raise the contract's errors."""
 
     def __init__(self, domain: libvirt.virDomain) -> None:
         self.domain = domain
 
     def power_state(self, *, leaving: PowerState = PowerState.PAUSED) -> PowerState:
-        """`leaving` is the answer for one that libvirt has stopped because it goes on elsewhere."""
+        """Return the power state; `leaving` for a guest that libvirt has stopped because it continues elsewhere."""
         with translated():
             state, reason = self.domain.state()
             if (state, reason) in STOPPED_TO_MOVE:
@@ -94,29 +94,32 @@ class LibvirtGuest:
             return power_state(state, reason, has_saved_memory=bool(saved))
 
     def reboot_mark(self) -> str:
-        """The mark its definition has of the last reboot begun; "" if it has none."""
+        """Return the mark of the last reboot begun, from the definition, or ""."""
         return reboot_mark(kept) if (kept := self._metadata(NAMESPACE)) else ""
 
     def shutdown_preference(self) -> ShutdownPreference:
-        """How it wants to be shut down, as its definition says."""
+        """Return the shutdown preference stored in the definition."""
         return shutdown_preference(kept) if (kept := self._metadata(NAMESPACE)) else ShutdownPreference("")
 
     def timer(self) -> ShutdownTimer | None:
-        """The clock of its last shutdown, which is in its definition until that is made anew.
+        """Return the timer of the last shutdown, which stays in the definition until the guest is defined anew.
 
-        One that runs is bound to the QEMU it began with, by a note that is in no definition: who starts the guest
-        again, e.g. with virsh, starts it without its old clock.
+        A timer is bound to the QEMU process it began with, by a note that is only in the live domain: a guest started
+        again by other means, e.g. virsh, starts without its old timer.
         """
         timer = ShutdownTimer.load(note_text(self._metadata(TIMER_NAMESPACE)))
         if timer is None:
             return None
-        with suppress(GuestInvalidState):  # off: there is no other boot
+        with suppress(GuestInvalidState):  # off: no live domain to compare with
             if note_text(self._metadata(BOOT_NAMESPACE, NOW)) != repr(timer.begun):
                 return None
         return timer
 
     def save_timer(self, timer: ShutdownTimer) -> None:
-        """Of a domain that is gone by now: GuestNotFound. The first may take long: without it there is no clock."""
+        """Store the timer. Raises GuestNotFound. The first store may take CALL_SECONDS, later ones NOTE_SECONDS.
+
+        Without the first one there is no timer at all.
+        """
         first = not timer.signalled
         seconds = CALL_SECONDS if first and not timer.how else NOTE_SECONDS
         if first:
@@ -125,7 +128,7 @@ class LibvirtGuest:
         self._note(TIMER_NAMESPACE, TIMER_PREFIX, note_xml("timer", timer.text), NEXT_TIME, seconds)
 
     def how_ended(self) -> str:
-        """How it went off; "" when libvirt was away then, and has forgotten."""
+        """Return how the guest went off; "" if libvirt was away then and does not know."""
         with translated():
             state, reason = self.domain.state()
         if power_state(state, reason) is PowerState.CRASHED:
@@ -137,7 +140,7 @@ class LibvirtGuest:
         bounded(seconds, "metadata", lambda: self.domain.setMetadata(element, xml, prefix, namespace, where))
 
     def _metadata(self, namespace: str, where: int = NEXT_TIME) -> str:
-        """An element of its definition, or of the guest that runs; "" if it has none."""
+        """Return an element of the definition, or of the live domain; "" if there is none."""
         element = libvirt.VIR_DOMAIN_METADATA_ELEMENT
         try:
             return str(self.domain.metadata(element, namespace, where))
@@ -148,37 +151,37 @@ class LibvirtGuest:
                 raise
 
     def definition(self, *, now: bool = False) -> str:
-        """Its XML as other hosts understand it; `now`: of the guest that runs, not of its next start."""
+        """Return the XML in the form for other hosts; `now`: of the live domain, else of its next start."""
         flags = libvirt.VIR_DOMAIN_XML_SECURE | libvirt.VIR_DOMAIN_XML_MIGRATABLE
         with translated():
             return self.domain.XMLDesc(flags | (0 if now else libvirt.VIR_DOMAIN_XML_INACTIVE))
 
     def is_active(self) -> bool:
-        """Whether there is a QEMU process; a saved guest has none."""
+        """Return whether there is a QEMU process; a saved guest has none."""
         with translated():
             return bool(self.domain.isActive())
 
     def is_persistent(self) -> bool:
-        """Whether its definition outlives its QEMU process."""
+        """Return whether the definition outlives the QEMU process."""
         with translated():
             return bool(self.domain.isPersistent())
 
     def is_coming_in(self) -> bool:
-        """Whether a live migration is just bringing it here."""
+        """Return whether a live migration is bringing the guest here."""
         return self._is_at(libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_IN)
 
     def is_going_out(self) -> bool:
-        """Whether a live migration is just taking it away."""
+        """Return whether a live migration is taking the guest away."""
         return self._is_at(libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT)
 
     def _is_at(self, operation: int) -> bool:
         try:
             return self.job().get("operation") == operation
-        except GuestInvalidState:  # off: there is no job to ask about
+        except GuestInvalidState:  # off: it has no job
             return False
 
     def start(self) -> None:
-        """Boot it, or restore its saved memory. Somebody else having started it is success."""
+        """Boot the guest or restore its saved memory. Running is success."""
         try:
             bounded(SAVE_SECONDS, "start", self.domain.create)
         except GuestInvalidState:
@@ -186,7 +189,7 @@ class LibvirtGuest:
                 raise
 
     def stop(self) -> None:
-        """Pull the plug. Off is success."""
+        """Cut the power. Off is success."""
         try:
             bounded(CALL_SECONDS, "destroy", self.domain.destroy)
         except GuestInvalidState:
@@ -194,7 +197,7 @@ class LibvirtGuest:
                 raise
 
     def has_agent(self) -> bool:
-        """Whether something in it listens where its agent would."""
+        """Return whether a guest agent is connected."""
         with translated():
             return agent.is_there(self.domain.XMLDesc())
 
@@ -209,11 +212,11 @@ class LibvirtGuest:
         bounded(CALL_SECONDS, "unpause", self.domain.resume)
 
     def wake(self) -> None:
-        """Out of ACPI sleep."""
+        """Wake the guest from ACPI sleep."""
         bounded(CALL_SECONDS, "wake", self.domain.pMWakeup)
 
     def save(self) -> None:
-        """Memory to disk, then off. It will run when restored, even if it is paused now."""
+        """Save the memory to disk and power off; restored, the guest runs, even if it is paused now."""
         self._let_an_earlier_save_end()
         if self.power_state() is PowerState.SUSPENDED:
             return
@@ -221,13 +224,13 @@ class LibvirtGuest:
         try:
             bounded(SAVE_SECONDS, "save", lambda: self.domain.managedSave(running))
         except OperationTimedOut:
-            self.abort_job()  # a save that hangs would hold every later verb up
+            self.abort_job()  # a save that hangs would block every later verb
             raise
 
     def _let_an_earlier_save_end(self) -> None:
-        """A worker that died while saving leaves libvirt at it; a second save would collide."""
+        """Wait for the save that a dead worker left running: a second one would collide with it."""
         deadline, pause = monotonic() + SAVE_SECONDS, threading.Event()
-        with suppress(GuestInvalidState):  # off by now: there is no job to ask about
+        with suppress(GuestInvalidState):  # it went off: it has no job
             while self.job().get("operation") == libvirt.VIR_DOMAIN_JOB_OPERATION_SAVE:
                 if monotonic() > deadline:
                     raise OperationTimedOut("an earlier save of this guest does not end")
@@ -248,7 +251,7 @@ class LibvirtGuest:
             self.domain.undefineFlags(everything)
 
     def remove(self) -> None:
-        """Off and undefined; a domain that only lives as long as its process is gone with that."""
+        """Power off and undefine; a transient domain is gone once its process is."""
         self.stop()
         with suppress(GuestNotFound):
             self.undefine()
@@ -257,19 +260,19 @@ class LibvirtGuest:
         bounded(CALL_SECONDS, "backup", lambda: self.domain.backupBegin(xml, None))
 
     def job(self) -> Mapping[str, object]:
-        """The running job's progress; empty when there is none."""
+        """Return libvirt's figures of the running job; empty if there is none. Raises GuestInvalidState when off."""
         with translated():
             stats = self.domain.jobStats()
         return {} if stats.get("type") == libvirt.VIR_DOMAIN_JOB_NONE else stats
 
     def finished_job(self, *, keep: bool = False) -> Mapping[str, object]:
-        """How the last job ended; libvirt tells it once, unless it is to keep it."""
+        """Return the figures of the last job; libvirt gives them once, unless `keep` is set."""
         flags = libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED
         with translated():
             return self.domain.jobStats(flags | (libvirt.VIR_DOMAIN_JOB_STATS_KEEP_COMPLETED if keep else 0))
 
     def when_a_job_ends(self, tell: Callable[[Mapping[str, object]], None]) -> None:
-        """Its figures, from libvirt's event thread, for as long as this connection is open."""
+        """Call `tell` with the job's figures in libvirt's event thread, while this connection is open."""
         event = libvirt.VIR_DOMAIN_EVENT_ID_JOB_COMPLETED
         with translated():
             self.domain.connect().domainEventRegisterAny(
@@ -277,10 +280,10 @@ class LibvirtGuest:
             )
 
     def start_post_copy(self) -> None:
-        """A guest that is being migrated runs on there, and fetches the rest of its memory as it goes."""
+        """Switch a live migration to post-copy: the guest runs on the destination and fetches its memory on demand."""
         bounded(CALL_SECONDS, "post-copy", self.domain.migrateStartPostCopy)
 
     def abort_job(self) -> None:
-        """No job is success."""
+        """Abort the running job. No job is success; errors are ignored."""
         with suppress(VirtError):
             bounded(CALL_SECONDS, "abort", self.domain.abortJob)

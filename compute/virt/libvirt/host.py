@@ -1,4 +1,4 @@
-"""One libvirt daemon: connected, lost, connected again."""
+"""The connection to a libvirt daemon, which is opened again whenever it is lost."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from compute.virt.libvirt.guest import LibvirtGuest
 
 log = logging.getLogger(__name__)
 
-# Every second: while one call hangs, libvirt 9.0 was seen to leave the answer of another one unread until the wire is
-# next used, which with one keepalive in five seconds took up to five seconds a call. Dead is who is silent for 15.
+# One keepalive a second: while one call hangs, libvirt 9.0 was seen to leave the answer of another call unread until
+# the connection is next used; with a keepalive every five seconds, a call took up to five. 15 s of silence is a loss.
 KEEPALIVE_SECONDS, KEEPALIVE_COUNT = 1, 15
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 FIRST_OPEN_SECONDS = 15
@@ -29,12 +29,12 @@ _loop_pid = 0
 
 
 def _run_event_loop() -> None:
-    """One loop per process, registered before the first open, for events and keepalives alike."""
+    """Start the process's event loop, for events and keepalives; it must be registered before the first open."""
     global _loop_pid
     with _loop_lock:
         if _loop_pid == os.getpid():
             return
-        libvirt.registerErrorHandler(lambda *_: None, None)  # else it prints to stderr
+        libvirt.registerErrorHandler(lambda *_: None, None)  # without one libvirt prints to stderr
         libvirt.virEventRegisterDefaultImpl()
 
         def loop() -> None:
@@ -49,11 +49,11 @@ def _run_event_loop() -> None:
 
 
 class Host:
-    """The connection to one daemon, kept by a thread of its own.
+    """The connection to one daemon, kept up by a thread.
 
-    While the daemon is away every call raises HypervisorUnavailable at once: waiting is the
-    caller's business. `on_event(uuid, event, detail)` is called from libvirt's event thread and
-    must be quick; `on_back()` after each connection, when events may have been missed.
+    While the daemon is away every call raises HypervisorUnavailable at once; waiting is up to the caller.
+    `on_event(uuid, event, detail)` runs in libvirt's event thread and must not block. `on_back()` runs after each new
+    connection, because events may have been missed.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Host:
 
     @property
     def connection(self) -> libvirt.virConnect:
-        """The live connection, or HypervisorUnavailable. The first use connects."""
+        """The open connection; the first use connects, for up to FIRST_OPEN_SECONDS. Raises HypervisorUnavailable."""
         with self._changed:
             self._start_watcher()
             deadline = monotonic() + FIRST_OPEN_SECONDS
@@ -84,19 +84,19 @@ class Host:
             return self._connection
 
     def guest(self, uuid: str) -> LibvirtGuest:
-        """The guest with this UUID, or GuestNotFound."""
+        """Return the guest with this UUID. Raises GuestNotFound."""
         with translated():
             try:
                 return LibvirtGuest(self.connection.lookupByUUIDString(uuid))
             except libvirt.libvirtError as error:
                 if error.get_error_code() is not None:
                     raise
-            # Seen under load: it failed, and libvirt had lost the reason. Asking changes nothing, so it is asked again.
+            # Seen under load: the lookup fails without an error code. It changes nothing, so repeat it once.
             return LibvirtGuest(self.connection.lookupByUUIDString(uuid))
 
     def another(self) -> libvirt.virConnect:
-        """A connection for one long call, which would hold up others on this one; callers translate its errors."""
-        self.connection  # noqa: B018 - starts the event loop, and says at once when the daemon is away
+        """Open a second connection, for a long call that would block others. Raises libvirt's own errors."""
+        self.connection  # noqa: B018 - starts the event loop, and raises at once when the daemon is away
         connection = libvirt.open(self.uri)
         connection.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_COUNT)
         return connection
@@ -111,7 +111,7 @@ class Host:
             self._changed.notify_all()
             watcher = self._watcher
         if watcher is not None:
-            watcher.join(CLOSE_SECONDS)  # it lets go of the connection
+            watcher.join(CLOSE_SECONDS)  # the thread closes the connection
 
     def _start_watcher(self) -> None:
         if self._watcher is None and not self._closing:
@@ -120,7 +120,7 @@ class Host:
             self._watcher.start()
 
     def _keep(self) -> None:
-        """Connect, sleep until the connection is lost, and again, with growing pauses between."""
+        """Connect, sleep until the connection is lost, and repeat, with growing pauses after failures."""
         pause = FIRST_PAUSE
         while not self._closing:
             connection = self._connect()
@@ -158,7 +158,7 @@ class Host:
         connection.registerCloseCallback(self._lost, gone)
         try:
             connection.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_COUNT)
-        except libvirt.libvirtError:  # test:///default has no wire to keep alive
+        except libvirt.libvirtError:  # test:///default has no keepalive
             log.debug("libvirt.no_keepalive uri=%s", self.uri)
         connection.domainEventRegisterAny(
             None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._lifecycle, None
@@ -170,10 +170,10 @@ class Host:
         self._on_event(domain.UUIDString(), event, detail)
 
     def _lost(self, connection: libvirt.virConnect, reason: int, gone: threading.Event) -> None:
-        """Called by libvirt's event thread the moment the daemon goes away."""
+        """Handle the loss of the connection; called by libvirt's event thread."""
         log.warning("libvirt.lost uri=%s reason=%s", self.uri, reason)
         with self._changed:
-            gone.set()  # it may be lost before it was ever handed out
+            gone.set()  # the loss may come before `_connect` has stored the connection
             if self._connection is connection:
                 self._connection = None
                 self._reason = "the daemon closed the connection"
@@ -181,7 +181,7 @@ class Host:
 
 
 def _let_go(connection: libvirt.virConnect) -> None:
-    """Close without minding that it may be dead; our callbacks would keep it in memory for ever."""
+    """Close, ignoring errors of a dead connection. Without unregistering, the callback keeps it in memory for ever."""
     for step in (connection.unregisterCloseCallback, connection.close):
         with suppress(libvirt.libvirtError):
             step()

@@ -1,4 +1,4 @@
-"""What libvirt's lifecycle events mean to those who watch a host."""
+"""Translates libvirt's lifecycle events for the watchers of a host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STOPPED = {
     libvirt.VIR_DOMAIN_EVENT_STOPPED_FAILED: "crashed",
     libvirt.VIR_DOMAIN_EVENT_STOPPED_SAVED: "saved",
 }
-# it runs on elsewhere: no news of this host
+# the guest continues on another host: not reported
 LEAVES = {
     (libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_SUSPENDED_MIGRATED),
     (libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_SUSPENDED_POSTCOPY),
@@ -27,7 +27,7 @@ LEAVES = {
 
 
 def meaning(event: int, detail: int) -> str:
-    """What happened, in a word; "" for what is no news."""
+    """Return the event as one word for logs; "" for an event that is not reported."""
     if (event, detail) in LEAVES:
         return ""
     what = KINDS.get(event, "")

@@ -1,7 +1,7 @@
-"""The live migration of one guest, watched from the host it leaves.
+"""The live migration of one guest, controlled from its source host.
 
-Whoever asked libvirt for it may die while it goes on. So what counts is never what a call answered, but where the
-guest is; that can be asked again at any time, of both hosts, and has one answer.
+The process that called libvirt may die while the migration goes on. So the result of the call never counts, only where
+the guest is: both hosts can be asked at any time, and the answer is unique.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from compute.virt.libvirt.host import Host
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY = 0.4  # seconds between two looks at what becomes of it
-# libvirt 9.0 may not notice that the QEMU it copies a disk from is gone, and then its call never returns: it waits in
-# qemuDomainObjWait for a change that has been. A guest that is off so long without an answer has none to come.
+LOOK_EVERY = 0.4  # seconds between two calls of `watch`
+# libvirt 9.0 may miss that the QEMU it copies a disk from is gone. Then its call never returns: it waits in
+# qemuDomainObjWait for a change that has already happened. After so long with the guest off, no answer will come.
 UNHEARD_SECONDS = 15.0
 ATTEMPTS = 4
 FIGURES_SECONDS = 2.0
@@ -54,7 +54,7 @@ PEER_TO_PEER = (
 
 
 class GuestLocation(enum.Enum):
-    """Where a guest is that is being migrated."""
+    """Where a guest is during its live migration."""
 
     HERE = "runs here"
     MOVING = "on its way"
@@ -64,7 +64,7 @@ class GuestLocation(enum.Enum):
 
 @dataclass
 class LiveMigration:
-    """One guest, from `host` to `there`. `shared`: they have its disk in common."""
+    """One guest's migration from `host` to `there`. `shared`: both hosts see its disk in a shared directory."""
 
     host: Host
     uuid: str
@@ -72,15 +72,15 @@ class LiveMigration:
     there: Destination
     shared: bool
     was_running: bool
-    bandwidth: int = 0  # MiB/s; 0: as fast as it goes
+    bandwidth: int = 0  # MiB/s; 0 = no limit
     post_copy: bool = field(init=False)
     _figures: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.post_copy = self.was_running  # one that is paused fetches nothing
+        self.post_copy = self.was_running  # post-copy needs running CPUs: a paused guest fetches no memory
 
     def migrate(self, watch: Watch) -> str:
-        """Until the guest is there; how it went, for people. Raises MigrationAborted, GuestInvalidState."""
+        """Migrate, or join a running migration; return a sentence. Raises MigrationAborted, GuestInvalidState."""
         failed: VirtError | None = None
         for _ in range(ATTEMPTS):
             where = self._where()
@@ -99,7 +99,7 @@ class LiveMigration:
         return self.host.guest(self.uuid)
 
     def _where(self) -> GuestLocation:
-        """A guest that runs here, and is not on its way, is here whatever the other host says."""
+        """Return where the guest is. One that runs here and is not migrating is here, whatever the destination says."""
         try:
             guest = self._here()
             if guest.is_going_out():
@@ -116,7 +116,7 @@ class LiveMigration:
         return GuestLocation.OFF if state in OFF else GuestLocation.HERE
 
     def _attempt(self, watch: Watch) -> VirtError | None:
-        """One call of libvirt's, on a connection of its own: it holds up others of the same connection."""
+        """Call libvirt once, on its own connection: the call blocks others of the same connection."""
         self.there.remove(self.uuid)  # left by an attempt that was cut off
         if not self.shared:
             size = qemu_img.virtual_size_in_use(self.files.disk)
@@ -136,12 +136,12 @@ class LiveMigration:
         threading.Thread(target=call, name="libvirt-migrate", daemon=True).start()
         aborted = self._look_on(watch, done.wait)
         if failures and self.post_copy and POST_COPY.search(str(failures[0])):
-            self.post_copy = False  # not every kernel lets every user have it
+            self.post_copy = False  # the kernel may refuse post-copy to this user: retry without it
             return None
         return MigrationAborted("the migration was aborted") if aborted else next(iter(failures), None)
 
     def _accompany(self, watch: Watch) -> VirtError | None:
-        """One that somebody else began, and did not live to see the end of."""
+        """Watch a migration that an earlier process began."""
         pause, guest = threading.Event(), self._here()
 
         def is_over(seconds: float) -> bool:
@@ -152,7 +152,7 @@ class LiveMigration:
                 return True
 
         opened = bounded(OPEN_SECONDS, "open", self.host.another)
-        with closing(opened) as connection, suppress(GuestNotFound), translated():  # it may leave just now
+        with closing(opened) as connection, suppress(GuestNotFound), translated():  # it may leave at this moment
             LibvirtGuest(connection.lookupByUUIDString(self.uuid)).when_a_job_ends(self._remember)
             if self._look_on(watch, is_over):
                 return MigrationAborted("the migration was aborted")
@@ -170,7 +170,7 @@ class LiveMigration:
         if self.bandwidth:
             params[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = self.bandwidth
         if self.shared:
-            flags |= libvirt.VIR_MIGRATE_UNSAFE  # libvirt knows of NFS and its like, not of every shared folder
+            flags |= libvirt.VIR_MIGRATE_UNSAFE  # libvirt recognises NFS and the like, not every shared directory
         else:
             flags |= libvirt.VIR_MIGRATE_NON_SHARED_DISK
             params[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = ["vda"]
@@ -182,7 +182,7 @@ class LiveMigration:
         self._figures = figures
 
     def _look_on(self, watch: Watch, is_over: Callable[[float], bool]) -> bool:
-        """Report, and do as one is told, until it is over; whether it was to be aborted."""
+        """Report progress and follow the commands of `watch` until it is over; return whether it was aborted."""
         begun, aborted, hurried = monotonic(), False, False
         guest = self._here()
         off_since: float | None = None
@@ -197,7 +197,7 @@ class LiveMigration:
                 elif command is Command.END_NOW and not hurried and progress.memory_total:
                     self._hurry(guest)
                     hurried = True
-            except (GuestInvalidState, GuestNotFound):  # off here: over as soon as libvirt has seen it
+            except (GuestInvalidState, GuestNotFound):  # off here: over once libvirt has noticed
                 off_since = off_since or monotonic()
                 if monotonic() - off_since > UNHEARD_SECONDS:
                     log.warning("libvirt.migration_unheard uuid=%s: restart libvirtd to free the guest", self.uuid)
@@ -205,7 +205,7 @@ class LiveMigration:
         return aborted
 
     def _hurry(self, guest: LibvirtGuest) -> None:
-        """Have it run there at once and fetch its memory as it goes; else stop it, so that it changes no more."""
+        """Switch to post-copy; where that is not possible, pause the guest, so that its memory stops changing."""
         if self.post_copy:
             try:
                 guest.start_post_copy()
@@ -215,7 +215,11 @@ class LiveMigration:
             guest.pause()
 
     def _how_it_went(self) -> str:
-        """The daemon here says it once, to who asked for the move; the one there for long, but not after post-copy."""
+        """Return a sentence with libvirt's figures, if there are any.
+
+        The source daemon gives them once, to the caller of the migration; the destination keeps them, but not after
+        post-copy.
+        """
         pause, deadline = threading.Event(), monotonic() + FIGURES_SECONDS
         while "time_elapsed" not in (said := self._figures or self._figures_there()):
             if monotonic() > deadline:
@@ -232,7 +236,7 @@ class LiveMigration:
 
 
 def abort(host: Host, uuid: str) -> PowerState:
-    """No migration takes the guest away any more; what it does now."""
+    """Abort the guest's migrations until none runs (no time limit); return its state here, NOSTATE if it is gone."""
     pause = threading.Event()
     try:
         guest = host.guest(uuid)
@@ -245,13 +249,13 @@ def abort(host: Host, uuid: str) -> PowerState:
 
 
 def resume_if_running(guest: LibvirtGuest, *, running: bool) -> None:
-    """A guest that ran before its migration runs on: one may have stopped it, to be over sooner."""
+    """Unpause a guest that was `running` before its migration: END_NOW may have paused it."""
     if running and guest.power_state() is PowerState.PAUSED:
         guest.unpause()
 
 
 def progress_of(said: Mapping[str, object], seconds: float) -> Progress:
-    """libvirt's numbers as ours."""
+    """Translate libvirt's figures into a Progress."""
     names = ("memory_total", "memory_remaining", "disk_total", "disk_remaining")
     memory, memory_left, disk, disk_left = (int(str(said.get(name, 0))) for name in names)
     return Progress(memory, memory_left, disk, disk_left, seconds)

@@ -1,9 +1,8 @@
-"""Guests that go from one libvirt host to another.
+"""Migration of guests between libvirt hosts.
 
-What hosts know of a guest on its way, each in its own state directory and never where they share storage:
-`arriving/<uuid>` at the destination, from `pre_migrate` until `finish_migration`; `departed/<uuid>` at the source,
-from the beginning of `migrate_out` until `cleanup_source` or `revert_migration`. A guest of `arriving` is no guest of
-this host yet.
+Each host keeps records of migrating guests in its own state directory, never in shared storage: `arriving/<uuid>` at
+the destination, from `pre_migrate` until `finish_migration`; `departed/<uuid>` at the source, from the beginning of
+`migrate_out` until `cleanup_source` or `revert_migration`. A guest in `arriving` is not yet a guest of this host.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from compute.virt.libvirt.live_migration import LiveMigration, abort, resume_if_
 
 @dataclass(frozen=True, slots=True)
 class MigrationEndpoint:
-    """How other hosts reach this one for a migration, and how fast one may go from here."""
+    """How other hosts reach this one for a migration, and the bandwidth of migrations from here."""
 
-    uri: str = ""  # of this host's libvirt, as seen from others; "" = the own one
-    address: str = ""  # where memory and disks are sent to; "" = as libvirt is set up
+    uri: str = ""  # this host's libvirt as others reach it; "" = the URI it uses itself
+    address: str = ""  # where memory and disks are sent to; "" = libvirt's own setting
     bandwidth: int = 0  # MiB/s; 0 = no limit
 
 
 class Migration:
-    """The verbs from host to host."""
+    """The migration verbs."""
 
     _host: Host
     _guests: Path
@@ -46,7 +45,7 @@ class Migration:
     _departed: GuestRecords
 
     def pre_migrate(self, guest: Guest) -> Mapping[str, str]:
-        """On shared storage the directory is there already, and another host's; else it is made."""
+        """On shared storage the directory exists and another host owns it; else it is created."""
         uuid, files = guest.uuid, files_of(self._guests, guest.uuid)
         self.cancel_pre_migrate(uuid)
         self.cleanup_source(uuid)
@@ -55,7 +54,7 @@ class Migration:
             found = self._host.guest(uuid)
             if owner in ("", self._id) and files.directory.exists():
                 raise VirtError(f"guest {uuid} is on this host already")
-            found.remove()  # it went on elsewhere while this host was away
+            found.remove()  # stale: it moved to another host while this one was away
         with translated():
             self._arriving.write(uuid, {"name": guest.name})
             if owner in ("", self._id):
@@ -82,7 +81,7 @@ class Migration:
             volumes.must_be_known(there.connection)
 
     def migrate_out(self, guest: Guest, to: Mapping[str, str], watch: Watch) -> str:
-        """Killed at any moment and asked again, it finds out where the guest is, and goes on from there."""
+        """Killed at any point and run again, it finds out where the guest is and continues from there."""
         uuid, files = guest.uuid, files_of(self._guests, guest.uuid)
         note = self._departed.read(uuid) or self._note_of(uuid, to)
         if "went" in note:
@@ -93,7 +92,7 @@ class Migration:
             except VirtError as error:
                 if not error.retryable and not isinstance(error, GuestNotFound):
                     cold_migration.revert(files, self._id)
-                    self._departed.remove(uuid)  # it is here, and does what it did
+                    self._departed.remove(uuid)  # it stayed here, in its former state
                 raise
             if not there.shares_disks_with(self._id):
                 there.tell_console(uuid, files.console_tail())
@@ -121,7 +120,7 @@ class Migration:
         self._arriving.remove(uuid)
 
     def revert_migration(self, guest: Guest) -> None:
-        """One that ran is taken off the other host first, unless it plainly runs here: never is it to run twice."""
+        """A guest that was on is removed there first, unless it runs here for certain: it must never run twice."""
         uuid, note = guest.uuid, self._departed.read(guest.uuid)
         if not note:
             self._guest(uuid)  # or GuestNotFound
@@ -147,7 +146,7 @@ class Migration:
         self._departed.remove(uuid)
 
     def _forget_moves(self, uuid: str) -> None:
-        """It is neither on its way here nor gone from here."""
+        """Remove the records of a guest that was on its way here or has left."""
         files = files_of(self._guests, uuid)
         if self._arriving.read(uuid):
             volumes.detach_left_behind(self._host.connection, files.directory)
@@ -158,14 +157,14 @@ class Migration:
 
     @abstractmethod
     def _guest(self, uuid: str) -> LibvirtGuest:
-        """The driver's own."""
+        """Implemented by the driver."""
 
     @abstractmethod
     def _define(self, guest: Guest, mark: str | None = None) -> LibvirtGuest:
-        """The driver's own."""
+        """Implemented by the driver."""
 
     def _note_of(self, uuid: str, to: Mapping[str, str]) -> dict[str, Any]:
-        """What is needed to go on with it, or to take it back, whatever dies from now on."""
+        """Record what is needed to continue the migration or revert it after a crash."""
         found = self._guest(uuid)
         note = {"was": found.power_state().name, "mark": found.reboot_mark(), "to": dict(to)}
         self._departed.write(uuid, note)

@@ -1,4 +1,4 @@
-"""qemu-img, never trusted: formats are named, memory, CPU and wall time are limited."""
+"""Calls of qemu-img. Formats are named, never probed; wall time is limited, for foreign images also memory and CPU."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ CPU_SECONDS = 30
 
 
 def virtual_size(path: Path, disk_format: str) -> int:
-    """Ask qemu-img, which must agree that the file stands alone. Raises ImageUnusable."""
-    # prlimit(1) and not preexec_fn: a worker has threads, and forked Python code may deadlock
+    """Return the image's virtual size in bytes. Raises ImageUnusable, also for a file that names other files."""
+    # prlimit(1) instead of preexec_fn: a worker has threads, and Python code after a fork may deadlock
     limits = ["prlimit", f"--as={MEMORY_BYTES}", f"--cpu={CPU_SECONDS}", "--"]
     command = ["qemu-img", "info", "--output=json", "-f", disk_format, str(path)]
     try:
@@ -40,43 +40,46 @@ def virtual_size(path: Path, disk_format: str) -> int:
 
 
 def virtual_size_in_use(disk: Path) -> int:
-    """How large a guest's own disk is, also while QEMU has it open."""
+    """Return the virtual size in bytes of a guest's own disk, which QEMU may have open."""
     command = ["qemu-img", "info", "-U", "--output=json", "-f", "qcow2", str(disk)]
     return int(json.loads(_run(command, INFO_SECONDS))["virtual-size"])
 
 
 def create_overlay(target: Path, base: Path, base_format: str, size: int) -> None:
-    """A qcow2 disk of `size` bytes whose unwritten parts are read from `base`."""
+    """Create a qcow2 disk of `size` bytes whose unwritten parts are read from `base`."""
     command = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base), "-F", base_format]
     _run([*command, str(target), str(size)], CREATE_SECONDS)
 
 
 def convert(source: Path, target: Path, *, compress: bool = False) -> None:
-    """Copy a qcow2 disk with all it is based on into one file; -U: another process may have it."""
+    """Copy a qcow2 disk with everything it is based on into one file; -U: another process may have it open."""
     command = ["qemu-img", "convert", "-U", "-f", "qcow2", "-O", "qcow2"]
     _run([*command, *(["-c"] if compress else []), str(source), str(target)], CONVERT_SECONDS)
 
 
 def stands_alone(disk: Path) -> bool:
-    """Whether a guest's own disk is based on no other file. Raises when a QEMU has it open."""
+    """Return whether a guest's own disk has no backing file. Raises VirtError when a QEMU has it open."""
     command = ["qemu-img", "info", "--output=json", "-f", "qcow2", str(disk)]
     return not json.loads(_run(command, INFO_SECONDS)).get("backing-filename")
 
 
 def measure(disk: Path) -> int:
-    """Bytes a qcow2 file has that holds all of a disk and what it is based on."""
+    """Return the size in bytes of a qcow2 file with all content of the disk and what it is based on."""
     command = ["qemu-img", "measure", "--output=json", "-f", "qcow2", "-O", "qcow2", str(disk)]
     return int(json.loads(_run(command, INFO_SECONDS))["required"])
 
 
 def grow(disk: Path, size: int) -> None:
-    """Make a disk larger; what is in it stays where it is."""
+    """Make a disk larger, to `size` bytes; its content stays."""
     _run(["qemu-img", "resize", "-q", "-f", "qcow2", str(disk), str(size)], CREATE_SECONDS)
 
 
 @contextmanager
 def converting(source: Path, target: Path) -> Iterator[Callable[[float], bool]]:
-    """`convert`, for who has to look on: whether it has ended, asked for so many seconds. Left early it is killed."""
+    """Convert in the background. Yields a function that waits so many seconds and returns whether it has ended.
+
+    Leaving the block kills a conversion that still runs.
+    """
     command = ["qemu-img", "convert", "-f", "qcow2", "-O", "qcow2", str(source), str(target)]
     _must_be_there("qemu-img")
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:

@@ -1,7 +1,7 @@
-"""A guest that boots another disk for a while, with its own as the second.
+"""Rescue: a guest boots another disk for a while, with its own as the second.
 
-That the rescue disk exists is what makes every definition of the guest one that boots it, so a guest in rescue comes
-back in rescue, whatever defines it anew.
+While the rescue disk exists, every new definition of the guest boots it. So a guest in rescue stays in rescue, whatever
+verb defines it anew.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from compute.virt.libvirt.guest import LibvirtGuest
 
 
 class Rescue:
-    """The verbs of rescue; the driver defines the guest."""
+    """The rescue verbs; the driver defines the guest."""
 
     _id: str
     _guests: Path
@@ -39,7 +39,7 @@ class Rescue:
         self._define(guest).start()
 
     def unrescue(self, guest: Guest) -> None:
-        """Killed after the disk is gone it is done: whoever powers the guest on defines it anew."""
+        """Killed after the disk is deleted, it is complete: the next power-on defines the guest anew."""
         files = files_of(self._guests, guest.uuid)
         if disk_of(files).exists() and files.is_of(self._id):
             self.force_off(guest.uuid)
@@ -56,29 +56,29 @@ class Rescue:
 
     @abstractmethod
     def force_off(self, uuid: str) -> None:
-        """The driver's own."""
+        """Implemented by the driver."""
 
     @abstractmethod
     def _guest(self, uuid: str) -> LibvirtGuest:
-        """The driver's own."""
+        """Implemented by the driver."""
 
     @abstractmethod
     def _define(self, guest: Guest, mark: str | None = None) -> LibvirtGuest:
-        """The driver's own."""
+        """Implemented by the driver."""
 
 
 def disk_of(files: GuestFiles) -> Path:
-    """The disk a guest in rescue boots; no other guest has one."""
+    """Return the path of the rescue disk; it exists only while the guest is in rescue."""
     return files.directory / "rescue.qcow2"
 
 
 def disk_in_use(files: GuestFiles) -> Path | None:
-    """None when the guest is not in rescue."""
+    """Return the rescue disk, or None when the guest is not in rescue."""
     file = disk_of(files)
     return file if file.exists() else None
 
 
 def leave(files: GuestFiles) -> None:
-    """The guest, which is off, boots its own disk from now on."""
+    """Delete the rescue disk of a guest that is off: its next definition boots its own disk."""
     with translated():
         disk_of(files).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Guests that are shut down: their clocks, kept in libvirt's own definitions of them, and their last moments."""
+"""The shutdown of libvirt guests: their timers are stored in libvirt's definitions of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from compute.virt.shutdown_timer import ShutdownTimer
 
 
 class LibvirtShutdown(ShutdownDriver):
-    """The verbs of a shutdown."""
+    """The shutdown verbs."""
 
     _host: Host
     _guests: Path
@@ -85,7 +85,7 @@ class LibvirtShutdown(ShutdownDriver):
             return self.power_state(uuid) in OFF | {PowerState.NOSTATE}
 
         def is_off_or_away() -> bool:
-            # An absent daemon is no answer: keep waiting, it is asked again when it is back.
+            # An absent daemon is no answer: keep waiting, its return is an event.
             with suppress(HypervisorUnavailable):
                 return is_off()
             return False
@@ -95,4 +95,4 @@ class LibvirtShutdown(ShutdownDriver):
 
     @abstractmethod
     def _guest(self, uuid: str) -> LibvirtGuest:
-        """The driver's own."""
+        """Implemented by the driver."""

@@ -1,8 +1,7 @@
-"""A guest's disk, as it is now, in one file, without touching the disk's chain.
+"""Snapshots: a guest's disk as it is now, in one file, without a change of the disk's chain.
 
-QEMU copies a running guest's disk itself (a push backup, a point in time). There is no temporary
-overlay to commit back: whatever dies in the middle, the guest's own disk stays what it was, and
-only a partial copy is left, which the next attempt removes.
+QEMU copies a running guest's disk itself (a push backup of one point in time). There is no temporary overlay to commit
+back: after a crash in the middle the guest's own disk is unchanged, and the next attempt removes the partial copy.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ POLL_SECONDS = 0.05
 
 
 def take(guest: LibvirtGuest, disk: Path, target: Path) -> Image:
-    """Write `target`, standalone and complete or not at all."""
+    """Write `target`, standalone, complete or not at all; return its sizes."""
     copy, partial = disk.with_name("snapshot.copy"), target.with_name(f"{target.name}.part")
     with translated():
         _clean_up(guest, copy)
@@ -43,7 +42,7 @@ def take(guest: LibvirtGuest, disk: Path, target: Path) -> Image:
 
 
 def _clean_up(guest: LibvirtGuest, copy: Path) -> None:
-    """End the backup a dead worker may have left running, and remove its copy."""
+    """End a backup that a dead worker left running, and remove its copy."""
     if copy.exists():
         backup = libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP
         if guest.is_active() and guest.job().get("operation") == backup:

@@ -1,6 +1,6 @@
-"""A disk's file, sent to another host through its libvirt: watched, bounded, and with its holes.
+"""Upload of a disk file to another host through its libvirt: watched, bounded, and sparse.
 
-Whoever reads it afterwards has to know that it is whole: half of it has the same name.
+A part of a file has the same name as the whole one, so the reader must know when the file is complete.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from compute.virt.base import (
 from compute.virt.libvirt import qemu_img, volumes
 from compute.virt.libvirt.errors import translated
 
-LOOK_EVERY = 0.4  # seconds between two looks at what becomes of it
+LOOK_EVERY = 0.4  # seconds between two calls of `watch`
 STALL_SECONDS = 120.0  # without a byte sent or written
 MIB = 1 << 20
 
 
 @dataclass
 class StreamTarget:
-    """How far the disk is, for whoever watches; ends it when it is to end, or goes no further."""
+    """The progress of a disk copy. Aborts the copy on command, or when it makes no progress."""
 
     watch: Watch
     total: int
-    behind: int = 0  # bytes of the parts that are done
+    behind: int = 0  # bytes of the completed parts
     begun: float = field(default_factory=monotonic)
     _last: tuple[int, float] = (-1, 0.0)
 
     def look(self, done: int) -> None:
-        """`done` bytes of the present part. Raises MigrationAborted, OperationTimedOut."""
+        """Report `done` bytes of the present part. Raises MigrationAborted, OperationTimedOut."""
         now = monotonic()
         if done != self._last[0]:
             self._last = done, now
@@ -56,7 +56,7 @@ class StreamTarget:
 
 
 def upload(disk: Path, there: libvirt.virConnect, target: Path, way: StreamTarget, bandwidth: int = 0) -> None:
-    """A qcow2 file, as a new one of another host; checked there, as libvirt sees it. `bandwidth` in MiB/s."""
+    """Write a qcow2 file to `target` on another host and compare sizes there. `bandwidth` in MiB/s; 0 is no limit."""
     size = str(disk.stat().st_size), str(qemu_img.virtual_size(disk, "qcow2"))
     with translated(), volumes.folder(there, target.parent) as pool:
         volume = _new_volume(pool, target.name, disk.stat())
@@ -69,7 +69,10 @@ def upload(disk: Path, there: libvirt.virConnect, target: Path, way: StreamTarge
 
 
 def _new_volume(pool: libvirt.virStoragePool, name: str, file: os.stat_result) -> libvirt.virStorageVol:
-    """Empty, new, and whose the folder is: a stream that was cut off can only write to the one before."""
+    """Create an empty volume with the owner of the directory. Raises InsufficientResources.
+
+    It is a new file, because a stream that was cut off may still write to the earlier one.
+    """
     folder, needed = ET.fromstring(pool.XMLDesc()), file.st_blocks * 512  # noqa: S314 - libvirt's own
     if int(folder.findtext("available", "0")) < needed:
         raise InsufficientResources(f"there is no room for the disk's {needed} bytes at the destination")
@@ -79,7 +82,7 @@ def _new_volume(pool: libvirt.virStoragePool, name: str, file: os.stat_result) -
     for tag, value in (("name", name), ("capacity", str(file.st_size)), ("allocation", "0")):
         ET.SubElement(volume, tag).text = value
     target = ET.SubElement(volume, "target")
-    ET.SubElement(target, "format", type="raw")  # a file of bytes, as far as libvirt needs to know
+    ET.SubElement(target, "format", type="raw")  # uploaded as plain bytes, so libvirt needs no other format
     permissions = ET.SubElement(target, "permissions")
     ET.SubElement(permissions, "mode").text = f"0{file.st_mode & 0o777:o}"
     for tag in ("owner", "group"):
@@ -89,7 +92,7 @@ def _new_volume(pool: libvirt.virStoragePool, name: str, file: os.stat_result) -
 
 @dataclass
 class _Pouring:
-    """What the thread that sends and the one that watches tell each other."""
+    """The state shared by the sending thread and the watching one."""
 
     bandwidth: int
     at: int = 0  # in the file, holes included
@@ -98,18 +101,18 @@ class _Pouring:
     begun: float = field(default_factory=monotonic)
 
     def wait(self) -> None:
-        """As long as what was sent was too quick. Raises _Stopped."""
+        """Sleep while the copy is ahead of its bandwidth. Raises _Stopped."""
         early = self.sent / (self.bandwidth * MIB) - (monotonic() - self.begun) if self.bandwidth else 0.0
         if self.stopped.wait(max(0.0, early)):
             raise _Stopped
 
 
 class _Stopped(Exception):
-    """Nobody waits for it any more."""
+    """The watching thread no longer waits for the copy."""
 
 
 def _in_thread(work: Callable[[_Pouring], None], way: StreamTarget, bandwidth: int) -> None:
-    """A stream that hangs cannot be interrupted: it is left to its thread, and ends with the connection."""
+    """Run `work` in a thread: a stream that hangs cannot be interrupted, and ends with its connection."""
     pouring, errors, done = _Pouring(bandwidth), list[BaseException](), threading.Event()
 
     def run() -> None:
@@ -134,7 +137,7 @@ def _in_thread(work: Callable[[_Pouring], None], way: StreamTarget, bandwidth: i
 
 
 def _pour(file: Path, connection: libvirt.virConnect, volume: libvirt.virStorageVol, pouring: _Pouring) -> None:
-    """The file's bytes; of its holes only how long they are."""
+    """Send the file's data; of its holes only their length."""
     stream = connection.newStream()
     volume.upload(stream, 0, file.stat().st_size, libvirt.VIR_STORAGE_VOL_UPLOAD_SPARSE_STREAM)
     descriptor = os.open(file, os.O_RDONLY)
@@ -159,11 +162,11 @@ def _pour(file: Path, connection: libvirt.virConnect, volume: libvirt.virStorage
 
 
 def _ahead(descriptor: int) -> list[object]:
-    """Whether data comes next, and how much of that, or of nothing."""
+    """Return whether data comes next, and how many bytes of data or hole there are."""
     at = os.lseek(descriptor, 0, os.SEEK_CUR)
     try:
         data = os.lseek(descriptor, at, os.SEEK_DATA)
-    except OSError:  # nothing but a hole until the end
+    except OSError:  # only a hole until the end
         length = os.lseek(descriptor, 0, os.SEEK_END) - at
         os.lseek(descriptor, at, os.SEEK_SET)
         return [False, length]

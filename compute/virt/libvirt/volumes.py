@@ -1,4 +1,4 @@
-"""Files on another host, made through its libvirt: no other way from host to host has to be open."""
+"""Files on another host, made through its libvirt, so that no other connection between hosts is needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compute.virt.libvirt.errors import translated
 
 
 def create_disk(there: libvirt.virConnect, file: Path, size: int) -> None:
-    """An empty qcow2 disk of `size` bytes that stands alone; what was there before is gone."""
+    """Create an empty standalone qcow2 disk of `size` bytes, in place of any earlier file."""
     volume = ET.Element("volume", type="file")
     ET.SubElement(volume, "name").text = file.name
     ET.SubElement(volume, "capacity").text = str(size)
@@ -26,14 +26,14 @@ def create_disk(there: libvirt.virConnect, file: Path, size: int) -> None:
 
 
 def must_be_known(there: libvirt.virConnect) -> None:
-    """Raises NotSupported when a host's libvirt has no storage driver."""
+    """Raise NotSupported when a host's libvirt has no storage driver."""
     with translated():
         there.numOfStoragePools()
 
 
 @contextmanager
 def folder(there: libvirt.virConnect, directory: Path) -> Iterator[libvirt.virStoragePool]:
-    """A folder of another host as a storage pool, for as long as that takes; libvirt allows one pool a folder."""
+    """Yield a directory of another host as a storage pool; libvirt allows only one pool per directory."""
     pool = _left_behind(there, directory)
     if pool is None:
         xml = ET.Element("pool", type="dir")
@@ -50,7 +50,7 @@ def folder(there: libvirt.virConnect, directory: Path) -> Iterator[libvirt.virSt
 
 
 def detach_left_behind(here: libvirt.virConnect, directory: Path) -> None:
-    """No folder of this host stays a pool because another host died while it used it."""
+    """Remove the storage pool that another host left on this host's directory when it died."""
     with suppress(libvirt.libvirtError):
         pool = _left_behind(here, directory)
         if pool is not None:
@@ -58,7 +58,7 @@ def detach_left_behind(here: libvirt.virConnect, directory: Path) -> None:
 
 
 def _left_behind(there: libvirt.virConnect, directory: Path) -> libvirt.virStoragePool | None:
-    """By somebody who died here."""
+    """Return the storage pool that a dead process left, or None."""
     try:
         return there.storagePoolLookupByName(f"stillwater-{directory.name}")
     except libvirt.libvirtError as error:

@@ -1,4 +1,4 @@
-"""A guest as libvirt's domain XML."""
+"""The libvirt domain XML of a guest."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NAMESPACE = "urn:stillwater:guest:1"
 TIMER_NAMESPACE, TIMER_PREFIX = "urn:stillwater:shutdown:1", "stillwater-shutdown"
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 BOOT_NAMESPACE, BOOT_PREFIX = "urn:stillwater:boot:1", "stillwater-boot"
-TB_CACHE_MIB = "16"  # QEMU's default reserves much more per guest; 16 saves 40 MB of each
-NETDEV, CARD_SLOT = "stillwater0", "0x1e"  # libvirt gives slots from the low end, and does not know of this card
+TB_CACHE_MIB = "16"  # QEMU's default reserves much more; 16 saves 40 MB per guest
+NETDEV, CARD_SLOT = "stillwater0", "0x1e"  # libvirt does not know this card; it assigns slots from the low end
 MAC = re.compile("[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 CPUINFO, KVM = Path("/proc/cpuinfo"), Path("/dev/kvm")
 
@@ -24,7 +24,7 @@ ET.register_namespace("qemu", QEMU_NAMESPACE)
 
 
 def choose_virt_type(setting: str = "auto") -> str:
-    """ "kvm" or "qemu". A /dev/kvm that opens is not enough: nested without vmx/svm guests hang."""
+    """Return "kvm" or "qemu". An accessible /dev/kvm is not enough: nested without vmx/svm, guests hang."""
     if setting != "auto":
         return setting
     words = CPUINFO.read_text().split() if CPUINFO.exists() else []
@@ -43,10 +43,10 @@ def domain_xml(
     rescue: Path | None = None,
     open_network: bool = False,
 ) -> str:
-    """The whole definition. Everything a user typed is escaped by the XML library, or refused.
+    """Return the whole definition. Text from users is escaped by the XML library, or refused with VirtError.
 
-    With a `rescue` disk the guest boots that one. With an `open_network` a guest with a network card reaches whatever
-    its host reaches, the host itself included.
+    With a `rescue` disk the guest boots that disk. With `open_network` a guest with a network card reaches whatever its
+    host reaches, including the host itself.
     """
     domain = ET.Element("domain", type=virt_type)
     _text(domain, "name", guest.name)
@@ -75,9 +75,9 @@ def domain_xml(
 
 
 def moved_xml(xml: str, *, disk: Path, console: Path, disk_cache: str) -> str:
-    """The definition libvirt has of a guest, with the paths it has on another host.
+    """Return libvirt's definition of a guest with the paths it has on another host.
 
-    libvirt finds out anew what the disk is based on: there it is another file, or none.
+    The backing chain is left out, so that libvirt detects it there: it is another file, or none.
     """
     domain = ET.fromstring(xml)  # noqa: S314 - libvirt's own
     for element in domain.iterfind("devices/disk[@device='disk']"):
@@ -94,34 +94,34 @@ def moved_xml(xml: str, *, disk: Path, console: Path, disk_cache: str) -> str:
 
 
 def reboot_mark(metadata: str) -> str:
-    """The mark of the last reboot begun, out of our element of a domain's metadata; "" if there is none.
+    """Return the mark of the last reboot begun, from our element of the domain's metadata, or "".
 
-    libvirt hands the element out without its namespace.
+    libvirt returns the element without its namespace.
     """
     return ET.fromstring(metadata).findtext("{*}reboot") or ""  # noqa: S314 - ours, from libvirt
 
 
 def shutdown_preference(metadata: str) -> ShutdownPreference:
-    """How the guest wants to be shut down, out of our element of a domain's metadata; an older one says less."""
+    """Return the shutdown preference from our metadata element; elements of older versions have fewer fields."""
     element = ET.fromstring(metadata)  # noqa: S314 - ours, from libvirt
     said = {name: element.findtext(f"{{*}}{name}") or "" for name in ("name", "shutdown_timeout", "shutdown_priority")}
     return ShutdownPreference(said["name"], _whole(said["shutdown_timeout"]), _whole(said["shutdown_priority"]) or 0)
 
 
 def note_xml(tag: str, text: str) -> str:
-    """An element of a domain's metadata that keeps a text."""
+    """Return a metadata element that holds a text."""
     element = ET.Element(tag)
     element.text = text
     return ET.tostring(element, encoding="unicode")
 
 
 def note_text(metadata: str) -> str:
-    """What `note_xml` was made of; "" of nothing."""
+    """Return the text of a `note_xml` element; "" for ""."""
     return ET.fromstring(metadata).text or "" if metadata else ""  # noqa: S314 - ours, from libvirt
 
 
 def backup_xml(target: Path) -> str:
-    """A full copy of the running guest's disk, written by QEMU."""
+    """Return the XML of a full copy of the running guest's disk, written by QEMU."""
     backup = ET.Element("domainbackup", mode="push")
     disk = ET.SubElement(ET.SubElement(backup, "disks"), "disk", name="vda", type="file")
     ET.SubElement(disk, "driver", type="qcow2")
@@ -140,7 +140,7 @@ def _features(domain: ET.Element, virt_type: str) -> None:
 
 
 def _metadata(domain: ET.Element, guest: Guest, reboot_mark: str) -> None:
-    """So that somebody with only virsh at hand knows whose guest this is; and which reboot was its last."""
+    """Record whose guest this is, for operators with only virsh, and its last reboot and shutdown preference."""
     metadata = ET.SubElement(ET.SubElement(domain, "metadata"), f"{{{NAMESPACE}}}guest")
     for name, value in (
         ("project", guest.project_id),
@@ -167,11 +167,11 @@ def _serial(devices: ET.Element, console: Path) -> None:
 
 
 def _network(domain: ET.Element, devices: ET.Element, guest: Guest, *, is_open: bool) -> None:
-    """QEMU's user network. Unless it `is_open` it answers DHCP, and carries nothing to the host or beyond.
+    """Add QEMU's user network. Unless it `is_open` it answers DHCP and passes nothing to the host or beyond.
 
-    Open, it connects from QEMU itself: 10.0.2.2, 127.0.0.1 and every address of the host are the host. passt of
-    Debian 12 with --no-map-gw does the same for a guest that routes 127.0.0.1 to its card (tried). `restrict` is not
-    in libvirt's XML (9.0), and its own -netdev is JSON, which QEMU's -set does not reach.
+    Open, QEMU itself makes the connections, so 10.0.2.2, 127.0.0.1 and every address of the host reach the host. passt
+    of Debian 12 with --no-map-gw does the same for a guest that routes 127.0.0.1 to its card (tried). libvirt 9.0's XML
+    has no `restrict`, and libvirt's own -netdev is JSON, which QEMU's -set cannot change.
     """
     if guest.network == "none":
         return
@@ -191,7 +191,7 @@ def _network(domain: ET.Element, devices: ET.Element, guest: Guest, *, is_open: 
 
 
 def _whole(text: str) -> int | None:
-    """None for what is no whole number: anybody with virsh can write there."""
+    """Return None for text that is no whole number: a user of virsh may write any text there."""
     try:
         return int(text)
     except ValueError:
@@ -203,5 +203,5 @@ def _text(parent: ET.Element, tag: str, text: str, **attributes: str) -> None:
 
 
 def _printable(text: str) -> str:
-    """XML 1.0 has no way at all to write control characters, and <title> may hold no newline."""
+    """Replace characters that are not printable: XML 1.0 cannot hold control characters, nor <title> a newline."""
     return "".join(character if character.isprintable() else " " for character in text)

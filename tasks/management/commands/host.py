@@ -68,7 +68,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []  # a host's own machine has no global database
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """One verb, then its words."""
+        """Add a subparser for each verb, with its options."""
         _ends_with_usage(parser)
         parser.epilog = CODES
         verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
@@ -78,8 +78,8 @@ class Command(BaseCommand):
             _add_words(name, words)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Every way it may end, in a sentence."""
-        # a cell that is away is in the table; a log line in between would tear it
+        """Run the verb; every failure ends in a sentence and an exit code."""
+        # a down cell is in the table; a log line in between would break the table
         logging.getLogger("cells").setLevel(logging.ERROR)
         try:
             code = self._run(options)
@@ -92,7 +92,7 @@ class Command(BaseCommand):
         except DatabaseError as exc:
             self._end(SILENT, f"The global database does not answer ({type(exc).__name__}). Is it up, and is "
                       "STILLWATER_ENV_FILE the right one? On the machine of a host: its own env file.")  # fmt: skip
-        except BrokenPipeError:  # `| head` has seen enough; what was asked for goes on
+        except BrokenPipeError:  # `| head` has closed the pipe; what was requested goes on
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(INTERRUPTED)
         except KeyboardInterrupt:
@@ -120,7 +120,7 @@ class Command(BaseCommand):
         return does(asked) if does else status.status(asked, form, settings.BROKER_URL)
 
     def _is_taken_back(self) -> bool:
-        """Asks, where there is somebody to ask."""
+        """Ask whether to take the drain back, on a terminal only."""
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             return False
         question = "Interrupted. Take the drain back? Servers on their way arrive, others stay. [y/N] "
@@ -217,7 +217,7 @@ def _add_shutdown(words: argparse.ArgumentParser) -> None:
 
 
 def _ends_with_usage(parser: argparse.ArgumentParser) -> None:
-    """argparse would end with 2, which is a drain that goes on."""
+    """Have wrong usage exit with USAGE: argparse's 2 means here that a drain goes on."""
 
     def error(called_from_command_line: bool, message: str) -> NoReturn:
         if not called_from_command_line:

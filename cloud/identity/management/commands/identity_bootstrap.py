@@ -1,4 +1,4 @@
-"""manage.py identity_bootstrap: the first projects and users. Safe to run again."""
+"""manage.py identity_bootstrap: create the first projects and users. Idempotent."""
 
 from pathlib import Path
 from typing import Any
@@ -10,19 +10,19 @@ from cloud.identity.models import Project, RoleAssignment, User
 
 
 class Command(BaseCommand):
-    """Creates projects admin and demo, users admin and demo, and their roles."""
+    """Creates the projects admin and demo, the users admin and demo, and their roles."""
 
     help = (
         "Create the projects admin and demo with a user each. Passwords come from files and are never shown."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Files, because arguments are seen by everybody on the machine."""
+        """Add the options. Passwords come in files: all users of the machine can see arguments."""
         parser.add_argument("--admin-password-file", required=True, type=Path)
         parser.add_argument("--demo-password-file", required=True, type=Path)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Create what is missing; set a password only where it differs, so tokens stay good."""
+        """Create what is missing. A password is set only where it differs, so that tokens stay valid."""
         passwords = {name: _read(options[f"{name}_password_file"]) for name in ("admin", "demo")}
         with transaction.atomic():
             projects = {name: Project.objects.get_or_create(name=name)[0] for name in ("admin", "demo")}

@@ -1,4 +1,4 @@
-"""manage.py token_key: a new key for STILLWATER_TOKEN_KEYS."""
+"""manage.py token_key: print a new key for STILLWATER_TOKEN_KEYS."""
 
 from typing import Any
 
@@ -13,5 +13,5 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Nothing is stored."""
+        """Print a key and store nothing."""
         self.stdout.write(Fernet.generate_key().decode())

@@ -1,4 +1,4 @@
-"""manage.py image_import: a file of this machine becomes an image. Safe to run again."""
+"""manage.py image_import: make an image from a file of this machine. Idempotent."""
 
 import hashlib
 from pathlib import Path
@@ -15,14 +15,14 @@ from cloud.images.schemas import RESERVED
 
 
 class Command(BaseCommand):
-    """Imports an image unless one of this name and content is there."""
+    """Imports an image unless there is one with this name and content."""
 
     help = (
         "Import a file as an image of the project admin; prints its id. Same name and content: nothing new."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Name, format, file; the rest is optional."""
+        """Add the options; name, format and file are required."""
         parser.add_argument("--name", required=True)
         parser.add_argument("--disk-format", required=True, choices=FORMATS)
         parser.add_argument("--file", required=True, type=Path)
@@ -31,7 +31,7 @@ class Command(BaseCommand):
         parser.add_argument("--min-ram", type=int, default=0, metavar="MB")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """The same checks as an upload; properties of an image that is there are brought up to date."""
+        """Import with the checks of an upload; the properties of an existing image are updated."""
         properties = dict(map(_pair, options["property"]))
         settings = {
             "properties": properties,
