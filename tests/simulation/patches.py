@@ -312,8 +312,9 @@ def _modules() -> None:
     from compute.operations import dispatch
 
     for module in (
-        compute.virt.events, compute.virt.watcher, compute.virt.locks, compute.virt.rounds, tasks.goodbye,
-        tasks.guests, tasks.heartbeat, tasks.periodic, tasks.lifetime, circuit_breaker, broker_circuit_breaker,
+        compute.virt.events, compute.virt.guest_locks, compute.virt.shutdown_watcher, compute.virt.wakeable_thread,
+        tasks.deregister, tasks.heartbeat, tasks.periodic, tasks.shutdown_recorder, tasks.worker_signals,
+        circuit_breaker, broker_circuit_breaker,
     ):  # fmt: skip
         module.threading = primitives.threading  # type: ignore[attr-defined]
     compute.virt.events.queue = primitives.queue  # type: ignore[attr-defined]
@@ -326,7 +327,7 @@ def _modules() -> None:
     dispatch._senders = _InLine()  # type: ignore[assignment]
     fair_queue.away = _nothing  # type: ignore[assignment]
     outages.write = lambda: None  # type: ignore[assignment]
-    compute.imagefile.requests = _Http()  # type: ignore[assignment]
+    compute.servers.image_transfer.requests = _Http()  # type: ignore[assignment]
 
 
 @contextmanager

@@ -69,7 +69,7 @@ GLOBALS: tuple[tuple[Any, str, Callable[[], Any]], ...] = (
     (heartbeat, "_beating", primitives.Lock), (heartbeat, "_registering", primitives.Lock),
     (worker_signals, "_consumer", lambda: None),
     (worker, "_current", lambda: None),
-    (grace._Watch, "keeper", lambda: None),
+    (grace._Watch, "watcher", lambda: None),
 )  # fmt: skip
 
 
@@ -279,12 +279,12 @@ def put_on() -> None:
     drain.start = listen  # type: ignore[assignment]
     drain.REPORT_EVERY = 60.0
     mappings.PATIENCE = 60.0
-    worker_signals.queues = SimpleNamespace(Consuming=Consuming)  # type: ignore[assignment]
+    worker_signals.queues = SimpleNamespace(ConsumerHandle=Consuming)  # type: ignore[assignment]
     nothing = SimpleNamespace(
         serve=lambda *_: None, warn_if_impatient=lambda *_: None, watch=lambda *_: None, ready=lambda *_: None,
         stopping=lambda *_: None, status=lambda *_: None,
     )  # fmt: skip
-    worker_signals.metrics = worker_signals.supervisor = drain.supervisor = nothing  # type: ignore[assignment]
+    worker_signals.metrics = worker_signals.systemd = drain.systemd = nothing  # type: ignore[assignment]
     worker_signals.os = primitives.os  # type: ignore[attr-defined]
     worker_signals.logging = SimpleNamespace(shutdown=lambda: None)  # type: ignore[assignment]
     drain.signals = SimpleNamespace(  # type: ignore[assignment]
