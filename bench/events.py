@@ -35,7 +35,7 @@ COLUMNS = (
     "server_id, action, key, request_id, user_id, project_id, params, started_at, updated_at, outcome"
 ), "%s, 'stop', 'Floor', %s, 'u', 'p', %s, now(), now(), ''"
 STEP = (
-    "action_id, server_id, name, event, host, lane, state, worker, incarnation, attempts, queued_at, sends, details, "
+    "action_id, server_id, name, event, host, queue, state, worker, incarnation, attempts, queued_at, sends, details, "
     "traceback"
 ), "%s, %s, 'power_update', 'compute_power_update', 'h', 'ops', 'queued', '', '', 0, now(), 1, '', ''"
 

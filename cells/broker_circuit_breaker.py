@@ -25,7 +25,7 @@ def known_down(broker_url: str) -> str:
     return _down.get(broker_url, "")
 
 
-def seen_down(broker_url: str, reason: str, look: Callable[[], object]) -> None:
+def record_failure(broker_url: str, reason: str, look: Callable[[], object]) -> None:
     """Open the breaker and start to probe; a no-op when it is open.
 
     `look` must be bounded in time and raise while the broker is down. The breaker stays closed when no thread can

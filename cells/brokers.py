@@ -123,7 +123,7 @@ def producer(broker_url: str) -> Iterator[Any]:
         if isinstance(error, ChannelError) or isinstance(error.__cause__, ChannelError):
             raise Refused(str(error)) from error
         reason = type(error).__name__
-        broker_circuit_breaker.seen_down(broker_url, reason, lambda: _probe(broker_url))
+        broker_circuit_breaker.record_failure(broker_url, reason, lambda: _probe(broker_url))
         raise BrokerUnavailable(reason) from error
 
 

@@ -14,7 +14,7 @@ OURS = ("cells", "compute", "identity", "images", "tasks")
 
 
 @checks.register(checks.Tags.models)
-def homes(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+def check_homes(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
     """Report models of ours without a home, and foreign keys that leave their home."""
     found: list[checks.CheckMessage] = []
     for model in apps.get_models(include_auto_created=True):

@@ -59,7 +59,7 @@ def outage(cell_id: str) -> Outage | None:
     return _down.get(cell_id)
 
 
-def seen_down(cell_id: str, reason: str) -> None:
+def record_failure(cell_id: str, reason: str) -> None:
     """Record a failure and start to probe; a cell that is down already gets the new reason."""
     with _changed:
         _remember(cell_id, reason)
@@ -81,11 +81,11 @@ def _begun(cell_id: str, reason: str) -> Outage:
     last, until = _lately.pop(cell_id, (None, 0.0))
     if last is None or until < time.monotonic():
         found = Outage(reason)
-        outages.began(cell_id, reason, found.since)
+        outages.open_outage(cell_id, reason, found.since)
         logger.warning("cell.down", cell=cell_id, reason=reason)
         return _next(found)
     times = last.times + 1
-    outages.again(cell_id, reason)
+    outages.reopen(cell_id, reason)
     if _should_log(times):
         logger.warning("cell.flaps", cell=cell_id, reason=reason, times=times)
     return _next(Outage(reason, last.since, looks=times - 1, times=times))
@@ -100,10 +100,10 @@ def answered(cell_id: str) -> None:
     """Record the answer to a request that was sent before. It closes the breaker only of a cell that was silent."""
     found = _down.get(cell_id)
     if found is not None and found.reason == failure_reasons.SILENT:
-        seen_up(cell_id)
+        record_recovery(cell_id)
 
 
-def seen_up(cell_id: str) -> None:
+def record_recovery(cell_id: str) -> None:
     """Record that the cell answers: close its breaker. A no-op when the cell is up."""
     if cell_id in _down:
         with _changed:
@@ -111,7 +111,7 @@ def seen_up(cell_id: str) -> None:
             found = _down.pop(cell_id, None)
             if found is not None:
                 _lately[cell_id] = found, time.monotonic() + outages.flaps_within()
-            outages.ended(cell_id, time.time())
+            outages.close_outage(cell_id, time.time())
             _changed.notify_all()
         if found is not None:
             if _should_log(found.times):
@@ -125,7 +125,7 @@ def when_up(tell: Callable[[], None]) -> None:
     _then.append(tell)
 
 
-def look_with(look: Callable[[Collection[str]], Mapping[str, str]]) -> None:
+def set_probe(look: Callable[[Collection[str]], Mapping[str, str]]) -> None:
     """Set the probe function: it takes cell ids and returns the reason by cell that is still down."""
     global _look  # one probe function per process
     _look = look
@@ -198,7 +198,7 @@ def _write() -> bool:
 
 def _looked(cell_id: str, wrong: str) -> None:
     if not wrong:
-        seen_up(cell_id)
+        record_recovery(cell_id)
         return
     with _changed:  # another thread may have found it up meanwhile
         found = _down.get(cell_id)

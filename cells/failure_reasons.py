@@ -56,7 +56,7 @@ _BY_TEXT = [
 ]
 
 
-def of(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """Return one line that begins with the kind of the failure."""
     if isinstance(error, (BadDatabaseUrl, ImproperlyConfigured)):
         return f"wrong URL: {_short(error)}"
@@ -75,9 +75,9 @@ def kind(reason: str) -> str:
     return reason.partition(":")[0]
 
 
-def is_away(error: DatabaseError) -> bool:
+def is_database_failure(error: DatabaseError) -> bool:
     """Return True for an error that is no OperationalError and is caused by the database, not by the query."""
-    reason = of(error)
+    reason = describe(error)
     return reason == NO_TABLES or reason.startswith(DAMAGED)
 
 

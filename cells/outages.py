@@ -51,7 +51,7 @@ class Incident:
         return (self.ended_at - self.began_at).total_seconds()
 
 
-def began(cell_id: str, reason: str, at: float) -> None:
+def open_outage(cell_id: str, reason: str, at: float) -> None:
     """Record that this process holds the cell to be down since `at` (Unix time)."""
     if settings.KEEP_OUTAGES:
         row = CellOutage(cell_id=cell_id, seen_by=_me(), reason=reason[:255], began_at=_time(at))
@@ -60,7 +60,7 @@ def began(cell_id: str, reason: str, at: float) -> None:
             _news.append(row)
 
 
-def again(cell_id: str, reason: str) -> None:
+def reopen(cell_id: str, reason: str) -> None:
     """Reopen the cell's last record: a failure so soon is the same outage, however often the cell flaps."""
     with _lock:
         row = _ended.pop(cell_id, None)
@@ -72,7 +72,7 @@ def again(cell_id: str, reason: str) -> None:
             _news.append(row)
 
 
-def ended(cell_id: str, at: float) -> None:
+def close_outage(cell_id: str, at: float) -> None:
     """Record that the cell answers this process again, since `at` (Unix time)."""
     with _lock:
         row = _open.pop(cell_id, None)
@@ -115,7 +115,7 @@ def of(cell_ids: Collection[str], lately: timedelta = HOUR) -> dict[str, list[In
     return {cell_id: _merged(row for row in rows if row.cell_id == cell_id) for cell_id in cell_ids}
 
 
-def open_now() -> dict[str, tuple[int, datetime]]:
+def open_counts() -> dict[str, tuple[int, datetime]]:
     """Return by cell how many processes hold it to be down, and since when the first of them does. One query."""
     fresh = timezone.now() - timedelta(seconds=old_after())
     rows = CellOutage.objects.filter(ended_at=None, confirmed_at__gte=fresh).values_list("cell")

@@ -59,7 +59,7 @@ def ask_and_read(cells: Iterable[Cell], read: Callable[[Cell], T]) -> dict[str, 
 def timed(cell: Cell) -> float:
     """Return the seconds that the targeted cell's database takes to answer."""
     began = time.monotonic()
-    scatter.touch(cell)
+    scatter.probe_tables(cell)
     return time.monotonic() - began
 
 

@@ -99,18 +99,18 @@ def gather(
     for cell in asked:
         failed = result.down.get(cell.id)
         if failed is not None and failed.reason != BUSY:
-            circuit_breaker.seen_down(cell.id, failed.reason)
+            circuit_breaker.record_failure(cell.id, failed.reason)
     return result
 
 
-def one(cell: Cell, ask: Callable[[Cell], T]) -> T | CellFailure:
+def ask_one(cell: Cell, ask: Callable[[Cell], T]) -> T | CellFailure:
     """As `gather`, for a single cell."""
     gathered = gather([cell], ask)
     return gathered.answers[cell.id] if cell.id in gathered.answers else gathered.down[cell.id]
 
 
 @contextmanager
-def to_change(cell: Cell) -> Iterator[str]:
+def target_for_write(cell: Cell) -> Iterator[str]:
     """Target one cell, in this thread, to change it; not inside a transaction of its database.
 
     A query that hangs is interrupted. A failed cell is recorded as down and the error of its database is raised
@@ -121,19 +121,19 @@ def to_change(cell: Cell) -> Iterator[str]:
         with target_cell(cell) as alias, cut_after(alias, SECONDS_TO_CHANGE, line):
             yield alias
     except DATABASE_AWAY as exc:
-        _failed(cell, LATE if line.is_cut else failure_reasons.of(exc))
+        _failed(cell, LATE if line.is_cut else failure_reasons.describe(exc))
         raise
     except DatabaseError as exc:
-        if not failure_reasons.is_away(exc):
+        if not failure_reasons.is_database_failure(exc):
             raise
-        _failed(cell, failure_reasons.of(exc))
+        _failed(cell, failure_reasons.describe(exc))
         raise OperationalError(str(exc)) from exc.__cause__
 
 
 def _failed(cell: Cell, reason: str) -> None:
     connection = connections[cell.alias] if cell.alias in connections.databases else None
     if connection is None or connection.errors_occurred:  # else the global database failed
-        circuit_breaker.seen_down(cell.id, reason)
+        circuit_breaker.record_failure(cell.id, reason)
     if connection is not None:
         connection.close()
 
@@ -199,7 +199,7 @@ def _collect(question: _CellQuery[T], end: float, result: CellAnswers[T]) -> Non
         if not is_busy:
             _give_up(cell_id)
     except AWAY as exc:
-        result.down[cell_id] = CellFailure(failure_reasons.of(exc))
+        result.down[cell_id] = CellFailure(failure_reasons.describe(exc))
 
 
 def _wait_for_one(questions: list[_CellQuery[T]], end: float) -> None:
@@ -238,7 +238,7 @@ def _ask_one(cell: Cell, ask: Callable[[Cell], T], line: QueryConnection, *, ane
         _drop_sockets(exc)
         raise
     except DatabaseError as exc:
-        if not failure_reasons.is_away(exc):
+        if not failure_reasons.is_database_failure(exc):
             raise
         connections[alias].close()
         raise OperationalError(str(exc)) from exc.__cause__
@@ -270,23 +270,23 @@ def _look(cell_ids: Collection[str]) -> dict[str, str]:
         cells = list(Cell.objects.filter(pk__in=cell_ids))
     finally:
         connections["default"].close()  # this thread probes rarely
-    _ask_all(cells, touch, time.monotonic() + settings.CELL_TIMEOUT, result, is_look=True)
+    _ask_all(cells, probe_tables, time.monotonic() + settings.CELL_TIMEOUT, result, is_look=True)
     return {cell_id: down.reason for cell_id, down in result.down.items()}
 
 
 _asked_for: list[str] = []
 
 
-def ask_for(*tables: str) -> None:
+def require_tables(*tables: str) -> None:
     """Add tables that every request needs in a cell's database. An app calls this when it is ready."""
     _asked_for.extend(tables)
 
 
-def touch(cell: Cell) -> None:
+def probe_tables(cell: Cell) -> None:
     """Read from the tables that every request needs: a database whose tables are locked counts as down."""
     with connections[cell.alias].cursor() as cursor:
         for table in _asked_for:
             cursor.execute(f"SELECT 1 FROM {table} LIMIT 1")  # noqa: S608  our own names
 
 
-circuit_breaker.look_with(_look)
+circuit_breaker.set_probe(_look)

@@ -56,7 +56,7 @@ def whole_number(request: Request, name: str, default: int = 0) -> int:
     return int(raw)
 
 
-def yes(raw: str | None) -> bool:
+def is_true(raw: str | None) -> bool:
     """Return True for the words that clients use for true, and for a bare `?name`."""
     return raw is not None and raw.lower() in {"", "1", "true", "yes", "on", "t", "y"}
 

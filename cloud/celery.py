@@ -33,7 +33,7 @@ else:
 
 
 @signals.worker_init.connect
-def _require_worker_name(**_: Any) -> None:
+def _require_worker_role(**_: Any) -> None:
     """Stop a worker without a role: it would consume no queue, for ever."""
     if settings.ROLE not in ROLES:
         env.stop(f"STILLWATER_ROLE is {settings.ROLE!r}; a worker is one of {', '.join(ROLES)}.")

@@ -13,4 +13,4 @@ class ComputeConfig(AppConfig):
         """Register the tables that the database of every cell must have."""
         from cells import scatter  # noqa: PLC0415  its models must be loaded
 
-        scatter.ask_for("compute_instance", "compute_service")
+        scatter.require_tables("compute_instance", "compute_service")

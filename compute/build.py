@@ -94,7 +94,7 @@ def relay() -> int:
     The round ends when the broker does not answer. A request that was not sent stays due.
     """
     now = database_clock.read("default")
-    late = _not_in_vain(BuildRequest.objects.filter(BuildRequest.is_free() & dispatch.is_due_again(now)))
+    late = _without_down_cells(BuildRequest.objects.filter(BuildRequest.is_free() & dispatch.is_due_again(now)))
     sent = dispatch.send_requests(list(late.order_by("created_at").values_list("server_id", flat=True)[:BATCH]))
     if sent:
         late.filter(pk__in=sent).update(sent_at=now, sends=F("sends") + 1)
@@ -102,7 +102,7 @@ def relay() -> int:
     return len(sent)
 
 
-def _not_in_vain(requests: QuerySet[BuildRequest]) -> QuerySet[BuildRequest]:
+def _without_down_cells(requests: QuerySet[BuildRequest]) -> QuerySet[BuildRequest]:
     """Exclude requests whose cells are known to be down here: there may be many."""
     cells = list(Cell.objects.all())
     down = {cell.id for cell in cells if circuit_breaker.known_down(cell.id)}
@@ -141,7 +141,7 @@ def _let_go(request: BuildRequest) -> None:
     mine.update(lease_holder="", lease_until=None, sent_at=None, sends=0)
 
 
-def _name(request: BuildRequest, mapping: InstanceMapping, cell: Cell | None) -> None:
+def _name_cell(request: BuildRequest, mapping: InstanceMapping, cell: Cell | None) -> None:
     """Name the cell to be used, in the mapping. Raises LeaseLost."""
     with transaction.atomic(using="default"):
         _renew(request)
@@ -154,11 +154,11 @@ def _arrived_or_free(request: BuildRequest, mapping: InstanceMapping, cell: Cell
 
     Raises WaitingForCell when the cell is down.
     """
-    found = scatter.one(cell, lambda _: _is_there(request))
+    found = scatter.ask_one(cell, lambda _: _is_there(request))
     if isinstance(found, scatter.CellFailure):
         raise WaitingForCell(f"it may be in {cell.name}, which is down: {found.reason}")
     if not found:
-        _name(request, mapping, None)
+        _name_cell(request, mapping, None)
 
 
 def _is_there(request: BuildRequest) -> bool:
@@ -203,15 +203,15 @@ def _find_a_place(request: BuildRequest, mapping: InstanceMapping, spec: Request
         if down and not answering:
             raise WaitingForCell("no cell answers") from none
         logger.warning("schedule.no_valid_host", reason=str(none), cells_down=down)
-        _bury_in_cell0(request, mapping, NoValidHost(f"{none} {NOT_ASKED}") if down else none)
+        _record_in_cell0(request, mapping, NoValidHost(f"{none} {NOT_ASKED}") if down else none)
 
 
 def _build_in(cell: Cell, host: select.HostState, asked: Requirements, request: BuildRequest,
               mapping: InstanceMapping) -> bool:  # fmt: skip
     """Name the cell, then write allocation, row and first step in one transaction; False when the room is gone."""
-    _name(request, mapping, cell)
+    _name_cell(request, mapping, cell)
     failpoints.reached("place.named")
-    with scatter.to_change(cell) as alias:
+    with scatter.target_for_write(cell) as alias:
         try:
             with transaction.atomic(using=alias):
                 if not select.claim(asked, host.node):
@@ -230,11 +230,11 @@ def _build_in(cell: Cell, host: select.HostState, asked: Requirements, request: 
     return True
 
 
-def _bury_in_cell0(request: BuildRequest, mapping: InstanceMapping, reason: NoValidHost) -> None:
+def _record_in_cell0(request: BuildRequest, mapping: InstanceMapping, reason: NoValidHost) -> None:
     """Record the server in cell0, in ERROR with a fault."""
     cell0 = Cell.objects.get(pk=CELL0)
-    _name(request, mapping, cell0)
-    with scatter.to_change(cell0) as alias, transaction.atomic(using=alias):
+    _name_cell(request, mapping, cell0)
+    with scatter.target_for_write(cell0) as alias, transaction.atomic(using=alias):
         if Instance.objects.filter(uuid=mapping.server_id).exists():
             return
         instance = _write_row(request, vm_state=VmState.ERROR, task_state=None, fault=fault_of(reason))
@@ -262,16 +262,16 @@ def _conclude(request: BuildRequest, mapping: InstanceMapping) -> bool:
         if not mine.exists():
             return False
     if mapping.cell is not None:
-        with scatter.to_change(mapping.cell):
+        with scatter.target_for_write(mapping.cell):
             instance = Instance.objects.filter(uuid=mapping.server_id).first()
             if instance is not None:
                 caller = Caller(request.user_id, project_id=request.project_id)
                 Delete().submit(instance, ActionRequest(caller, request.request_id))
-    forget(request.server_id)
+    delete_requests_of(request.server_id)
     return True
 
 
-def forget(server_id: str) -> None:
+def delete_requests_of(server_id: str) -> None:
     """Delete the request, and mapping and spec too if the server is in no cell (else they stay as history)."""
     with transaction.atomic(using="default"):
         BuildRequest.objects.filter(pk=server_id).delete()

@@ -107,7 +107,7 @@ def _read(cell: Cell) -> CellSample:
 def _down(cells: list[Cell], down: Collection[str]) -> Lines:
     """Effects of down cells on users, and the requests that wait for them. From the global database alone."""
     now, lines = timezone.now(), Lines()
-    open_now, names = outages.open_now(), {cell.id: cell.name for cell in cells}
+    open_now, names = outages.open_counts(), {cell.id: cell.name for cell in cells}
     living = InstanceMapping.objects.filter(cell__in=down).exclude(queued_for_delete=True).order_by()
     unknown = dict(living.values_list("cell").annotate(count=Count("pk")))
     for cell_id, name in names.items():

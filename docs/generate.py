@@ -255,7 +255,7 @@ def external_events() -> str:
     from compute.operations import registry  # noqa: PLC0415
 
     rows = []
-    for kind in event_types.KINDS.values():
+    for kind in event_types.EVENT_TYPES.values():
         action = registry.named(kind.action)
         shown = " or ".join(f"`{name}`" for name in kind.tags.values() or [action.name]) if action.is_shown else ""
         heard = "its host; while it moves, both" if kind.both_hosts else "its host"

@@ -257,7 +257,7 @@ class Drain(threading.Thread):
             logger.info("drain.waits_for", **operation.facts(), seconds_left=operation.seconds_left)
 
     def _held_by(self) -> list[drain.OpenOperation]:
-        return drain.held_by(self._me.host) if self._me.driver is not None else []
+        return drain.waiting_operations(self._me.host) if self._me.driver is not None else []
 
     def _hand_back(self) -> None:
         """Give back the queued requests that need not wait for this host."""

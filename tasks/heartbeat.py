@@ -179,7 +179,7 @@ def _beat_for_ever(
             return
         except Error as error:
             if not failing:
-                logger.warning("heartbeat.database_away", reason=failure_reasons.of(error), error=repr(error))
+                logger.warning("heartbeat.database_away", reason=failure_reasons.describe(error), error=repr(error))
             failing = True
         except Exception:  # a bug: without this thread the process works on, and is reported as down
             logger.exception("heartbeat.failed")

@@ -54,7 +54,7 @@ def start(me: worker.Worker) -> threading.Thread:
     """Start the thread of this process's periodic tasks."""
     circuit_breaker.when_up(_back.set)
     broker_circuit_breaker.when_up(_back.set)
-    thread = threading.Thread(target=_go_round, args=(me, rounds_of(me.role)), name="periodic", daemon=True)
+    thread = threading.Thread(target=_loop, args=(me, tasks_of(me.role)), name="periodic", daemon=True)
     thread.start()
     return thread
 
@@ -69,7 +69,7 @@ def resume() -> None:
     _paused.clear()
 
 
-def rounds_of(role: str) -> list[Periodic]:
+def tasks_of(role: str) -> list[Periodic]:
     """Return the periodic tasks of a role."""
     relay = settings.RELAY_INTERVAL
     if role == "scheduler":
@@ -85,7 +85,7 @@ def rounds_of(role: str) -> list[Periodic]:
     if role == "conductor":
         rounds = [
             Periodic("relay", relay, lambda me: recovery.relay(), after_outage=True),
-            Periodic("strays", 15, _strays),
+            Periodic("strays", 15, _recover_strays),
             Periodic("dead_conductors", 10, lambda me: recovery.recover_dead_conductors(me.name)),
             Periodic("gone_hosts", relay, lambda me: delete.end_waiting()),
             Periodic("departures", relay, lambda me: drain_migrations.run_all()),
@@ -101,7 +101,7 @@ def rounds_of(role: str) -> list[Periodic]:
             rounds.append(Periodic("confirm_window", often_enough, lambda me: confirm_resizes.confirm()))
         return rounds
     rounds = [
-        Periodic("strays", 15, _strays),
+        Periodic("strays", 15, _recover_strays),
         Periodic("comeback", 2, restart_guests.look),
         Periodic("lost_guests", 15, lambda me: me.driver and fenced.power_off_evacuated(me.host, me.driver)),
         Periodic("inventory", 60, inventory.report),
@@ -111,11 +111,11 @@ def rounds_of(role: str) -> list[Periodic]:
     return rounds
 
 
-def _strays(me: worker.Worker) -> int:
+def _recover_strays(me: worker.Worker) -> int:
     return recovery.recover(me.name, me.incarnation, tracker.steps)
 
 
-def _go_round(me: worker.Worker, rounds: list[Periodic]) -> None:
+def _loop(me: worker.Worker, rounds: list[Periodic]) -> None:
     now = time.monotonic()
     for one in rounds:
         one.due = now + one.every

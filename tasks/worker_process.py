@@ -124,7 +124,7 @@ def wait_until_up(nodes: Sequence[WorkerNode], up: Callable[[], Collection[str]]
             time.sleep(0.5)
 
 
-def stranger(node: WorkerNode) -> int | None:
+def pid_under_other_supervisor(node: WorkerNode) -> int | None:
     """Return the pid of the same worker under another supervisor (a systemd unit): it has no pidfile of ours."""
     cell = read(node.env_file).get("STILLWATER_CELL_UUID")
     marks = {f"STILLWATER_ENV_FILE={node.env_file}"} | ({f"STILLWATER_CELL_UUID={cell}"} if cell else set())

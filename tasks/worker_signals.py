@@ -116,7 +116,7 @@ def _startup(me: worker.Worker, listening: drain.Drain) -> None:
     while True:
         try:
             close_old_connections()
-            _recover_previous(me, listening)
+            _begin_incarnation(me, listening)
             return
         except (Error, VirtError) as error:
             logger.warning("worker.first_things_wait", error=repr(error), again_in=pause)
@@ -126,7 +126,7 @@ def _startup(me: worker.Worker, listening: drain.Drain) -> None:
         pause = min(pause * 2, float(settings.CELL_RETRY_INTERVAL))
 
 
-def _recover_previous(me: worker.Worker, listening: drain.Drain) -> None:
+def _begin_incarnation(me: worker.Worker, listening: drain.Drain) -> None:
     if me.role == "scheduler":
         heartbeat.start(listening.status, listening.enqueue, _superseded)
         left = build.free_leases_of(me.host)

@@ -126,7 +126,8 @@ def test_each_file_of_actions_is_one_action_and_has_its_stories(name):
 
 # opened by other actions, for what they leave behind, or by what other services and hypervisors say
 NOBODY_ASKS_FOR = {
-    "ForgetGuest", "DropShelvedImage", "HostShutdown", "HostStart", "PowerUpdate", "PutBack", "HearEvent",
+    "RemoveStaleGuest", "DeleteShelvedImage", "ShutdownWithHost", "StartWithHost", "PowerUpdate", "RestorePowerState",
+    "ExternalEvent",
     "ExtendVolume",
 }  # fmt: skip
 

@@ -32,7 +32,7 @@ class Request:
 
 
 CONFIRM = "When it is well there: stillwater server resize --confirm {server}, else --revert"
-VERBS = {
+ACTIONS = {
     verb.name: verb
     for verb in (
         CliAction("start", "os-start", "Power servers on.", "started"),
@@ -57,8 +57,8 @@ def of(words: Namespace) -> CliAction:
     """Return the action of a command line; --confirm and --revert are actions of their own."""
     for name in ("confirm", "revert"):
         if getattr(words, name, False):
-            return VERBS[name]
-    return VERBS[words.verb]
+            return ACTIONS[name]
+    return ACTIONS[words.verb]
 
 
 def request(verb: CliAction, words: Namespace, server_id: str, named: dict[str, str]) -> Request:

@@ -54,7 +54,7 @@ def parse(argv: Sequence[str] | None = None) -> Namespace:
     subjects = top.add_subparsers(dest="subject", metavar="COMMAND", required=True)
     server = _add(subjects, "server", "Stop, move, delete and look at servers.")
     by_verb = server.add_subparsers(dest="verb", metavar="VERB", required=True)
-    parsers = {verb.name: _acting(by_verb, verb) for verb in actions.VERBS.values() if verb.help}
+    parsers = {verb.name: _acting(by_verb, verb) for verb in actions.ACTIONS.values() if verb.help}
     parsers |= {"list": _listing(by_verb), "show": _showing(by_verb)}
     words = top.parse_args(argv)
     _check(words, parsers[words.verb])

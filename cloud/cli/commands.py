@@ -42,7 +42,7 @@ def _act(remote: Client, words: Namespace) -> int:
     except KeyboardInterrupt:
         _interrupt(asked)
     _tell(asked, words)
-    return requests.code(asked)
+    return requests.exit_code(asked)
 
 
 def _ask(remote: Client, order: ServerRequest, request: actions.Request) -> None:
@@ -131,4 +131,4 @@ def _until_idle(remote: Client, servers: list[KnownServer], words: Namespace) ->
     late = [order for order in watched if order.result in (Result.TIMED_OUT, Result.INTERRUPTED)]
     for order in late:
         print(plain(order.sentence()), file=sys.stderr)
-    return requests.code(late)
+    return requests.exit_code(late)

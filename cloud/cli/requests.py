@@ -146,7 +146,7 @@ def signals(shutdown: dict[str, Any]) -> str:
     return f"{count} signal{'' if count == 1 else 's'}" + (f" ({by})" if by else "")
 
 
-def code(orders: list[ServerRequest]) -> int:
+def exit_code(orders: list[ServerRequest]) -> int:
     """Return the exit code of all requests: the worst."""
     codes = {_CODES.get(order.result, errors.DONE) for order in orders}
     return next((worst for worst in _WORST if worst in codes), errors.DONE)

@@ -67,7 +67,7 @@ def only_writer(image_id: str) -> Iterator[None]:
         os.close(lock)
 
 
-def settle(image_id: str) -> None:
+def publish(image_id: str) -> None:
     """Move the finished upload into place, durably."""
     os.replace(part(image_id), content(image_id))
     directory = os.open(folder(), os.O_RDONLY | os.O_DIRECTORY)

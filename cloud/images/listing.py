@@ -14,7 +14,7 @@ from django.db.models.functions import Cast, Coalesce, StrIndex
 from django.http import QueryDict
 
 from cloud import errors
-from cloud.api_base import yes
+from cloud.api_base import is_true
 from cloud.caller import Caller
 from cloud.images.models import Image, Visibility
 
@@ -34,7 +34,7 @@ _SORTABLE = frozenset(
 )
 
 
-def narrowed(images: QuerySet[Image], query: QueryDict, caller: Caller) -> QuerySet[Image]:
+def filtered(images: QuerySet[Image], query: QueryDict, caller: Caller) -> QuerySet[Image]:
     """Return the images that the query's filters leave. Unknown keys are properties. Raises BadRequest."""
     visibility = query.get("visibility")
     if visibility is None and not caller.is_admin:
@@ -99,7 +99,7 @@ def _filtered(images: QuerySet[Image], key: str, values: list[str]) -> QuerySet[
     if key in _BOUNDS or key in _NUMBERS:
         return images.filter(**{_BOUNDS.get(key, key): _number(key, value)})
     if key in _YES_NO:
-        return images.filter(**{key: yes(value)})
+        return images.filter(**{key: is_true(value)})
     if key in _TIMES:
         return images.filter(**_moment(key, value))
     return images.alias(wanted=Cast(KeyTextTransform(key, "properties"), TextField())).filter(wanted=value)

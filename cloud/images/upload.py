@@ -42,7 +42,7 @@ def receive(image_id: str, read: Callable[[int], bytes], expected: int | None) -
         try:
             written = _write(file_store.part(image_id), read, expected)
             virtual_size = format_check.inspect(file_store.part(image_id), image.disk_format)
-            file_store.settle(image_id)
+            file_store.publish(image_id)
             _finish(image, written, virtual_size)
         except BaseException:
             _undo(image_id)

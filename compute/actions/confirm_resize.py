@@ -25,7 +25,7 @@ class ConfirmResize(ServerAction):
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """Return the params of the move to confirm. Raises BadRequest when no move waits for it."""
-        return cold.status_of(instance) if instance.vm_state == VmState.RESIZED else {}
+        return cold.confirm_params(instance) if instance.vm_state == VmState.RESIZED else {}
 
     def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
         """Return 204 without a body."""
@@ -44,7 +44,7 @@ class ConfirmResize(ServerAction):
         if run.step.name == "forget_source":
             claims.release(run.instance.uuid, run.params["source_node"])
         else:
-            cold.ended(run, "confirmed")
+            cold.record_confirmed_or_reverted(run, "confirmed")
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """Change nothing: `record_step` has recorded the end."""

@@ -60,7 +60,7 @@ class Create(ServerAction):
         """Return `reschedule`, unless the image is unusable or MAX_ATTEMPTS hosts or nodes were tried."""
         if run.step.name != "build" or isinstance(error, ImageUnusable):
             return None
-        tried = [*dict.fromkeys([*run.params.get("tried", []), inventory.place_of(run.instance)])]
+        tried = [*dict.fromkeys([*run.params.get("tried", []), inventory.failure_scope(run.instance)])]
         journal.change_params(run.action, tried=tried, why=str(error) or type(error).__name__)
         return self.elsewhere if len(tried) < settings.MAX_ATTEMPTS else None
 

@@ -24,7 +24,7 @@ BATCH = 500
 RECLAIM = Move(frozenset({VmState.SOFT_DELETED}), TaskState.DELETING)
 
 
-class Delete(delete.Ending):
+class Delete(delete.DeleteBase):
     """Any state -> deleted. Preempts the action in progress; a server without a host is deleted at once."""
 
     move = Move(
@@ -62,11 +62,11 @@ class Delete(delete.Ending):
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
         """Mark the server as deleted after `terminate` and release its allocations; the row stays as history."""
         if run.step.name == "terminate":
-            bury(run.instance)
+            mark_deleted_and_release(run.instance)
         super().record_step(run, power_state)
 
 
-def bury(instance: Instance) -> None:
+def mark_deleted_and_release(instance: Instance) -> None:
     """Mark the server as deleted, release its allocations, delete its shelved image. In the caller's transaction."""
     state.mark_deleted(instance)
     claims.release(instance.uuid)
@@ -95,7 +95,7 @@ def _end_at_once(instance: Instance, action: InstanceAction) -> None:
     host, left = instance.host, set()
     if host:
         left = fenced.abort_all_steps(instance) | ({action.params["source"]} if "source" in action.params else set())
-    bury(instance)
+    mark_deleted_and_release(instance)
     for name in left:
         fenced.schedule_cleanup(instance, name)
     then = f"{host}, which is gone, removes what it has when it is back" if host else "it had no host"

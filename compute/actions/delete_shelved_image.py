@@ -6,11 +6,11 @@ from compute.actions.bases import shelve
 from compute.operations.action import OPS, On, ServerAction, StepContext, StepSpec
 
 
-class DropShelvedImage(ServerAction):
+class DeleteShelvedImage(ServerAction):
     """Opened by `shelve.leave_image` where the server is deleted; no API request asks for it."""
 
-    name = "drop_shelved_image"
-    steps = (StepSpec("drop_image", "conductor_drop_shelved_image", On.CONDUCTOR, OPS),)
+    name = "delete_shelved_image"
+    steps = (StepSpec("drop_image", "conductor_delete_shelved_image", On.CONDUCTOR, OPS),)
     needs_host = False
 
     def drop_image(self, run: StepContext) -> None:

@@ -42,7 +42,7 @@ NOT_FROM = frozenset({TaskState.DELETING, TaskState.SOFT_DELETING})
 class Evacuate(ServerAction):
     """Active, stopped or in error -> active or stopped, elsewhere. Refused while the old host may run the guest.
 
-    The action ForgetGuest removes what the old host has of the guest, when that host is back.
+    The action RemoveStaleGuest removes what the old host has of the guest, when that host is back.
     """
 
     key = name = "evacuate"
@@ -78,7 +78,7 @@ class Evacuate(ServerAction):
             raise BadRequest("Can't force to a non-provided destination")
         must_be_gone(instance.host)
         if host:
-            _must_do(instance, host)
+            _must_accept_server(instance, host)
         on = asked.microversion < STAY_OFF_SINCE and instance.vm_state != VmState.STOPPED
         return {
             **moves.begun_at(instance), "host": host, "forced": bool(host) and forced, "on": on,
@@ -152,7 +152,7 @@ class Evacuate(ServerAction):
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """Finish the move. An action that took the server meanwhile finds it on its new host."""
         with suppress(StateConflict):
-            state.finish(run.instance, _way_out(run), power_state, launched_at=timezone.now(), fault=None)
+            state.finish(run.instance, _final_move(run), power_state, launched_at=timezone.now(), fault=None)
 
     # -- compensation
 
@@ -169,7 +169,7 @@ class Evacuate(ServerAction):
     def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
         """Leave the server as it was on its fenced host, with a fault: it can be evacuated again."""
         if not rebuild.was_taken(run):
-            state.abandon(run.instance, _way_out(run), fault_of(error), power_state)
+            state.abandon(run.instance, _final_move(run), fault_of(error), power_state)
 
 
 def _task_of(waiting: Step | None) -> TaskState | None:
@@ -179,7 +179,7 @@ def _task_of(waiting: Step | None) -> TaskState | None:
     return move.busy if move is not None else None
 
 
-def _way_out(run: StepContext) -> Move:
+def _final_move(run: StepContext) -> Move:
     """Return the move that ends with the task_state of the earlier request, if that request still waits."""
     waits = Step.objects.filter(pk=run.params["follows"], state=Step.State.QUEUED).exists()
     return rebuild.move(on=run.params["on"], then=TaskState(run.params["task"]) if waits else None)
@@ -203,7 +203,7 @@ def must_be_gone(host: str) -> None:
     )
 
 
-def _must_do(instance: Instance, host: str) -> None:
+def _must_accept_server(instance: Instance, host: str) -> None:
     """Raise NotFound, BadRequest or Conflict when the named host cannot take the server."""
     if not Service.objects.filter(binary=COMPUTE, host=host).exists():
         raise NotFound(f"Compute host {host} not found.")

@@ -8,12 +8,12 @@ from compute.operations.action import OPS, ServerAction, StepContext, StepSpec
 logger = log.get(__name__)
 
 
-class HearEvent(ServerAction):
+class ExternalEvent(ServerAction):
     """Opened by `external_events.journal.record`, on each host the server is on. No step waits for such an event."""
 
-    name = "hear_event"
+    name = "external_event"
     policy = "os_compute_api:os-server-external-events:create"
-    steps = (StepSpec("hear", "compute_hear_event", queue=OPS),)
+    steps = (StepSpec("hear", "compute_external_event", queue=OPS),)
     is_shown = False
 
     def hear(self, run: StepContext) -> None:

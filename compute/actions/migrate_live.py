@@ -69,7 +69,7 @@ class MigrateLive(ServerAction):
         moves.must_support(instance)
         if not moves.is_up(instance.host):
             raise BadRequest(f"Compute service of {instance.host} is unavailable at this time.")
-        moves.must_take_part(instance.host, leaving=True)
+        moves.must_not_drain(instance.host, leaving=True)
         if host:
             moves.must_be_possible(instance, host)
         if version < (2, 34):  # older clients get the scheduler's verdict in the response
@@ -88,27 +88,27 @@ class MigrateLive(ServerAction):
 
     def pick(self, run: StepContext) -> None:
         """Pick a host and claim room on it."""
-        _must_be_wanted(run)
+        _raise_if_aborted(run)
         forced = run.params["forced"]
         moves.claim(run, moves.wanted(run.instance, run.params["host"], forced=forced), forced=forced)
 
     def check_destination(self, run: StepContext) -> None:
         """Check on the destination that no host drains. Nothing has happened to the guest yet."""
-        _must_be_wanted(run)
+        _raise_if_aborted(run)
         moves.raise_if_draining(run)
 
     def check_source(self, run: StepContext) -> None:
         """Check on the source that no host drains and that the guest runs."""
-        _must_be_wanted(run)
+        _raise_if_aborted(run)
         moves.raise_if_draining(run)
         if run.hypervisor.power_state(run.instance.uuid) not in (PowerState.RUNNING, PowerState.PAUSED):
             raise MigrationAborted("the guest does not run")
 
     def pre_migrate(self, run: StepContext) -> None:
         """Prepare the destination and record where the source reaches it."""
-        _must_be_wanted(run)
+        _raise_if_aborted(run)
         arrival = run.hypervisor.pre_migrate(run.instance.as_guest())
-        _must_be_as_asked(run.params.get("copies_disk"), arrival)
+        _check_storage(run.params.get("copies_disk"), arrival)
         run.change_params(arrival=dict(arrival))
 
     # -- the move
@@ -193,13 +193,13 @@ class MigrateLive(ServerAction):
     # -- checks
 
 
-def _must_be_wanted(run: StepContext) -> None:
+def _raise_if_aborted(run: StepContext) -> None:
     """Raise MigrationAborted after a request to abort."""
     if run.params.get("abort"):
         raise MigrationAborted("the migration was aborted")
 
 
-def _must_be_as_asked(copies_disk: bool | None, arrival: Mapping[str, str]) -> None:
+def _check_storage(copies_disk: bool | None, arrival: Mapping[str, str]) -> None:
     """Raise MigrationAborted, with Nova's text, when block_migration contradicts the storage that was found."""
     storage = arrival.get("storage")
     if storage == "shared" and copies_disk:

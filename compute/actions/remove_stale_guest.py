@@ -9,14 +9,14 @@ from compute.operations.action import OPS, On, ServerAction, StepContext, StepSp
 from compute.virt.base import PowerState
 
 
-class ForgetGuest(ServerAction):
+class RemoveStaleGuest(ServerAction):
     """Opened by `fenced.schedule_cleanup`. It waits until the host is back and is tried until it is done.
 
     While it is queued it blocks no other step of the server.
     """
 
-    name = "forget_guest"
-    steps = (StepSpec("remove", "compute_forget_guest", On.SOURCE, OPS),)
+    name = "remove_stale_guest"
+    steps = (StepSpec("remove", "compute_remove_stale_guest", On.SOURCE, OPS),)
 
     def remove(self, run: StepContext) -> None:
         """Destroy the stale guest. A missing guest is success; a guest that came back meanwhile stays."""

@@ -35,7 +35,7 @@ class Restore(ServerAction):
         """Return the state to restore. Raises QuotaExceeded when the project has no room for the server."""
         if instance.vm_state != VmState.SOFT_DELETED:
             return {}
-        quota.must_have_room(instance.project_id, instance.uuid, instance.vcpus, instance.memory_mb)
+        quota.must_fit_if_uncounted(instance.project_id, instance.uuid, instance.vcpus, instance.memory_mb)
         said = InstanceAction.objects.filter(server_id=instance.uuid, key="SoftDelete", params__has_key="was")
         was = said.order_by("-pk").values_list("params__was", flat=True).first()
         return {"back": was if was in AS_IT_WAS else VmState.ACTIVE}
@@ -50,7 +50,7 @@ class Restore(ServerAction):
         Runs on a conductor, which has access to the global database.
         """
         with run.fenced(), transaction.atomic(using="default"):
-            quota.count_again(run.instance.project_id, run.instance.uuid, cold.columns(run.instance))
+            quota.recount_undeleted(run.instance.project_id, run.instance.uuid, cold.columns(run.instance))
 
     def power_on(self, run: StepContext) -> None:
         """Power the guest on, if the server was on. A running guest is success."""

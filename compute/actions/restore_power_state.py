@@ -23,7 +23,7 @@ LOCKED = "left alone, another controller is doing something with its machine"
 UNABLE = {PowerState.NOSTATE, PowerState.SHUTDOWN, PowerState.CRASHED}  # these cannot be paused or suspended
 
 
-class PutBack(ServerAction):
+class RestorePowerState(ServerAction):
     """Opened by the power sync (`power/reconcile.py`). The server keeps its state; its guest is restored to it."""
 
     name = "power_sync"

@@ -30,7 +30,7 @@ class RevertResize(ServerAction):
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
         """Return the params of the move to revert. Raises BadRequest when no move waits for it."""
-        return cold.status_of(instance) if instance.vm_state == VmState.RESIZED else {}
+        return cold.confirm_params(instance) if instance.vm_state == VmState.RESIZED else {}
 
     def power_off(self, run: StepContext) -> None:
         """Shut the guest down with its grace period. The server stays here until `come_back` is done."""
@@ -86,7 +86,7 @@ class RevertResize(ServerAction):
         state.set_location(run.instance, **where, **params["old"])
         claims.release(run.instance.uuid, params["destination_node"])
         registry.follow(run.instance, params["destination"])
-        cold.ended(run, "reverted", power_state)
+        cold.record_confirmed_or_reverted(run, "reverted", power_state)
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """Change nothing: `record_step` has recorded the end."""

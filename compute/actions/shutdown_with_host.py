@@ -27,7 +27,7 @@ STAYS_OFF = frozenset({TaskState.POWERING_OFF, TaskState.DELETING, TaskState.SOF
 LOOK_AGAIN = 5.0  # seconds between looks while another action has the server
 
 
-class HostShutdown(ServerAction):
+class ShutdownWithHost(ServerAction):
     """Opened by `guest_shutdown.ask` for every server of a host that is on. Only `call_off` there takes it back.
 
     A server that is being stopped or deleted keeps its task: this step joins the shutdown timer, and ends with it.
@@ -90,7 +90,7 @@ class HostShutdown(ServerAction):
             waits = None
             run.instance.refresh_from_db()
             joins = timer is not None and timer.runs and run.instance.task_state in STAYS_OFF
-            if not joins and not guest_batches.has_come(run.step, run.action):
+            if not joins and not guest_batches.is_turn(run.step, run.action):
                 waits = guest_batches.wait(run.step, guest_batches.WAITS, guest_batches.AGAIN)
             elif not _take(run) and not joins and (busy := _busy_with(run)):
                 waits = guest_batches.wait(run.step, f"waits for {busy} to end", LOOK_AGAIN)

@@ -16,7 +16,7 @@ from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 
 
-class SoftDelete(delete.Ending):
+class SoftDelete(delete.DeleteBase):
     """Any state -> soft-deleted: off, and kept. Preempts the action in progress; a repeat restarts the time."""
 
     move = Move(
@@ -29,7 +29,7 @@ class SoftDelete(delete.Ending):
         known, was = super().known_of(instance), instance.vm_state
         if was == VmState.SOFT_DELETED:
             return known
-        waits = cold.last(instance) if was == VmState.RESIZED else None
+        waits = cold.awaiting_confirmation(instance) if was == VmState.RESIZED else None
         return known | {"was": waits.params["was"] if waits is not None else was}
 
     def power_off(self, run: StepContext) -> None:

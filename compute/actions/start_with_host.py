@@ -11,7 +11,7 @@ from compute.state import Move
 from compute.virt.base import PowerState
 
 
-class HostStart(ServerAction):
+class StartWithHost(ServerAction):
     """Opened by `guest_shutdown.start_guests`. Guests that went down last start first."""
 
     name = "start"
@@ -40,7 +40,7 @@ class HostStart(ServerAction):
     def _begin(self, run: StepContext) -> None:
         """Take the turn. Raises StepWaiting when it has not come."""
         with run.fenced(), guest_batches.lock(run.step.host):
-            come = guest_batches.has_come(run.step, run.action)
+            come = guest_batches.is_turn(run.step, run.action)
             if come:
                 journal.change_params(run.action, begun=True)
             else:

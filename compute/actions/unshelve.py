@@ -39,7 +39,7 @@ class Unshelve(ServerAction):
         StepSpec("power_on", "compute_start_instance"),  # of a server that has a host; others begin with `pick`
         StepSpec("pick", "schedule_instances", On.CONDUCTOR, undo="give_back"),
         StepSpec("build", "compute_unshelve_instance", On.DEST, OPS, undo="go_away", no_return=True, long=True),
-        StepSpec("drop_image", "conductor_drop_shelved_image", On.CONDUCTOR, OPS),
+        StepSpec("drop_image", "conductor_delete_shelved_image", On.CONDUCTOR, OPS),
     )
 
     # -- API side

@@ -28,7 +28,7 @@ VERSION = microversion.MAXIMUM
 WORTH_ASKING = frozenset({
     "host", "locked_reason", "rescue_image_ref", "availability_zone", options.TYPE, options.TIMEOUT,
 })  # fmt: skip
-HOW: Choices = [("SOFT", "soft: it has the time that is its own"), ("HARD", "hard: the plug is pulled")]
+SHUTDOWN_TYPES: Choices = [("SOFT", "soft: it has the time that is its own"), ("HARD", "hard: the plug is pulled")]
 MOST = 200  # choices in a list
 DELETE = "delete"  # not an action in the API: it is the DELETE method
 LABELS = {
@@ -50,7 +50,7 @@ def may_ask(request: HttpRequest) -> bool:
     return bool(request.user.has_perm("cells.change_instancemapping"))  # type: ignore[union-attr]
 
 
-class Lists:
+class FieldChoices:
     """The values to choose from. Each is read only when a field needs it."""
 
     def __init__(self, mapping: InstanceMapping) -> None:
@@ -59,7 +59,7 @@ class Lists:
     def of(self, name: str) -> Choices | None:
         """Return the choices of a field; None for a field that is typed."""
         found = {"flavorRef": self._flavors, "imageRef": self._images, "rescue_image_ref": self._images,
-                 "host": self._hosts, options.TYPE: lambda: HOW}.get(name)  # fmt: skip
+                 "host": self._hosts, options.TYPE: lambda: SHUTDOWN_TYPES}.get(name)  # fmt: skip
         return found() if found else None
 
     def _flavors(self) -> Choices:
@@ -76,7 +76,7 @@ class Lists:
         return [(host, host) for host in hosts.values_list("host", flat=True)[:MOST]]
 
 
-def form_of(action: ServerAction, lists: Lists, data: QueryDict | None = None) -> forms.Form:
+def form_of(action: ServerAction, lists: FieldChoices, data: QueryDict | None = None) -> forms.Form:
     """Return the form of an action: its required fields, and those of WORTH_ASKING."""
     fields = {}
     schema = action.schema(VERSION)
@@ -88,9 +88,9 @@ def form_of(action: ServerAction, lists: Lists, data: QueryDict | None = None) -
     return kind(data, auto_id=f"{action.key}-%s")  # type: ignore[no-any-return]
 
 
-def _field(name: str, spec: Mapping[str, Any], lists: Lists, *, must: bool) -> forms.Field:
+def _field(name: str, spec: Mapping[str, Any], lists: FieldChoices, *, must: bool) -> forms.Field:
     label = LABELS.get(name, name.replace("_", " ").capitalize())
-    choices = lists.of(name) or _words(spec)
+    choices = lists.of(name) or _enum_choices(spec)
     if choices is not None:
         some = choices if must else [("", "-"), *choices]
         return forms.ChoiceField(choices=some, label=label, required=must, widget=UnfoldAdminSelectWidget)
@@ -101,7 +101,7 @@ def _field(name: str, spec: Mapping[str, Any], lists: Lists, *, must: bool) -> f
     return forms.CharField(label=label, required=must, max_length=255, widget=UnfoldAdminTextInputWidget)
 
 
-def _words(spec: Mapping[str, Any]) -> Choices | None:
+def _enum_choices(spec: Mapping[str, Any]) -> Choices | None:
     """Return the values of an enum, each once: Nova accepts many spellings of one value."""
     words = [str(word) for word in spec.get("enum", ())]
     if "auto" in words:  # the hosts can decide
@@ -126,7 +126,7 @@ def carry_out(request: HttpRequest, mapping: InstanceMapping) -> str:
     action = registry.keyed(request.POST.get("verb", ""), VERSION)
     if action is None or action.key in allowed_actions.READS:
         return "There is no such button."
-    form = form_of(action, Lists(mapping), request.POST)
+    form = form_of(action, FieldChoices(mapping), request.POST)
     if not form.is_valid():
         return "; ".join(f"{name}: {' '.join(map(str, errors))}" for name, errors in form.errors.items())
     try:

@@ -90,7 +90,7 @@ def _obstacle(action: ServerAction, instance: Instance) -> str:
 
 
 def _must_leave(instance: Instance) -> None:
-    migration_moves.must_take_part(instance.host, leaving=True)
+    migration_moves.must_not_drain(instance.host, leaving=True)
 
 
 def _must_be_gone(instance: Instance) -> None:

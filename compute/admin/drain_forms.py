@@ -91,7 +91,7 @@ def carry_out(cell: Cell, service: Service, asked: QueryDict, by: str) -> tuple[
     if verb not in (_undrain, _return) and not service.is_up:
         return f"{service} is down: there is nobody to drain.", False
     try:
-        with scatter.to_change(cell):
+        with scatter.target_for_write(cell):
             return verb(service, asked, by)
     except scatter.AWAY as exc:
         return f"Cell {cell} went away ({type(exc).__name__}). Look again before you ask again.", False
@@ -105,7 +105,7 @@ def _drain(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
     moves = form.cleaned_data["moves"] or 0
     if moves and service.binary != COMPUTE:
         return f"{service} has no servers that could move.", False
-    drain.ask(service, by=by, reason=reason, seconds=_seconds(minutes), then_exit=end, moves=moves)
+    drain.request(service, by=by, reason=reason, seconds=_seconds(minutes), then_exit=end, moves=moves)
     first = f"its servers leave first, {moves} at a time; " if moves else ""
     return f"drain ({first}{_time(minutes)}{', then exit' if end else ''}): {reason or 'no reason given'}", True
 
@@ -121,7 +121,7 @@ def _extend(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
 
 
 def _undrain(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
-    drain.undo(service)
+    drain.withdraw(service)
     return "undrain: it takes work again", True
 
 
@@ -132,7 +132,7 @@ def _return(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
     if service.binary != COMPUTE:
         return f"{service} has no servers that could move.", False
     moves = form.cleaned_data["moves"] or AT_ONCE
-    alone = [f"{line.server_id} (on {line.at})" for line in drain.undo(service, bring_back=moves)]
+    alone = [f"{line.server_id} (on {line.at})" for line in drain.withdraw(service, bring_back=moves)]
     kept = f"; left alone, as somebody moved them: {', '.join(alone)}" if alone else ""
     return f"undrain: it takes work again, and its servers come back, {moves} at a time{kept}", True
 

@@ -33,7 +33,7 @@ PER_PAGE = 50
 HEADERS = (
     "Server", "Kind", "Status", "From", "To", "How far", "Step", "Asked for", "Took", "Who", "Cell", "",
 )  # fmt: skip
-WORDS = ("confirmResize", "revertResize")  # a resized server waits for one of these
+CONFIRM_OR_REVERT = ("confirmResize", "revertResize")  # a resized server waits for one of these
 FINISHED = "finished"
 GOING = frozenset({"accepted", "queued", "preparing", "running", "pre-migrating", "migrating", "post-migrating"})
 COLOURS = {
@@ -51,7 +51,7 @@ def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
     if request.method == "POST":
         if not may_ask:
             raise PermissionDenied
-        messages.info(request, _say(request))
+        messages.info(request, _handle_post(request))
         return HttpResponseRedirect(request.get_full_path())
     wanted = {name: request.GET.get(name, "") for name in ("status", "kind", "host")}
     try:
@@ -163,7 +163,7 @@ def _buttons(request: HttpRequest, row: InstanceAction, server: Instance | None,
         verbs.append(("force", "Force complete", ""))
     if status == FINISHED and server is not None:
         who = action_forms.caller(request, InstanceMapping(server_id=server.uuid, project_id=server.project_id))
-        for key in WORDS:
+        for key in CONFIRM_OR_REVERT:
             action = registry.keyed(key, microversion.MAXIMUM)
             if action is not None:
                 why_not = allowed_actions.why_not(action, server, who)
@@ -172,13 +172,13 @@ def _buttons(request: HttpRequest, row: InstanceAction, server: Instance | None,
     return render_to_string("admin/stillwater/migration_buttons.html", context) if verbs else ""
 
 
-def _say(request: HttpRequest) -> str:
+def _handle_post(request: HttpRequest) -> str:
     """Carry out a pressed button and return a message for the user."""
     verb, server_id = request.POST.get("verb", ""), request.POST.get("server", "")
     mapping = InstanceMapping.objects.select_related("cell").filter(pk=server_id).first()
     if mapping is None:
         return "There is no such server."
-    if verb in WORDS:
+    if verb in CONFIRM_OR_REVERT:
         return action_forms.carry_out(request, mapping)
     tell = {"abort": control.abort, "force": control.force}.get(verb)
     if tell is None:

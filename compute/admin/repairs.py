@@ -23,7 +23,7 @@ def carry_out(request: HttpRequest, mapping: InstanceMapping) -> str:
     if giving_up and not reason:
         return "Nothing was changed: say why it is given up."
     try:
-        with scatter.to_change(mapping.cell):
+        with scatter.target_for_write(mapping.cell):
             step = repair.find(int(number))
             if step.server_id != mapping.server_id:
                 return "There is no such step of this server."

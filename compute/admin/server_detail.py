@@ -110,7 +110,7 @@ def _buttons_while(mapping: InstanceMapping, down: scatter.CellFailure) -> list[
 
 def _buttons(mapping: InstanceMapping, choices: list[allowed_actions.AllowedAction]) -> list[Button]:
     """Return the buttons, allowed actions first."""
-    lists = action_forms.Lists(mapping)
+    lists = action_forms.FieldChoices(mapping)
     made = [
         Button(
             choice.key, choice.key.removeprefix("os-"), (type(choice.action).__doc__ or "").partition("\n")[0],
@@ -191,7 +191,7 @@ def _columns(instance: Instance) -> list[tuple[str, Any]]:
 
 def _power(instance: Instance, history: list[ActionHistory]) -> list[tuple[str, Any]]:
     """Return the server's power authority, and whether its power state is left alone because it flaps."""
-    own, who = sync_policy.said(instance)
+    own, who = sync_policy.own_authority(instance)
     lines: list[tuple[str, Any]] = [("Power truth", f"{own}, says {who}" if own else "as its host says")]
     if any(flap_guard.is_on(past.action) for past in history):
         why = "it was put back too often; once nothing changes for a while it is put back again"

@@ -70,7 +70,7 @@ def page(request: HttpRequest, model_admin: Any, cell_id: str, uuid: str) -> Htt
     if request.method == "POST" and not may_change:
         raise PermissionDenied
     cell = get_object_or_404(Cell, pk=cell_id)
-    notice = _wish(request, cell, uuid) if request.method == "POST" else ""
+    notice = _handle_post(request, cell, uuid) if request.method == "POST" else ""
     if request.method == "POST" and "HX-Request" not in request.headers:
         messages.info(request, notice)
         return HttpResponseRedirect(request.path)
@@ -151,7 +151,7 @@ def _read(uuid: str) -> ServiceState | None:
     return ServiceState(service, drain.operations(service), waiting, moves)
 
 
-def _wish(request: HttpRequest, cell: Cell, uuid: str) -> str:
+def _handle_post(request: HttpRequest, cell: Cell, uuid: str) -> str:
     """Carry out a pressed button, write it to the admin log, and return a message for the user."""
     gathered = scatter.gather([cell], lambda _: Service.objects.filter(uuid=uuid).first())
     service = gathered.answers.get(cell.pk)

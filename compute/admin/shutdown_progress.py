@@ -16,7 +16,7 @@ from compute.state import TaskState
 from compute.virt.shutdown_timer import ShutdownTimer
 
 FORCED = "its plug is pulled"
-THEN = {  # what happens at the deadline, by the action that waits
+AT_DEADLINE = {  # what happens at the deadline, by the action that waits
     "stop": FORCED, "reboot": "it is reset, as by a hard reboot", "delete": f"{FORCED}, and it is deleted",
 }  # fmt: skip
 GOES_ON = f"{FORCED}, and the {{}} goes on"
@@ -34,7 +34,7 @@ class EndWaitButton:
     value: str = ""
 
 
-WORDS = {
+END_WAIT_BUTTONS = {
     STOP: EndWaitButton(
         STOP, "Pull the plug now", "The guest gets no more time. What it has not written to its disk is lost.",
         "shutdown_type", "HARD",
@@ -42,7 +42,8 @@ WORDS = {
     REBOOT: EndWaitButton(REBOOT, "Reset it now", "The guest gets no more time, and boots again.", "type", "HARD"),
     DELETE: EndWaitButton(DELETE, "Delete it now", "The guest gets no more time, and the server is deleted for good."),
 }  # fmt: skip
-ENDS = {TaskState.POWERING_OFF: STOP, TaskState.REBOOTING: REBOOT}  # the button that ends the wait, by task state
+# the button that ends the wait, by task state
+BUTTON_BY_TASK = {TaskState.POWERING_OFF: STOP, TaskState.REBOOTING: REBOOT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,8 @@ def of(history: Iterable[tuple[InstanceAction, Step]], task: str | None,
     if waiting is None:
         return None
     newest, timer = waiting  # all wait for one shutdown timer; the newest action decides what happens then
-    return ShutdownProgress(timer, asked, THEN.get(newest.action, GOES_ON.format(newest.action)), _words(task, choices))
+    then = AT_DEADLINE.get(newest.action, GOES_ON.format(newest.action))
+    return ShutdownProgress(timer, asked, then, _words(task, choices))
 
 
 def _signals(timer: ShutdownTimer) -> str:
@@ -128,5 +130,5 @@ def _who(action: InstanceAction) -> str:
 def _words(task: str | None, choices: list[allowed_actions.AllowedAction]) -> list[EndWaitButton]:
     """Return the buttons that end this wait and that the caller may press."""
     may = {choice.key for choice in choices if not choice.why_not}
-    wanted = (ENDS.get(TaskState(task)) if task else None, DELETE)
-    return [WORDS[key] for key in wanted if key and key in may]
+    wanted = (BUTTON_BY_TASK.get(TaskState(task)) if task else None, DELETE)
+    return [END_WAIT_BUTTONS[key] for key in wanted if key and key in may]

@@ -38,7 +38,7 @@ class Services:
 
     def wait_of(self, step: Step) -> SafeString | str:
         """Return what an open step waits for; "-" for a step that runs, or that records no reason."""
-        blocked = self._host(step) if step.host else _nobody("conductor", self.conductors)
+        blocked = self._host(step) if step.host else _why_none_available("conductor", self.conductors)
         if blocked:
             return blocked
         if step.state == Step.State.WAITING:
@@ -107,10 +107,10 @@ def wait_of_request(request: BuildRequest, known: list[Service]) -> SafeString |
     if request.lease_holder and request.lease_until and request.lease_until > timezone.now():
         left = (request.lease_until - timezone.now()).total_seconds()
         return f"{request.lease_holder.split('/')[0]}, whose lease ends in {look.seconds(left)}"
-    return _nobody("scheduler", known) or "its turn"
+    return _why_none_available("scheduler", known) or "its turn"
 
 
-def _nobody(kind: str, services: list[Service]) -> SafeString | str:
+def _why_none_available(kind: str, services: list[Service]) -> SafeString | str:
     """Return why no service of an interchangeable kind takes the work; "" when one does."""
     living = [one for one in services if one.is_up]
     if not living:

@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from cells.models import HostMapping
 from cloud.errors import BadRequest, Conflict, NotFound
 from compute.api.base import ComputeView
-from compute.api.fields import closed, moment
+from compute.api.fields import moment, object_schema
 from compute.contract import validation
 from compute.contract.microversion import Version
 from compute.hosts import zone_change
@@ -21,13 +21,13 @@ from compute.placement.aggregates import ZONE
 
 RULE = "os_compute_api:os-aggregates:"
 _ZONE = {"type": ["string", "null"], "minLength": 1, "maxLength": 255, "pattern": r"^[^:]*\Z"}
-_CREATE = closed({"aggregate": closed({"name": validation.NAME, ZONE: _ZONE}, ["name"])}, ["aggregate"])
-_UPDATE = closed(
-    {"aggregate": {**closed({"name": validation.NAME, ZONE: _ZONE}), "minProperties": 1}}, ["aggregate"]
+_CREATE = object_schema({"aggregate": object_schema({"name": validation.NAME, ZONE: _ZONE}, ["name"])}, ["aggregate"])
+_UPDATE = object_schema(
+    {"aggregate": {**object_schema({"name": validation.NAME, ZONE: _ZONE}), "minProperties": 1}}, ["aggregate"]
 )
-_HOST = closed({"host": {"type": "string", "minLength": 1, "maxLength": 255}}, ["host"])
+_HOST = object_schema({"host": {"type": "string", "minLength": 1, "maxLength": 255}}, ["host"])
 _VALUES = {r"^[a-zA-Z0-9-_:. ]{1,255}\Z": {"type": ["string", "null"], "maxLength": 255}}
-_METADATA = closed(
+_METADATA = object_schema(
     {"metadata": {"type": "object", "patternProperties": _VALUES, "additionalProperties": False}}, ["metadata"]
 )
 

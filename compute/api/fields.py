@@ -17,7 +17,7 @@ def moment(when: datetime | None) -> str | None:
     return when.isoformat(timespec="microseconds")[:26] if when else None  # strftime is slower
 
 
-def whole(name: str, value: Any, least: int = 0) -> int:
+def parse_int(name: str, value: Any, least: int = 0) -> int:
     """Return a number of a body, which may be a string: JSON schema checks no bounds of strings.
 
     Raises InvalidInput below `least` or above LARGEST.
@@ -32,7 +32,7 @@ def whole(name: str, value: Any, least: int = 0) -> int:
     raise InvalidInput(f"Invalid input for field/attribute {name}. Value: {value}. {problem}")
 
 
-def closed(properties: Mapping[str, Any], required: Iterable[str] = ()) -> dict[str, Any]:
+def object_schema(properties: Mapping[str, Any], required: Iterable[str] = ()) -> dict[str, Any]:
     """Return the schema of an object with these keys and no others."""
     return {
         "type": "object", "properties": dict(properties), "required": list(required),
@@ -40,7 +40,7 @@ def closed(properties: Mapping[str, Any], required: Iterable[str] = ()) -> dict[
     }  # fmt: skip
 
 
-def only(view: ComputeView, *names: str) -> None:
+def check_query_keys(view: ComputeView, *names: str) -> None:
     """Raise InvalidInput for a query key that is not one of `names`; only since 2.75."""
     if view.version < (2, 75):
         return

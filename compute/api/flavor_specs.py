@@ -10,15 +10,15 @@ from rest_framework.response import Response
 
 from cloud.errors import BadRequest, Conflict, NotFound
 from compute.api.base import ComputeView
-from compute.api.fields import closed
+from compute.api.fields import object_schema
 from compute.contract import validation
 from compute.models import Flavor, FlavorAccess
 from compute.servers import flavors
 
 RULE = "os_compute_api:os-flavor-extra-specs:"
 _ONE = {**validation.METADATA, "minProperties": 1, "maxProperties": 1}
-_MANY = closed({"extra_specs": validation.METADATA}, ["extra_specs"])
-_TENANT = closed(
+_MANY = object_schema({"extra_specs": validation.METADATA}, ["extra_specs"])
+_TENANT = object_schema(
     {"tenant": {"type": "string", "minLength": 1, "maxLength": 64, "pattern": r"^[a-zA-Z0-9-]*\Z"}}, ["tenant"]
 )
 

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from cloud.errors import BadRequest, Conflict, NotFound
 from compute.api import paging
 from compute.api.base import ComputeView, links
-from compute.api.fields import closed, only, whole
+from compute.api.fields import check_query_keys, object_schema, parse_int
 from compute.contract import validation
 from compute.contract.microversion import Version
 from compute.errors import InvalidInput
@@ -36,7 +36,7 @@ _FIELDS = {
     },
     "os-flavor-access:is_public": validation.BOOLEAN,
 }  # fmt: skip
-_UPDATE = closed({"flavor": closed({"description": _DESCRIPTION}, ["description"])}, ["flavor"])
+_UPDATE = object_schema({"flavor": object_schema({"description": _DESCRIPTION}, ["description"])}, ["flavor"])
 _SORT_KEYS = {
     "created_at": "created_at", "description": "description", "disabled": "disabled",
     "ephemeral_gb": "ephemeral_gb", "flavorid": "flavor_id", "id": "id", "is_public": "is_public",
@@ -116,7 +116,7 @@ def as_json(flavor: Flavor, version: Version, *, specs: bool) -> dict[str, Any]:
 
 
 def _listing(view: ComputeView, path: str, *, detail: bool) -> dict[str, Any]:
-    only(view, "limit", "marker", "is_public", "minRam", "minDisk", "sort_key", "sort_dir")
+    check_query_keys(view, "limit", "marker", "is_public", "minRam", "minDisk", "sort_key", "sort_dir")
     shown = paging.page(list(_wanted(view)), view.request, "flavor_id")
     specs = detail and view.allows(SPECS_RULE)
     answer: dict[str, Any] = {
@@ -174,13 +174,13 @@ def _least(name: str, asked: str) -> int:
 
 def _creation(version: Version) -> dict[str, Any]:
     described = {"description": _DESCRIPTION} if version >= (2, 55) else {}
-    flavor = closed(_FIELDS | described, ["name", "ram", "vcpus", "disk"])
-    return closed({"flavor": flavor}, ["flavor"])
+    flavor = object_schema(_FIELDS | described, ["name", "ram", "vcpus", "disk"])
+    return object_schema({"flavor": flavor}, ["flavor"])
 
 
 def _create(order: dict[str, Any]) -> Flavor:
     """Store a flavor. Raises Conflict when the name or the id is taken."""
-    sizes = {name: whole(name, order.get(name, 0), least) for name, least in _SIZES.items()}
+    sizes = {name: parse_int(name, order.get(name, 0), least) for name, least in _SIZES.items()}
     flavor = Flavor(
         flavor_id=str(uuid4() if order.get("id") is None else order["id"]),
         name=order["name"],

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from cloud.errors import BadRequest, NotFound, NotImplementedHere
 from compute.api import paging, service_drain
 from compute.api.base import ComputeView
-from compute.api.fields import only
+from compute.api.fields import check_query_keys
 from compute.contract import validation
 from compute.contract.microversion import Version
 from compute.errors import CellDown
@@ -36,7 +36,7 @@ class HypervisorsView(ComputeView):
     def get(self, request: Request) -> Response:
         """List hypervisors; since 2.33 by page, since 2.53 by name pattern and with servers."""
         self.check(self.rule)
-        only(self, "limit", "marker", "hypervisor_hostname_pattern", "with_servers")
+        check_query_keys(self, "limit", "marker", "hypervisor_hostname_pattern", "with_servers")
         with_servers = self.version >= (2, 53) and asks_servers(request)
         seen = services.hypervisors(counts=self.detail and self.version <= (2, 87), servers=with_servers)
         pattern = request.query_params.get("hypervisor_hostname_pattern")
@@ -63,7 +63,7 @@ class HypervisorsView(ComputeView):
         try:
             return paging.page(seen.found, self.request, "uuid" if self.version >= (2, 53) else "number")
         except paging.UnknownMarker:
-            _nobody_hides(seen)
+            _raise_if_cell_down(seen)
             raise
 
 
@@ -80,7 +80,7 @@ class HypervisorView(ComputeView):
     def get(self, request: Request, hypervisor_id: str) -> Response:
         """Show a hypervisor in full."""
         self.check(f"{RULE}show")
-        only(self, "with_servers")
+        check_query_keys(self, "with_servers")
         with_servers = self.version >= (2, 53) and asks_servers(request)
         found = _by_id(hypervisor_id, self.version, counts=self.version <= (2, 87), servers=with_servers)
         return Response({"hypervisor": as_json(found, self.version, detail=True, with_servers=with_servers)})
@@ -225,7 +225,7 @@ def _by_id(hypervisor_id: str, version: Version, **more: bool) -> Hypervisor:
     for one in seen.found:
         if str(_id(one, version)) == hypervisor_id:
             return one
-    _nobody_hides(seen)
+    _raise_if_cell_down(seen)
     raise NotFound(f"Hypervisor with ID '{hypervisor_id}' could not be found.")
 
 
@@ -233,7 +233,7 @@ def _matching(seen: CellResults[Hypervisor], pattern: str) -> list[Hypervisor]:
     """Return those whose name contains the pattern. Raises NotFound; CellDown when a down cell may have one."""
     matching = [one for one in seen.found if pattern.lower() in one.node.hypervisor_hostname.lower()]
     if not matching:
-        _nobody_hides(seen)
+        _raise_if_cell_down(seen)
         raise NotFound(f"No hypervisor matching '{pattern}' could be found.")
     return matching
 
@@ -246,7 +246,7 @@ def _matching_unpaged(seen: CellResults[Hypervisor], pattern: str, request: Requ
     return _matching(seen, pattern)
 
 
-def _nobody_hides(seen: CellResults[Hypervisor]) -> None:
+def _raise_if_cell_down(seen: CellResults[Hypervisor]) -> None:
     """Raise CellDown when a cell is down: it may have the hypervisor that was not found."""
     if seen.down:
         raise CellDown(seen.down[0].name)

@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from cloud.errors import Conflict, NotFound
 from compute.api import paging
 from compute.api.base import ComputeView
-from compute.api.fields import closed, moment, only
+from compute.api.fields import check_query_keys, moment, object_schema
 from compute.contract import validation
 from compute.contract.microversion import Version
 from compute.models import KeyPair
@@ -29,7 +29,7 @@ class KeyPairsView(ComputeView):
 
     def get(self, request: Request) -> Response:
         """List the caller's key pairs; since 2.10 those of any user for an admin; since 2.35 by page."""
-        only(self, "user_id", "limit", "marker")
+        check_query_keys(self, "user_id", "limit", "marker")
         user_id = _asked_user(self)
         self.check(f"{RULE}index", user_id=user_id)
         found = list(KeyPair.objects.filter(user_id=user_id))
@@ -62,7 +62,7 @@ class KeyPairView(ComputeView):
 
     def get(self, request: Request, name: str) -> Response:
         """Show a key pair with its times."""
-        only(self, "user_id")
+        check_query_keys(self, "user_id")
         user_id = _asked_user(self)
         self.check(f"{RULE}show", user_id=user_id)
         pair = KeyPair.objects.filter(user_id=user_id, name=name).first()
@@ -76,7 +76,7 @@ class KeyPairView(ComputeView):
 
     def delete(self, request: Request, name: str) -> Response:
         """Delete a key pair. Servers keep the key they were created with."""
-        only(self, "user_id")
+        check_query_keys(self, "user_id")
         user_id = _asked_user(self)
         self.check(f"{RULE}delete", user_id=user_id)
         removed, _ = KeyPair.objects.filter(user_id=user_id, name=name).delete()
@@ -111,7 +111,7 @@ def _creation(version: Version) -> dict[str, Any]:
     if version >= (2, 10):
         fields["user_id"] = {"type": "string"}
     required = ["name", "public_key"] if version >= (2, 92) else ["name"]
-    return closed({"keypair": closed(fields, required)}, ["keypair"])
+    return object_schema({"keypair": object_schema(fields, required)}, ["keypair"])
 
 
 def _check_name(name: str, version: Version) -> None:

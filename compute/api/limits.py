@@ -7,7 +7,7 @@ from rest_framework.response import Response
 
 from compute.api import quota_sets
 from compute.api.base import ComputeView
-from compute.api.fields import only
+from compute.api.fields import check_query_keys
 from compute.contract.microversion import Version
 from compute.placement import quota, server_groups
 
@@ -25,7 +25,7 @@ class LimitsView(ComputeView):
 
     def get(self, request: Request) -> Response:
         """Return limits and usage of the caller's project; of any project for an admin. There are no rate limits."""
-        only(self, "tenant_id", "reserved")
+        check_query_keys(self, "tenant_id", "reserved")
         self.check("os_compute_api:limits")
         project_id = request.query_params.get("tenant_id", self.caller.project_id)
         if project_id != self.caller.project_id:

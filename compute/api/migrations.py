@@ -12,7 +12,7 @@ from cells.models import Cell
 from cloud.errors import BadRequest, NotFound
 from compute.api import migration_view, paging
 from compute.api.base import ComputeView
-from compute.api.fields import closed
+from compute.api.fields import object_schema
 from compute.api.server_query import moment
 from compute.contract import validation
 from compute.migration import control, history
@@ -20,7 +20,7 @@ from compute.migration.history import IN_PROGRESS, LIVE, TYPES
 from compute.operations.action import ActionRequest
 from compute.servers import listing, lookup
 
-FORCE = closed({"force_complete": {"type": "null"}}, ["force_complete"])
+FORCE = object_schema({"force_complete": {"type": "null"}}, ["force_complete"])
 RULE, ALL_RULE = "os_compute_api:servers:migrations:index", "os_compute_api:os-migrations:index"
 FILTERS = {
     (2, 1): {"hidden", "host", "instance_uuid", "source_compute", "status", "migration_type"},
@@ -102,7 +102,7 @@ class MigrationsView(ComputeView):
         where = self._where(None if everybodys else project)
         found = history.page(where, limit, marker, keys=self._keys())
         if found.down:
-            listing.skip(Cell.objects.filter(pk__in=found.down), "" if everybodys else project)
+            listing.check_partial_list_allowed(Cell.objects.filter(pk__in=found.down), "" if everybodys else project)
         show = self.allows(f"{ALL_RULE}:host")
         rows = [row for _, row in found.rows]
         answer: dict[str, Any] = {

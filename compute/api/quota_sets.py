@@ -11,7 +11,7 @@ from rest_framework.response import Response
 
 from cloud.errors import BadRequest
 from compute.api.base import ComputeView
-from compute.api.fields import LARGEST, closed, only, whole
+from compute.api.fields import LARGEST, check_query_keys, object_schema, parse_int
 from compute.contract import validation
 from compute.contract.microversion import Version
 from compute.models import Quota
@@ -28,18 +28,18 @@ class QuotaSetView(ComputeView):
 
     def get(self, request: Request, project_id: str) -> Response:
         """Return the limits in force."""
-        only(self, "user_id")
+        check_query_keys(self, "user_id")
         self.check(f"{RULE}show", project_id)
         return Response({"quota_set": {"id": project_id, **limits(project_id, self.version)}})
 
     def put(self, request: Request, project_id: str) -> Response:
         """Set limits of the project. Raises BadRequest for one below the usage, unless forced."""
-        only(self, "user_id")
+        check_query_keys(self, "user_id")
         self.check(f"{RULE}update", project_id)
         order = validation.check(request.data, _update(self.version))["quota_set"]
         if request.query_params.get("user_id"):
             raise BadRequest("Quotas of single users are not supported; set those of the project.")
-        wanted = {name: whole(name, value, -1) for name, value in order.items() if name != "force"}
+        wanted = {name: parse_int(name, value, -1) for name, value in order.items() if name != "force"}
         if not validation.is_true(order.get("force", False)):
             _refuse_below_usage(project_id, wanted)
         quota.set_limits(project_id, wanted)
@@ -47,7 +47,7 @@ class QuotaSetView(ComputeView):
 
     def delete(self, request: Request, project_id: str) -> Response:
         """Reset the project to the defaults. Users have no limits of their own, so `user_id` deletes nothing."""
-        only(self, "user_id")
+        check_query_keys(self, "user_id")
         self.check(f"{RULE}delete", project_id)
         if not request.query_params.get("user_id"):
             quota.forget(project_id)
@@ -59,7 +59,7 @@ class QuotaSetDetailView(ComputeView):
 
     def get(self, request: Request, project_id: str) -> Response:
         """Return limits and usage. `reserved` is always 0: a server counts as in use once it is accepted."""
-        only(self, "user_id")
+        check_query_keys(self, "user_id")
         self.check(f"{RULE}detail", project_id)
         used = {**asdict(quota.usage(project_id)), "server_groups": server_groups.count(project_id)}
         detail = {
@@ -95,7 +95,7 @@ def limits(project_id: str, version: Version) -> dict[str, int]:
 
 def _update(version: Version) -> dict[str, Any]:
     fields = dict.fromkeys((*quota.RESOURCES, *legacy(version)), _LIMIT)
-    return closed({"quota_set": closed({**fields, "force": validation.BOOLEAN})}, ["quota_set"])
+    return object_schema({"quota_set": object_schema({**fields, "force": validation.BOOLEAN})}, ["quota_set"])
 
 
 def _refuse_below_usage(project_id: str, wanted: dict[str, int]) -> None:

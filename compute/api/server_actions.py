@@ -22,7 +22,7 @@ class ServerActionView(ComputeView):
             asked = ActionRequest(self.caller, self.request_id, value, self.version)
             answer = submit.submit(action, instance, asked)
             if answer.server is not None:
-                shown = server_view.future(instance, answer.server, self.version, self.caller)
+                shown = server_view.with_columns(instance, answer.server, self.version, self.caller)
                 answer.body, answer.headers = {"server": shown}, {"Location": link(f"/servers/{server_id}")}
         if answer.later is not None:  # outside the `with`: a silent host must not count as a silent cell
             answer = answer.later()

@@ -90,7 +90,7 @@ def schema_for(version: Version) -> dict[str, Any]:
 def order_of(body: dict[str, Any], caller: Caller, request_id: str) -> BuildOrder:
     """Return the build order of a valid body. Raises BadRequest, Forbidden with Nova's texts."""
     server = body["server"]
-    _refuse_what_we_cannot(server)
+    _refuse_unsupported(server)
     flavor = _flavor(str(server["flavorRef"]), caller)
     image = _image(server, caller)
     _fits(image, flavor, caller)
@@ -110,7 +110,7 @@ def order_of(body: dict[str, Any], caller: Caller, request_id: str) -> BuildOrde
     )  # fmt: skip
 
 
-def _refuse_what_we_cannot(server: dict[str, Any]) -> None:
+def _refuse_unsupported(server: dict[str, Any]) -> None:
     """Raise BadRequest for what this cloud does not offer; never accept and ignore it."""
     if isinstance(server.get("networks"), list) and server["networks"]:
         raise BadRequest("This cloud has no network service: 'networks' can be 'none' or 'auto'.")
@@ -210,8 +210,8 @@ def _check_group(uuid: str, caller: Caller) -> None:
 
 
 def _counts(server: dict[str, Any]) -> tuple[int, int]:
-    least = fields.whole("min_count", server.get("min_count", 1), 1)
-    most = fields.whole("max_count", server.get("max_count", least), 1)
+    least = fields.parse_int("min_count", server.get("min_count", 1), 1)
+    most = fields.parse_int("max_count", server.get("max_count", least), 1)
     if least > most:
         raise BadRequest("min_count must be <= max_count")
     if most > MOST_AT_ONCE:

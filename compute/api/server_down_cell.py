@@ -98,6 +98,6 @@ def _with_every_key(
         availability_zone=(spec.availability_zone if spec else "") or STATUS, root_device_name="",
         created_at=mapping.created_at, updated_at=mapping.created_at,
     ))  # fmt: skip
-    server = server_view.full(row, server_view.View.of(version, caller))
+    server = server_view.details(row, server_view.View.of(version, caller))
     server["OS-EXT-STS:vm_state"] = None
     return server | ({"host_status": STATUS} if "host_status" in server else {})

@@ -8,7 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from compute.api.base import ComputeView
-from compute.api.fields import closed
+from compute.api.fields import object_schema
 from compute.contract import validation
 from compute.contract.microversion import Version
 from compute.external_events import event_types, receive
@@ -30,7 +30,7 @@ class ServerExternalEventsView(ComputeView):
 
 
 def _schema(version: Version) -> dict[str, Any]:
-    event = closed(
+    event = object_schema(
         {
             "server_uuid": validation.UUID,
             "name": {"type": "string", "enum": event_types.known(version)},
@@ -40,7 +40,7 @@ def _schema(version: Version) -> dict[str, Any]:
         ["server_uuid", "name"],
     )
     many = {"maxItems": MOST, "errorMessage": f"One request has at most {MOST} events."}
-    return closed({"events": {"type": "array", "minItems": 1, "items": event, "allOf": [many]}}, ["events"])
+    return object_schema({"events": {"type": "array", "minItems": 1, "items": event, "allOf": [many]}}, ["events"])
 
 
 def _result(code: int) -> dict[str, Any]:

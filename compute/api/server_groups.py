@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from cloud.errors import BadRequest, NotFound
 from compute.api import paging
 from compute.api.base import ComputeView
-from compute.api.fields import closed, only, whole
+from compute.api.fields import check_query_keys, object_schema, parse_int
 from compute.contract import validation
 from compute.contract.microversion import Version
 from compute.models import ServerGroup
@@ -26,14 +26,14 @@ class ServerGroupsView(ComputeView):
 
     def get(self, request: Request) -> Response:
         """List the project's groups, oldest first; with `all_projects`, those of all projects."""
-        only(self, "all_projects", "limit", "offset")
+        check_query_keys(self, "all_projects", "limit", "offset")
         self.check(f"{RULE}index")
         found = ServerGroup.objects.order_by("pk")
         if "all_projects" in request.query_params:
             self.check(f"{RULE}index:all_projects")
         else:
             found = found.filter(project_id=self.caller.project_id)
-        first = whole("offset", validation.check_query("offset", request.query_params.get("offset", "0"), _NUMBER))
+        first = parse_int("offset", validation.check_query("offset", request.query_params.get("offset", "0"), _NUMBER))
         page = list(found[first : first + paging.limit_of(request)])
         return Response({"server_groups": _as_json(page, self.version)})
 
@@ -42,7 +42,7 @@ class ServerGroupsView(ComputeView):
         self.check(f"{RULE}create")
         order = validation.check(request.data, _creation(self.version))["server_group"]
         policy = order["policy"] if "policy" in order else order["policies"][0]
-        rules = {name: whole(name, value, 1) for name, value in order.get("rules", {}).items()}
+        rules = {name: parse_int(name, value, 1) for name, value in order.get("rules", {}).items()}
         if rules and policy != server_groups.ANTI_AFFINITY:
             raise BadRequest("Only anti-affinity policy supports rules.")
         owner = {"project_id": self.caller.project_id, "user_id": self.caller.user_id}
@@ -79,18 +79,18 @@ class ServerGroupView(ComputeView):
 
 
 _NUMBER = {"type": "string", "pattern": r"^[0-9]+\Z"}
-_RULES = closed({"max_server_per_host": validation.POSITIVE})
+_RULES = object_schema({"max_server_per_host": validation.POSITIVE})
 
 
 def _creation(version: Version) -> dict[str, Any]:
     if version >= (2, 64):
         policy = {"type": "string", "enum": list(server_groups.POLICIES)}
-        group = closed({"name": validation.NAME, "policy": policy, "rules": _RULES}, ["name", "policy"])
+        group = object_schema({"name": validation.NAME, "policy": policy, "rules": _RULES}, ["name", "policy"])
     else:
         known = server_groups.POLICIES if version >= (2, 15) else server_groups.POLICIES[:2]
         one = {"type": "array", "items": {"enum": list(known)}, "minItems": 1, "maxItems": 1}
-        group = closed({"name": validation.NAME, "policies": one}, ["name", "policies"])
-    return closed({"server_group": group}, ["server_group"])
+        group = object_schema({"name": validation.NAME, "policies": one}, ["name", "policies"])
+    return object_schema({"server_group": group}, ["server_group"])
 
 
 def _as_json(page: list[ServerGroup], version: Version) -> list[dict[str, Any]]:

@@ -188,7 +188,7 @@ def replace(view: ComputeView, instance: Instance, new: dict[str, str], *, merge
     return whole
 
 
-def with_words(view: ComputeView, instance: Instance, body: dict[str, Any]) -> dict[str, str]:
+def with_shutdown_preferences(view: ComputeView, instance: Instance, body: dict[str, Any]) -> dict[str, str]:
     """Return the metadata with the shutdown preferences of an update's body.
 
     It locks the row: call it in the transaction that writes the metadata. Works in every state, ERROR included.

@@ -22,7 +22,7 @@ from compute.contract.microversion import Version
 from compute.errors import InvalidInput
 from compute.servers.listing import SortKey
 
-_NOBODY = Q(pk__in=[])
+_NO_ROWS = Q(pk__in=[])
 _REPEATED_GROUP = re.compile(r"\)[+*{]")  # backtracks for hours on a 40-letter name, and blocks the process
 _REPETITION = re.compile(r"(?<!\\)(?:\\\\)*[+*{]")
 MOST_REPETITIONS = 4
@@ -66,7 +66,7 @@ def _all_tags(value: str) -> Q:
 
 
 def _any_tag(value: str) -> Q:
-    return reduce(or_, (_tag(tag) for tag in value.split(",") if tag), _NOBODY)
+    return reduce(or_, (_tag(tag) for tag in value.split(",") if tag), _NO_ROWS)
 
 
 def _regex(column: str) -> Callable[[str], Q]:
@@ -114,7 +114,7 @@ def _locked(value: str) -> Q:
 def _number(column: str) -> Callable[[str], Q]:
     def same(value: str) -> Q:
         number = value.isascii() and value.isdigit() and len(value) < 10
-        return Q(**{column: int(value)}) if number else _NOBODY
+        return Q(**{column: int(value)}) if number else _NO_ROWS
 
     return same
 
@@ -139,7 +139,7 @@ def _time(column: str) -> Callable[[str], Q]:
 
 
 Meaning = Callable[[str], Q]
-EVERYBODY: dict[str, tuple[Version, Meaning]] = {
+FILTERS: dict[str, tuple[Version, Meaning]] = {
     "reservation_id": ((2, 1), _equal("reservation_id")),
     "name": ((2, 1), _regex("display_name")),
     "image": ((2, 1), _equal("image_id")),
@@ -168,7 +168,7 @@ SINCE_283: dict[str, Meaning] = {
     "user_id": _equal("user_id"),
 }
 HOSTNAME: Meaning = _equal("hostname")
-ADMINS: dict[str, Meaning] = {
+ADMIN_FILTERS: dict[str, Meaning] = {
     "host": _equal("host"),
     "node": _equal("node"),
     "uuid": _equal("uuid"),
@@ -263,23 +263,23 @@ def _not_one_of(name: str, value: str, known: list[str]) -> InvalidInput:
 def _check_names(query: QueryDict, version: Version) -> None:
     if version < (2, 75):
         return
-    known = {*EVERYBODY, *SINCE_283, *ADMINS, *IGNORED, *SPECIAL, *_PAGING}
+    known = {*FILTERS, *SINCE_283, *ADMIN_FILTERS, *IGNORED, *SPECIAL, *_PAGING}
     for name in query:
-        if name not in known or (name in EVERYBODY and version < EVERYBODY[name][0]):
+        if name not in known or (name in FILTERS and version < FILTERS[name][0]):
             raise BadRequest(
                 f"Invalid input for query parameters. Additional properties are not allowed ('{name}' was unexpected)"
             )
 
 
 def _meaning(name: str, version: Version, *, is_admin: bool) -> Meaning | None:
-    if name in EVERYBODY:
-        since, meaning = EVERYBODY[name]
+    if name in FILTERS:
+        since, meaning = FILTERS[name]
         return meaning if version >= since else None
     if name in SINCE_283:
         return SINCE_283[name] if is_admin or version >= (2, 83) else None
     if name == "hostname" and version >= (2, 90):
         return HOSTNAME
-    return ADMINS.get(name) if is_admin else None
+    return ADMIN_FILTERS.get(name) if is_admin else None
 
 
 def _special(filters: Filters, query: QueryDict, version: Version, *, is_admin: bool) -> None:
@@ -306,7 +306,7 @@ def _special(filters: Filters, query: QueryDict, version: Version, *, is_admin: 
         _status(filters, status, version, is_admin=is_admin)
     wanted = [state.conditions_for(status) for status in query.getlist("status")]
     if wanted:
-        filters.where &= reduce(or_, (q for q in wanted if q is not None), _NOBODY)
+        filters.where &= reduce(or_, (q for q in wanted if q is not None), _NO_ROWS)
 
 
 def _status(filters: Filters, status: str, version: Version, *, is_admin: bool) -> None:

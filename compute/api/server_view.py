@@ -62,12 +62,12 @@ class View:
         return found
 
 
-def brief(row: NameRow) -> dict[str, Any]:
+def summary(row: NameRow) -> dict[str, Any]:
     """Return an item of GET /servers."""
     return {"id": row.uuid, "name": row.display_name, "links": links(f"/servers/{row.uuid}")}
 
 
-def full(row: ServerRow, view: View, *, detail_list: bool = False) -> dict[str, Any]:
+def details(row: ServerRow, view: View, *, detail_list: bool = False) -> dict[str, Any]:
     """Return the body of GET /servers/{id}, or an item of GET /servers/detail."""
     version = view.version
     status = state.status(row.vm_state, row.task_state)
@@ -108,15 +108,15 @@ def full(row: ServerRow, view: View, *, detail_list: bool = False) -> dict[str, 
     return server
 
 
-def current(instance: Instance, version: Version, caller: Caller) -> dict[str, Any]:
+def read_current(instance: Instance, version: Version, caller: Caller) -> dict[str, Any]:
     """Return the server's JSON from its row as it is now, with the shutdown timer if one runs."""
     rows = Instance.objects.using(instance._state.db).filter(pk=instance.pk)
     row = servers_rows.read(rows)[0]
-    server = full(row, View.of(version, caller, _services_of(row, rows.db, caller)))
+    server = details(row, View.of(version, caller, _services_of(row, rows.db, caller)))
     return server | (_shutdown(row, rows.db) if row.task_state is not None else {})
 
 
-def future(instance: Instance, columns: Mapping[str, Any], version: Version, caller: Caller) -> dict[str, Any]:
+def with_columns(instance: Instance, columns: Mapping[str, Any], version: Version, caller: Caller) -> dict[str, Any]:
     """Return the answer of a rebuild: the server's JSON with the new values of `columns`.
 
     Sets them on `instance`, without saving it.
@@ -124,13 +124,13 @@ def future(instance: Instance, columns: Mapping[str, Any], version: Version, cal
     for name, value in columns.items():
         setattr(instance, name, value)
     row = servers_rows.of(instance)
-    server = full(row, View.of(version, caller, _services_of(row, str(instance._state.db), caller)))
+    server = details(row, View.of(version, caller, _services_of(row, str(instance._state.db), caller)))
     if version < (2, 75):
-        server = as_changed(server) | ({"key_name": row.key_name} if version >= (2, 54) else {})
+        server = before_2_75(server) | ({"key_name": row.key_name} if version >= (2, 54) else {})
     return server | ({"user_data": row.user_data or None} if version >= (2, 57) else {})
 
 
-def as_changed(server: dict[str, Any]) -> dict[str, Any]:
+def before_2_75(server: dict[str, Any]) -> dict[str, Any]:
     """Return the answer of PUT before 2.75: the server's JSON without the fields of API extensions."""
     return {
         name: value for name, value in server.items()

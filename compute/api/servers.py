@@ -43,7 +43,9 @@ class ServersView(ComputeView):
             where=self._scope(filters) & filters.where,
             sort=server_query.sorting(request.query_params, is_admin=self.caller.is_admin),
             limit=paging.limit_of(request),
-            show=server_view.brief if self.kind == "brief" else partial(server_view.full, view=view, detail_list=True),
+            show=server_view.summary
+            if self.kind == "brief"
+            else partial(server_view.details, view=view, detail_list=True),
             names_only=self.kind == "brief",
             services=view.services if self.kind == "detail" and view.sees_status else None,
             marker=request.query_params.get("marker", ""),
@@ -96,7 +98,7 @@ class ServersView(ComputeView):
             return []
         project_id = filters.project_id if filters.all_tenants else self.caller.project_id
         if self.version < server_down_cell.SINCE or not filters.plain:
-            listing.skip(down, project_id)
+            listing.check_partial_list_allowed(down, project_id)
             return []
         shape = server_down_cell.detail if self.kind == "detail" else server_down_cell.brief
         servers = shape(down, project_id, paging.limit_of(self.request))
@@ -134,10 +136,10 @@ class ServerView(ComputeView):
             return self._down(found.mapping)
         if found.request is not None:
             view = View.of(self.version, self.caller)
-            return Response({"server": server_view.full(rows.of(found.instance), view)})
+            return Response({"server": server_view.details(rows.of(found.instance), view)})
         assert found.mapping.cell is not None  # noqa: S101  it was just read from there
         try:
-            with lookup.locked_row(found.mapping.cell):
+            with lookup.targeted_cell(found.mapping.cell):
                 return self._read(found.instance)
         except CellDown:
             return self._down(found.mapping)
@@ -152,7 +154,7 @@ class ServerView(ComputeView):
                 columns["access_ip_v6"] = validation.short_ipv6(columns["access_ip_v6"])
             with transaction.atomic(using=current_alias()):
                 if len(columns) < len(changes):
-                    columns["metadata"] = server_metadata.with_words(self, instance, changes)
+                    columns["metadata"] = server_metadata.with_shutdown_preferences(self, instance, changes)
                 if columns:
                     server_metadata.change(instance, **columns)
             return self._read(instance, changed=True)
@@ -170,8 +172,8 @@ class ServerView(ComputeView):
 
     def _read(self, instance: Instance, *, changed: bool = False) -> Response:
         """Return the server from its row as it is now."""
-        server = server_view.current(instance, self.version, self.caller)
-        return Response({"server": server_view.as_changed(server) if changed and self.version < (2, 75) else server})
+        server = server_view.read_current(instance, self.version, self.caller)
+        return Response({"server": server_view.before_2_75(server) if changed and self.version < (2, 75) else server})
 
     def _down(self, mapping: InstanceMapping) -> Response:
         known = server_query.wants_last_known(self.request.query_params)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cloud.errors import BadRequest, Conflict
-from compute.api.fields import closed, moment
+from compute.api.fields import moment, object_schema
 from compute.hosts import drain, drain_moves
 from compute.hosts.drain_moves import AT_ONCE, DrainMove, DrainMoves
 from compute.hosts.services import ServiceRecord
@@ -17,11 +17,11 @@ from compute.servers import lookup
 
 KEY = "stillwater:drain"
 _PARALLEL = {"type": "integer", "minimum": 1, "maximum": 1000}  # migrations at a time
-_MOVES = closed({"parallel": _PARALLEL})
+_MOVES = object_schema({"parallel": _PARALLEL})
 MOST = 100  # blockers listed
 _SECONDS = {"type": "number", "minimum": 0, "maximum": 366 * 86400}  # 0: no deadline
 SCHEMA = {
-    **closed({
+    **object_schema({
         "reason": {"type": "string", "minLength": 1, "maxLength": 255},
         "timeout": _SECONDS,
         "exit": {"type": "boolean"},
@@ -48,15 +48,15 @@ def carry_out(one: ServiceRecord, wanted: dict[str, Any] | None, by: str) -> Ser
     if wanted is not None and {"migrate", "return"} & set(wanted) and service.binary != COMPUTE:
         raise BadRequest(f"Service {service} has no servers that could move.")
     left_alone: Sequence[DrainMove] = ()
-    with lookup.locked_row(one.cell):
+    with lookup.targeted_cell(one.cell):
         if wanted is None:
-            drain.undo(service)
+            drain.withdraw(service)
         elif "return" in wanted:
-            left_alone = drain.undo(service, bring_back=_parallel(wanted["return"]))
+            left_alone = drain.withdraw(service, bring_back=_parallel(wanted["return"]))
         elif "extend" in wanted:
             drain.extend(service, wanted["extend"])
         else:
-            drain.ask(
+            drain.request(
                 service, by=by, reason=wanted.get("reason", ""), seconds=wanted.get("timeout"),
                 then_exit=wanted.get("exit", False),
                 moves=_parallel(wanted["migrate"]) if "migrate" in wanted else 0,

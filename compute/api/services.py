@@ -16,7 +16,7 @@ from cloud.errors import BadRequest, Conflict, NotFound
 from cloud.words import counted
 from compute.api import service_drain
 from compute.api.base import ComputeView
-from compute.api.fields import closed, moment, only
+from compute.api.fields import check_query_keys, moment, object_schema
 from compute.contract import validation
 from compute.contract.microversion import Version
 from compute.errors import CellDown
@@ -29,10 +29,10 @@ from compute.servers import lookup
 _REASON = {"type": "string", "minLength": 1, "maxLength": 255}
 _HOST = {"type": "string", "minLength": 1, "maxLength": 255}
 _NAME = {"host": _HOST, "binary": _HOST}
-BY_NAME = closed(_NAME, _NAME)
-WITH_REASON = closed({**_NAME, "disabled_reason": _REASON}, [*_NAME, "disabled_reason"])
-WITH_FORCED_DOWN = closed({**_NAME, "forced_down": validation.BOOLEAN}, [*_NAME, "forced_down"])
-BY_ID = closed(
+BY_NAME = object_schema(_NAME, _NAME)
+WITH_REASON = object_schema({**_NAME, "disabled_reason": _REASON}, [*_NAME, "disabled_reason"])
+WITH_FORCED_DOWN = object_schema({**_NAME, "forced_down": validation.BOOLEAN}, [*_NAME, "forced_down"])
+BY_ID = object_schema(
     {
         "status": {"type": "string", "enum": ["enabled", "disabled"]},
         "disabled_reason": _REASON,
@@ -51,7 +51,7 @@ class ServicesView(ComputeView):
     def get(self, request: Request) -> Response:
         """List the services of all cells; since 2.69 the compute hosts of a down cell as UNKNOWN."""
         self.check("os_compute_api:os-services:list")
-        only(self, "host", "binary")
+        check_query_keys(self, "host", "binary")
         host, binary = request.query_params.get("host", ""), request.query_params.get("binary", "")
         seen = services.services(host, binary)
         listed = [as_json(one, self.version) for one in seen.found]
@@ -179,7 +179,7 @@ def _change(one: ServiceRecord, wanted: dict[str, Any]) -> None:
     Raises BadRequest when the host still owes cleanups, CellDown.
     """
     wanted = {**wanted, "updated_at": timezone.now()}
-    with lookup.locked_row(one.cell):
+    with lookup.targeted_cell(one.cell):
         if wanted.get("forced_down") is False and (owed := fenced.pending_cleanups(one.service.host)):
             raise BadRequest(
                 f"Host {one.service.host} still has to remove what it has of {counted(owed, 'server')} evacuated or "
@@ -195,7 +195,7 @@ def _remove(one: ServiceRecord) -> None:
     """Delete a service and what belongs to it in its cell. Raises CellDown, and Conflict while a server is
     on the host or being placed there.
     """
-    with lookup.locked_row(one.cell):
+    with lookup.targeted_cell(one.cell):
         try:
             with transaction.atomic(using=one.cell.alias):
                 if one.service.binary == COMPUTE:

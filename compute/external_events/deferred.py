@@ -79,7 +79,7 @@ def _deliver(cell: Cell) -> int:
 def _record(cell: Cell, events: Sequence[Event]) -> dict[str, int]:
     """The code of each server whose events need not be kept any longer."""
     servers = {event.server_id for event in events}
-    codes = scatter.one(cell, lambda _: journal.look(servers))
+    codes = scatter.ask_one(cell, lambda _: journal.look(servers))
     if isinstance(codes, scatter.CellFailure):
         return {}
     living = [event for event in events if codes[event.server_id] == journal.ACCEPTED]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from compute.contract.microversion import Version
 
 STATUSES = ("failed", "completed", "in-progress")
-HEAR = "HearEvent"
+DELIVER = "ExternalEvent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class EventType:
     name: str
     since: Version
     about: str  # what the tag names, for people
-    action: str = HEAR  # the ServerAction that carries it out
+    action: str = DELIVER  # the ServerAction that carries it out
     needs_tag: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
     both_hosts: bool = False  # a moving server: delivered to source and destination
@@ -41,7 +41,7 @@ _ALL = (
     EventType("accelerator-request-bound", (2, 82), "ARQ uuid", needs_tag=True),
     EventType("volume-reimaged", (2, 93), "volume id"),
 )  # fmt: skip
-KINDS = {kind.name: kind for kind in _ALL}
+EVENT_TYPES = {kind.name: kind for kind in _ALL}
 
 
 def known(version: Version) -> list[str]:

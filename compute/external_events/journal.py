@@ -113,7 +113,7 @@ def _moving(servers: Iterable[str]) -> dict[str, set[str]]:
 def _action(event: Event, host: str, moving: set[str],
             taken: set[tuple[str, str]]) -> tuple[InstanceAction, list[Step]]:  # fmt: skip
     """The journal row of an event, and one step for each host that is to receive it."""
-    kind = event_types.KINDS[event.name]
+    kind = event_types.EVENT_TYPES[event.name]
     carries = registry.named(kind.action)
     params: dict[str, Any] = {"event": deduplication.params(event)}
     if kind.tags:

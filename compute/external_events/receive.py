@@ -47,7 +47,7 @@ def receive(said: Sequence[Mapping[str, Any]], caller: Caller, request_id: str) 
         for one in said
     ]  # fmt: skip
     where = _where({event.server_id for event in events})
-    good = [event for event in events if event_types.KINDS[event.name].takes(event.tag)]
+    good = [event for event in events if event_types.EVENT_TYPES[event.name].takes(event.tag)]
     codes = _look(where)
     late_or_now = [event for event in good if _code(event, where, codes) == ACCEPTED]
     now = [event for event in late_or_now if event.server_id in codes and event.server_id not in where.waiting]
@@ -112,7 +112,7 @@ def _code(event: Event, where: _ServerLocation, codes: Mapping[str, int]) -> int
         code = NO_HOST
     if code == UNKNOWN:
         return UNKNOWN
-    return code if event_types.KINDS[event.name].takes(event.tag) else BAD_TAG
+    return code if event_types.EVENT_TYPES[event.name].takes(event.tag) else BAD_TAG
 
 
 def _log(events: Sequence[Event], codes: Sequence[int], kept: Sequence[Event]) -> None:

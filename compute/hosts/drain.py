@@ -72,7 +72,7 @@ class OpenOperation:
         return ""
 
 
-def ask(service: Service, *, by: str, reason: str = "", seconds: float | None = None,
+def request(service: Service, *, by: str, reason: str = "", seconds: float | None = None,
         then_exit: bool = False, moves: int = 0) -> None:  # fmt: skip
     """Record that a service shall drain: begin no new requests, finish what has begun.
 
@@ -90,16 +90,16 @@ def ask(service: Service, *, by: str, reason: str = "", seconds: float | None = 
     with transaction.atomic(using=current_alias()):
         begins = not Service.objects.select_for_update().get(pk=service.pk).drain_state
         empty = not moves or drain_moves.is_empty(host)
-        _want(
+        _update_request(
             service, drain_wanted=empty, drain_then_exit=then_exit, drain_by=by[:255], drain_reason=why,
             drain_asked_at=now, drain_deadline=now + timedelta(seconds=seconds) if seconds else None,
             drain_moves=moves,
         )  # fmt: skip
         if service.binary == COMPUTE:
-            _list(host, begins=begins, emptying=not empty)
+            _update_drain_migrations(host, begins=begins, emptying=not empty)
 
 
-def undo(service: Service, *, bring_back: int = 0) -> list[DrainMove]:
+def withdraw(service: Service, *, bring_back: int = 0) -> list[DrainMove]:
     """Record that a service takes work again; return the servers that are not brought back.
 
     A process that got a signal exits all the same. Moves under way go on, the other servers stay. Guests whose shutdown
@@ -108,7 +108,7 @@ def undo(service: Service, *, bring_back: int = 0) -> list[DrainMove]:
     """
     left_alone = []
     with transaction.atomic(using=current_alias()):
-        _want(
+        _update_request(
             service, drain_wanted=False, drain_then_exit=False, drain_by="", drain_reason="", drain_asked_at=None,
             drain_deadline=None, drain_moves=bring_back,
         )  # fmt: skip
@@ -123,7 +123,7 @@ def undo(service: Service, *, bring_back: int = 0) -> list[DrainMove]:
 def extend(service: Service, seconds: float) -> None:
     """Set the deadline of a drain to `seconds` from now; 0 removes the deadline."""
     deadline = timezone.now() + timedelta(seconds=seconds) if seconds else None
-    _want(service, drain_deadline=deadline)
+    _update_request(service, drain_deadline=deadline)
 
 
 def state_of(service: Service) -> str:
@@ -158,7 +158,7 @@ def needs(host: str) -> int:
     return len({*wanted, *_needs(host).values_list("action_id", flat=True)})
 
 
-def held_by(host: str) -> list[OpenOperation]:
+def waiting_operations(host: str) -> list[OpenOperation]:
     """Return the operations that need a host without a running step there: waiting steps, and steps elsewhere."""
     steps = Step.objects.filter(host=host, state=WAITING).select_related("action")
     steps = steps.defer("traceback", "action__params").order_by("deadline", "pk")[:MOST]
@@ -206,10 +206,10 @@ def _of_step(step: Step, state: str = "") -> OpenOperation:
     )  # fmt: skip
 
 
-def _list(host: str, *, begins: bool, emptying: bool) -> None:
+def _update_drain_migrations(host: str, *, begins: bool, emptying: bool) -> None:
     """Adapt the list of drain migrations to a new drain request."""
     if begins:
-        drain_moves.retry_failed(host)
+        drain_moves.forget_moved_away(host)
     if emptying:
         drain_moves.cancel_return(host)
         drain_moves.list_servers(host)
@@ -218,7 +218,7 @@ def _list(host: str, *, begins: bool, emptying: bool) -> None:
         drain_moves.cancel(host)
 
 
-def _want(service: Service, **wish: object) -> None:
+def _update_request(service: Service, **wish: object) -> None:
     with transaction.atomic(using=current_alias()):
         Service.objects.filter(pk=service.pk).update(**wish, updated_at=timezone.now())
         if service.binary == COMPUTE:

@@ -79,12 +79,12 @@ def _begin_all(host: str, waiting: tuple[State, ...], going: State) -> None:
     for one in rows:
         server = servers.get(one.server_id)
         if server is None or (going == State.RETURNING and server.host != one.moved_to):
-            _leave_alone(one, server)
+            _drop(one, server)
         elif not _stays(one, server) and not full:
             full = _is_full(host) or (_has_room(one, server, going) and not _begin(one, going))
 
 
-def _leave_alone(one: DrainMigration, server: Instance | None) -> None:
+def _drop(one: DrainMigration, server: Instance | None) -> None:
     """Drop a server that is deleted, or that others have moved to another host: it stays there."""
     where = server.host if server else "deleted"
     logger.info("drain_migration.left_alone", server=one.server_id, host=one.host, at=where)
@@ -122,7 +122,7 @@ def _is_full(host: str) -> bool:
 def _has_room(one: DrainMigration, server: Instance, going: State) -> bool:
     """Whether a host could take the server now. If none can, no action is opened on the server at all."""
     try:
-        moves.possible(server, moves.wanted(server, _goal(one, going)))
+        moves.possible(server, moves.wanted(server, _destination(one, going)))
     except (ApiError, NoValidHost) as none:
         _try_again(one, str(none))
         return False
@@ -145,14 +145,14 @@ def _begin(one: DrainMigration, going: State) -> bool:
         by, request_id = (service.drain_by or "stillwater")[:64], f"req-{uuid4()}"
         caller = Caller(by, project_id=server.project_id, roles=ADMIN)
         try:
-            _move(server, caller, request_id, _goal(one, going))
+            _move(server, caller, request_id, _destination(one, going))
         except ApiError as refused:
             _try_again(one, str(refused))
             return True
         if not _mine(one).update(state=going, request_id=request_id, tries=F("tries") + 1, why="", not_before=None):
             transaction.set_rollback(True, using=current_alias())
             return True
-        _mark(request_id, one.host, **({cold.COMES_UP: True} if comes_up else {}))
+        _mark_for_wakeup(request_id, one.host, **({cold.COMES_UP: True} if comes_up else {}))
     logger.info("drain_migration.begun", server=one.server_id, host=one.host, state=going.value, request_id=request_id)
     return True
 
@@ -166,12 +166,12 @@ def _move(server: Instance, caller: Caller, request_id: str, to: str) -> None:
     registry.named(name).submit(server, ActionRequest(caller, request_id, body, VERSION))
 
 
-def _goal(one: DrainMigration, going: State) -> str:
+def _destination(one: DrainMigration, going: State) -> str:
     """The host that the server is to go to; empty: any."""
     return "" if going == State.MOVING else one.host
 
 
-def _mark(request_id: str, host: str, **also: Any) -> None:
+def _mark_for_wakeup(request_id: str, host: str, **also: Any) -> None:
     """Mark an action so that its end wakes a conductor for this host (`journal.close_action`)."""
     journal.change_params(InstanceAction.objects.get(request_id=request_id), empties=host, **also)
 
@@ -216,7 +216,7 @@ def _failed(one: DrainMigration, action: InstanceAction) -> None:
 
 def _is_ours(server: Instance) -> bool:
     """Whether the move to be confirmed is a drain migration, and not a resize that a user began since."""
-    move = cold.last(server)
+    move = cold.awaiting_confirmation(server)
     return move is not None and "empties" in move.params
 
 
@@ -243,7 +243,7 @@ def _confirm(one: DrainMigration, server: Instance, action: InstanceAction) -> N
         except ApiError:  # the user confirmed or reverted first
             transaction.set_rollback(True, using=current_alias())
             return
-        _mark(request_id, one.host)
+        _mark_for_wakeup(request_id, one.host)
 
 
 def _try_again(one: DrainMigration, why: str) -> None:

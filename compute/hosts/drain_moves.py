@@ -164,7 +164,7 @@ def cancel_return(host: str) -> None:
     waiting.update(state=State.AWAY, why="", not_before=None)
 
 
-def retry_failed(host: str) -> None:
+def forget_moved_away(host: str) -> None:
     """Forget the servers that left in an earlier drain, when a new drain begins: they stay on their new hosts."""
     DrainMigration.objects.filter(host=host, state=State.AWAY).delete()
 

@@ -1,7 +1,7 @@
 """Fenced hosts: an operator forced the host down, and it has not beaten since.
 
 What was begun there cannot go on. What is left there is removed when the host is back: a queued step of the action
-ForgetGuest. All in the targeted cell.
+RemoveStaleGuest. All in the targeted cell.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from compute.operations.action import REQUESTS, On, ServerAction, compensate, fa
 from compute.virt.base import Driver, PowerState
 
 logger = log.get(__name__)
-FORGET, EVACUATE = "ForgetGuest", "Evacuate"  # keys in the journal
+FORGET, EVACUATE = "RemoveStaleGuest", "Evacuate"  # keys in the journal
 ALIVE = frozenset({PowerState.RUNNING, PowerState.PAUSED})
 
 
@@ -112,10 +112,10 @@ def schedule_cleanup(instance: Instance, host: str, evacuation: InstanceAction |
         return
     params = {"source": host} | ({"evacuation": evacuation.pk} if evacuation is not None else {})
     action = journal.open_action(
-        instance, name="forget_guest", key=FORGET, request_id=f"req-{uuid4()}", user_id="",
+        instance, name="remove_stale_guest", key=FORGET, request_id=f"req-{uuid4()}", user_id="",
         project_id=instance.project_id, params=params,
     )  # fmt: skip
-    journal.open_step(action, name="remove", event="compute_forget_guest", host=host, queue=dispatch.OPS)
+    journal.open_step(action, name="remove", event="compute_remove_stale_guest", host=host, queue=dispatch.OPS)
 
 
 def pending_cleanups(host: str) -> int:

@@ -34,7 +34,7 @@ def open_steps(host: str, key: str) -> QuerySet[Step]:
     return Step.objects.filter(host=host, action__key=key, state__in=journal.OPEN)
 
 
-def has_come(step: Step, action: InstanceAction) -> bool:
+def is_turn(step: Step, action: InstanceAction) -> bool:
     """Whether all guests of lower rank have ended and fewer than `at_once` have begun. Call it under `lock()`."""
     others = open_steps(step.host, action.key).exclude(pk=step.pk)
     if others.filter(action__params__rank__lt=action.params["rank"]).exists():

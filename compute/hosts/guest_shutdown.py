@@ -30,7 +30,7 @@ from compute.virt.base import PowerState
 from compute.virt.shutdown_timer import ShutdownTimer
 
 logger = log.get(__name__)
-DOWN, UP = "HostShutdown", "HostStart"  # keys in the journal
+DOWN, UP = "ShutdownWithHost", "StartWithHost"  # keys in the journal
 AT_ONCE = 16  # default number of guests that are shut down, or started, at the same time
 ON = (PowerState.RUNNING, PowerState.PAUSED)
 COMES_UP = Move(frozenset({VmState.STOPPED}), TaskState.POWERING_ON, VmState.ACTIVE)
@@ -160,12 +160,12 @@ def _line(step: Step, name: str) -> GuestShutdown:
     timer = ShutdownTimer.load(step.timer)
     left = timer.left(time.time()) if timer is not None and step.state in journal.OPEN else None
     return GuestShutdown(
-        step.server_id, name, step.action.request_id, step.action.params["rank"], _word(step, timer),
+        step.server_id, name, step.action.request_id, step.action.params["rank"], _state_of(step, timer),
         step.details, left, timer.signals if timer else 0,
     )  # fmt: skip
 
 
-def _word(step: Step, timer: ShutdownTimer | None) -> str:
+def _state_of(step: Step, timer: ShutdownTimer | None) -> str:
     ended = {Step.State.DONE: "off", Step.State.FAILED: "failed", Step.State.CANCELLED: "called off"}
     begun = timer is not None or step.state == Step.State.RUNNING
     return ended.get(Step.State(step.state)) or ("shutting down" if begun else "waiting")

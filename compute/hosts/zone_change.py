@@ -36,7 +36,7 @@ def checked(hosts: Sequence[str], doing: str, refused: type[ApiError]) -> Iterat
             raise refused(f"{doing} Reason: One or more hosts already in availability zone(s) {sorted(zones)}.")
     for cell in Cell.objects.filter(hosts__host__in=changed).distinct():
         mine = set(HostMapping.objects.filter(cell=cell, host__in=changed).values_list("host", flat=True))
-        busy = scatter.one(cell, lambda _, mine=mine: _busy(mine, before, after))  # type: ignore[misc]
+        busy = scatter.ask_one(cell, lambda _, mine=mine: _busy(mine, before, after))  # type: ignore[misc]
         if isinstance(busy, scatter.CellFailure):
             raise CellDown(cell.name)
         if busy:

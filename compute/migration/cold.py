@@ -168,16 +168,16 @@ def resized(instance: Instance, new: dict[str, Any]) -> Instance:
     return future
 
 
-def last(instance: Instance) -> InstanceAction | None:
+def awaiting_confirmation(instance: Instance) -> InstanceAction | None:
     """Return the finished move that waits for confirm or revert, or None."""
     done = InstanceAction.objects.filter(server_id=instance.uuid, key__in=("Resize", "Migrate"), message__isnull=True)
     row = done.filter(finished_at__isnull=False).order_by("-pk").first()
     return None if row is None or "ended" in row.params else row
 
 
-def status_of(instance: Instance) -> dict[str, Any]:
+def confirm_params(instance: Instance) -> dict[str, Any]:
     """Return the params for a confirm or revert. Raises BadRequest when no move waits for it."""
-    row = last(instance)
+    row = awaiting_confirmation(instance)
     if row is None:
         raise BadRequest("Instance has not been resized.")
     kept = ("source", "source_node", "source_zone", "destination", "destination_node", "was", "old", "new")
@@ -196,7 +196,7 @@ def count(run: StepContext, without: int = 0) -> None:
         run.instance.refresh_from_db()
         moves = InstanceAction.objects.filter(server_id=run.instance.uuid, key__in=("Resize", "Migrate"))
         sizes = [row.params["new"] for row in moves.filter(finished_at__isnull=True).exclude(pk=without)]
-        waits = last(run.instance)
+        waits = awaiting_confirmation(run.instance)
         if waits is not None and waits.pk != without:
             sizes += [waits.params["old"], waits.params["new"]]
         largest = columns(run.instance)
@@ -205,7 +205,7 @@ def count(run: StepContext, without: int = 0) -> None:
         quota.count_as(run.instance.uuid, largest)
 
 
-def ended(run: StepContext, how: str, power_state: PowerState | None = None) -> None:
+def record_confirmed_or_reverted(run: StepContext, how: str, power_state: PowerState | None = None) -> None:
     """Record that a move is confirmed or reverted: resized -> what it was. In the transaction that closes the step."""
     move = InstanceAction.objects.get(pk=run.params["move"])
     journal.change_params(move, ended=how)

@@ -32,7 +32,7 @@ def abort(instance: Instance, migration_id: str, asked: ActionRequest, *, queued
     _record(instance, "live_migration_cancel", row, asked)
     journal.change_params(row, abort=True)  # read by the running step
     for step in row.steps.select_related("action").filter(state=Step.State.QUEUED):
-        runner.call_off(registry.named(row.key), step, "the migration was aborted")
+        runner.cancel_action(registry.named(row.key), step, "the migration was aborted")
 
 
 def force(instance: Instance, migration_id: str, asked: ActionRequest) -> None:

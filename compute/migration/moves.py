@@ -57,7 +57,7 @@ def must_support(instance: Instance) -> None:
         )
 
 
-def must_take_part(host: str, *, leaving: bool = False) -> None:
+def must_not_drain(host: str, *, leaving: bool = False) -> None:
     """Raise Conflict while a host drains: a move would wait for it, and is cancelled when a drain begins.
 
     With `leaving` a host that is being emptied is allowed.
@@ -73,7 +73,7 @@ def is_up(host: str) -> bool:
     return Service.objects.filter(binary=COMPUTE, host=host).exists() and _service(host).is_up
 
 
-def takes_part(host: str) -> bool:
+def can_run_steps(host: str) -> bool:
     """Whether a step on the host would be run now: it is up and neither draining nor being emptied."""
     return is_up(host) and not _service(host).drain_state
 
@@ -86,7 +86,7 @@ def must_be_possible(instance: Instance, host: str) -> None:
         raise BadRequest(f"Unable to migrate instance ({instance.uuid}) to current host ({host}).")
     if not is_up(host):
         raise BadRequest(f"Compute service of {host} is unavailable at this time.")
-    must_take_part(host)
+    must_not_drain(host)
 
 
 def candidates(

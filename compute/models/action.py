@@ -35,7 +35,7 @@ class InstanceAction(CellModel):
             models.Index(fields=("request_id",), name="actions_by_request"),
             models.Index(fields=("key", "-id"), name="actions_by_key"),
             models.Index(fields=("started_at",), name="open_actions", condition=Q(finished_at__isnull=True)),
-            models.Index(fields=("key", "finished_at"), name="heard_events", condition=Q(key="HearEvent")),
+            models.Index(fields=("key", "finished_at"), name="external_events", condition=Q(key="ExternalEvent")),
         )
 
     def __str__(self) -> str:

@@ -30,8 +30,8 @@ Row = TypeVar("Row")
 RUN_STEP = "stillwater.run_step"
 ANSWER_CALL = "stillwater.answer_call"
 SCHEDULE = "stillwater.schedule"
-FOLLOW_DRAIN_REQUESTS = "stillwater.mind_wishes"
-RUN_DRAIN_MIGRATIONS = "stillwater.mind_departures"
+FOLLOW_DRAIN_REQUESTS = "stillwater.drain_requests"
+RUN_DRAIN_MIGRATIONS = "stillwater.drain_migrations"
 CONDUCTOR_QUEUE = "conductor"
 SCHEDULER_QUEUE = "scheduler"
 REQUESTS, OPS = "requests", "ops"
@@ -114,7 +114,7 @@ def send_requests(server_ids: Sequence[str]) -> list[str]:
     from cells.models import BuildRequest  # noqa: PLC0415  as below
 
     messages: list[Message] = [(SCHEDULER_QUEUE, SCHEDULE, {"server_id": server_id}) for server_id in server_ids]
-    sent = _steps_by_queue(server_ids, publish_all(settings.BROKER_URL, messages))
+    sent = _sent_rows(server_ids, publish_all(settings.BROKER_URL, messages))
     unsent = BuildRequest.objects.filter(pk__in=set(server_ids) - set(sent), lease_until__isnull=True)
     _mark(len(sent) < len(server_ids), lambda: unsent.update(sent_at=None, sends=0))
     return sent
@@ -188,14 +188,14 @@ def _send_steps(alias: str, rows: Sequence[Step], messages: Sequence[Message]) -
     """Return the steps whose message was sent; mark the others, so that the relay sends them without delay."""
     from compute.models import Step  # noqa: PLC0415  as above
 
-    sent = _steps_by_queue(rows, publish_all(brokers.url(alias), messages))
+    sent = _sent_rows(rows, publish_all(brokers.url(alias), messages))
     unsent = Step.objects.using(alias).filter(pk__in={row.pk for row in rows} - {row.pk for row in sent})
     queued = unsent.filter(state=Step.State.QUEUED)
     _mark(len(sent) < len(rows), lambda: queued.update(sent_at=None, sends=0))
     return sent
 
 
-def _steps_by_queue(rows: Sequence[Row], went: Sequence[bool]) -> list[Row]:
+def _sent_rows(rows: Sequence[Row], went: Sequence[bool]) -> list[Row]:
     return [row for row, out in zip(rows, went, strict=False) if out]
 
 

@@ -39,7 +39,7 @@ def send(instance: Instance, method: str, params: dict[str, Any]) -> HostCall:
 def wait(call: HostCall) -> Any:
     """Return the host's answer. Raises HostUnreachable (no answer, or the host reports an error), CellDown.
 
-    Do not call it inside `scatter.to_change`, which takes a long wait for a cell that hangs. Each poll has the
+    Do not call it inside `scatter.target_for_write`, which takes a long wait for a cell that hangs. Each poll has the
     deadline of every other query to the cell, and only a poll can find the cell down.
     """
     cell = Cell.objects.get(pk=str(call._state.db).removeprefix("cell:"))
@@ -47,7 +47,7 @@ def wait(call: HostCall) -> Any:
     while time.monotonic() < end:
         time.sleep(pause)
         pause = min(pause * 1.5, 0.2)
-        answered = scatter.one(cell, lambda _: _take(call))
+        answered = scatter.ask_one(cell, lambda _: _take(call))
         if isinstance(answered, HostCall):
             if answered.error:
                 raise HostUnreachable(answered.error)

@@ -114,7 +114,7 @@ def claim(
         now = timezone.now()
         # A step that waited for a guest keeps its first start: the wait is part of its run time.
         begun = Case(When(timer__isnull=False, then=Coalesce("started_at", now)), default=now)
-        rightful = ~Exists(open_next_steps(worker, incarnation))
+        rightful = ~Exists(newer_incarnation(worker, incarnation))
         won = Step.objects.filter(is_due(), rightful, pk=step_id, state=QUEUED).update(
             state=RUNNING, worker=worker, incarnation=incarnation, token=str(uuid4()), attempts=F("attempts") + 1,
             started_at=begun,
@@ -126,7 +126,7 @@ def claim(
         return step
 
 
-def take_server(step: Step) -> bool:
+def claim_for_operator(step: Step) -> bool:
     """Claim an open step for an operator, even from a running worker; False when the row changed since it was read.
 
     Runs in a transaction. From then on the worker that held the step writes nothing more.
@@ -140,7 +140,7 @@ def take_server(step: Step) -> bool:
     return True
 
 
-def open_next_steps(worker: str, incarnation: str) -> QuerySet[Service]:
+def newer_incarnation(worker: str, incarnation: str) -> QuerySet[Service]:
     """Return the service record of a worker if a newer process of its name has registered there."""
     binary, _, host = worker.partition("@")
     return Service.objects.filter(binary=binary, host=host).exclude(incarnation__in=("", incarnation))

@@ -35,12 +35,12 @@ def recover(worker: str, incarnation: str, in_progress: Callable[[], Collection[
     process.
     """
     failpoints.reached("recovery.begun")
-    if journal.open_next_steps(worker, incarnation).exists():
+    if journal.newer_incarnation(worker, incarnation).exists():
         logger.warning("recovery.superseded", worker=worker, incarnation=incarnation)
         return 0
     left = list(Step.objects.select_related("action").filter(state=Step.State.RUNNING, worker=worker)[:BATCH])
     running_here = set(in_progress())
-    return _recover_stuck_servers([s for s in left if s.incarnation != incarnation or s.pk not in running_here], queue)
+    return _recover_steps([s for s in left if s.incarnation != incarnation or s.pk not in running_here], queue)
 
 
 def recover_dead_conductors(me: str) -> int:
@@ -53,7 +53,7 @@ def recover_dead_conductors(me: str) -> int:
     lately = database_clock.is_recent("started_at", settings.SERVICE_DOWN_TIME)
     long_ago = ~lately | Q(worker__in=_names(gone))
     stuck = Step.objects.select_related("action").filter(long_ago, state=Step.State.RUNNING, host="")
-    return _recover_stuck_servers(list(stuck.exclude(worker__in=living)[:BATCH]))
+    return _recover_steps(list(stuck.exclude(worker__in=living)[:BATCH]))
 
 
 def _names(conductors: QuerySet[Service]) -> list[str]:
@@ -81,7 +81,7 @@ def relay() -> int:
     return len(sent)
 
 
-def _recover_stuck_servers(strays: Collection[Step], queue: str = "") -> int:
+def _recover_steps(strays: Collection[Step], queue: str = "") -> int:
     """Recover each step by itself: one that fails is logged, counted and marked, and does not hold up the others.
 
     Return how many were recovered; the others are tried again in the next round. Raises the database's error when the
@@ -90,7 +90,7 @@ def _recover_stuck_servers(strays: Collection[Step], queue: str = "") -> int:
     led_out, away, again = 0, None, []
     for step in strays:
         try:
-            again += [step] if _recover_server(step, queue) else []
+            again += [step] if _recover_step(step, queue) else []
         except (OperationalError, InterfaceError) as error:  # it is away, or a process that hangs locks this row
             close_old_connections()
             away = error
@@ -123,7 +123,7 @@ def _has_waited(now: datetime) -> Q:
     return Q(not_before__lte=now) | ahead
 
 
-def _recover_server(step: Step, queue: str = "") -> bool:
+def _recover_step(step: Step, queue: str = "") -> bool:
     """Apply the step's OnRestart rule; return True when it is queued again and its message is to be sent."""
     action = registry.every().get(step.action.key)
     spec = action.find(step.name) if action is not None else None

@@ -68,8 +68,8 @@ def with_services(steps: Sequence[Step]) -> list[OpenStep]:
     hosts = {step.host for step in steps if step.host}
     mine = Q(binary=COMPUTE, host__in=hosts) | Q(binary=CONDUCTOR)
     services = list(Service.objects.filter(mine)) if steps else []
-    known = {one.host: _word(one) for one in services if one.binary == COMPUTE}
-    conductors = {_word(one) for one in services if one.binary == CONDUCTOR}
+    known = {one.host: _service_state(one) for one in services if one.binary == COMPUTE}
+    conductors = {_service_state(one) for one in services if one.binary == CONDUCTOR}
     any_conductor = next((word for word in ("up", "draining", "drained", "down") if word in conductors), "unknown")
     return [OpenStep(step, known.get(step.host, "unknown") if step.host else any_conductor) for step in steps]
 
@@ -167,12 +167,12 @@ def _end(action: ServerAction, step: Step, why: str) -> str:
         return _end_without_server(step, why)
     if not runner.give_up(action, step, why):
         raise RepairRefused(f"Step {step.name} of server {step.server_id} has gone on meanwhile. Look again.")
-    return _became(step)
+    return _describe_outcome(step)
 
 
 def _end_without_server(step: Step, why: str) -> str:
     """End a step whose server has no row, as after a restore of the database: there is nothing to undo."""
-    if not journal.take_server(step):
+    if not journal.claim_for_operator(step):
         raise RepairRefused(f"Step {step.name} of server {step.server_id} has gone on meanwhile. Look again.")
     step.details = why
     journal.close_step(step, Step.State.FAILED)
@@ -180,7 +180,7 @@ def _end_without_server(step: Step, why: str) -> str:
     return f"{step.action.action} ends with an error. Its server {step.server_id} has no row in this cell."
 
 
-def _became(step: Step) -> str:
+def _describe_outcome(step: Step) -> str:
     """Describe what the rows say after the step has ended."""
     step.action.refresh_from_db()
     server = Instance.objects.get(uuid=step.server_id)
@@ -195,7 +195,7 @@ def _became(step: Step) -> str:
     return f"Step {step.name} fails, and {step.action.action} ends with an error. The server is {shown} ({task}){at}."
 
 
-def _word(service: Service) -> str:
+def _service_state(service: Service) -> str:
     return (service.drain_state or "up") if service.is_up else "down"
 
 

@@ -59,7 +59,7 @@ def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
             return
         getattr(action, step.name)(run)
         failpoints.reached("undo.worked" if good else "step.worked", step.name, step.server_id)
-        power_state = _look(run)
+        power_state = _read_power_state(run)
         _until_written(run, partial(_done, action, run, power_state))
     except StepWaiting as waits:
         _until_written(run, partial(_wait_step, step, waits, step.action.params.get(SHUTDOWN_TIMEOUT)))
@@ -85,7 +85,7 @@ def give_up(action: ServerAction, step: Step, why: str) -> bool:
     As `fail_step`, but also a step that is retried after any error ends here. In the caller's transaction.
     """
     run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, None)
-    if not journal.take_server(step):
+    if not journal.claim_for_operator(step):
         return False
     _close_failed(action, run, InterruptedError(why), None)
     return True
@@ -98,7 +98,7 @@ def hand_back(action: ServerAction, step: Step) -> bool:
         return False
     why = f"host {step.host} drains"
     if spec.on_drain is OnDrain.CANCEL or action.elsewhere is None:
-        return call_off(action, step, why)
+        return cancel_action(action, step, why)
     instance = Instance.objects.get(uuid=step.server_id)
     with transaction.atomic(using=current_alias()):
         if not action.still_applies(StepContext(instance, step.action, step, None)) or not journal.cancel(step, why):
@@ -109,7 +109,7 @@ def hand_back(action: ServerAction, step: Step) -> bool:
     return True
 
 
-def call_off(action: ServerAction, step: Step, why: str) -> bool:
+def cancel_action(action: ServerAction, step: Step, why: str) -> bool:
     """End an action whose step is still queued, and compensate what it did; False when the step runs or must run."""
     run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, None)
     fault = fault_of(InterruptedError(why))
@@ -155,7 +155,7 @@ def _done(action: ServerAction, run: StepContext, power_state: PowerState | None
             _log_claim_lost("it was done")
             return
         try:
-            _go_on(action, run, power_state)
+            _advance(action, run, power_state)
         except StateConflict as conflict:
             _preempt(action, run, f"preempted: {conflict}")
         journal.wake_next(run.step.server_id)
@@ -166,7 +166,7 @@ def _done(action: ServerAction, run: StepContext, power_state: PowerState | None
     logger.info("step.done", seconds=round(seconds, 3))
 
 
-def _go_on(action: ServerAction, run: StepContext, power_state: PowerState | None) -> None:
+def _advance(action: ServerAction, run: StepContext, power_state: PowerState | None) -> None:
     """Open what follows a successful step, or end the action."""
     action.record_step(run, power_state)
     if run.action.fault is not None:  # it was an undo step: there may be more to undo
@@ -211,7 +211,7 @@ def _failed(action: ServerAction, run: StepContext, error: Exception) -> None:
     if again and run.step.attempts < MAX_TRIES:
         _try_again(run, error)
         return
-    _close_failed(action, run, error, _look(run))
+    _close_failed(action, run, error, _read_power_state(run))
 
 
 def _close_failed(action: ServerAction, run: StepContext, error: Exception, power_state: PowerState | None) -> None:
@@ -283,7 +283,7 @@ def _try_again(run: StepContext, error: Exception) -> None:
             journal.wake_next(run.step.server_id)  # a delete need not wait for the next try
 
 
-def _look(run: StepContext) -> PowerState | None:
+def _read_power_state(run: StepContext) -> PowerState | None:
     """Return the guest's power state; None when no hypervisor answers, or the guest lives elsewhere."""
     if run.driver is None:
         return None

@@ -29,7 +29,7 @@ def discard() -> int:
     for cell_id, images in _by_cell(_some_queued()).items():
         cell = Cell.objects.get(pk=cell_id)
         servers = set(images.values())
-        named = scatter.one(cell, lambda _, ids=servers: _filled_by_actions(ids))  # type: ignore[misc]
+        named = scatter.ask_one(cell, lambda _, ids=servers: _filled_by_actions(ids))  # type: ignore[misc]
         if isinstance(named, scatter.CellFailure):
             continue
         for image_id in images.keys() - named:

@@ -30,8 +30,8 @@ def confirm() -> int:
     """
     confirmed = 0
     for instance in _overdue():
-        move = cold.last(instance)
-        if move is None or not moves.takes_part(move.params["source"]):
+        move = cold.awaiting_confirmation(instance)
+        if move is None or not moves.can_run_steps(move.params["source"]):
             continue
         asked = ActionRequest(Caller("", project_id=instance.project_id), f"req-{uuid4()}")
         try:

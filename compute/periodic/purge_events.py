@@ -23,7 +23,7 @@ SECONDS = 3.0  # after which a round begins no batch: the relay runs in the same
 def purge() -> int:
     """Remove old event rows of the targeted cell; return how many. Several conductors may run it at once."""
     now, end = timezone.now(), time.monotonic() + SECONDS
-    events = InstanceAction.objects.filter(key=event_types.HEAR)
+    events = InstanceAction.objects.filter(key=event_types.DELIVER)
     # Each query is ordered as an index of its own: `heard_events`, `open_actions`.
     heard = events.filter(finished_at__lt=now - KEPT).order_by("finished_at")
     unheard = events.filter(finished_at__isnull=True, started_at__lt=now - UNHEARD).order_by("started_at")

@@ -33,7 +33,7 @@ def clear() -> int:
     again = 0
     for cell in Cell.objects.all():
         flagged = _some_flagged(cell)
-        living = scatter.one(cell, lambda _, ids=flagged: _nobody_deletes(ids))  # type: ignore[misc]
+        living = scatter.ask_one(cell, lambda _, ids=flagged: _nobody_deletes(ids))  # type: ignore[misc]
         if isinstance(living, scatter.CellFailure):
             continue
         for server_id in flagged - living:
@@ -69,7 +69,7 @@ def _take_back(cell: Cell, server_id: str) -> bool:
     mapping = InstanceMapping.objects.filter(pk=server_id)
     mapping.update(queued_for_delete=False)
     _seen.pop(server_id, None)
-    if scatter.one(cell, lambda _: _nobody_deletes([server_id])) == {server_id}:
+    if scatter.ask_one(cell, lambda _: _nobody_deletes([server_id])) == {server_id}:
         logger.warning("quota.counted_again", server=server_id, cell=cell.name)
         return True
     mapping.update(queued_for_delete=True)

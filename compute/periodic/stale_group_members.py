@@ -27,7 +27,7 @@ def remove() -> int:
         elif cells[server_id] is not None:
             by_cell[cells[server_id]].add(server_id)
     for cell in Cell.objects.filter(pk__in=by_cell):
-        deleted = scatter.one(cell, lambda _, ids=by_cell[cell.pk]: _deleted(ids))  # type: ignore[misc]
+        deleted = scatter.ask_one(cell, lambda _, ids=by_cell[cell.pk]: _deleted(ids))  # type: ignore[misc]
         if not isinstance(deleted, scatter.CellFailure):
             gone |= deleted
     return ServerGroupMember.objects.filter(server_id__in=gone).delete()[0]

@@ -62,7 +62,7 @@ def lock(host: str) -> None:
     list(rows.values_list("pk"))
 
 
-def place_of(instance: Instance) -> str:
+def failure_scope(instance: Instance) -> str:
     """Return what a failed build is attributed to: the node if the host has several or whole ones, else the host."""
     nodes = dict(ComputeNode.objects.filter(host=instance.host).values_list("hypervisor_hostname", "is_whole"))
     return instance.node if len(nodes) > 1 or nodes.get(instance.node) else instance.host

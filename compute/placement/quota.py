@@ -98,17 +98,17 @@ def grow(project_id: str, server_id: str, vcpus: int, memory_mb: int) -> None:
     counted.filter(memory_mb__lt=memory_mb).update(memory_mb=memory_mb)
 
 
-def must_have_room(project_id: str, server_id: str, vcpus: int, memory_mb: int) -> None:
+def must_fit_if_uncounted(project_id: str, server_id: str, vcpus: int, memory_mb: int) -> None:
     """Raise QuotaExceeded when an uncounted (deleted) server no longer fits. A counted server passes."""
     if InstanceMapping.objects.filter(pk=server_id, queued_for_delete=True).exists():
         more = {"instances": 1, "cores": vcpus, "ram": memory_mb}
         _refuse(more, usage(project_id), limits(project_id))
 
 
-def count_again(project_id: str, server_id: str, size: Mapping[str, Any]) -> None:
+def recount_undeleted(project_id: str, server_id: str, size: Mapping[str, Any]) -> None:
     """Count a server that was marked as deleted again, inside a global transaction. Raises QuotaExceeded."""
     lock(project_id)
-    must_have_room(project_id, server_id, size["vcpus"], size["memory_mb"])
+    must_fit_if_uncounted(project_id, server_id, size["vcpus"], size["memory_mb"])
     InstanceMapping.objects.filter(pk=server_id).update(queued_for_delete=False)
     count_as(server_id, size)
 

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from compute.models import InstanceAction
 
-BACK = "PutBack"  # the key of the actions that count
+BACK = "RestorePowerState"  # the key of the actions that count
 KEY = "PowerFlaps"  # the key of the history entry that says so; its updated_at is the server's last change
 
 

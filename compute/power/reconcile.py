@@ -89,7 +89,7 @@ def reconcile(host: str, driver: Driver, seen: Sequence[PowerMismatch], *, found
         return 0
     _judge(seen, booted=booted)
     backs = [one for one in seen if one.back]
-    stays = _are_left(host, backs, booted=booted)
+    stays = _not_put_back(host, backs, booted=booted)
     flaps = flap_guard.check([one.instance.uuid for one in backs if one.instance.uuid not in stays])
     for one in backs:
         if one.instance.uuid in stays:
@@ -99,7 +99,7 @@ def reconcile(host: str, driver: Driver, seen: Sequence[PowerMismatch], *, found
     found = [one for one in seen if one.is_news or one.acts or flaps.begins(one.instance.uuid)]
     for one in found:
         if one.went_with_host:
-            one.why = _how(one.instance, driver)
+            one.why = _shutdown_outcome(one.instance, driver)
     if found:
         _write(found, flaps, found_by)
     return len(found)
@@ -115,11 +115,11 @@ def _judge(seen: Sequence[PowerMismatch], *, booted: bool) -> None:
         if one.went_with_host:  # the host's setting also decides whether it starts again: STILLWATER_RESUME_GUESTS
             truth = PowerAuthority.HYPERVISOR
         elif one.instance.pk in speaks:
-            truth, who = sync_policy.of(speaks[one.instance.pk], truth)
+            truth, who = sync_policy.authority_for(speaks[one.instance.pk], truth)
         one.verdict, one.truth = sync_policy.verdict(truth, one.instance.vm_state, one.power_state), f"{truth} ({who})"
 
 
-def _are_left(host: str, backs: Sequence[PowerMismatch], *, booted: bool) -> set[str]:
+def _not_put_back(host: str, backs: Sequence[PowerMismatch], *, booted: bool) -> set[str]:
     """Return the ids of those that are not put back: an open step, e.g. of a power-update, goes first.
 
     All of them on a host that has just booted, that drains, that shuts its guests down, or that is forced down.
@@ -134,7 +134,7 @@ def _are_left(host: str, backs: Sequence[PowerMismatch], *, booted: bool) -> set
     return set(waiting.values_list("server_id", flat=True))
 
 
-def _how(instance: Instance, driver: Driver) -> str:
+def _shutdown_outcome(instance: Instance, driver: Driver) -> str:
     """Return how the guest went down with its host, from its shutdown timer."""
     try:
         timer = driver.timer(instance.uuid)
@@ -151,12 +151,12 @@ def _write(found: Sequence[PowerMismatch], flaps: flap_guard.FlapCounter, found_
     with transaction.atomic(using=current_alias()):
         won = {instance.pk for instance in (*state.observe_all(observed), *state.begin_all(put_back))}
         mine = [one for one in found if one.instance.pk in won]
-        journal.open_many([entry for one in mine for entry in _on_record(one, flaps)])
+        journal.open_many([entry for one in mine for entry in _journal_entries(one, flaps)])
         flaps.go_on(restless)
-    _say(mine, flaps, found_by)
+    _log(mine, flaps, found_by)
 
 
-def _on_record(one: PowerMismatch, flaps: flap_guard.FlapCounter) -> Iterator[tuple[InstanceAction, list[Step]]]:
+def _journal_entries(one: PowerMismatch, flaps: flap_guard.FlapCounter) -> Iterator[tuple[InstanceAction, list[Step]]]:
     """Yield the journal entry of a mismatch: the server's history also shows changes that no user requested."""
     seen = f"the guest is {one.power_state.name.lower()}: {one.why}"
     if one.back:
@@ -164,11 +164,11 @@ def _on_record(one: PowerMismatch, flaps: flap_guard.FlapCounter) -> Iterator[tu
         action = _action(one, BACK_NAMES[one.back], flap_guard.BACK, params=params)
         yield action, [Step(name="put_back", event=EVENT, host=one.instance.host, queue=REQUESTS)]
     elif one.verdict and one.verdict.vm_state:
-        yield _over(_action(one, FOLLOW_NAMES[one.verdict.vm_state], "", outcome=seen), one, "observe")
+        yield _closed_entry(_action(one, FOLLOW_NAMES[one.verdict.vm_state], "", outcome=seen), one, "observe")
     elif flaps.begins(one.instance.uuid):
         words = f"power sync: {flaps.words}; {seen}"
         action = _action(one, "power_sync", flap_guard.KEY, outcome=words, message="Error")
-        yield _over(action, one, "leave_alone")
+        yield _closed_entry(action, one, "leave_alone")
 
 
 def _action(one: PowerMismatch, name: str, key: str, **more: Any) -> InstanceAction:
@@ -178,13 +178,13 @@ def _action(one: PowerMismatch, name: str, key: str, **more: Any) -> InstanceAct
     )  # fmt: skip
 
 
-def _over(action: InstanceAction, one: PowerMismatch, name: str) -> tuple[InstanceAction, list[Step]]:
+def _closed_entry(action: InstanceAction, one: PowerMismatch, name: str) -> tuple[InstanceAction, list[Step]]:
     ended = Step.State.FAILED if action.message else Step.State.DONE
     words = {"state": ended, "details": action.outcome}
     return action, [Step(name=name, event=EVENT, host=one.instance.host, queue=OPS, **words)]
 
 
-def _say(mine: Sequence[PowerMismatch], flaps: flap_guard.FlapCounter, found_by: str) -> None:
+def _log(mine: Sequence[PowerMismatch], flaps: flap_guard.FlapCounter, found_by: str) -> None:
     for one in mine:
         server, fields = one.instance.uuid, {"power_state": one.power_state.name, "why": one.why, "truth": one.truth}
         if flaps.begins(server):

@@ -120,13 +120,13 @@ TABLES: dict[PowerAuthority, Table] = {
 DECIDED = frozenset(pair for table in TABLES.values() for pair in table)  # pairs with a verdict under some authority
 
 
-def of(instance: Instance, otherwise: PowerAuthority) -> tuple[PowerAuthority, str]:
+def authority_for(instance: Instance, otherwise: PowerAuthority) -> tuple[PowerAuthority, str]:
     """Return the power authority of a server (`otherwise` is its host's), and where it is set."""
-    word, who = said(instance)
+    word, who = own_authority(instance)
     return (otherwise, "its host") if word is None else (word, who)
 
 
-def said(instance: Instance) -> tuple[PowerAuthority | None, str]:
+def own_authority(instance: Instance) -> tuple[PowerAuthority | None, str]:
     """Return the server's own power authority, and where it is set; None: its host's. Unknown values are ignored."""
     for word, who in _said(instance):
         if word in WORDS:

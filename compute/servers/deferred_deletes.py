@@ -67,7 +67,7 @@ def carry_out() -> int:
         if circuit_breaker.known_down(cell.id):
             continue
         for kept in cell.late_deletes.order_by("asked_at")[:BATCH]:
-            answer = scatter.one(cell, lambda _, one=kept: _delete(one))  # type: ignore[misc]
+            answer = scatter.ask_one(cell, lambda _, one=kept: _delete(one))  # type: ignore[misc]
             if isinstance(answer, scatter.CellFailure):
                 break
             done += _forget(kept, answer)

@@ -151,7 +151,7 @@ def _shown(query: Query, part: _CellPart, index: int) -> Any:
     return query.show(servers_rows.of(create.unplaced(row)) if isinstance(row, BuildRequest) else row)
 
 
-def skip(down: Iterable[Cell], project_id: str = "") -> None:
+def check_partial_list_allowed(down: Iterable[Cell], project_id: str = "") -> None:
     """Check whether down cells may be left out of a list of a project (empty: of all projects).
 
     Raises PartialList when the operator forbids partial lists and the project may have servers there (Nova: `[api]
@@ -296,7 +296,7 @@ def _marked(query: Query, cell: Cell | None) -> KeyRow | None:
     """The marker's sort values, from its cell or its build request. Raises CellDown."""
     found: list[KeyRow] = []
     if cell is not None:
-        answer = scatter.one(cell, lambda _: _keys(Instance.objects.filter(uuid=query.marker), query))
+        answer = scatter.ask_one(cell, lambda _: _keys(Instance.objects.filter(uuid=query.marker), query))
         if isinstance(answer, scatter.CellFailure):
             raise CellDown(cell.name)
         found = answer

@@ -66,7 +66,7 @@ def server(server_id: str, caller: Caller) -> Iterator[Instance]:
         raise ServerNotFound(server_id)
     if found.down is not None:
         raise CellDown(cell.name)
-    with locked_row(cell):
+    with targeted_cell(cell):
         instance = Instance.objects.filter(uuid=server_id, deleted=False).first()
         if instance is None:
             raise ServerNotReady(server_id) if found.request else ServerNotFound(server_id)
@@ -74,10 +74,10 @@ def server(server_id: str, caller: Caller) -> Iterator[Instance]:
 
 
 @contextmanager
-def locked_row(cell: Cell) -> Iterator[None]:
+def targeted_cell(cell: Cell) -> Iterator[None]:
     """Target a cell that answered just now, for writing. Raises CellDown when it goes away meanwhile."""
     try:
-        with scatter.to_change(cell):
+        with scatter.target_for_write(cell):
             yield
     except scatter.DATABASE_AWAY as exc:
         raise CellDown(cell.name) from exc
@@ -85,7 +85,7 @@ def locked_row(cell: Cell) -> Iterator[None]:
 
 def ask(cell: Cell, read: Callable[[], T]) -> T:
     """Read from a cell within the deadline for cells (CELL_TIMEOUT). Raises CellDown."""
-    answer = scatter.one(cell, lambda _: read())
+    answer = scatter.ask_one(cell, lambda _: read())
     if isinstance(answer, scatter.CellFailure):
         raise CellDown(cell.name)
     return answer
@@ -117,7 +117,7 @@ def _in_cell(mapping: InstanceMapping, cell: Cell) -> FoundServer:
     def read(_: Cell) -> Instance | None:
         return Instance.objects.filter(uuid=mapping.server_id, deleted=False).first()
 
-    answer = scatter.one(cell, read)
+    answer = scatter.ask_one(cell, read)
     if isinstance(answer, scatter.CellFailure):
         if mapping.queued_for_delete:
             raise ServerNotFound(mapping.server_id)

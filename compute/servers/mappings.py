@@ -51,7 +51,7 @@ def forget(mapping: InstanceMapping) -> bool:
     counted = _counted().filter(pk=mapping.pk)
     if mapping.cell is None or not counted.exists():
         return False
-    known = scatter.one(mapping.cell, lambda _: Instance.objects.filter(uuid=mapping.pk).exists())
+    known = scatter.ask_one(mapping.cell, lambda _: Instance.objects.filter(uuid=mapping.pk).exists())
     if isinstance(known, scatter.CellFailure):
         return False
     with transaction.atomic(using="default"):
@@ -82,7 +82,7 @@ def map_rows(cell: Cell, rows: Collection[Instance]) -> None:
 
 def _count_as_they_are(cell: Cell) -> int:
     ids = _some_counted(cell)
-    living = scatter.one(cell, lambda _: {row.uuid: row for row in _living().filter(uuid__in=ids).defer("image")})
+    living = scatter.ask_one(cell, lambda _: {row.uuid: row for row in _living().filter(uuid__in=ids).defer("image")})
     if isinstance(living, scatter.CellFailure):
         _lost_since.pop(cell.pk, None)
         _missized_since.pop(cell.pk, None)
@@ -151,7 +151,7 @@ def _map_again(cell: Cell) -> int:
         page = Instance.objects.filter(pk__gt=after).order_by("pk").values_list("pk", "uuid", "deleted")[:BATCH]
         return list(page), list(_living().filter(uuid__in=again).values_list("uuid", flat=True))
 
-    answer = scatter.one(cell, read)
+    answer = scatter.ask_one(cell, read)
     if isinstance(answer, scatter.CellFailure):
         _unmapped_since.pop(cell.pk, None)
         return 0
@@ -160,7 +160,7 @@ def _map_again(cell: Cell) -> int:
     ids = {*seen, *(uuid for _, uuid, deleted in page if not deleted)}
     mapped = set(InstanceMapping.objects.filter(pk__in=ids).values_list("pk", flat=True))
     due = _due(_unmapped_since[cell.pk], looked_at=ids | set(again), wrong=ids - mapped)
-    rows = scatter.one(cell, lambda _: list(_living().filter(uuid__in=due))) if due else []
+    rows = scatter.ask_one(cell, lambda _: list(_living().filter(uuid__in=due))) if due else []
     if isinstance(rows, scatter.CellFailure):
         return 0
     map_rows(cell, rows)

@@ -26,8 +26,8 @@ from compute.virt.shutdown_timer import HURRY, ShutdownTimer
 log = logging.getLogger(__name__)
 
 OFF = frozenset({PowerState.NOSTATE, PowerState.SHUTDOWN, PowerState.CRASHED})
-CANNOT_HEAR = frozenset({PowerState.PAUSED, PowerState.SUSPENDED})
-BLINK = 0.1  # seconds: the shortest wait between two turns
+CANNOT_REACT = frozenset({PowerState.PAUSED, PowerState.SUSPENDED})
+MIN_WAIT = 0.1  # seconds: the shortest wait between two turns
 
 
 class ShutdownDriver(Driver):
@@ -53,7 +53,7 @@ class ShutdownDriver(Driver):
                 self.force_off(uuid)
                 return timer
             timer = ShutdownTimer.start(time.time(), timeout, retry_interval)
-            if timeout <= 0 and state not in CANNOT_HEAR:
+            if timeout <= 0 and state not in CANNOT_REACT:
                 return self._force(uuid, timer)
             self.save_timer(uuid, timer)
             with suppress(HypervisorUnavailable):  # the timer runs now: the next turn tries again
@@ -73,7 +73,7 @@ class ShutdownDriver(Driver):
         """Shut the guest down and wait until it is off; a running timer is joined, or ended now if `timeout` is 0."""
         timer = self.begin_shutdown(uuid, timeout, retry_interval)
         while timer is not None and timer.runs:
-            self.wait_until_off(uuid, max(BLINK, timer.wait))
+            self.wait_until_off(uuid, max(MIN_WAIT, timer.wait))
             timer = self.turn(uuid)
         return timer
 
@@ -88,7 +88,7 @@ class ShutdownDriver(Driver):
         now = timer.now()
         if state in OFF:
             return self._off(uuid, timer)
-        if state in CANNOT_HEAR:
+        if state in CANNOT_REACT:
             return self._force(uuid, timer, f"it was {state.name.lower()}")
         if now >= timer.deadline or timer.how == "forced":
             return self._force(uuid, timer, timer.why)

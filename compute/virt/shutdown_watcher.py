@@ -16,12 +16,12 @@ from compute.virt.base import Driver, HypervisorUnavailable
 from compute.virt.shutdown_timer import ShutdownTimer
 
 log = logging.getLogger(__name__)
-HANDS = 8  # turns at the same time (a signal or a power cut); a guest agent may take two seconds
-MOST_HANDS = 64  # the same, with the stuck turns whose hypervisor call does not return
+WORKERS = 8  # turns at the same time (a signal or a power cut); a guest agent may take two seconds
+MAX_WORKERS = 64  # the same, with the stuck turns whose hypervisor call does not return
 STUCK = 3.0  # seconds after which a turn counts as stuck and another one may start in its place
 AGAIN, LONGEST_PAUSE = 1.0, 30.0  # seconds until a failed turn is tried again; doubled unless the hypervisor is away
 BLINK = 0.1
-PAST = ""  # in place of a UUID: take over the timers that an earlier process left
+TAKE_OVER = ""  # in place of a UUID: take over the timers that an earlier process left
 IN_HAND = math.inf
 
 
@@ -35,7 +35,7 @@ class ShutdownWatcher:
     def __init__(self, driver: Driver, tell: Callable[[str, ShutdownTimer], None]) -> None:
         self._driver, self._tell = driver, tell
         self._changed = threading.Condition()
-        self._due = {PAST: 0.0}
+        self._due = {TAKE_OVER: 0.0}
         self._since: dict[str, float] = {}  # start of each turn in progress
         self._seen: dict[str, ShutdownTimer] = {}
         self._news: set[str] = set()  # an end is reported even if nothing changed
@@ -108,7 +108,7 @@ class ShutdownWatcher:
         """Return how many more turns may start: a turn that is stuck does not use up one of the HANDS."""
         long_ago = time.monotonic() - STUCK
         stuck = sum(since < long_ago for since in self._since.values())
-        return max(0, min(HANDS + stuck, MOST_HANDS) - len(self._since))
+        return max(0, min(WORKERS + stuck, MAX_WORKERS) - len(self._since))
 
     def _take_in_hand(self, uuid: str) -> None:
         """Turn one timer in a thread of its own, so that a stuck turn blocks neither the others nor the process's end.

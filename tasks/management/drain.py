@@ -81,7 +81,7 @@ def _ask(asked: HostCommand, one: ServiceSnapshot, shutdowns: dict[str, str]) ->
     """Write the drain request, unless it is there already; return the outcome, if there is nothing to follow."""
     service, name = one.service, one.place.name
     if service is None:
-        return _nobody(one)
+        return _never_seen(one)
     stopped = one.state == "stopped"
     if stopped and asked.then_exit and not asked.migrate:
         return Outcome(name, DONE, f"{name} is stopped already: nothing to drain.")
@@ -119,12 +119,12 @@ def _ask_for(asked: HostCommand, service: Service, shutdowns: dict[str, str], *,
 def _undo(asked: HostCommand, one: ServiceSnapshot) -> Outcome | None:
     service = one.service
     if service is None:
-        return _nobody(one)
+        return _never_seen(one)
     if not (service.drain_wanted or service.drain_moves or asked.bring_back):
         return None
     left_alone: list[DrainMove] = []
     at_once = (asked.parallel or AT_ONCE) if asked.bring_back else 0
-    failed = _write(one.place, service, lambda row: left_alone.extend(hosts_drain.undo(row, bring_back=at_once)))
+    failed = _write(one.place, service, lambda row: left_alone.extend(hosts_drain.withdraw(row, bring_back=at_once)))
     for line in left_alone:
         asked.screen.say(f"{one.place.name}: {line.server_id} is left alone: somebody moved it to {line.at}.")
     return failed
@@ -152,7 +152,7 @@ def _drain_request(asked: HostCommand, service: Service) -> None:
     if seconds is None and deadline is not None:
         left = (deadline - timezone.now()).total_seconds()
         seconds = left if left > 0 else None  # a past deadline would end the process at once, if it is to exit now
-    hosts_drain.ask(
+    hosts_drain.request(
         service, by=who(), reason=asked.reason or service.drain_reason, seconds=seconds,
         then_exit=asked.then_exit or (goes_on and service.drain_then_exit), moves=_moves(asked, service),
     )  # fmt: skip
@@ -188,7 +188,7 @@ def _write(place: ServiceLocation, service: Service, write: Callable[[Service], 
     return _unreached(place, away.reason) if away else None
 
 
-def _nobody(one: ServiceSnapshot) -> Outcome:
+def _never_seen(one: ServiceSnapshot) -> Outcome:
     name = one.place.name
     if one.down:
         return _unreached(one.place, one.down)
@@ -202,7 +202,7 @@ def _unreached(place: ServiceLocation, reason: str) -> Outcome:
 
 def _forecast(asked: HostCommand, looks: Sequence[ServiceSnapshot]) -> int:
     """Print what a drain would wait for; change nothing."""
-    ends = [Outcome(one.place.name, DONE if one.service else SILENT, _would(one)) for one in looks]
+    ends = [Outcome(one.place.name, DONE if one.service else SILENT, _forecast_one(one)) for one in looks]
     if asked.migrate:
         ends = [Outcome(end.host, end.code, f"{_would_move(one)}\nThen: {end.sentence}") if one.service else end
                 for one, end in zip(looks, ends, strict=True)]  # fmt: skip
@@ -214,10 +214,10 @@ def _forecast(asked: HostCommand, looks: Sequence[ServiceSnapshot]) -> int:
     return worst([end.code for end in ends])
 
 
-def _would(one: ServiceSnapshot) -> str:
+def _forecast_one(one: ServiceSnapshot) -> str:
     name, operations = one.place.name, one.operations
     if one.service is None:
-        return _nobody(one).sentence
+        return _never_seen(one).sentence
     if one.state in ("stopped", "down"):
         return f"{name} is {one.state}: nothing to drain."
     if not operations:

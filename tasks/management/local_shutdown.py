@@ -37,7 +37,7 @@ def is_ours(place: ServiceLocation) -> bool:
 def is_dead(one: ServiceSnapshot) -> bool:
     """Return whether the host's worker is dead: by its process where that is known, else by its heartbeat."""
     if one.place.node is not None:
-        return one.place.pid is None and worker_process.stranger(one.place.node) is None
+        return one.place.pid is None and worker_process.pid_under_other_supervisor(one.place.node) is None
     return one.service is None or not one.service.beats
 
 

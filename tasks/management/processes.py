@@ -35,7 +35,7 @@ def stop(asked: HostCommand) -> int:
     places = _ours(asked.local())
     alone_ended: dict[str, Outcome] = {}
     if asked.shutdown_guests:
-        places, alone_ended = shutdown_guests.ask_and_tell(asked, look(shutdown_guests.compute(places)))
+        places, alone_ended = shutdown_guests.ask_and_tell(asked, look(shutdown_guests.require_compute_hosts(places)))
     looks, ends = _stop(asked, places)
     if asked.shutdown_guests:
         ends = [_with_guests(asked, *both, alone_ended) for both in zip(looks, ends, strict=True)]
@@ -148,7 +148,7 @@ def _up_or_dead(goal: following.Goal) -> following.Goal:
 def _ours(places: Sequence[ServiceLocation]) -> Sequence[ServiceLocation]:
     """Raise CommandRefused for a worker under another supervisor: there would be two, or it would come back."""
     for place in places:
-        pid = None if place.pid else worker_process.stranger(_node(place))
+        pid = None if place.pid else worker_process.pid_under_other_supervisor(_node(place))
         if pid:
             raise CommandRefused(
                 f"{place.name} runs (pid {pid}), and was not started by this command: it has no pidfile in "

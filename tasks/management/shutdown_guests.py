@@ -31,7 +31,7 @@ def shutdown_guests(asked: HostCommand) -> int:
 
     Return the exit code.
     """
-    looks = look(compute(asked.places()))
+    looks = look(require_compute_hosts(asked.places()))
     if not asked.force:
         _must_be_closed(looks)
     ends: dict[str, Outcome] = {}
@@ -60,7 +60,7 @@ def _round(asked: HostCommand, looks: Sequence[ServiceSnapshot], *, first: bool)
     if asked.no_wait:
         return ends | {place.name: _asked(place) for place in places}
     if places:
-        seen, found = follow(places, off(), asked.screen, asked.interval, asked.patience)
+        seen, found = follow(places, all_off(), asked.screen, asked.interval, asked.patience)
         for one, end in zip(seen, found, strict=True):
             ends[end.host] = replace(carried_out(asked, one, end), look=one)
     return ends
@@ -71,7 +71,7 @@ def ask(asked: HostCommand, one: ServiceSnapshot) -> ServiceLocation | Outcome:
     if one.down or local_shutdown.is_dead(one):
         return host_is_down(asked, one)
     tell_paused(asked, one.place)
-    request_id, away = written(one.place, asked, asked.seconds)
+    request_id, away = write_request(one.place, asked, asked.seconds)
     if away:
         return local_shutdown.shut_down(asked, one, f"its cell does not answer ({away})")
     if not request_id:
@@ -79,7 +79,7 @@ def ask(asked: HostCommand, one: ServiceSnapshot) -> ServiceLocation | Outcome:
     return replace(one.place, shutdown=request_id)
 
 
-def written(place: ServiceLocation, asked: HostCommand, seconds: float | None) -> tuple[str, str]:
+def write_request(place: ServiceLocation, asked: HostCommand, seconds: float | None) -> tuple[str, str]:
     """Write the request; return its request id, "" when no guest is on, and why the cell does not answer."""
 
     def write(_: Cell) -> str:
@@ -114,7 +114,7 @@ def forecast(one: ServiceSnapshot) -> str:
     return f"{one.place.name}: {counted(found[0], 'guest')} would go off.{lost}"
 
 
-def off() -> Goal:
+def all_off() -> Goal:
     """Return the goal that every guest is off, or stays on for a reason."""
     began = time.monotonic()
 
@@ -162,7 +162,7 @@ def _late(asked: HostCommand, one: ServiceSnapshot, end: Outcome) -> Outcome:
         return end
     found: Outcome | ServiceLocation = ask(asked, one)
     if isinstance(found, ServiceLocation):
-        [one], [found] = follow([found], off(), asked.screen, asked.interval, asked.patience)
+        [one], [found] = follow([found], all_off(), asked.screen, asked.interval, asked.patience)
     return Outcome(end.host, found.code, f"{end.sentence}\n{found.sentence}", found.look or one)
 
 
@@ -182,7 +182,7 @@ def ask_and_tell(
     return places, alone_ended
 
 
-def compute(places: Sequence[ServiceLocation]) -> Sequence[ServiceLocation]:
+def require_compute_hosts(places: Sequence[ServiceLocation]) -> Sequence[ServiceLocation]:
     """Return the places. Raises CommandRefused when one of them can have no guests."""
     others = [place.name for place in places if place.binary != COMPUTE]
     if others:

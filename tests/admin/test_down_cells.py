@@ -173,10 +173,10 @@ def test_a_cell_that_is_disabled_gets_no_server_from_the_very_next_placement_on(
 
 def test_a_cell_that_comes_back_is_shown_as_it_is_on_the_next_look(browser, cells):
     server = furnish(cells["cell1"], "h1")[0]
-    circuit_breaker.seen_down(cells["cell1"].id, "cut off")
+    circuit_breaker.record_failure(cells["cell1"].id, "cut off")
     assert "? UNKNOWN" in text(browser, f"{SERVERS}{server}/change/")
     assert "h1" in text(browser, HOSTS)
-    circuit_breaker.seen_up(cells["cell1"].id)
+    circuit_breaker.record_recovery(cells["cell1"].id)
     page = text(browser, f"{SERVERS}{server}/change/")
     assert "? UNKNOWN" not in page
     assert "Last known" not in page

@@ -212,7 +212,7 @@ def test_who_may_only_look_has_no_buttons_and_cannot_do_without(admin, cloud):
 
 def test_a_server_of_a_cell_that_is_down_can_be_deleted_and_nothing_else(admin, cloud, browser):
     server_id = two_hosts.booted(admin, cloud)
-    circuit_breaker.seen_down(cloud.cells["cell1"].id, "cut off")
+    circuit_breaker.record_failure(cloud.cells["cell1"].id, "cut off")
     page = text(browser, url(server_id))
     assert "does not answer (cut off)" in page
     assert offered(page) == {"delete"}
@@ -230,13 +230,13 @@ def test_a_server_of_a_cell_that_is_down_can_be_deleted_and_nothing_else(admin, 
 def test_a_delete_that_is_asked_for_while_its_cell_is_down_is_done_when_it_is_back(admin, cloud, browser):
     server_id = two_hosts.booted(admin, cloud)
     cell = cloud.cells["cell1"]
-    circuit_breaker.seen_down(cell.id, "cut off")
+    circuit_breaker.record_failure(cell.id, "cut off")
     said = browser.post(url(server_id), {"verb": "delete"}, follow=True).content.decode()
     assert "delete was accepted, and is carried out when the cell is back." in said
     assert not offered(said)
     assert reasons(said)["delete"] == "it was asked for; it is carried out when the cell is back"
     assert [entry.change_message for entry in LogEntry.objects.all()] == ["delete"]
-    circuit_breaker.seen_up(cell.id)
+    circuit_breaker.record_recovery(cell.id)
     assert deferred_deletes.carry_out() == 1
     cloud.work()
     assert cloud.history(server_id)[-1].user_id == str(LogEntry.objects.get().user_id)

@@ -157,7 +157,7 @@ def test_filters_and_pages(browser, cloud, monkeypatch):
 def test_a_cell_that_is_down_is_named(browser, cloud):
     logged(cloud, "cell1", 1)
     logged(cloud, "cell2", 1)
-    circuit_breaker.seen_down(cloud.cells["cell2"].id, "cut off")
+    circuit_breaker.record_failure(cloud.cells["cell2"].id, "cut off")
     page = text(browser, PAGE)
     assert "Cell cell2 does not answer (cut off" in page
     assert len(rows(page)) == 1

@@ -86,7 +86,8 @@ BODIES: list[tuple[str, str, Any]] = [
     ("POST", "v3/users/<user_id>/password", {"user": {"password": "p", "original_password": "q"}}),
 ]  # fmt: skip
 QUERY_NAMES = sorted({
-    *server_query.EVERYBODY, *server_query.SINCE_283, *server_query.ADMINS, *server_query.SPECIAL, "limit", "marker",
+    *server_query.FILTERS, *server_query.SINCE_283, *server_query.ADMIN_FILTERS, *server_query.SPECIAL,
+    "limit", "marker",
     "sort_key", "sort_dir", "user_id", "project_id", "host", "binary", "hidden", "instance_uuid", "source_compute",
     "migration_type", "status", "hypervisor_hostname_pattern", "with_servers", "reserved", "is_public", "minRam",
     "minDisk", "offset", "name", "id", "owner", "visibility", "member_status", "size_min", "size_max", "sort", "tag",

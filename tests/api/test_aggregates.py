@@ -162,7 +162,7 @@ def test_a_host_with_servers_keeps_its_zone(admin, make, cells):
 
 def test_a_cell_that_is_down_is_named_only_where_it_has_to_be_asked(admin, make, cells):
     east, plain = make("a", "east"), make("b")
-    circuit_breaker.seen_down(cells["cell2"].id, "ordered")
+    circuit_breaker.record_failure(cells["cell2"].id, "ordered")
     refused = act(admin, east, "add_host", host="h2")
     assert message(refused, 503).startswith("Cell cell2 does not answer now")
     assert AggregateHost.objects.count() == 0

@@ -137,7 +137,7 @@ def test_each_event_has_its_own_code_in_novas_order(service, cells, down_cell):
         "no host": (heard(homeless), 422), "never had one": (heard(failed), 422), "not yet": (heard(unplaced), 422),
     }  # fmt: skip
     assert codes(say(service, *(event for event, _ in said.values()))) == (207, [code for _, code in said.values()])
-    assert journal(cells["cell1"]) == [("hear_event", [("host1", "ops", "compute_hear_event")])]
+    assert journal(cells["cell1"]) == [("external_event", [("host1", "ops", "compute_external_event")])]
     assert len(journal(cells["cell2"])) == 1
     assert journal(cells["cell0"]) == []
 
@@ -156,11 +156,11 @@ def test_a_server_that_moves_hears_of_its_ports_on_both_hosts_and_of_its_volumes
             )  # fmt: skip
     events = [heard(server_id), heard(server_id, "volume-extended", tag="v"), heard(still)]
     assert codes(say(service, *events)) == (200, [200, 200, 200])
-    hears = "compute_hear_event"
-    assert journal(cells["cell1"], key__in=["HearEvent", "ExtendVolume"]) == [
-        ("hear_event", [("host1", "ops", hears), ("host9", "ops", hears)]),
+    hears = "compute_external_event"
+    assert journal(cells["cell1"], key__in=["ExternalEvent", "ExtendVolume"]) == [
+        ("external_event", [("host1", "ops", hears), ("host9", "ops", hears)]),
         ("extend_volume", [("host1", "ops", "compute_extend_volume")]),
-        ("hear_event", [("host1", "ops", hears)]),
+        ("external_event", [("host1", "ops", hears)]),
     ]
 
 

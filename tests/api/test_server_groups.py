@@ -143,10 +143,10 @@ def test_members_in_a_cell_that_is_down_are_shown(api, cloud):
     group = made(api)
     server_id = boot(api, cloud, group).json()["server"]["id"]
     cloud.work()
-    circuit_breaker.seen_down(cloud.cell_of(server_id).id, "ordered")
+    circuit_breaker.record_failure(cloud.cell_of(server_id).id, "ordered")
     assert shown(api, group)["members"] == [server_id]
     assert api.get(f"/servers/{server_id}").json()["server"]["server_groups"] == [group]
-    circuit_breaker.seen_up(cloud.cell_of(server_id).id)
+    circuit_breaker.record_recovery(cloud.cell_of(server_id).id)
 
 
 def test_the_servers_of_a_deleted_group_stay(api, cloud):

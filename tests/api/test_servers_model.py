@@ -232,9 +232,9 @@ def _columns(s: Server) -> dict[str, Any]:
 
 def bring_down(cells: dict[str, Cell], names: set[str]) -> None:
     for name in CELLS:
-        circuit_breaker.seen_up(cells[name].id)
+        circuit_breaker.record_recovery(cells[name].id)
         if name in names:
-            circuit_breaker.seen_down(cells[name].id, "cut off")
+            circuit_breaker.record_failure(cells[name].id, "cut off")
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_a_cell_that_is_down_costs_a_query_of_the_global_side_and_none_of_its_ow
         return {alias: len(found) for alias, found in seen.items()}
 
     up = queries()
-    circuit_breaker.seen_down(cells["cell1"].id, "ordered")
+    circuit_breaker.record_failure(cells["cell1"].id, "ordered")
     down = queries()
     assert down["default"] <= up["default"] + more
     assert cells["cell1"].alias not in down

@@ -148,7 +148,7 @@ def test_a_server_in_a_down_cell_cannot_be_changed(api, cells):
     from cells import circuit_breaker
 
     server_id = server(cells["cell1"])
-    circuit_breaker.seen_down(cells["cell1"].id, "away")
+    circuit_breaker.record_failure(cells["cell1"].id, "away")
     answer = put(api, server_id, name="b")
     assert "Cell cell1 does not answer now" in said(answer, 503)
     assert answer.headers["Retry-After"] == "5"

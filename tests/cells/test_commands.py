@@ -121,13 +121,13 @@ def test_a_changed_url_is_followed_without_a_restart(run, cells, lost, fresh_url
         return list(Service.objects.values_list("host", flat=True))
 
     for _ in range(scatter.THREADS_PER_CELL):
-        assert isinstance(scatter.one(lost, hosts), scatter.CellFailure)
+        assert isinstance(scatter.ask_one(lost, hosts), scatter.CellFailure)
         circuit_breaker._down.clear()
     assert run("cell_update", "--name", "lost", "--database-url", fresh_url).code == 0
     assert run("cell_migrate", "--name", "lost").code == 0
     lost.refresh_from_db()
     rows.service(lost, "h7")
-    assert [scatter.one(lost, hosts) for _ in range(scatter.THREADS_PER_CELL)] == [["h7"]] * 4
+    assert [scatter.ask_one(lost, hosts) for _ in range(scatter.THREADS_PER_CELL)] == [["h7"]] * 4
 
 
 def test_migrate_goes_on_when_one_cell_is_down(run, cells, lost):

@@ -17,11 +17,11 @@ from compute.models import Flavor, Service
 
 def found(*made):
     with mock.patch.object(apps, "get_models", return_value=list(made)):
-        return [(error.id, error.obj._meta.object_name) for error in checks.homes(None)]
+        return [(error.id, error.obj._meta.object_name) for error in checks.check_homes(None)]
 
 
 def test_our_own_models_are_all_at_home():
-    assert checks.homes(None) == []
+    assert checks.check_homes(None) == []
 
 
 @isolate_apps("cells")

@@ -307,7 +307,7 @@ def look(*lines: GuestShutdown) -> ServiceSnapshot:
     ],
 )
 def test_a_followed_shutdown_ends_when(lines, code):
-    reached = shutdown_guests.off()(look(*lines))
+    reached = shutdown_guests.all_off()(look(*lines))
     assert (reached and reached[0]) == code
 
 

@@ -61,7 +61,7 @@ def moved(cells, run, tmp_path, settings) -> Iterator[Moved]:
     cell = Cell.objects.create(id=str(uuid4()), name="moved", database_url=f"sqlite:///{file}")
     assert run("cell_migrate", "--name", "moved").code == 0
     rows.service(cell, "h1")
-    assert scatter.one(cell, read) == ["h1"]
+    assert scatter.ask_one(cell, read) == ["h1"]
     assert Path(f"{file}-wal").stat().st_size > 0
     yield Moved(cell, file, tmp_path / "away.sqlite3")
     connections[cell.alias].close()
@@ -80,7 +80,7 @@ def test_a_file_that_was_moved_away_is_not_made_anew_and_works_when_it_is_back(m
         with target_cell(moved.cell), pytest.raises(OperationalError, match="is missing"):
             Service.objects.update(disabled_reason="written")
         close_old_connections()
-    assert scatter.one(moved.cell, read) == scatter.CellFailure("missing: there is no such file")
+    assert scatter.ask_one(moved.cell, read) == scatter.CellFailure("missing: there is no such file")
     assert set(os.listdir(moved.file.parent)) == left - {f"cell.sqlite3{ending}" for ending in endings}
 
     moved.bring_back(*endings)
@@ -88,7 +88,8 @@ def test_a_file_that_was_moved_away_is_not_made_anew_and_works_when_it_is_back(m
     rows.service(moved.cell, "h2")  # at once, whatever the breaker thinks
     until(lambda: not circuit_breaker.known_down(moved.cell.id))
     with ThreadPoolExecutor(8) as callers:  # over every connection of the pool
-        assert all(found == ["h1", "h2"] for found in callers.map(lambda _: scatter.one(moved.cell, read), range(32)))
+        answers = callers.map(lambda _: scatter.ask_one(moved.cell, read), range(32))
+        assert all(found == ["h1", "h2"] for found in answers)
     assert moved.hosts() == ["h1", "h2"]
 
 
@@ -111,7 +112,7 @@ def test_another_file_in_its_place_is_read_by_every_connection(moved):
         os.rename(f"{moved.file}{ending}", f"{moved.file}{ending}.old")
     shutil.copy(moved.away, moved.file)
     assert moved.hosts() == ["from-the-backup"]
-    assert scatter.one(moved.cell, read) == ["from-the-backup"]
+    assert scatter.ask_one(moved.cell, read) == ["from-the-backup"]
 
 
 def test_a_transaction_ends_in_the_file_it_began_in(moved):
@@ -129,7 +130,7 @@ def test_a_transaction_ends_in_the_file_it_began_in(moved):
 def test_a_file_that_cannot_be_opened_is_said_to_be_so(cells):
     """A name that is too long, as root may read everything."""
     cell = Cell(id=str(uuid4()), name="x", database_url=f"sqlite:////{'x' * 300}")
-    assert scatter.one(cell, read) == scatter.CellFailure("refused: the file cannot be opened")
+    assert scatter.ask_one(cell, read) == scatter.CellFailure("refused: the file cannot be opened")
 
 
 def test_cell_migrate_makes_no_empty_file_for_a_cell_that_has_hosts(moved, run):

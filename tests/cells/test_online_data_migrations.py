@@ -70,12 +70,12 @@ def test_it_stops_at_the_most_that_is_wanted_and_goes_on_when_it_is_run_again(ru
 
 def test_a_cell_that_is_down_is_named_and_left_for_later(run, cells):
     up, down = old(cells["cell1"]), old(cells["cell2"])
-    circuit_breaker.seen_down(cells["cell2"].id, "cut off")
+    circuit_breaker.record_failure(cells["cell2"].id, "cut off")
     ended = run(COMMAND)
     assert ended.code == 2
     assert "The cell cell2 does not answer (cut off): 1 server is left." in ended.err
     assert (flag(up), flag(down)) == (False, None)
-    circuit_breaker.seen_up(cells["cell2"].id)
+    circuit_breaker.record_recovery(cells["cell2"].id)
     assert run(COMMAND).code == 0
     assert flag(down) is False
 

@@ -53,7 +53,7 @@ def seen(cell) -> list[tuple[int, int, bool, bool, list[str]]]:
 def test_an_outage_and_its_end_are_written_and_not_by_the_request_that_met_it(cells):
     cell = cells["cell1"]
     with CaptureQueriesContext(connection) as queries:
-        circuit_breaker.seen_down(cell.id, "cut off")
+        circuit_breaker.record_failure(cell.id, "cut off")
     assert not queries.captured_queries
     until(lambda: CellOutage.objects.filter(ended_at__isnull=False).exists())  # a look found it up
     written = CellOutage.objects.get()
@@ -64,7 +64,7 @@ def test_an_outage_and_its_end_are_written_and_not_by_the_request_that_met_it(ce
 
 
 def test_an_outage_that_goes_on_is_confirmed_again_and_again(lost):
-    circuit_breaker.seen_down(lost.id, "cut off")
+    circuit_breaker.record_failure(lost.id, "cut off")
     until(CellOutage.objects.exists)
     first = CellOutage.objects.get().confirmed_at
     until(lambda: CellOutage.objects.get().confirmed_at > first)
@@ -84,10 +84,10 @@ def test_a_global_database_that_is_away_delays_the_record_and_nothing_else(lost,
 
     monkeypatch.setattr(CursorWrapper, "execute", execute)
     before = timezone.now()
-    circuit_breaker.seen_down(lost.id, "cut off")
+    circuit_breaker.record_failure(lost.id, "cut off")
     until(lambda: len(tries) > 1)
     until(lambda: circuit_breaker.outage(lost.id).looks > 2)  # the looks go on
-    circuit_breaker.seen_up(lost.id)
+    circuit_breaker.record_recovery(lost.id)
     ended = timezone.now()
     is_away.clear()
     until(lambda: CellOutage.objects.filter(ended_at__isnull=False).exists())
@@ -121,9 +121,9 @@ def test_a_process_that_died_does_not_keep_an_outage_open(cells, row, settings):
 def test_what_this_process_knows_needs_not_be_written_yet(cells, settings):
     circuit_breaker._look, looks = None, circuit_breaker._look  # no thread: nothing is written
     try:
-        circuit_breaker.seen_down(cells["cell1"].id, "cut off")
+        circuit_breaker.record_failure(cells["cell1"].id, "cut off")
         assert [one[2] for one in seen(cells["cell1"])] == [True]
-        circuit_breaker.seen_up(cells["cell1"].id)
+        circuit_breaker.record_recovery(cells["cell1"].id)
         assert [one[2] for one in seen(cells["cell1"])] == [False]
     finally:
         circuit_breaker._look = looks
@@ -136,9 +136,9 @@ def test_a_cell_that_flaps_is_one_outage_and_few_lines(cells, settings):
     cell = cells["cell1"]
     with structlog.testing.capture_logs() as lines:
         for _ in range(20):
-            circuit_breaker.seen_down(cell.id, "missing: there is no such file")
-            circuit_breaker.seen_up(cell.id)
-        circuit_breaker.seen_down(cell.id, "wrong password")
+            circuit_breaker.record_failure(cell.id, "missing: there is no such file")
+            circuit_breaker.record_recovery(cell.id)
+        circuit_breaker.record_failure(cell.id, "wrong password")
     until(lambda: not outages.has_news())
     written = CellOutage.objects.get()
     assert (written.ended_at, written.reason) == (None, "missing: there is no such file; wrong password")
@@ -152,19 +152,19 @@ def test_a_cell_that_flaps_is_one_outage_and_few_lines(cells, settings):
 def test_a_cell_that_flaps_is_looked_at_less_often_from_the_beginning(cells, settings):
     settings.CELL_RETRY_INTERVAL, pauses = 40.0, []
     for _ in range(4):
-        circuit_breaker.seen_down(cells["cell1"].id, "away")
+        circuit_breaker.record_failure(cells["cell1"].id, "away")
         pauses.append(round(circuit_breaker.outage(cells["cell1"].id).seconds_until_look))
-        circuit_breaker.seen_up(cells["cell1"].id)
+        circuit_breaker.record_recovery(cells["cell1"].id)
     assert pauses == [10, 20, 40, 40]
 
 
 def test_a_cell_that_was_up_for_a_while_has_a_new_outage(cells, settings):
     settings.CELL_RETRY_INTERVAL = 60.0
-    circuit_breaker.seen_down(cells["cell1"].id, "away")
-    circuit_breaker.seen_up(cells["cell1"].id)
+    circuit_breaker.record_failure(cells["cell1"].id, "away")
+    circuit_breaker.record_recovery(cells["cell1"].id)
     found, _ = circuit_breaker._lately[cells["cell1"].id]
     circuit_breaker._lately[cells["cell1"].id] = found, time.monotonic()  # its minutes are over
-    circuit_breaker.seen_down(cells["cell1"].id, "away")
+    circuit_breaker.record_failure(cells["cell1"].id, "away")
     assert circuit_breaker.outage(cells["cell1"].id).times == 1
     until(lambda: not outages.has_news())
     assert CellOutage.objects.count() == 2
@@ -179,11 +179,11 @@ def test_several_processes_that_saw_a_cell_flap_saw_one_outage(cells, row, setti
 
 def test_records_older_than_a_day_go(cells, row):
     old = row("api 1", 100_000, 90_000)
-    circuit_breaker.seen_down(cells["cell1"].id, "cut off")
+    circuit_breaker.record_failure(cells["cell1"].id, "cut off")
     until(lambda: not CellOutage.objects.filter(pk=old.pk).exists())
 
 
 def test_a_cell_that_is_forgotten_meanwhile_has_no_record(cells):
-    circuit_breaker.seen_down("eeeeeeee-eeee-4eee-8eee-eeeeeeeeeeee", "cut off")
+    circuit_breaker.record_failure("eeeeeeee-eeee-4eee-8eee-eeeeeeeeeeee", "cut off")
     until(lambda: not outages.has_news() and not circuit_breaker._down)
     assert not CellOutage.objects.exists()

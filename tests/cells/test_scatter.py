@@ -62,7 +62,7 @@ def test_an_error_in_the_question_is_a_bug_and_is_raised(cells):
         raise KeyError(cell.name)
 
     with pytest.raises(KeyError):
-        scatter.one(cells["cell1"], ask)
+        scatter.ask_one(cells["cell1"], ask)
     assert circuit_breaker.known_down(cells["cell1"].id) == ""
 
 
@@ -147,18 +147,18 @@ def test_whoever_answers_while_another_is_waited_for_is_dealt_with_at_once(cells
 def test_a_cell_that_is_back_is_found_by_a_look_of_our_own(cells, settings):
     settings.CELL_RETRY_INTERVAL = 0.2
     cell = cells["cell1"]
-    circuit_breaker.seen_down(cell.id, "was away")
-    assert isinstance(scatter.one(cell, hosts), scatter.CellFailure)
+    circuit_breaker.record_failure(cell.id, "was away")
+    assert isinstance(scatter.ask_one(cell, hosts), scatter.CellFailure)
     until(lambda: not circuit_breaker.known_down(cell.id))  # no request asked meanwhile
-    assert scatter.one(cell, hosts) == []
+    assert scatter.ask_one(cell, hosts) == []
 
 
 def test_no_request_waits_for_the_look_at_a_cell_that_is_down(lost, settings):
     settings.CELL_RETRY_INTERVAL = 0.1
     asked = []
-    scatter.one(lost, hosts)
+    scatter.ask_one(lost, hosts)
     until(lambda: circuit_breaker.outage(lost.id).looks > 3)
-    assert isinstance(scatter.one(lost, asked.append), scatter.CellFailure)
+    assert isinstance(scatter.ask_one(lost, asked.append), scatter.CellFailure)
     assert asked == []
     assert circuit_breaker.known_down(lost.id) == "missing: there is no such file"
 
@@ -174,7 +174,7 @@ def test_looks_become_rarer_and_never_rarer_than_the_interval(settings):
 
 def test_a_cell_that_is_forgotten_is_nobodys_trouble(settings):
     settings.CELL_RETRY_INTERVAL = 0.1
-    circuit_breaker.seen_down("c", "away")
+    circuit_breaker.record_failure("c", "away")
     until(lambda: not circuit_breaker.known_down("c"))
 
 
@@ -194,7 +194,7 @@ def test_a_cell_that_accepts_and_never_answers_holds_up_nobody_and_no_thread(cel
 
 def test_a_process_that_is_too_busy_to_ask_does_not_call_the_cell_down(cells, hung):
     cell = cells["cell2"]
-    pool = [threading.Thread(target=scatter.one, args=(cell, lambda _: hung.wait(20))) for _ in range(4)]
+    pool = [threading.Thread(target=scatter.ask_one, args=(cell, lambda _: hung.wait(20))) for _ in range(4)]
     for thread in pool:
         thread.start()
     until(lambda: scatter._pool(cell.id)._work_queue.qsize() == 0)
@@ -226,11 +226,11 @@ def test_what_one_process_learned_its_neighbours_know(cells, settings, tmp_path)
     settings.RUMOURS_DIR, settings.CELL_RETRY_INTERVAL = tmp_path / "rumours", 60
     cell = cells["cell1"]
     assert circuit_breaker.known_down(cell.id) == ""
-    circuit_breaker.seen_down(cell.id, "cut off")
+    circuit_breaker.record_failure(cell.id, "cut off")
     circuit_breaker._down.clear()  # as in another process
     breaker_sharing._seen.clear()
     assert circuit_breaker.known_down(cell.id) == "cut off"
-    circuit_breaker.seen_up(cell.id)
+    circuit_breaker.record_recovery(cell.id)
     circuit_breaker._down.clear()
     breaker_sharing._seen.clear()
     assert circuit_breaker.known_down(cell.id) == ""
@@ -273,8 +273,8 @@ def test_a_wrong_rumour_is_forgotten_by_who_looks_for_himself(cells, settings, t
 def test_a_look_that_comes_too_late_spreads_no_rumour(cells, settings, tmp_path):
     settings.RUMOURS_DIR, settings.CELL_RETRY_INTERVAL = tmp_path / "rumours", 60
     cell = cells["cell1"]
-    circuit_breaker.seen_down(cell.id, "cut off")
-    circuit_breaker.seen_up(cell.id)  # a request that was under way was answered
+    circuit_breaker.record_failure(cell.id, "cut off")
+    circuit_breaker.record_recovery(cell.id)  # a request that was under way was answered
     circuit_breaker._looked(cell.id, "cut off")
     assert list((tmp_path / "rumours").iterdir()) == []
     assert circuit_breaker.known_down(cell.id) == ""

@@ -201,7 +201,7 @@ def bad(cells, trouble: Trouble) -> Cell:
 def ask(cell: Cell) -> str:
     """As every request does."""
     if cell.name == "bad":
-        scatter.touch(cell)
+        scatter.probe_tables(cell)
     return cell.name
 
 
@@ -240,13 +240,13 @@ def test_a_cell_in_trouble_costs_the_others_nothing_and_comes_back(cells, bad, t
         settings.CELL_RETRY_INTERVAL = 0.2
         look_now(bad)
         until(lambda: not circuit_breaker.known_down(bad.id))
-        assert scatter.one(bad, ask) == "bad"
+        assert scatter.ask_one(bad, ask) == "bad"
 
 
 def test_a_missing_file_is_not_made(cells, tmp_path, settings):
     settings.CELL_RETRY_INTERVAL = 60
     lost = Cell.objects.create(id=str(uuid4()), name="bad", database_url=f"sqlite:///{tmp_path}/lost.sqlite3")
-    assert isinstance(scatter.one(lost, ask), scatter.CellFailure)
+    assert isinstance(scatter.ask_one(lost, ask), scatter.CellFailure)
     assert os.listdir(tmp_path) == []
 
 
@@ -254,12 +254,12 @@ def test_a_cell_that_lets_no_new_connection_in_stays_down_while_old_ones_work(ce
     """It was up for a look over an old connection, down for the next request, and so on, every second."""
     settings.CELL_RETRY_INTERVAL = 0.2
     cell = Cell.objects.create(id=str(uuid4()), name="bad", database_url=road.straight)
-    assert scatter.one(cell, ask) == "bad"  # and the connection is kept
+    assert scatter.ask_one(cell, ask) == "bad"  # and the connection is kept
     admin = f"{road.server.url}/postgres"
     with psycopg.connect(admin, autocommit=True) as connection:
         connection.execute("ALTER DATABASE cell ALLOW_CONNECTIONS false")
         try:
-            circuit_breaker.seen_down(cell.id, "refused: too many connections")
+            circuit_breaker.record_failure(cell.id, "refused: too many connections")
             until(lambda: circuit_breaker.outage(cell.id).looks > 4)
             assert circuit_breaker.known_down(cell.id) == "refused: the server starts or stops"
         finally:

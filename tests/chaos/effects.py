@@ -13,7 +13,7 @@ DOES = {
     "resume": {"resumed"}, "createImage": set(), "live-migration": {"migrated in"},
     "migrate": {"migrated in"}, "resize": {"migrated in"}, "confirmResize": set(), "revertResize": {"taken back"},
     "createBackup": set(), "rebuild": {"spawned", BUILT}, "rescue": {"rescued"}, "unrescue": {"unrescued"},
-    "shelve": {"destroyed"}, "unshelve": {"spawned", "powered on"}, "drop_shelved_image": set(),
+    "shelve": {"destroyed"}, "unshelve": {"spawned", "powered on"}, "delete_shelved_image": set(),
 }  # fmt: skip
 MOVES = OFF | {"powered on", "migrated out", "taken back", "destroyed"}
 MAY = {
@@ -25,7 +25,7 @@ MAY = {
 }  # fmt: skip
 NOTHING_TO_DO = "was off already"
 # an image; what is kept of a server, see `ledger.leaks`
-EFFECT_ELSEWHERE = {"createImage", "createBackup", "confirmResize", "drop_shelved_image"}
+EFFECT_ELSEWHERE = {"createImage", "createBackup", "confirmResize", "delete_shelved_image"}
 POWER = {"active": PowerState.RUNNING, "paused": PowerState.PAUSED, "suspended": PowerState.SUSPENDED,
          "stopped": PowerState.SHUTDOWN, "rescued": PowerState.RUNNING, "shelved": PowerState.SHUTDOWN,
          "shelved_offloaded": None}  # fmt: skip

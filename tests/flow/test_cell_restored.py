@@ -124,7 +124,7 @@ def test_a_server_whose_cell_is_down_is_not_given_up_and_its_time_begins_anew(ap
     monkeypatch.setattr(mappings, "PATIENCE", 600.0)
     mappings.repair()
     assert mappings._lost_since[cell.pk]
-    circuit_breaker.seen_down(cell.pk, "cut off")
+    circuit_breaker.record_failure(cell.pk, "cut off")
     monkeypatch.setattr(mappings, "PATIENCE", 0.0)
     assert (mappings.repair(), counted()) == (0, 1)
     assert not mappings._lost_since.get(cell.pk)

@@ -47,7 +47,7 @@ def cut(monkeypatch, cloud, api, settings):
             patch.setattr(BaseDatabaseWrapper, "_commit", commit)
             yield server_id
         connections[cell.alias].close_if_unusable_or_obsolete()
-        circuit_breaker.seen_up(cell.pk)
+        circuit_breaker.record_recovery(cell.pk)
 
     return at_commit
 

@@ -12,7 +12,7 @@ from cells.context import target_cell
 from compute.models import InstanceAction, Service
 from compute.periodic import confirm_resizes
 from compute.virt.base import VirtError
-from tasks.periodic import rounds_of
+from tasks.periodic import tasks_of
 from tests.flow import stories
 from tests.flow.stories import act
 from tests.flow.test_confirm_resize import CONFIRM, resized  # noqa: F401  a fixture
@@ -40,9 +40,9 @@ def pass_by(cloud, seconds=WINDOW + 1):
 
 
 def test_a_conductor_looks_only_where_the_operator_wants_it(settings):
-    assert "confirm_window" in {one.name for one in rounds_of("conductor")}
+    assert "confirm_window" in {one.name for one in tasks_of("conductor")}
     settings.RESIZE_CONFIRM_WINDOW = 0
-    assert "confirm_window" not in {one.name for one in rounds_of("conductor")}
+    assert "confirm_window" not in {one.name for one in tasks_of("conductor")}
 
 
 def test_it_is_confirmed_when_its_time_is_over_and_not_before(api, cloud, resized):  # noqa: F811

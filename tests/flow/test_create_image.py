@@ -179,7 +179,7 @@ def test_a_snapshot_is_not_discarded_while_its_cell_does_not_answer(api, cloud, 
     server_id = cloud.boot(api)
     _killed_before_its_action(api, server_id, monkeypatch)
     _is_minutes_old()
-    circuit_breaker.seen_down(cloud.cell_of(server_id).id, "cut off")
+    circuit_breaker.record_failure(cloud.cell_of(server_id).id, "cut off")
     assert abandoned_snapshots.discard() == 0
     circuit_breaker._down.clear()
     assert abandoned_snapshots.discard() == 1

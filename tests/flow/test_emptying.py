@@ -345,7 +345,7 @@ def test_those_that_left_come_back_and_those_with_another_home_do_not(ward):
     ward.admin.delete(f"/servers/{gone}")
     ward.cloud.work()
     with target_cell(ward.cloud.cells["cell1"]):
-        alone = drain.undo(ward.service(), bring_back=1)
+        alone = drain.withdraw(ward.service(), bring_back=1)
     assert [(line.server_id, line.at) for line in alone] == [(moved, elsewhere)]
     ward.most = 0
     ward.work()

@@ -245,7 +245,7 @@ def test_a_host_does_not_take_the_step_it_has_just_claimed_for_a_stray(api, clou
 
     try:
         with target_cell(cell), connections[cell.alias].execute_wrapper(execute):
-            periodic._strays(me)
+            periodic._recover_strays(me)
     finally:
         tracker.end("the try")
     with target_cell(cell):
@@ -264,7 +264,7 @@ def test_of_two_workers_of_one_name_the_older_takes_no_steps_and_stops(api, clou
     with target_cell(cell):
         claim = journal.claim(step.pk, younger.name, younger.incarnation, host=host.name)
         assert claim is not None
-        assert periodic._strays(older) == 0
+        assert periodic._recover_strays(older) == 0
         assert journal.is_ours(claim)
         with pytest.raises(heartbeat.Superseded):
             heartbeat.beat(older, heartbeat.WorkerStatus())

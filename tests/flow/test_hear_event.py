@@ -90,10 +90,10 @@ def test_they_do_not_pile_up(api, admin, cloud):
     with target_cell(cloud.cell_of(server_id)):
         assert purge_events.purge() == 0
         long_ago = timezone.now() - timedelta(hours=2)
-        InstanceAction.objects.filter(key="HearEvent").update(started_at=long_ago)
-        InstanceAction.objects.filter(key="HearEvent", finished_at__isnull=False).update(finished_at=long_ago)
+        InstanceAction.objects.filter(key="ExternalEvent").update(started_at=long_ago)
+        InstanceAction.objects.filter(key="ExternalEvent", finished_at__isnull=False).update(finished_at=long_ago)
         assert purge_events.purge() == 1
-        assert [one.params["event"]["tag"] for one in InstanceAction.objects.filter(key="HearEvent")] == ["waits"]
+        assert [one.params["event"]["tag"] for one in InstanceAction.objects.filter(key="ExternalEvent")] == ["waits"]
     cloud.work()
     stories.settled(cloud)
 
@@ -132,7 +132,7 @@ def test_rows_to_be_removed_are_found_by_an_index_and_not_by_reading_all_that_ar
 
 def events_of_long_ago():
     old = timezone.now() - purge_events.KEPT
-    return InstanceAction.objects.filter(key="HearEvent", finished_at__lt=old).order_by("finished_at")[:10]
+    return InstanceAction.objects.filter(key="ExternalEvent", finished_at__lt=old).order_by("finished_at")[:10]
 
 
 def heard_long_ago(count):
@@ -140,7 +140,7 @@ def heard_long_ago(count):
     then = timezone.now() - purge_events.KEPT - timedelta(minutes=1)
     actions_of = InstanceAction.objects.bulk_create(
         InstanceAction(
-            server_id="s", action="hear_event", key="HearEvent", request_id="r", user_id="u", project_id="p",
+            server_id="s", action="external_event", key="ExternalEvent", request_id="r", user_id="u", project_id="p",
             started_at=then, updated_at=then, finished_at=then,
         )
         for _ in range(count)

@@ -173,11 +173,11 @@ def test_an_undrain_leaves_on_who_has_not_begun(api, cloud, host):
     host.driver.orders.shutdown(delay=0.3)
     with host.with_keeper(), target_cell(host.cell):
         service = Service.objects.get(host="host1")
-        drain.ask(service, by="ann")
+        drain.request(service, by="ann")
         ask(cloud, at_once=1)
         cloud.work()
         assert drain.needs("host1") == 2
-        drain.undo(service)
+        drain.withdraw(service)
         assert not guest_shutdown.going_on("host1")
         assert guest_shutdown.has_open("host1")
         cloud.work_until(lambda: not host.waiting())

@@ -195,11 +195,11 @@ def test_an_undrained_host_has_back_also_who_was_still_on_the_way_off(api, cloud
     with host.with_keeper():
         with target_cell(host.cell):
             service = Service.objects.get(host="host1")
-            drain.ask(service, by="ann")
+            drain.request(service, by="ann")
         ask(cloud, at_once=1)
         cloud.work()
         with target_cell(host.cell):
-            drain.undo(service)
+            drain.withdraw(service)
         restart_guests.when_open()
         assert come_back(cloud) == 0
         cloud.work_until(lambda: not host.waiting())

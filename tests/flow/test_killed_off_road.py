@@ -81,16 +81,17 @@ OFF_ROAD: dict[tuple[str, str], tuple[Callable[[Any, Cloud], str], Callable[[Clo
     ("Delete", "count_again"): (count_again, counted),
 }
 # have matrices of their own: test_migrate_live.py, test_resize.py and their neighbours
-ELSEWHERE = {"MigrateLive", "Resize", "Migrate", "ConfirmResize", "RevertResize", "Rebuild", "Evacuate", "ForgetGuest"}
+ELSEWHERE = {"MigrateLive", "Resize", "Migrate", "ConfirmResize", "RevertResize", "Rebuild", "Evacuate"}
+ELSEWHERE |= {"RemoveStaleGuest"}
 OF_RESIZED = {("Delete", "forget_source")}  # test_resize.py, too
 
 
 ELSEWHERE |= {"CreateBackup", "SoftDelete", "Restore"}  # test_create_backup.py, test_soft_delete.py, test_restore.py
-ELSEWHERE |= {"HostShutdown", "HostStart"}  # test_host_shutdown_killed.py, test_host_start.py
-ELSEWHERE |= {"PutBack"}  # test_put_back.py
-ELSEWHERE |= {"HearEvent", "ExtendVolume", "PowerUpdate"}  # test_hear_event.py, test_power_update_killed.py
+ELSEWHERE |= {"ShutdownWithHost", "StartWithHost"}  # test_host_shutdown_killed.py, test_host_start.py
+ELSEWHERE |= {"RestorePowerState"}  # test_put_back.py
+ELSEWHERE |= {"ExternalEvent", "ExtendVolume", "PowerUpdate"}  # test_hear_event.py, test_power_update_killed.py
 # test_rescue.py and its neighbours
-ELSEWHERE |= {"Rescue", "Unrescue", "Shelve", "ShelveOffload", "Unshelve", "DropShelvedImage"}
+ELSEWHERE |= {"Rescue", "Unrescue", "Shelve", "ShelveOffload", "Unshelve", "DeleteShelvedImage"}
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

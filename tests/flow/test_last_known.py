@@ -25,7 +25,7 @@ def sweep(cloud):
 
 
 def cut_off(cloud, server_id):
-    circuit_breaker.seen_down(cloud.cell_of(server_id).id, "cut off")
+    circuit_breaker.record_failure(cloud.cell_of(server_id).id, "cut off")
 
 
 @pytest.fixture

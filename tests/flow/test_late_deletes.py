@@ -16,12 +16,12 @@ from tests.flow import stories
 def away(api, cloud):
     """A server whose cell does not answer; its id."""
     server_id = cloud.boot(api)
-    circuit_breaker.seen_down(cloud.cell_of(server_id).id, "cut off")
+    circuit_breaker.record_failure(cloud.cell_of(server_id).id, "cut off")
     return server_id
 
 
 def comes_back(cloud, server_id):
-    circuit_breaker.seen_up(cloud.cell_of(server_id).id)
+    circuit_breaker.record_recovery(cloud.cell_of(server_id).id)
 
 
 def is_deleted(api, cloud, server_id):
@@ -71,7 +71,7 @@ def test_nobody_takes_the_flag_of_a_delete_that_waits_for_its_cell(api, cloud, a
 def test_a_lock_holds_it_and_the_server_is_counted_again(api, cloud, away):
     comes_back(cloud, away)
     assert stories.act(api, away, {"lock": None}).status_code == 202
-    circuit_breaker.seen_down(cloud.cell_of(away).id, "cut off")
+    circuit_breaker.record_failure(cloud.cell_of(away).id, "cut off")
     assert api.delete(f"/servers/{away}").status_code == 204
     comes_back(cloud, away)
     assert deferred_deletes.carry_out() == 0
@@ -84,7 +84,7 @@ def test_a_lock_holds_it_and_the_server_is_counted_again(api, cloud, away):
 def test_a_lock_does_not_hold_an_admin(api, admin, cloud, away):
     comes_back(cloud, away)
     stories.act(api, away, {"lock": None})
-    circuit_breaker.seen_down(cloud.cell_of(away).id, "cut off")
+    circuit_breaker.record_failure(cloud.cell_of(away).id, "cut off")
     assert admin.delete(f"/servers/{away}").status_code == 204
     comes_back(cloud, away)
     is_deleted(api, cloud, away)

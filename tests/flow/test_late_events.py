@@ -28,7 +28,7 @@ def server_id(api, cloud):
 @pytest.fixture
 def away(server_id, cloud):
     """A server whose cell does not answer; its id."""
-    circuit_breaker.seen_down(cloud.cell_of(server_id).id, "cut off")
+    circuit_breaker.record_failure(cloud.cell_of(server_id).id, "cut off")
     return server_id
 
 
@@ -41,7 +41,7 @@ def say(admin, server_id, *tags, request_id="", name="network-changed"):
 
 
 def comes_back(cloud, server_id):
-    circuit_breaker.seen_up(cloud.cell_of(server_id).id)
+    circuit_breaker.record_recovery(cloud.cell_of(server_id).id)
 
 
 def heard(cloud, server_id):
@@ -135,7 +135,7 @@ def test_an_event_that_cannot_be_written_is_given_up_and_holds_up_nobody(api, ad
     first, bad = cloud.boot(api), cloud.boot(api, "b")
     while cloud.cell_of(first) != cloud.cell_of(bad):
         bad = cloud.boot(api, "c")
-    circuit_breaker.seen_down(cloud.cell_of(first).id, "cut off")
+    circuit_breaker.record_failure(cloud.cell_of(first).id, "cut off")
     for server_id in (bad, first):
         say(admin, server_id, "a")
     comes_back(cloud, first)
@@ -208,7 +208,7 @@ def test_minutes_later_the_same_words_are_news(admin, cloud, server_id):
     request_id = f"req-{uuid4()}"
     say(admin, server_id, "a", request_id=request_id)
     with target_cell(cloud.cell_of(server_id)):
-        [action] = InstanceAction.objects.filter(key="HearEvent")
+        [action] = InstanceAction.objects.filter(key="ExternalEvent")
         action.params["event"]["received_at"] = (timezone.now() - timedelta(minutes=10)).isoformat()
         action.save(update_fields=["params"])
     say(admin, server_id, "a", request_id=request_id)

@@ -375,7 +375,7 @@ def test_parameters_of_a_microversion(query, version, status, admin, cloud):
 
 def test_a_cell_that_is_down_is_left_out_and_its_markers_are_not_known_now(admin, cloud):
     here, there = logged(cloud, "cell1", 1), logged(cloud, "cell2", 1)
-    circuit_breaker.seen_down(cloud.cells["cell2"].id, "cut off")
+    circuit_breaker.record_failure(cloud.cells["cell2"].id, "cut off")
     assert [one["uuid"] for one in every(admin)] == here
     answer = admin.get(f"/os-migrations?marker={there[0]}", version=LATEST)
     assert answer.status_code == 503

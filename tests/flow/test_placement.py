@@ -36,7 +36,7 @@ def carry(cloud, server_id, moment):
     request = build._lease(server_id)
     mapping = InstanceMapping.objects.get(pk=server_id)
     if moment != "leased":
-        build._name(request, mapping, cloud.cells["cell1"])
+        build._name_cell(request, mapping, cloud.cells["cell1"])
     if moment in ("placed", "built"):
         assert build_in(cloud, "cell1", request, mapping)
     if moment == "built":
@@ -179,7 +179,7 @@ def test_a_scheduler_that_slept_through_the_whole_boot_writes_nothing(cloud, ask
     cloud.work()
     there = rows(cloud, asked)
     for late in (lambda: build_in(cloud, "cell1", slow, mapping),
-                 lambda: build._bury_in_cell0(slow, mapping, build.NoValidHost("none"))):  # fmt: skip
+                 lambda: build._record_in_cell0(slow, mapping, build.NoValidHost("none"))):  # fmt: skip
         with pytest.raises(build.LeaseLost):
             late()
         assert rows(cloud, asked) == there
@@ -191,8 +191,8 @@ def test_a_scheduler_that_slept_through_the_whole_boot_writes_nothing(cloud, ask
 def test_a_scheduler_that_loses_its_lease_at_the_last_moment_takes_its_claim_back(cloud, asked, monkeypatch):
     slow = carry(cloud, asked, "cell named")
     mapping = InstanceMapping.objects.select_related("cell").get(pk=asked)
-    named = build._name  # between its naming the cell and its commit there, another one takes over
-    monkeypatch.setattr(build, "_name", lambda *a: (named(*a), lease_ends(asked), build._lease(asked)))
+    named = build._name_cell  # between its naming the cell and its commit there, another one takes over
+    monkeypatch.setattr(build, "_name_cell", lambda *a: (named(*a), lease_ends(asked), build._lease(asked)))
     with pytest.raises(build.LeaseLost):
         build_in(cloud, "cell1", slow, mapping)
     monkeypatch.undo()
@@ -215,7 +215,7 @@ def test_a_row_that_is_just_being_written_is_not_taken_for_missing(cloud, asked,
         assert not build.place(asked)  # it cannot know, so it waits
         transaction.set_rollback(True, using=alias)
     assert InstanceMapping.objects.get(pk=asked).cell == cloud.cells["cell1"]
-    circuit_breaker.seen_up(cloud.cells["cell1"].id)
+    circuit_breaker.record_recovery(cloud.cells["cell1"].id)
     settings.CELL_TIMEOUT = 10
     lease_ends(asked)
     cloud.work()
@@ -238,11 +238,11 @@ def test_a_host_that_was_filled_meanwhile_is_followed_by_the_next(cloud):
 def test_a_request_whose_cell_is_down_waits_for_it(api, cloud, asked):
     carry(cloud, asked, "cell named")
     lease_ends(asked)
-    circuit_breaker.seen_down(cloud.cells["cell1"].id, "ordered")
+    circuit_breaker.record_failure(cloud.cells["cell1"].id, "ordered")
     assert not build.place(asked)
     assert rows(cloud, asked) == []
     assert api.get(f"/servers/{asked}").json()["server"]["status"] == "BUILD"
-    circuit_breaker.seen_up(cloud.cells["cell1"].id)
+    circuit_breaker.record_recovery(cloud.cells["cell1"].id)
     lease_ends(asked)
     cloud.work()
     assert len(rows(cloud, asked)) == 1
@@ -251,28 +251,28 @@ def test_a_request_whose_cell_is_down_waits_for_it(api, cloud, asked):
 
 def test_a_delete_that_waits_for_a_cell_that_is_down_is_carried_out_when_it_is_back(api, cloud, asked):
     carry(cloud, asked, "placed")
-    circuit_breaker.seen_down(cloud.cells["cell1"].id, "ordered")
+    circuit_breaker.record_failure(cloud.cells["cell1"].id, "ordered")
     assert api.delete(f"/servers/{asked}").status_code == 204
     lease_ends(asked)
     assert not build.place(asked)
     assert quota.usage(PROJECT) == quota.Usage()
-    circuit_breaker.seen_up(cloud.cells["cell1"].id)
+    circuit_breaker.record_recovery(cloud.cells["cell1"].id)
     lease_ends(asked)
     cloud.work()
     nothing_is_left(cloud, asked)
 
 
 def test_a_cell_that_is_down_gets_no_servers(api, cloud, asked):
-    circuit_breaker.seen_down(cloud.cells["cell1"].id, "ordered")
+    circuit_breaker.record_failure(cloud.cells["cell1"].id, "ordered")
     cloud.schedule()
-    circuit_breaker.seen_up(cloud.cells["cell1"].id)
+    circuit_breaker.record_recovery(cloud.cells["cell1"].id)
     assert rows(cloud, asked) == ["cell2"]
 
 
 def test_a_server_without_a_place_dies_once(api, cloud, asked):
     request = build._lease(asked)
     mapping = InstanceMapping.objects.get(pk=asked)
-    build._bury_in_cell0(request, mapping, build.NoValidHost("No valid host was found."))
+    build._record_in_cell0(request, mapping, build.NoValidHost("No valid host was found."))
     lease_ends(asked)  # it died before it removed the request
     cloud.work()
     assert rows(cloud, asked) == ["cell0"]
@@ -285,7 +285,7 @@ def test_a_server_without_a_place_dies_once(api, cloud, asked):
 def test_a_server_without_a_place_can_be_deleted_before_its_request_is_gone(api, cloud, asked):
     request = build._lease(asked)
     mapping = InstanceMapping.objects.get(pk=asked)
-    build._bury_in_cell0(request, mapping, build.NoValidHost("No valid host was found."))
+    build._record_in_cell0(request, mapping, build.NoValidHost("No valid host was found."))
     assert api.delete(f"/servers/{asked}").status_code == 204
     lease_ends(asked)
     cloud.work()
@@ -308,12 +308,12 @@ def test_a_restarted_scheduler_does_not_wait_for_the_leases_of_its_last_life(api
 
 def test_a_boot_asked_for_while_all_cells_are_down_waits_for_one_of_them(api, cloud, asked):
     for name in ("cell1", "cell2"):
-        circuit_breaker.seen_down(cloud.cells[name].id, "ordered")
+        circuit_breaker.record_failure(cloud.cells[name].id, "ordered")
     assert not build.place(asked)
     assert api.get(f"/servers/{asked}").json()["server"]["status"] == "BUILD"
     assert rows(cloud, asked) == []
     assert build.relay() == 0  # in vain
-    circuit_breaker.seen_up(cloud.cells["cell2"].id)
+    circuit_breaker.record_recovery(cloud.cells["cell2"].id)
     assert build.relay() == 1  # at once
     cloud.work()
     assert stories.states(cloud, asked) == ("active", None)
@@ -322,14 +322,14 @@ def test_a_boot_asked_for_while_all_cells_are_down_waits_for_one_of_them(api, cl
 
 def test_a_boot_that_waits_for_any_cell_can_be_deleted(api, cloud, asked):
     for name in ("cell1", "cell2"):
-        circuit_breaker.seen_down(cloud.cells[name].id, "ordered")
+        circuit_breaker.record_failure(cloud.cells[name].id, "ordered")
     build.place(asked)
     assert api.delete(f"/servers/{asked}").status_code == 204
     nothing_is_left(cloud, asked)
 
 
 def test_who_finds_no_host_is_told_that_some_could_not_be_asked(api, cloud):
-    circuit_breaker.seen_down(cloud.cells["cell2"].id, "ordered")
+    circuit_breaker.record_failure(cloud.cells["cell2"].id, "ordered")
     for host in cloud.hosts.values():
         with target_cell(host.cell):
             ComputeNode.objects.update(memory_mb_used=1 << 20)
@@ -347,11 +347,11 @@ def test_a_cell_that_goes_down_in_the_middle_of_a_placement_is_waited_for(api, c
         patch.setattr(build.create, "record", cut_off)
         assert not build.place(asked)
     named = InstanceMapping.objects.get(pk=asked).cell
-    circuit_breaker.seen_down(named.id, "ordered")
+    circuit_breaker.record_failure(named.id, "ordered")
     assert not build.place(asked)
     assert build.relay() == 0
     assert InstanceMapping.objects.get(pk=asked).cell == named
-    circuit_breaker.seen_up(named.id)
+    circuit_breaker.record_recovery(named.id)
     assert build.relay() == 1
     cloud.work()
     assert stories.states(cloud, asked) == ("active", None)
@@ -372,7 +372,7 @@ def test_a_request_nobody_can_take_waits_for_cell0(api, cloud, asked):
     assert api.get(f"/servers/{asked}").json()["server"]["status"] == "BUILD"
     cell0.database_url = there
     cell0.save()
-    circuit_breaker.seen_up(cell0.id)
+    circuit_breaker.record_recovery(cell0.id)
     cloud.work()
     assert api.get(f"/servers/{asked}").json()["server"]["status"] == "ERROR"
     assert rows(cloud, asked) == ["cell0"]

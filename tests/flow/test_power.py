@@ -10,7 +10,7 @@ from compute.power import reconcile
 from compute.power import sync as power_sync
 from compute.power.reconcile import PowerMismatch
 from compute.virt.base import GuestEvent, PowerState
-from tasks.periodic import rounds_of
+from tasks.periodic import tasks_of
 from tests.flow import stories
 from tests.flow.powers import notice, sync, tasks
 
@@ -197,4 +197,4 @@ def test_a_power_off_that_nobody_asked_for_leaves_a_busy_record_alone(api, cloud
 @pytest.mark.parametrize(("seconds", "rounds"), [(60.0, [60.0]), (1.0, [1.0]), (0.0, []), (-1.0, [])])
 def test_the_sync_comes_round_as_often_as_the_operator_says(seconds, rounds, settings):
     settings.SYNC_POWER_STATE_INTERVAL = seconds
-    assert [one.every for one in rounds_of("host") if one.name == "power_sync"] == rounds
+    assert [one.every for one in tasks_of("host") if one.name == "power_sync"] == rounds

@@ -100,10 +100,10 @@ def test_a_power_sync_that_says_everything_under_one_id_is_followed_each_time(ap
 def test_a_cell_that_was_down_follows_the_last_word_when_it_is_back(api, ironic, cloud):
     server_id = cloud.boot(api)
     cell = cloud.cell_of(server_id)
-    circuit_breaker.seen_down(cell.id, "cut off")
+    circuit_breaker.record_failure(cell.id, "cut off")
     switch(cloud, server_id, OFF)
     assert [say(ironic, server_id, tag) for tag in (OFF, ON, OFF)] == [[200], [200], [200]]
-    circuit_breaker.seen_up(cell.id)
+    circuit_breaker.record_recovery(cell.id)
     assert deferred.deliver() == 3
     stands(cloud, server_id, "stopped")
 
@@ -112,7 +112,7 @@ def test_a_draining_host_hears_it_and_one_that_was_down_when_it_is_back(api, iro
     server_id = cloud.boot(api)
     host = cloud.host_of(server_id)
     with target_cell(host.cell):
-        drain.ask(Service.objects.get(binary="nova-compute", host=host.name), by="somebody")
+        drain.request(Service.objects.get(binary="nova-compute", host=host.name), by="somebody")
     switch(cloud, server_id, OFF)
     assert say(ironic, server_id, OFF) == [200]
     assert stories.only_step(cloud).queue == "ops"

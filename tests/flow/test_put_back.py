@@ -117,7 +117,7 @@ def test_a_power_update_that_waits_for_its_turn_goes_first(api, cloud, off):
     say(cloud, off, "POWER_OFF")
     assert sync(cloud, off) == 1
     assert cloud.row(off).power_state == PowerState.SHUTDOWN
-    assert not entries(cloud, off, "PutBack")
+    assert not entries(cloud, off, "RestorePowerState")
     cloud.work()
     assert stories.states(cloud, off) == ("stopped", None)
     assert sync(cloud, off) == 0
@@ -144,7 +144,7 @@ def stays_on(cloud, server_id, why):
     driver = cloud.host_of(server_id).driver
     assert driver.power_state(server_id) is PowerState.RUNNING
     assert not {"force_off", "power_off", "begin_shutdown"} & {verb for verb, _ in driver.calls}
-    (opened,) = entries(cloud, server_id, "PutBack")
+    (opened,) = entries(cloud, server_id, "RestorePowerState")
     assert opened.message is None
     assert f"power sync: left alone, {why}" in opened.outcome
 
@@ -167,7 +167,7 @@ def test_a_machine_that_ironic_still_holds_is_not_put_back_by_a_sync_before_its_
     orders.lock(on)
     for _ in range(3):
         assert sync(cloud, on) == 0
-    assert not entries(cloud, on, "PutBack")
+    assert not entries(cloud, on, "RestorePowerState")
     say(cloud, on, "POWER_ON")
     orders.lock(on, held=False)
     is_followed(cloud, on)
@@ -264,7 +264,7 @@ def test_a_host_that_is_killed_meanwhile_ends_it_in_its_next_life(moment, api, c
         step = host.begin(stories.only_step(cloud).pk)
         if moment == "after the work":
             with target_cell(host.cell):
-                registry.named("PutBack").put_back(
+                registry.named("RestorePowerState").put_back(
                     StepContext(Instance.objects.get(uuid=off), step.action, step, host.driver)
                 )
     host.restart()
@@ -322,7 +322,7 @@ def test_nobody_is_put_back_while_the_guests_of_the_host_are_shut_down(api, clou
     do(cloud, stopped, "on")
     assert sync(cloud, stopped) == 1
     assert (stories.states(cloud, stopped), cloud.row(stopped).power_state) == (("stopped", None), PowerState.RUNNING)
-    assert not entries(cloud, off, "PutBack") + entries(cloud, stopped, "PutBack")
+    assert not entries(cloud, off, "RestorePowerState") + entries(cloud, stopped, "RestorePowerState")
 
 
 def test_who_went_down_with_the_host_comes_back_with_it_or_not_as_the_host_says(api, cloud, off):
@@ -332,7 +332,7 @@ def test_who_went_down_with_the_host_comes_back_with_it_or_not_as_the_host_says(
         sync(cloud, one, booted=True)
     assert (stories.states(cloud, off), cloud.row(off).resumes_with_host) == (("stopped", None), True)
     assert (stories.states(cloud, other), cloud.row(other).power_state) == (("active", None), PowerState.PAUSED)
-    assert not entries(cloud, off, "PutBack") + entries(cloud, other, "PutBack")
+    assert not entries(cloud, off, "RestorePowerState") + entries(cloud, other, "RestorePowerState")
 
 
 def test_a_host_that_drains_before_it_began_calls_it_off_and_does_it_when_it_is_back(api, cloud, off):
@@ -341,7 +341,7 @@ def test_a_host_that_drains_before_it_began_calls_it_off_and_does_it_when_it_is_
     host = cloud.host_of(off)
     with target_cell(host.cell):
         step = stories.only_step(cloud)
-        assert runner.hand_back(registry.named("PutBack"), step)
+        assert runner.hand_back(registry.named("RestorePowerState"), step)
     assert stories.states(cloud, off) == ("active", None)
     assert cloud.history(off)[-1].outcome.endswith("drains")
     sync(cloud, off)

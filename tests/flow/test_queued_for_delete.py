@@ -35,10 +35,10 @@ def is_living(api, cloud):
     def ask(server_id):
         cell = cloud.cell_of(server_id)
         flag = InstanceMapping.objects.get(pk=server_id).queued_for_delete
-        circuit_breaker.seen_down(cell.id, "cut off")
+        circuit_breaker.record_failure(cell.id, "cut off")
         listed = server_id in [one["id"] for one in api.get("/servers").json()["servers"]]
         shown = api.get(f"/servers/{server_id}").status_code == 200
-        circuit_breaker.seen_up(cell.id)
+        circuit_breaker.record_recovery(cell.id)
         counted = quota.usage(api.caller.project_id).instances == 1
         assert listed == shown == counted == (not flag)
         return listed
@@ -51,11 +51,11 @@ def delete(client, server_id):
 
 
 def cut_off(cloud, server_id):
-    circuit_breaker.seen_down(cloud.cell_of(server_id).id, "cut off")
+    circuit_breaker.record_failure(cloud.cell_of(server_id).id, "cut off")
 
 
 def back(cloud, server_id):
-    circuit_breaker.seen_up(cloud.cell_of(server_id).id)
+    circuit_breaker.record_recovery(cloud.cell_of(server_id).id)
     deferred_deletes.carry_out()
     cloud.work()
 

@@ -33,7 +33,7 @@ def test_a_cell_that_is_down_lets_nobody_exceed_the_quota(api, cloud, counting):
     limit(api, 2)
     first = cloud.boot(api)
     cloud.boot(api, "b")
-    circuit_breaker.seen_down(cloud.cell_of(first).id, "cut off")
+    circuit_breaker.record_failure(cloud.cell_of(first).id, "cut off")
     answer = boot(api, cloud)
     assert answer.status_code == 403
     assert ("Quota exceeded" in stories.message(answer)) == (counting == "api")
@@ -42,23 +42,23 @@ def test_a_cell_that_is_down_lets_nobody_exceed_the_quota(api, cloud, counting):
 def test_who_has_servers_in_a_cell_that_is_down_may_not_boot_when_cells_are_counted(api, cloud, settings):
     settings.QUOTA_COUNT_FROM = "cells"
     cell = cloud.cell_of(cloud.boot(api))
-    circuit_breaker.seen_down(cell.id, "cut off")
+    circuit_breaker.record_failure(cell.id, "cut off")
     answer = boot(api, cloud)
     assert answer.status_code == 403
     assert f"in a cell that does not answer now ({cell.name})" in stories.message(answer)
-    circuit_breaker.seen_up(cell.id)
+    circuit_breaker.record_recovery(cell.id)
     assert boot(api, cloud).status_code == 202
 
 
 def test_the_policy_lets_an_admin_boot(admin, cloud, settings):
     settings.QUOTA_COUNT_FROM = "cells"
-    circuit_breaker.seen_down(cloud.cell_of(cloud.boot(admin)).id, "cut off")
+    circuit_breaker.record_failure(cloud.cell_of(cloud.boot(admin)).id, "cut off")
     assert boot(admin, cloud).status_code == 202
 
 
 def test_nothing_is_blocked_when_the_global_side_counts(api, cloud, settings):
     settings.QUOTA_COUNT_FROM = "api"
-    circuit_breaker.seen_down(cloud.cell_of(cloud.boot(api)).id, "cut off")
+    circuit_breaker.record_failure(cloud.cell_of(cloud.boot(api)).id, "cut off")
     assert boot(api, cloud).status_code == 202
 
 
@@ -68,13 +68,13 @@ def test_who_has_only_deleted_servers_there_is_not_blocked(api, cloud, settings)
     cell = cloud.cell_of(server_id)
     api.delete(f"/servers/{server_id}")
     cloud.work()
-    circuit_breaker.seen_down(cell.id, "cut off")
+    circuit_breaker.record_failure(cell.id, "cut off")
     assert boot(api, cloud).status_code == 202
 
 
 def test_strangers_are_not_blocked(api, stranger, cloud, settings):
     settings.QUOTA_COUNT_FROM = "cells"
-    circuit_breaker.seen_down(cloud.cell_of(cloud.boot(api)).id, "cut off")
+    circuit_breaker.record_failure(cloud.cell_of(cloud.boot(api)).id, "cut off")
     assert boot(stranger, cloud).status_code == 202
 
 
@@ -94,7 +94,7 @@ def test_many_boots_at_once_while_a_cell_goes_down_do_not_exceed_the_quota(api, 
 
     def ask(number):
         if number == 10:
-            circuit_breaker.seen_down(cell.id, "cut off")
+            circuit_breaker.record_failure(cell.id, "cut off")
         try:
             return boot(api, cloud, f"n{number}").status_code
         finally:

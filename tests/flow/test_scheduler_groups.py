@@ -149,10 +149,10 @@ def test_a_home_where_nobody_is_any_more_binds_nobody(cloud, group, boot, admin)
 def test_a_home_in_a_cell_that_is_down_is_not_taken_over(cloud, group, boot, admin):
     together = group("affinity")
     first = boot(together, "a", host="host2")
-    circuit_breaker.seen_down(cloud.cells["cell2"].id, "ordered")
+    circuit_breaker.record_failure(cloud.cells["cell2"].id, "ordered")
     lost = boot(together, "b")
     assert "or the server group is at home elsewhere. Hosts whose cell does not answer" in fault(admin, lost)
-    circuit_breaker.seen_up(cloud.cells["cell2"].id)
+    circuit_breaker.record_recovery(cloud.cells["cell2"].id)
     assert hosts(cloud, [first, boot(together, "c")]) == ["host2", "host2"]
 
 
@@ -249,9 +249,9 @@ def test_members_whose_servers_are_gone_are_forgotten(cloud, group, boot, admin)
     assert stale_group_members.remove() == 1  # the other is still somewhere
     cell = cloud.cell_of(gone)
     cloud.work()
-    circuit_breaker.seen_down(cell.id, "ordered")
+    circuit_breaker.record_failure(cell.id, "ordered")
     assert stale_group_members.remove() == 0
-    circuit_breaker.seen_up(cell.id)
+    circuit_breaker.record_recovery(cell.id)
     assert stale_group_members.remove() == 1
     assert list(ServerGroupMember.objects.values_list("server_id", flat=True)) == [here]
 

@@ -300,7 +300,7 @@ def test_a_host_that_drains_waits_for_it_and_gives_nothing_back(admin, cloud, se
             service = Service.objects.get(host=waiting.host.name)
             assert drain.count(service) == 1
             [operation] = drain.operations(service)
-            [held] = drain.held_by(waiting.host.name)
+            [held] = drain.waiting_operations(waiting.host.name)
             assert operation == held
             assert operation.state == "waiting"
             assert operation.waits_for.startswith("1 signal (acpi); forced off at")

@@ -80,7 +80,7 @@ def test_the_other_host_of_a_move_that_waits_is_waited_for_when_it_drains(admin,
         waiting.parked()
         with target_cell(waiting.host.cell):
             assert drain.needs("host3") == 1
-            [held] = drain.held_by("host3")
+            [held] = drain.waiting_operations("host3")
             assert held.waits_for == "step leave on host1"
         waiting.goes_off()
         cloud.work_until(waiting.is_over)

@@ -151,7 +151,7 @@ OPERATIONS = {
         done=End("SHUTOFF", DEST, effects=(BUILT_OFF, OFF, AWAY), or_else=(BUILT_OFF, AWAY), power=PowerState.SHUTDOWN),
     ),
     "evacuated-from": Operation(
-        key="Evacuate", body={"evacuate": {}}, taken_back=AS_BEFORE, then="ForgetGuest", scene=Scene.RETURNS,
+        key="Evacuate", body={"evacuate": {}}, taken_back=AS_BEFORE, then="RemoveStaleGuest", scene=Scene.RETURNS,
         done=End("SHUTOFF", DEST, effects=(BUILT_OFF, OFF, AWAY), or_else=(BUILT_OFF, AWAY), power=PowerState.SHUTDOWN),
     ),
 }  # fmt: skip

@@ -60,7 +60,7 @@ MUTANTS = (
         "asked_at = time.monotonic()", "return",
     ),
     Mutant(
-        "recovery takes a step whoever has it", "compute.operations.recovery:_recover_server", ", token=step.token", ""
+        "recovery takes a step whoever has it", "compute.operations.recovery:_recover_step", ", token=step.token", ""
     ),
     Mutant(
         "a host takes its own running step for a stray", "compute.operations.recovery:recover",
@@ -68,7 +68,7 @@ MUTANTS = (
     ),
     Mutant(
         "recovery of a superseded process", "compute.operations.recovery:recover",
-        "if journal.open_next_steps(worker, incarnation).exists():", "if False:",
+        "if journal.newer_incarnation(worker, incarnation).exists():", "if False:",
     ),
     Mutant(
         "conductors that live are taken for dead", "compute.operations.recovery:recover_dead_conductors",
@@ -79,8 +79,8 @@ MUTANTS = (
         "if Step.objects.filter(server_id=step.server_id, state=RUNNING).exists():", "if False:",
     ),
     Mutant(
-        "a superseded process claims", "compute.operations.journal:claim", "~Exists(successors(worker, incarnation))",
-        "~Q(pk__in=[])",
+        "a superseded process claims", "compute.operations.journal:claim",
+        "~Exists(newer_incarnation(worker, incarnation))", "~Q(pk__in=[])",
     ),
     Mutant(
         "a superseded process goes on", "tasks.heartbeat:beat", "raise Superseded(me.name)",

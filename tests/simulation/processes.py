@@ -273,8 +273,8 @@ def put_on() -> None:
         sim.spawn(f"{process.name}/drain", process, made.run)
         return made
 
-    rounds_of = periodic.rounds_of
-    periodic.rounds_of = lambda role: _stretched(rounds_of(role))  # type: ignore[assignment]
+    rounds_of = periodic.tasks_of
+    periodic.tasks_of = lambda role: _stretched(rounds_of(role))  # type: ignore[assignment]
     worker.register = lambda: current().become()  # type: ignore[assignment]
     drain.start = listen  # type: ignore[assignment]
     drain.REPORT_EVERY = 60.0

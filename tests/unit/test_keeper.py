@@ -102,7 +102,7 @@ def test_events_of_guests_nobody_shuts_down_cost_nothing(world):
 
 def test_as_many_hung_guests_as_there_are_hands_hold_up_nobody(world, monkeypatch):
     monkeypatch.setattr(module, "STUCK", 0.5)
-    hung = [f"hung-{number}" for number in range(module.HANDS + 4)]
+    hung = [f"hung-{number}" for number in range(module.WORKERS + 4)]
     world.boot("well", "later", *hung, ignore=True)
     world.watcher.start()
     for name in hung:

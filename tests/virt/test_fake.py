@@ -28,7 +28,7 @@ from compute.virt.base import (
 )
 from compute.virt.fake.driver import FakeDriver
 from compute.virt.fake.effects import Effect
-from compute.virt.fake.faults import ALWAYS, Faults, parse_orders
+from compute.virt.fake.faults import ALWAYS, Faults, parse_faults
 from compute.virt.image_check import check, write_empty_qcow2
 from tests.virt.conftest import Bench, wait_until
 
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_orders_are_read_from_a_setting():
-    parsed = parse_orders(
+    parsed = parse_faults(
         "spawn.delay=0.5, spawn.fail=2,spawn.error=InsufficientResources,"
         "shutdown.delay=3,shutdown.ignore=1,shutdown.skip=2,pause.fail=always,reboot_hard.die=2"
     )
@@ -52,7 +52,7 @@ def test_orders_are_read_from_a_setting():
 )
 def test_nonsense_orders_are_refused(text: str):
     with pytest.raises(ValueError):
-        parse_orders(text)
+        parse_faults(text)
 
 
 def test_a_verb_fails_as_often_as_ordered(fake_bench: Bench):
@@ -378,10 +378,10 @@ def test_a_guest_may_boot_again_instead_of_going_off(driver: FakeDriver):
 
 
 def test_how_guests_shut_down_is_read_from_a_setting():
-    wish = parse_orders("shutdown.deaf=15,shutdown.agent=hangs,shutdown.ends=reboot").shutdown
+    wish = parse_faults("shutdown.deaf=15,shutdown.agent=hangs,shutdown.ends=reboot").shutdown
     assert (wish.deaf, wish.agent, wish.ends) == (15, "hangs", "reboot")
     with pytest.raises(ValueError, match="ends in no 'fire'"):
-        parse_orders("shutdown.ends=fire")
+        parse_faults("shutdown.ends=fire")
 
 
 def test_a_keeper_hears_at_once_what_another_process_did(tmp_path: Path):

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cloud import errors, log
-from cloud.api_base import yes
+from cloud.api_base import is_true
 from cloud.identity import roles
 from cloud.identity.api.base import DOMAIN, IdentityView, project, require, user, v3
 from cloud.identity.models import RoleAssignment
@@ -99,10 +99,10 @@ class RoleAssignmentsView(IdentityView):
             found = found.filter(project=query["scope.project.id"])
         if any(key in query for key in ("group.id", "scope.domain.id", "scope.system")):
             found = found.none()
-        names = yes(query.get("include_names"))
+        names = is_true(query.get("include_names"))
         entries = [
             _entry(one, role, names=names)
-            for one, role in _expanded(found, effective=yes(query.get("effective")))
+            for one, role in _expanded(found, effective=is_true(query.get("effective")))
             if query.get("role.id", role.id) == role.id
         ]
         return _listing("role_assignments", v3("/role_assignments"), entries)

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cloud import errors, log
-from cloud.api_base import body, caller, page, yes
+from cloud.api_base import body, caller, is_true, page
 from cloud.identity.api.base import NAME_PATTERN, IdentityView, default_domain_only, project, require, v3
 from cloud.identity.models import DOMAIN_ID, Project, RoleAssignment
 
@@ -43,8 +43,8 @@ class ProjectsView(IdentityView):
         if "name" in query:
             found = found.filter(name=query["name"])
         if "enabled" in query:
-            found = found.filter(enabled=yes(query["enabled"]))
-        if query.get("domain_id", DOMAIN_ID) != DOMAIN_ID or yes(query.get("is_domain")):
+            found = found.filter(enabled=is_true(query["enabled"]))
+        if query.get("domain_id", DOMAIN_ID) != DOMAIN_ID or is_true(query.get("is_domain")):
             found = found.none()
         return page(request, found, "projects", v3("/projects"), as_json)
 

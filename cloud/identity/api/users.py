@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cloud import errors, log
-from cloud.api_base import body, caller, page, yes
+from cloud.api_base import body, caller, is_true, page
 from cloud.identity.api.base import NAME_PATTERN, IdentityView, default_domain_only, require, user, v3
 from cloud.identity.api.projects import as_json as project_json
 from cloud.identity.models import DOMAIN_ID, Project, User
@@ -48,7 +48,7 @@ class UsersView(IdentityView):
         if "name" in query:
             found = found.filter(name=query["name"])
         if "enabled" in query:
-            found = found.filter(is_active=yes(query["enabled"]))
+            found = found.filter(is_active=is_true(query["enabled"]))
         if query.get("domain_id", DOMAIN_ID) != DOMAIN_ID:
             found = found.none()
         return page(request, found, "users", v3("/users"), as_json)

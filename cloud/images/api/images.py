@@ -38,7 +38,7 @@ class ImagesView(JsonView):
             marker = visible.filter(pk=query["marker"]).first()
             if marker is None:
                 raise errors.BadRequest("Marker could not be found.")
-        found = listing.narrowed(visible, query, caller(request))
+        found = listing.filtered(visible, query, caller(request))
         page = list(listing.ordered(found, listing.order(query), marker)[: limit + 1])
         return Response(_listing(request, page[:limit], more=len(page) > limit > 0))
 

@@ -33,7 +33,7 @@ from compute.virt.base import HypervisorUnavailable, PowerState, VirtError
 FORGET_SOURCE = StepSpec("forget_source", "compute_forget_source", On.SOURCE, OPS)  # only for a resized server
 
 
-class Ending(ServerAction):
+class DeleteBase(ServerAction):
     """Base class of Delete and SoftDelete: a delete preempts the action in progress.
 
     When a delete fails, the step `count_again` returns the server to the quota usage before it takes requests again.
@@ -73,7 +73,7 @@ class Ending(ServerAction):
 
     def known_of(self, instance: Instance) -> dict[str, Any]:
         """Return the params about the source of a resize; also for a server in ERROR after a failed delete."""
-        waits = cold.last(instance)
+        waits = cold.awaiting_confirmation(instance)
         if waits is None:
             return {}
         return {"move": waits.pk, "source": waits.params["source"], "source_node": waits.params["source_node"]}

@@ -97,10 +97,10 @@ def leave_image(instance: Instance) -> None:
     if not instance.shelved_image_id:
         return
     action = journal.open_action(
-        instance, name="drop_shelved_image", key="DropShelvedImage", request_id=f"req-{uuid4()}", user_id="",
+        instance, name="delete_shelved_image", key="DeleteShelvedImage", request_id=f"req-{uuid4()}", user_id="",
         project_id=instance.project_id, params={"image_id": instance.shelved_image_id},
     )  # fmt: skip
-    journal.open_step(action, name="drop_image", event="conductor_drop_shelved_image", host="", queue=dispatch.OPS)
+    journal.open_step(action, name="drop_image", event="conductor_delete_shelved_image", host="", queue=dispatch.OPS)
 
 
 # -- periodic task of the conductor

@@ -59,7 +59,7 @@ class Command(BaseCommand):
         def undead(_: Cell) -> int:
             return Instance.objects.filter(deleted=False).count()
 
-        found = scatter.one(cell, undead)
+        found = scatter.ask_one(cell, undead)
         if isinstance(found, scatter.CellFailure):
             self.stderr.write(
                 f"The cell does not answer ({found.reason}): the global records say that every server's "

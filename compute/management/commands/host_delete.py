@@ -40,7 +40,7 @@ class Command(BaseCommand):
         def servers(_: Cell) -> int:
             return Instance.objects.filter(host=host, deleted=False).count()
 
-        count = scatter.one(cell, servers)
+        count = scatter.ask_one(cell, servers)
         if isinstance(count, scatter.CellFailure):
             arguments.end(self, 5, f"{cell.name} does not answer ({count.reason}); {host} may have servers.")
         if count:

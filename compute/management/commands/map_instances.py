@@ -40,7 +40,7 @@ class Command(BaseCommand):
         limit = arguments.max_count(self, options["max_count"])
         cell = arguments.cell_or_end(self, options["uuid"], code=255)
         mapped, more = 0, False
-        answer = scatter.one(cell, scatter.touch)  # within a deadline; the mapping below has none
+        answer = scatter.ask_one(cell, scatter.probe_tables)  # within a deadline; the mapping below has none
         if isinstance(answer, scatter.CellFailure):
             arguments.end(self, 255, f"The cell {cell.name} does not answer ({answer.reason}).")
         try:

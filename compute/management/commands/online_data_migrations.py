@@ -110,7 +110,7 @@ def _fill(rows: QuerySet[InstanceMapping], living_of: Living, room: int | None, 
 
 
 def _living_of(cell: Cell, ids: list[str]) -> set[str] | scatter.CellFailure:
-    return scatter.one(cell, lambda _: _living(ids))
+    return scatter.ask_one(cell, lambda _: _living(ids))
 
 
 def _living(ids: list[str]) -> set[str]:

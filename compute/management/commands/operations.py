@@ -67,7 +67,7 @@ class Command(BaseCommand):
             return
         cell, number = self._named(options["step"])
         try:
-            with scatter.to_change(cell):
+            with scatter.target_for_write(cell):
                 if options["verb"] == "retry":
                     self._retry(number)
                 else:
@@ -123,7 +123,8 @@ class Command(BaseCommand):
     def _after(self, marker: str) -> tuple[str, datetime, int]:
         """Return where the page before ended: the name of the cell, the time the step was opened, its id."""
         cell, number = self._named(marker)
-        found = scatter.one(cell, lambda _: Step.objects.filter(pk=number).values_list("queued_at", flat=True).first())
+        rows = Step.objects.filter(pk=number).values_list("queued_at", flat=True)
+        found = scatter.ask_one(cell, lambda _: rows.first())
         if isinstance(found, scatter.CellFailure):
             arguments.end(self, SILENT, f"--marker: {cell.name} does not answer ({found.reason}).")
         if found is None:

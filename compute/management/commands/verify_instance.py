@@ -48,7 +48,7 @@ def _verdict(server: str) -> tuple[int, str]:
         return Instance.objects.filter(uuid=server).values_list("deleted", flat=True).first()
 
     where = f"{mapping.cell.name} ({mapping.cell_id})"
-    found = scatter.one(mapping.cell, deleted)
+    found = scatter.ask_one(mapping.cell, deleted)
     if isinstance(found, scatter.CellFailure):
         going = " Its delete was asked for." if mapping.queued_for_delete else ""
         return 0, f"{server} is mapped to {where}, which does not answer ({found.reason}): not verified.{going}"

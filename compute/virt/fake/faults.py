@@ -80,7 +80,7 @@ class Faults:
 
     def __init__(self, text: str = "") -> None:
         self._lock = threading.Lock()
-        parsed = parse_orders(text)
+        parsed = parse_faults(text)
         self._orders = {(verb, ""): order for verb, order in parsed.verbs.items()}
         self._shutdown = {"": parsed.shutdown}
         self._locked: set[str] = set()
@@ -169,7 +169,7 @@ class Faults:
         return self._orders.setdefault((verb, uuid), Fault())
 
 
-def parse_orders(text: str) -> ParsedFault:
+def parse_faults(text: str) -> ParsedFault:
     """Parse "spawn.delay=0.5,spawn.fail=2,spawn.error=InsufficientResources,shutdown.ignore=1". Raises ValueError."""
     parsed = ParsedFault()
     for item in filter(None, (part.strip() for part in text.split(","))):

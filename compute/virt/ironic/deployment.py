@@ -15,9 +15,9 @@ from compute.virt.base import Guest, InsufficientResources, VirtError
 from compute.virt.ironic.api import PAUSE, Ironic, NoAnswer, NoNode, Taken
 from compute.virt.ironic.node import OURS, Node
 
-COMES_BACK = frozenset({"deleting", "cleaning", "clean wait", "clean hold"})  # given back; available soon
+BEING_CLEANED = frozenset({"deleting", "cleaning", "clean wait", "clean hold"})  # given back; available soon
 FREE = frozenset({"available", "manageable", "enroll"})  # nothing is deployed on it
-UNDER_WAY = COMES_BACK | frozenset({
+UNDER_WAY = BEING_CLEANED | frozenset({
     "deploying", "wait call-back", "deploy hold", "rescuing", "rescue wait", "unrescuing", "rebuilding", "adopting",
     "verifying", "inspecting", "inspect wait", "servicing", "service wait", "service hold",
 })  # fmt: skip
@@ -61,10 +61,10 @@ class Deployment:
             raise InsufficientResources(f"no node was chosen for server {guest.uuid}")
         try:
             look = partial(self._ironic.node, guest.node)
-            node = self._ironic.until(look, lambda one: one.state not in COMES_BACK, until)
+            node = self._ironic.until(look, lambda one: one.state not in BEING_CLEANED, until)
             if why := self._unfit(node, guest):
                 raise InsufficientResources(f"node {node.id} cannot be had: {why}")
-            about = _about(guest, node) | {OURS: self._hostname}
+            about = _instance_info(guest, node) | {OURS: self._hostname}
             self._ironic.change(node.id, {"instance_uuid": guest.uuid, "instance_info": about})
             return self._ironic.node(node.id)
         except (NoNode, Taken) as error:
@@ -80,7 +80,7 @@ class Deployment:
         if why := self._ironic.why_not(node.id):
             self._let_go(node)
             raise InsufficientResources(f"node {node.id} cannot be deployed: {why}")
-        self._ironic.change(node.id, {"instance_info": _about(guest, node) | {OURS: self._hostname}})
+        self._ironic.change(node.id, {"instance_info": _instance_info(guest, node) | {OURS: self._hostname}})
         self._provision(guest.uuid, node, "active", until)
 
     def _give_back(self, server: str) -> None:
@@ -166,7 +166,7 @@ def _says_why(node: Node | None) -> bool:
     return node is None or bool(node.error)
 
 
-def _about(guest: Guest, node: Node) -> dict[str, object]:
+def _instance_info(guest: Guest, node: Node) -> dict[str, object]:
     """Return the `instance_info` to deploy: Ironic reads the image by its id from its own image service."""
     return {
         "image_source": guest.image.id,

@@ -17,7 +17,7 @@ from compute.virt.libvirt.destination import Destination
 from compute.virt.libvirt.disk import GIB
 from compute.virt.libvirt.errors import translated
 from compute.virt.libvirt.files import GuestFiles
-from compute.virt.libvirt.upload import LOOK_EVERY, StreamTarget, upload
+from compute.virt.libvirt.upload import LOOK_EVERY, CopyProgress, upload
 
 LEAVING, ARRIVING = "disk.leaving", "disk.arriving"
 
@@ -35,10 +35,10 @@ def send(files: GuestFiles, there: Destination, watch: Watch, bandwidth: int = 0
     before = _stamp(files.disk)
     try:
         if qemu_img.stands_alone(files.disk):
-            upload(files.disk, there.connection, arriving, StreamTarget(watch, files.disk.stat().st_size), bandwidth)
+            upload(files.disk, there.connection, arriving, CopyProgress(watch, files.disk.stat().st_size), bandwidth)
         else:
             size = qemu_img.measure(files.disk)
-            way = StreamTarget(watch, 2 * size)
+            way = CopyProgress(watch, 2 * size)
             _flatten(files.disk, leaving, way)
             way.behind, way.total = size, size + leaving.stat().st_size
             upload(leaving, there.connection, arriving, way, bandwidth)
@@ -53,7 +53,7 @@ def leave_copy(files: GuestFiles, host: str, watch: Watch) -> None:
     leaving, kept = files.directory / LEAVING, _kept(files, host)
     if files.disk.exists():
         leaving.unlink(missing_ok=True)
-        _flatten(files.disk, leaving, StreamTarget(watch, qemu_img.measure(files.disk)))
+        _flatten(files.disk, leaving, CopyProgress(watch, qemu_img.measure(files.disk)))
         with translated():
             files.disk.replace(kept)
     if not kept.exists():
@@ -98,7 +98,7 @@ def _kept(files: GuestFiles, host: str) -> Path:
     return files.directory.with_name(f"{files.directory.name}.{host}.qcow2")
 
 
-def _flatten(disk: Path, target: Path, way: StreamTarget) -> None:
+def _flatten(disk: Path, target: Path, way: CopyProgress) -> None:
     """Write the disk with everything it is based on into one file. qemu-img refuses a disk that a QEMU has open."""
     way.look(0)
     with qemu_img.converting(disk, target) as ended:

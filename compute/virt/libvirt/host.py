@@ -129,7 +129,7 @@ class Host:
                 self._on_back()
                 with self._changed:
                     self._changed.wait_for(lambda: self._closing or self._connection is None)
-                _let_go(connection)
+                _close_quietly(connection)
             else:
                 with self._changed:
                     self._changed.wait_for(lambda: self._closing, pause)
@@ -151,7 +151,7 @@ class Host:
             self._attempts += 1
             self._changed.notify_all()
         if connection is not None and not usable:
-            _let_go(connection)
+            _close_quietly(connection)
         return connection if usable else None
 
     def _listen(self, connection: libvirt.virConnect, gone: threading.Event) -> None:
@@ -180,7 +180,7 @@ class Host:
             self._changed.notify_all()
 
 
-def _let_go(connection: libvirt.virConnect) -> None:
+def _close_quietly(connection: libvirt.virConnect) -> None:
     """Close, ignoring errors of a dead connection. Without unregistering, the callback keeps it in memory for ever."""
     for step in (connection.unregisterCloseCallback, connection.close):
         with suppress(libvirt.libvirtError):

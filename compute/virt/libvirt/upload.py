@@ -34,7 +34,7 @@ MIB = 1 << 20
 
 
 @dataclass
-class StreamTarget:
+class CopyProgress:
     """The progress of a disk copy. Aborts the copy on command, or when it makes no progress."""
 
     watch: Watch
@@ -55,12 +55,12 @@ class StreamTarget:
             raise MigrationAborted("the migration was aborted")
 
 
-def upload(disk: Path, there: libvirt.virConnect, target: Path, way: StreamTarget, bandwidth: int = 0) -> None:
+def upload(disk: Path, there: libvirt.virConnect, target: Path, way: CopyProgress, bandwidth: int = 0) -> None:
     """Write a qcow2 file to `target` on another host and compare sizes there. `bandwidth` in MiB/s; 0 is no limit."""
     size = str(disk.stat().st_size), str(qemu_img.virtual_size(disk, "qcow2"))
     with translated(), volumes.folder(there, target.parent) as pool:
         volume = _new_volume(pool, target.name, disk.stat())
-        _in_thread(lambda pouring: _pour(disk, there, volume, pouring), way, bandwidth)
+        _in_thread(lambda pouring: _send(disk, there, volume, pouring), way, bandwidth)
         pool.refresh()
         arrived = ET.fromstring(pool.storageVolLookupByName(target.name).XMLDesc())  # noqa: S314 - libvirt's own
     found = arrived.findtext("physical"), arrived.findtext("capacity")
@@ -91,7 +91,7 @@ def _new_volume(pool: libvirt.virStoragePool, name: str, file: os.stat_result) -
 
 
 @dataclass
-class _Pouring:
+class _UploadState:
     """The state shared by the sending thread and the watching one."""
 
     bandwidth: int
@@ -111,9 +111,9 @@ class _Stopped(Exception):
     """The watching thread no longer waits for the copy."""
 
 
-def _in_thread(work: Callable[[_Pouring], None], way: StreamTarget, bandwidth: int) -> None:
+def _in_thread(work: Callable[[_UploadState], None], way: CopyProgress, bandwidth: int) -> None:
     """Run `work` in a thread: a stream that hangs cannot be interrupted, and ends with its connection."""
-    pouring, errors, done = _Pouring(bandwidth), list[BaseException](), threading.Event()
+    pouring, errors, done = _UploadState(bandwidth), list[BaseException](), threading.Event()
 
     def run() -> None:
         try:
@@ -136,7 +136,7 @@ def _in_thread(work: Callable[[_Pouring], None], way: StreamTarget, bandwidth: i
     way.look(pouring.at)
 
 
-def _pour(file: Path, connection: libvirt.virConnect, volume: libvirt.virStorageVol, pouring: _Pouring) -> None:
+def _send(file: Path, connection: libvirt.virConnect, volume: libvirt.virStorageVol, pouring: _UploadState) -> None:
     """Send the file's data; of its holes only their length."""
     stream = connection.newStream()
     volume.upload(stream, 0, file.stat().st_size, libvirt.VIR_STORAGE_VOL_UPLOAD_SPARSE_STREAM)
@@ -149,7 +149,7 @@ def _pour(file: Path, connection: libvirt.virConnect, volume: libvirt.virStorage
         return chunk
 
     def hole(_: object, __: object) -> list[object]:
-        return _ahead(descriptor)
+        return _next_extent(descriptor)
 
     def skip(_: object, length: int, __: object) -> int:
         return os.lseek(descriptor, length, os.SEEK_CUR)
@@ -161,7 +161,7 @@ def _pour(file: Path, connection: libvirt.virConnect, volume: libvirt.virStorage
         os.close(descriptor)
 
 
-def _ahead(descriptor: int) -> list[object]:
+def _next_extent(descriptor: int) -> list[object]:
     """Return whether data comes next, and how many bytes of data or hole there are."""
     at = os.lseek(descriptor, 0, os.SEEK_CUR)
     try:
