@@ -22,6 +22,7 @@ from compute.virt.base import (
     GuestInvalidState,
     GuestNotFound,
     MigrationAborted,
+    OperationTimedOut,
     PowerState,
     Progress,
     VirtError,
@@ -38,6 +39,7 @@ from compute.virt.libvirt.host import Host
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 0.4  # seconds between two calls of `watch`
+ABORT_SECONDS = 60.0  # the time limit of `abort`
 # libvirt 9.0 may miss that the QEMU it copies a disk from is gone. Then its call never returns: it waits in
 # qemuDomainObjWait for a change that has already happened. After so long with the guest off, no answer will come.
 UNHEARD_SECONDS = 15.0
@@ -236,11 +238,16 @@ class LiveMigration:
 
 
 def abort(host: Host, uuid: str) -> PowerState:
-    """Abort the guest's migrations until none runs (no time limit); return its state here, NOSTATE if it is gone."""
-    pause = threading.Event()
+    """Abort the guest's migrations until none runs; return its state here, NOSTATE if it is gone.
+
+    Raises OperationTimedOut after ABORT_SECONDS.
+    """
+    pause, until = threading.Event(), monotonic() + ABORT_SECONDS
     try:
         guest = host.guest(uuid)
         while guest.is_going_out():
+            if monotonic() > until:
+                raise OperationTimedOut(f"guest {uuid} still migrates, {ABORT_SECONDS:.0f} s after it was to stop")
             guest.abort_job()
             pause.wait(LOOK_EVERY)
         return guest.power_state()
