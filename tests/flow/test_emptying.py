@@ -13,7 +13,7 @@ from compute.hosts import drain, drain_dry_run, drain_migrations, drain_moves, g
 from compute.hosts.drain_moves import State
 from compute.models import ComputeNode, DrainMigration, Flavor, Instance, InstanceAction, Service
 from compute.virt.base import InsufficientResources
-from tasks import goodbye, worker
+from tasks import deregister, worker
 from tests.flow import stories, two_hosts
 from tests.flow.stories import act
 from tests.flow.two_hosts import LIVE, claimed, homes
@@ -479,7 +479,7 @@ def test_a_host_that_is_restarted_while_it_is_emptied_goes_on_with_it(ward, then
     with target_cell(host.cell):
         services = Service.objects.filter(host="host1")
         services.update(incarnation=host.incarnation)
-        goodbye._write(worker.Worker("host", "host1", host.cell.id, host.driver, host.incarnation), 0)
+        deregister._write(worker.Worker("host", "host1", host.cell.id, host.driver, host.incarnation), 0)
         service = services.get()
         assert (service.drain_state, service.is_returning, service.drain_then_exit) == ("emptying", False, then_exit)
         services.update(ended_at=None)
