@@ -13,7 +13,7 @@ from compute.operations.action import ServerAction
 from compute.periodic import abandoned_snapshots
 from compute.virt.base import HypervisorUnavailable
 from tests.flow import stories
-from tests.flow.timers import DAY, clock_of_a_process
+from tests.flow.clocks import DAY, clock_of_a_process
 
 STORY = stories.STORIES["create image"]
 MARKS = ("image_type", "instance_uuid", "base_image_ref")

@@ -18,7 +18,7 @@ from tasks import heartbeat, worker
 from tests.conftest import url_of
 from tests.flow import stories
 from tests.flow.stories import begin, ends_well, only_step
-from tests.flow.timers import DAY, clock_of_a_process
+from tests.flow.clocks import DAY, clock_of_a_process
 
 
 def state_of(admin, host):
