@@ -13,6 +13,7 @@ from compute import state
 from compute.contract import bare_metal, policy, validation
 from compute.contract.microversion import Version
 from compute.errors import NoValidHost, StateConflict
+from compute.hosts import fenced
 from compute.migration import moves
 from compute.models import Instance
 from compute.operations import registry
@@ -186,6 +187,8 @@ class MigrateLive(ServerAction):
             self._belongs_to_destination(run)
             lost = Move(MOVE.start, MOVE.busy, failed=VmState.ERROR)
             state.abandon(run.instance, lost, fault_of(error), power_state)
+            # what the source handed over is of no use: the guest ran on since
+            fenced.schedule_cleanup(run.instance, run.params["source"])
         else:
             fault = None if run.params.get("abort") else fault_of(error)
             state.abandon(run.instance, MOVE, fault, power_state)

@@ -17,8 +17,8 @@ from compute.periodic import reclaim_deleted
 from tasks import heartbeat, worker
 from tests.conftest import url_of
 from tests.flow import stories
-from tests.flow.stories import begin, ends_well, only_step
 from tests.flow.clocks import DAY, clock_of_a_process
+from tests.flow.stories import begin, ends_well, only_step
 
 
 def state_of(admin, host):
