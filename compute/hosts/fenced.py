@@ -155,4 +155,4 @@ def _open_evacuations(host: str) -> QuerySet[InstanceAction]:
     """Open evacuations of servers with an allocation on a host, to another host: each such host may have the guest."""
     room = Allocation.objects.filter(node__host=host).values("server_id")
     leaving = InstanceAction.objects.filter(key=EVACUATE, finished_at__isnull=True, server_id__in=room)
-    return leaving.exclude(params__destination=host)
+    return leaving.exclude(params__has_key="destination", params__destination=host)  # no key: not yet picked
