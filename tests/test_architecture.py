@@ -115,7 +115,7 @@ def _action_modules() -> list[str]:
 
 @pytest.mark.parametrize("name", _action_modules())
 def test_each_file_of_actions_is_one_action_and_has_its_stories(name):
-    module = importlib.import_module(f"compute.operations.registry.{name}")
+    module = importlib.import_module(f"compute.actions.{name}")
     defined = [
         thing for thing in vars(module).values()
         if inspect.isclass(thing) and issubclass(thing, ServerAction) and thing.__module__ == module.__name__

@@ -87,9 +87,9 @@ OF_RESIZED = {("Delete", "forget_source")}  # test_resize.py, too
 
 
 ELSEWHERE |= {"CreateBackup", "SoftDelete", "Restore"}  # test_create_backup.py, test_soft_delete.py, test_restore.py
-ELSEWHERE |= {"ShutdownWithHost", "StartWithHost"}  # test_host_shutdown_killed.py, test_host_start.py
-ELSEWHERE |= {"RestorePowerState"}  # test_put_back.py
-ELSEWHERE |= {"ExternalEvent", "ExtendVolume", "PowerUpdate"}  # test_hear_event.py, test_power_update_killed.py
+ELSEWHERE |= {"ShutdownWithHost", "StartWithHost"}  # test_host_shutdown_killed.py, test_start_with_host.py
+ELSEWHERE |= {"RestorePowerState"}  # test_restore_power_state.py
+ELSEWHERE |= {"ExternalEvent", "ExtendVolume", "PowerUpdate"}  # test_external_event.py, test_power_update_killed.py
 # test_rescue.py and its neighbours
 ELSEWHERE |= {"Rescue", "Unrescue", "Shelve", "ShelveOffload", "Unshelve", "DeleteShelvedImage"}
 
