@@ -16,7 +16,7 @@ UP := $(if $(DRIVER),--driver $(DRIVER)) $(if $(PORT),--port $(PORT)) $(if $(BIN
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status shell lint test test-fast test-weather test-postgres test-live chaos matrix simulate bench requirements clean bootstrap test-sqlite
+.PHONY: help up down status shell lint test test-fast test-weather test-postgres test-live chaos matrix simulate bench requirements changelog clean bootstrap test-sqlite
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -37,12 +37,13 @@ shell: ## Django's shell on the running cloud
 bootstrap: ## install what the tests need: packages, Python environment
 	@deploy/bootstrap.sh --tests
 
-lint: ## style, types, imports, settings, migrations
+lint: ## style, types, imports, settings, migrations, change fragments
 	.venv/bin/ruff check .
 	.venv/bin/mypy cloud cells compute tasks deploy
 	.venv/bin/lint-imports
 	$(PYTHON) manage.py check
 	$(PYTHON) manage.py makemigrations --check --dry-run
+	.venv/bin/towncrier build --draft >/dev/null
 
 test-fast: ## for between two edits: no real guests, kills and races, and every eighth story, on SQLite; STORIES=1: all of them
 	$(PYTEST) -n 2 $(FAST) --stories $(or $(STORIES),8) $(STRICT)
@@ -80,6 +81,9 @@ requirements: ## compile requirements.txt, requirements-dev.txt and deploy/ironi
 	.venv/bin/uv pip compile -q --python-version 3.11 requirements-dev.in -o requirements-dev.txt
 	.venv/bin/uv pip compile -q --python-version 3.11 --no-emit-package numpy deploy/ironic-requirements.in \
 		-o deploy/ironic-requirements.txt
+
+changelog: ## CHANGELOG.md: the fragments of changes/, under the version in cloud/__init__.py
+	.venv/bin/towncrier build --yes
 
 clean: ## delete the state folder and caches; refused while the cloud runs
 	@$(LOCAL) clean

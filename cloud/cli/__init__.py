@@ -1,3 +1,5 @@
 """The `stillwater` command: servers from a shell, over the Compute API. Imports nothing of the rest of the project."""
 
-VERSION = "0.1"
+from cloud import __version__ as VERSION
+
+__all__ = ["VERSION"]
