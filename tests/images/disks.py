@@ -6,9 +6,9 @@ import struct
 import subprocess
 
 
-def qcow2(backing: int = 0, features: int = 0, size: int = 1 << 20) -> bytes:
+def qcow2(backing: int = 0, features: int = 0, size: int = 1 << 20, version: int = 3) -> bytes:
     """A header; with nothing behind it qemu-img would refuse it, our own reader sees what it needs."""
-    start = struct.pack(">4sIQIIQIIQQIIQ", b"QFI\xfb", 3, backing, 0, 16, size, 0, 1, 196608, 65536, 1, 0, 0)
+    start = struct.pack(">4sIQIIQIIQQIIQ", b"QFI\xfb", version, backing, 0, 16, size, 0, 1, 196608, 65536, 1, 0, 0)
     return (start + struct.pack(">QQQII", features, 0, 0, 4, 104)).ljust(65536, b"\0")
 
 
@@ -20,8 +20,21 @@ def made_by_qemu(tmp_path, disk_format: str, *options: str, size: str = "1M") ->
 
 
 def vmdk(
-    kind: str = "monolithicSparse", extents: tuple[str, ...] = ('RW 2048 SPARSE "x.vmdk"',), capacity=2048
-) -> bytes:
+    kind: str = "monolithicSparse", extents: tuple[str, ...] = ('RW 2048 SPARSE "x.vmdk"',), capacity=2048,
+    footer: bytes = b"",
+) -> bytes:  # fmt: skip
+    """One with a `footer` says so in its header; a footer counts more than the header."""
     lines = ["# Disk DescriptorFile", "version=1", f'createType="{kind}"', *extents]
-    header = struct.pack("<4sIIQQQQ", b"KDMV", 1, 3, capacity, 128, 1, 20).ljust(512, b"\0")
-    return header + "\n".join(lines).encode().ljust(20 * 512, b"\0")
+    head = vmdk_header(capacity, tables=(1 << 64) - 1 if footer else 0)
+    return head + "\n".join(lines).encode().ljust(20 * 512, b"\0") + footer
+
+
+def vmdk_header(capacity: int = 2048, descriptor: int = 1, tables: int = 0) -> bytes:
+    """`tables` is where the grain tables are, in sectors: all ones for "see the footer"."""
+    fields = struct.pack("<4sIIQQQQIQQ", b"KDMV", 1, 3, capacity, 128, descriptor, 20, 0, 0, tables)
+    return fields.ljust(512, b"\0")
+
+
+def vmdk_footer(descriptor: int = 1) -> bytes:
+    """The last three sectors of a streamed file: a marker, a second header, the end of the stream."""
+    return struct.pack("<QII", 1, 0, 3).ljust(512, b"\0") + vmdk_header(descriptor=descriptor) + bytes(512)

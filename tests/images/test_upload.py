@@ -36,7 +36,8 @@ def refused(client, images_folder, disk_format, data):
 @pytest.mark.parametrize(
     ("disk_format", "options"),
     [
-        ("qcow2", ()), ("qcow2", ("-o", "compat=0.10")), ("vdi", ()), ("vhdx", ()), ("vhd", ()),
+        ("qcow2", ()), ("qcow2", ("-o", "compat=0.10")), ("qcow2", ("-o", "extended_l2=on")),
+        ("vdi", ()), ("vhdx", ()), ("vhd", ()),
         ("vmdk", ()), ("vmdk", ("-o", "subformat=streamOptimized")),
     ],
 )  # fmt: skip
