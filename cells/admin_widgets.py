@@ -19,6 +19,7 @@ from unfold.views import ChangeList
 from cells import circuit_breaker, scatter
 from cells.models import Cell
 from cloud.admin_page import ModelPage
+from cloud.durations import format_duration
 
 NBSP = "\u00a0"  # a duration must not break across lines
 GOOD, BAD, WARN, BUSY, GREY = "success", "danger", "warning", "info", "default"
@@ -69,11 +70,7 @@ def age(when: datetime | None) -> str:
 
 def seconds(number: float) -> str:
     """Return a duration in its two largest units."""
-    whole = max(0, int(number))
-    for size, unit, smaller, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            return f"{whole // size}{NBSP}{unit}{NBSP}{whole % size // smaller}{NBSP}{small}"
-    return f"{whole}{NBSP}s"
+    return format_duration(number).replace(" ", NBSP)
 
 
 def amount(used: float, total: float, unit: str = "") -> SafeString:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import socket
 import subprocess
 import threading
@@ -18,12 +17,11 @@ from pathlib import Path
 from django.conf import settings
 
 from cloud import env, log
+from cloud.durations import parse_duration
 
 logger = log.get(__name__)
 CGROUP = Path("/proc/self/cgroup")
 ASK_SECONDS = 5
-_UNIT_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800,
-                 "month": 2629800, "y": 31557600}  # fmt: skip
 
 
 def ready(status: str = "") -> None:
@@ -127,17 +125,10 @@ def _stop_seconds(unit: str) -> float | None:
     facts = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
     if facts.get("KillMode") == "none" or facts.get("SendSIGKILL") == "no":
         return math.inf
-    return _seconds(facts.get("TimeoutStopUSec", ""))
-
-
-def _seconds(span: str) -> float | None:
-    """Parse a time as systemctl shows it: "3min 30s", "infinity"."""
-    if span == "infinity":
-        return math.inf
-    parts = re.findall(r"([\d.]+)([a-z]+)", span)
-    if not parts or any(name not in _UNIT_SECONDS for _, name in parts):
+    try:
+        return parse_duration(facts.get("TimeoutStopUSec", ""))
+    except ValueError:
         return None
-    return sum(float(number) * _UNIT_SECONDS[name] for number, name in parts)
 
 
 def _ping(healthy: Callable[[], bool], pause: float) -> None:

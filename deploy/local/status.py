@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cloud.durations import format_duration
 from deploy.local import api, cells, hosts, redis, workers
 from deploy.local.manage_commands import manage
 from deploy.local.output import Failed
@@ -82,18 +83,12 @@ def _resident(pid: int) -> int:
 
 
 def _print_processes(rows: list[StatusRow]) -> None:
-    print(f"{'PROCESS':<18} {'PID':>8}  {'STATE':<5} {'SINCE':>10} {'MEMORY':>9}")
+    print(f"{'PROCESS':<18} {'PID':>8}  {'STATE':<5} {'SINCE':>12} {'MEMORY':>9}")
     for row in rows:
         if row.pid is None:
             print(f"{row.name:<18} {'-':>8}  {'DOWN':<5}")
         else:
-            print(f"{row.name:<18} {row.pid:>8}  {'up':<5} {_age(row.seconds):>10} {row.megabytes:>6.0f} MB")
-
-
-def _age(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h {minutes:02}m" if hours else f"{minutes}m {rest:02}s"
+            print(f"{row.name:<18} {row.pid:>8}  {'up':<5} {format_duration(row.seconds):>12} {row.megabytes:>6.0f} MB")
 
 
 def _print_guests(state: StackState) -> None:

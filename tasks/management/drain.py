@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from cells import scatter
 from cells.context import current_alias
-from cells.management.arguments import who
+from cells.management.options import operator_name
 from cells.models import Cell
 from cloud.words import counted
 from compute.hosts import drain as hosts_drain
@@ -112,7 +112,7 @@ def _ask_for(asked: HostCommand, service: Service, shutdowns: dict[str, str], *,
             _drain_request(asked, service)
         if with_guests:
             seconds = asked.seconds - min(RESERVE, asked.seconds / 10) if asked.seconds else None
-            by, at_once = who(), asked.parallel
+            by, at_once = operator_name(), asked.parallel
             shutdowns[service.host] = guest_shutdown.ask(service.host, by=by, at_once=at_once, seconds=seconds)
 
 
@@ -153,7 +153,7 @@ def _drain_request(asked: HostCommand, service: Service) -> None:
         left = (deadline - timezone.now()).total_seconds()
         seconds = left if left > 0 else None  # a past deadline would end the process at once, if it is to exit now
     hosts_drain.request(
-        service, by=who(), reason=asked.reason or service.drain_reason, seconds=seconds,
+        service, by=operator_name(), reason=asked.reason or service.drain_reason, seconds=seconds,
         then_exit=asked.then_exit or (goes_on and service.drain_then_exit), moves=_moves(asked, service),
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cells import scatter
-from cells.management.arguments import who
+from cells.management.options import operator_name
 from cells.models import Cell
 from cloud.words import counted
 from compute.hosts import guest_shutdown
@@ -83,7 +83,7 @@ def write_request(place: ServiceLocation, asked: HostCommand, seconds: float | N
     """Write the request; return its request id, "" when no guest is on, and why the cell does not answer."""
 
     def write(_: Cell) -> str:
-        return guest_shutdown.ask(place.name, by=who(), at_once=asked.parallel, seconds=seconds)
+        return guest_shutdown.ask(place.name, by=operator_name(), at_once=asked.parallel, seconds=seconds)
 
     gathered = scatter.gather([place.cell], write, timeout=ASK_SECONDS)
     away = gathered.down.get(place.cell.id)

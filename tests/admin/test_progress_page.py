@@ -31,7 +31,7 @@ def test_waiting_steps_say_what_for(operator, cells):
         action(cell, str(uuid4()), host=host_name, name=name, **queued)
     action(cell, str(uuid4()), host="h1", name="ops", queue="ops", **queued)
     action(cell, str(uuid4()), host="h2", name="orphan")
-    action(cell, str(uuid4()), host="h4", name="again", **queued, not_before=timezone.now() + timedelta(hours=1))
+    action(cell, str(uuid4()), host="h4", name="again", **queued, not_before=timezone.now() + timedelta(minutes=90))
     action(cell, str(uuid4()), host="", name="conduct", **queued)
 
     page = text(operator, PROGRESS)
@@ -47,7 +47,7 @@ def test_waiting_steps_say_what_for(operator, cells):
     assert "▼ down</span> h2" in lines["orphan"]
     assert "▼ ended</span> h3" in lines["for-ended"]
     assert "its turn on h4" in lines["for-turn"]
-    assert "its next try, in 59" in lines["again"]
+    assert "its next try, in 1\xa0h" in lines["again"]
     assert "no conductor is up" in lines["conduct"]
     assert EVIL not in page
 

@@ -106,7 +106,7 @@ def test_it_can_be_disabled_renamed_and_moved_while_it_is_down(run, away, fresh_
     assert run("cell_update", "--uuid", away.id, "--disable", "--new-name", "far").code == 0
     assert run("cell_migrate", "--name", "far").code == 1
     assert run("cell_update", "--name", "far", "--database-url", fresh_url).code == 0
-    assert "bring it back (or --new-file)" in run("cell_migrate", "--name", "far").out
+    assert "restore it (or --new-file)" in run("cell_migrate", "--name", "far").out
     assert run("cell_migrate", "--name", "far", "--new-file").code == 0
 
 

@@ -269,7 +269,7 @@ def test_the_time_of_all_counts_for_a_guest_that_has_more(host, cloud, servers, 
 
 
 def test_a_hypervisor_that_is_away_is_said_to_be(host, cloud, servers, on_its_machine, settings):
-    away = "farewells.fail=always,farewells.error=HypervisorUnavailable"
+    away = "shutdown_preferences.fail=always,shutdown_preferences.error=HypervisorUnavailable"
     settings.FAKE_OPTIONS = settings.FAKE_OPTIONS | {"orders": away}
     silent = host("shutdown-guests", "host1", *QUICK)
     assert (silent.code, "the hypervisor does not answer" in silent.out) == (3, True)

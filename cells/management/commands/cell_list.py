@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import Count
 
 from cells import probes
-from cells.management.tables import add_json, print_json, print_table
+from cells.management import options as shared
 from cells.models import Cell, masked
 
 
@@ -16,29 +16,29 @@ class Command(BaseCommand):
     """Lists every cell; one that is down is listed with the reason."""
 
     help = (
-        "List the cells, with how quickly the database and the broker of each answer, or why they do not. Passwords in "
-        "URLs are masked unless --verbose is given."
+        "List the cells, with the time in which the database and the broker of each answer, or the reason why they do "
+        "not. Passwords in URLs are masked unless --verbose is given."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add `--json` and `--verbose`, which shows secrets."""
-        add_json(parser)
+        shared.add_json(parser)
         parser.add_argument("--verbose", action="store_true", help="Show URLs with their passwords.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print one row per cell."""
         show = str if options["verbose"] else masked
         cells = list(Cell.objects.annotate(known_hosts=Count("hosts")).order_by("name"))
-        said = probes.ask(cells)
+        probed = probes.ask(cells)
         rows = [
             {
-                "name": cell.name, "uuid": cell.id, "database": said[cell.id].database.text,
-                "broker": said[cell.id].broker.text, "disabled": cell.disabled, "hosts": cell.known_hosts,
+                "name": cell.name, "uuid": cell.id, "database": probed[cell.id].database.text,
+                "broker": probed[cell.id].broker.text, "disabled": cell.disabled, "hosts": cell.known_hosts,
                 "database_url": show(cell.database_url), "broker_url": show(cell.broker_url),
             }
             for cell in cells
         ]  # fmt: skip
-        if options["json"]:
-            print_json(self, [row | {"database_trouble": said[str(row["uuid"])].database.trouble} for row in rows])
-        else:
-            print_table(self, list(rows[0]) if rows else ("name",), rows)
+        if not options["json"]:
+            shared.print_table(self, list(rows[0]) if rows else ("name",), rows)
+            return
+        shared.print_json(self, [row | {"database_trouble": probed[str(row["uuid"])].database.trouble} for row in rows])

@@ -12,8 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.exceptions import InconsistentMigrationHistory
 
 from cells.context import register
-from cells.management import arguments
-from cells.management.tables import print_table
+from cells.management import options as shared
 from cells.models import Cell
 from cells.scatter import AWAY
 from cells.sqlite.base import create_file
@@ -25,28 +24,28 @@ class Command(BaseCommand):
     """Runs `migrate` on each cell; a cell that is down does not stop the others. Creates a new SQLite cell's file."""
 
     help = (
-        "Run migrate on every cell's database, or on one. A cell that fails does not hold up the others. "
-        "Nothing else creates a cell's SQLite file, and that of a cell with hosts or servers only with --new-file. "
+        "Run migrate on every cell's database, or on one. When one fails, the others are migrated "
+        "all the same. Creates the SQLite file of a new cell; of a cell with hosts or servers only with --new-file. "
         "Exit codes: 0 all done; 1 no such cell, or at least one failed."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options. Default: all cells."""
-        arguments.add_uuid(parser, "Only the cell with this UUID.")
+        shared.add_uuid(parser, "Only the cell with this UUID.")
         parser.add_argument("--name", default="", help="Only the cell with this name.")
         parser.add_argument(
             "--new-file", action="store_true",
-            help="Make the SQLite file that is missing also of a cell that has hosts or servers: its records are lost.",
+            help="Create a missing SQLite file also for a cell that has hosts or servers: its records are lost.",
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Migrate one cell after the other."""
-        cells = arguments.chosen_cells(self, options["uuid"], options["name"])
+        cells = shared.select_cells(self, options["uuid"], options["name"])
         rows = [{"cell": cell.name, "result": self._migrate(cell, options)} for cell in cells]
-        print_table(self, ("cell", "result"), rows)
+        shared.print_table(self, ("cell", "result"), rows)
         failed = [row["cell"] for row in rows if row["result"] != "up to date"]
         if failed:
-            arguments.end(self, 1, f"Not migrated: {', '.join(failed)}.")
+            shared.exit_with(self, 1, f"Not migrated: {', '.join(failed)}.")
 
     def _migrate(self, cell: Cell, options: dict[str, Any]) -> str:
         try:
@@ -67,5 +66,5 @@ def _make_file(cell: Cell, connection: BaseDatabaseWrapper, *, anew: bool) -> No
     if connection.vendor != "sqlite" or os.path.exists(name):
         return
     if not anew and (cell.hosts.exists() or cell.servers.exclude(queued_for_delete=True).exists()):
-        raise CommandError(f"{name} is missing, and the cell has hosts or servers: bring it back (or --new-file)")
+        raise CommandError(f"{name} is missing, and the cell has hosts or servers: restore it (or --new-file)")
     create_file(name)

@@ -6,8 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from cells.management import arguments
-from cells.management.tables import add_json, print_json, print_table
+from cells.management import options as shared
 from cells.models import HostMapping
 
 
@@ -18,16 +17,16 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options. Default: all cells."""
-        arguments.add_uuid(parser, "Only the cell with this UUID.")
-        add_json(parser)
+        shared.add_uuid(parser, "Only the cell with this UUID.")
+        shared.add_json(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print one row per host."""
         mappings = HostMapping.objects.select_related("cell").order_by("cell__name", "host")
         if options["uuid"]:
-            mappings = mappings.filter(cell=arguments.cell_or_end(self, options["uuid"]))
+            mappings = mappings.filter(cell=shared.require_cell(self, options["uuid"]))
         rows = [{"cell": m.cell.name, "uuid": m.cell_id, "host": m.host} for m in mappings]
         if options["json"]:
-            print_json(self, rows)
+            shared.print_json(self, rows)
         else:
-            print_table(self, ("cell", "uuid", "host"), rows)
+            shared.print_table(self, ("cell", "uuid", "host"), rows)

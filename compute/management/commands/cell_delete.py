@@ -9,7 +9,7 @@ from django.db import transaction
 from django.db.models import ProtectedError, Q
 
 from cells import scatter
-from cells.management import arguments
+from cells.management import options as shared
 from cells.models import Cell, InstanceMapping, RequestSpec
 from cloud.words import counted
 from compute.models import Instance
@@ -28,27 +28,27 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add `--uuid` and `--force`."""
-        arguments.add_uuid(parser)
+        shared.add_uuid(parser)
         parser.add_argument("--force", action="store_true", help="Forget hosts and deleted servers, too.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Refuse with an exit code, or delete the cell in one transaction."""
-        cell = arguments.cell_or_end(self, options["uuid"])
+        cell = shared.require_cell(self, options["uuid"])
         if not options["force"] and cell.hosts.exists():
-            arguments.end(self, 2, f"The cell {cell.name} has hosts ({_names(cell)}); use --force.")
+            shared.exit_with(self, 2, f"The cell {cell.name} has hosts ({_names(cell)}); use --force.")
         living = cell.servers.filter(Q(queued_for_delete=False) | Q(queued_for_delete__isnull=True)).count()
         if living:
             has = counted(living, "server")
             advice = f"Delete {'it' if living == 1 else 'them'} first; that is accepted also while the cell is down."
-            arguments.end(self, 3, f"The cell {cell.name} has {has}. {advice}")
+            shared.exit_with(self, 3, f"The cell {cell.name} has {has}. {advice}")
         self._look_inside(cell)
         old = cell.servers.count()
         if old and not options["force"]:
-            arguments.end(self, 4, f"The cell {cell.name} has records of {old} deleted servers; use --force.")
+            shared.exit_with(self, 4, f"The cell {cell.name} has records of {old} deleted servers; use --force.")
         try:
             _forget(cell)
         except ProtectedError:
-            arguments.end(self, 3, f"The cell {cell.name} got a new server or host meanwhile.")
+            shared.exit_with(self, 3, f"The cell {cell.name} got a new server or host meanwhile.")
         self.stdout.write(f"The cell {cell.name} is forgotten, with {old} records of deleted servers.")
 
     def _look_inside(self, cell: Cell) -> None:
@@ -66,7 +66,7 @@ class Command(BaseCommand):
                 "delete was asked for; whether all were carried out could not be checked."
             )
         elif found:
-            arguments.end(self, 3, f"The cell {cell.name} still has {counted(found, 'server')} being deleted.")
+            shared.exit_with(self, 3, f"The cell {cell.name} still has {counted(found, 'server')} being deleted.")
 
 
 def _names(cell: Cell) -> str:

@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import IntegrityError
 
 from cells import scatter
-from cells.management import arguments
+from cells.management import options as shared
 from cells.models import Cell, HostMapping
 from compute.models import Service
 from compute.models.host import COMPUTE
@@ -25,7 +25,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options of `nova-manage cell_v2 discover_hosts`."""
-        arguments.add_uuid(parser, "Only the cell with this UUID.")
+        shared.add_uuid(parser, "Only the cell with this UUID.")
         parser.add_argument("--strict", action="store_true", help="It is an error if nothing new is found.")
         parser.add_argument(
             "--by-service", action="store_true",
@@ -35,7 +35,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Ask all cells at once, then write the missing mappings."""
-        cells = [cell for cell in arguments.chosen_cells(self, options["uuid"]) if not cell.is_cell0]
+        cells = [cell for cell in shared.select_cells(self, options["uuid"]) if not cell.is_cell0]
         gathered = scatter.gather(cells, _announced)
         found, misplaced = 0, 0
         for cell in cells:
@@ -46,7 +46,7 @@ class Command(BaseCommand):
             found, misplaced = found + new, misplaced + wrong
         self.stdout.write(f"{found} new host{'' if found == 1 else 's'}.")
         if gathered.down or misplaced or (options["strict"] and not found):
-            arguments.end(self, 1, "Not every host could be mapped." if found else "No host was mapped.")
+            shared.exit_with(self, 1, "Not every host could be mapped." if found else "No host was mapped.")
 
     def _map(self, cell: Cell, hosts: list[str], verbose: bool) -> tuple[int, int]:
         """Map the new hosts; return how many there are, and how many are mapped to another cell."""
@@ -65,7 +65,7 @@ class Command(BaseCommand):
         try:
             HostMapping.objects.create(host=host, cell=cell)
         except IntegrityError:
-            arguments.end(self, 2, f"Somebody else mapped the host {host} meanwhile; run this again.")
+            shared.exit_with(self, 2, f"Somebody else mapped the host {host} meanwhile; run this again.")
         if verbose:
             self.stdout.write(f"{host} is in {cell.name}")
 

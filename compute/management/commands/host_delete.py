@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from cells import scatter
-from cells.management import arguments
+from cells.management import options as shared
 from cells.models import Cell, HostMapping
 from cloud.words import counted
 from compute.models import Instance
@@ -24,26 +24,26 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add `--uuid` and `--host`. The cell is required, so that a mistyped host name does no harm."""
-        arguments.add_uuid(parser)
+        shared.add_uuid(parser)
         parser.add_argument("--host", default="", help="The host.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Refuse with an exit code, or delete one row."""
         host = options["host"]
-        cell = arguments.cell_or_end(self, options["uuid"])
+        cell = shared.require_cell(self, options["uuid"])
         mapping = HostMapping.objects.filter(host=host).first()
         if mapping is None:
-            arguments.end(self, 2, f"There is no host {host or '(give --host)'}.")
+            shared.exit_with(self, 2, f"There is no host {host or '(give --host)'}.")
         if mapping.cell_id != cell.id:
-            arguments.end(self, 3, f"The host {host} is not in the cell {cell.name}.")
+            shared.exit_with(self, 3, f"The host {host} is not in the cell {cell.name}.")
 
         def servers(_: Cell) -> int:
             return Instance.objects.filter(host=host, deleted=False).count()
 
         count = scatter.ask_one(cell, servers)
         if isinstance(count, scatter.CellFailure):
-            arguments.end(self, 5, f"{cell.name} does not answer ({count.reason}); {host} may have servers.")
+            shared.exit_with(self, 5, f"{cell.name} does not answer ({count.reason}); {host} may have servers.")
         if count:
-            arguments.end(self, 4, f"The host {host} has {counted(count, 'server')}.")
+            shared.exit_with(self, 4, f"The host {host} has {counted(count, 'server')}.")
         mapping.delete()
         self.stdout.write(f"The host {host} is forgotten.")

@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from cells import scatter
 from cells.context import target_cell
-from cells.management import arguments
+from cells.management import options as shared
 from cells.models import Cell, InstanceMapping
 from cloud.words import counted
 from compute.models import Instance
@@ -28,8 +28,8 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options of `nova-manage cell_v2 map_instances`."""
-        arguments.add_uuid(parser)
-        arguments.add_max_count(parser, "servers mapped")
+        shared.add_uuid(parser)
+        shared.add_max_count(parser, "servers mapped")
         parser.add_argument(
             "--reset", action="store_true",
             help="Accepted for scripts written for nova-manage: a run always looks from the beginning.",
@@ -37,21 +37,21 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Map batch after batch: a run that is interrupted has lost nothing."""
-        limit = arguments.max_count(self, options["max_count"])
-        cell = arguments.cell_or_end(self, options["uuid"], code=255)
+        limit = shared.read_max_count(self, options["max_count"])
+        cell = shared.require_cell(self, options["uuid"], code=255)
         mapped, more = 0, False
         answer = scatter.ask_one(cell, scatter.probe_tables)  # within a deadline; the mapping below has none
         if isinstance(answer, scatter.CellFailure):
-            arguments.end(self, 255, f"The cell {cell.name} does not answer ({answer.reason}).")
+            shared.exit_with(self, 255, f"The cell {cell.name} does not answer ({answer.reason}).")
         try:
             with target_cell(cell):
                 mapped, more = _map(cell, limit)
         except scatter.AWAY as exc:
             why = f"The cell {cell.name} does not answer any more ({type(exc).__name__})."
-            arguments.end(self, 255, f"{why} What was mapped until then is kept; run this again.")
+            shared.exit_with(self, 255, f"{why} What was mapped until then is kept; run this again.")
         self.stdout.write(f"{counted(mapped, 'server')} mapped.")
         if more:
-            arguments.end(self, 1, "More servers are left; run this again.")
+            shared.exit_with(self, 1, "More servers are left; run this again.")
 
 
 def _map(cell: Cell, limit: int | None) -> tuple[int, bool]:

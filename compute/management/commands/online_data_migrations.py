@@ -11,8 +11,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import QuerySet
 
 from cells import scatter
-from cells.management import arguments
-from cells.management.tables import add_json, print_json, print_table
+from cells.management import options as shared
 from cells.models import BuildRequest, Cell, InstanceMapping
 from cloud.words import counted
 from compute.models import Instance
@@ -44,12 +43,12 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add `--json` and the option of `nova-manage db online_data_migrations`."""
-        add_json(parser)
-        arguments.add_max_count(parser, "rows changed")
+        shared.add_json(parser)
+        shared.add_max_count(parser, "rows changed")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run every migration; one that cannot be done does not stop the others."""
-        room = arguments.max_count(self, options["max_count"])
+        room = shared.read_max_count(self, options["max_count"])
         results = {}
         for name, migrate in MIGRATIONS.items():
             results[name] = done = migrate(room)
@@ -59,14 +58,14 @@ class Command(BaseCommand):
             for name, done in results.items()
         ]
         if options["json"]:
-            print_json(self, rows)
+            shared.print_json(self, rows)
         else:
-            print_table(self, ("migration", "needed", "completed", "left"), rows)
+            shared.print_table(self, ("migration", "needed", "completed", "left"), rows)
         trouble = [sentence for done in results.values() for sentence in done.trouble]
         if trouble:
-            arguments.end(self, 2, "\n".join([*trouble, "Run this again when it answers."]))
+            shared.exit_with(self, 2, "\n".join([*trouble, "Run this again when it answers."]))
         if any(done.left for done in results.values()):
-            arguments.end(self, 1, "More is left; run this again.")
+            shared.exit_with(self, 1, "More is left; run this again.")
 
 
 def populate_queued_for_delete(room: int | None) -> Done:

@@ -1,13 +1,11 @@
 """manage.py operations: open steps of all cells, the oldest first; `retry` and `give-up` of one.
 
-Exit codes: 0 done; 1 refused, or give-up without --yes: nothing was changed; 2 wrong words; 3 a cell does not answer
+Exit codes: 0 done; 1 refused, or give-up without --yes: nothing was changed; 2 wrong usage; 3 a cell does not answer
 (of a list: what the others have is printed).
 """
 
 from __future__ import annotations
 
-import argparse
-import math
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -17,16 +15,15 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import Q
 
 from cells import scatter
-from cells.management import arguments
-from cells.management.tables import add_json, print_json, print_table
+from cells.management import options as shared
 from cells.models import Cell
+from cloud import arguments
 from compute.models import Step
 from compute.operations import repair
 from compute.operations.repair import OpenStep, RepairRefused
 
 REFUSED, SILENT = 1, 3
 COLUMNS = ("step", "server", "operation", "name", "host", "state", "since", "tries", "next try", "details")
-MOST = 1000
 CODES = " ".join((__doc__ or "").split("\n\n", 1)[1].split())
 
 
@@ -43,25 +40,26 @@ class Command(BaseCommand):
         parser.add_argument("--cell", default="", help="Only of this cell, by name or UUID.")
         parser.add_argument("--server", default="", help="Only of this server, by UUID.")
         parser.add_argument(
-            "--stuck", nargs="?", type=_seconds, const=repair.STUCK_AFTER, metavar="SECONDS",
+            "--stuck", nargs="?", type=arguments.seconds, const=repair.STUCK_AFTER, metavar="SECONDS",
             help="Only those open for longer (default: 300 s) with no deadline before them, and those whose recovery "
             "failed.",
         )  # fmt: skip
-        parser.add_argument("--limit", type=_count, default=100, help="Steps on a page, at most 1000; default: 100.")
+        parser.add_argument("--limit", type=arguments.count_to_1000, default=100,
+                            help="Steps on a page, at most 1000; default: 100.")  # fmt: skip
         parser.add_argument("--marker", default="", help="Begin after this step, the last one of the page before.")
-        add_json(parser)
+        shared.add_json(parser)
         verbs = parser.add_subparsers(dest="verb", metavar="VERB")
-        retry = verbs.add_parser("retry", help="Its next try is now.")
+        retry = verbs.add_parser("retry", help="Try it again now.")
         give_up = verbs.add_parser("give-up", help="End it as failed: its action is undone, or ends with an error.")
         for verb in (retry, give_up):
             verb.add_argument("step", metavar="STEP", help="CELL:NUMBER, as in the list.")
         give_up.add_argument("--reason", required=True, help="Why; it is in the server's action log and fault.")
-        give_up.add_argument("--yes", action="store_true", help="Do it. Without, what would happen is said.")
+        give_up.add_argument("--yes", action="store_true", help="Do it. Without it, print what would happen.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the list or a verb; every failure ends in a sentence and an exit code."""
         if settings.ROLE == "host":
-            arguments.end(self, REFUSED, "This is a host, which knows no cells. Run it where the global database is.")
+            shared.exit_with(self, REFUSED, "A host has no list of cells. Run this where the global database is.")
         if options["verb"] is None:
             self._list(options)
             return
@@ -73,10 +71,10 @@ class Command(BaseCommand):
                 else:
                     self._give_up(number, options["step"], options["reason"], sure=options["yes"])
         except RepairRefused as refused:
-            arguments.end(self, REFUSED, str(refused))
+            shared.exit_with(self, REFUSED, str(refused))
         except scatter.DATABASE_AWAY as away:
-            arguments.end(self, SILENT, f"{cell.name} does not answer ({type(away).__name__}). Look again before you "
-                          "ask again: it may be done.")  # fmt: skip
+            shared.exit_with(self, SILENT, f"{cell.name} does not answer ({type(away).__name__}). Look at the list "
+                             "before you repeat this: it may be done.")  # fmt: skip
 
     # -- the list
 
@@ -105,9 +103,9 @@ class Command(BaseCommand):
     def _print(self, page: Sequence[tuple[Cell, OpenStep]], marker: str, *, as_json: bool) -> None:
         rows = [{"step": _name(cell, one), "cell": cell.name} | repair.facts(one) for cell, one in page]
         if as_json:
-            print_json(self, {"operations": rows, "next_marker": marker or None})
+            shared.print_json(self, {"operations": rows, "next_marker": marker or None})
         elif rows:
-            print_table(self, COLUMNS, [_shown(row) for row in rows])
+            shared.print_table(self, COLUMNS, [_shown(row) for row in rows])
         else:
             self.stdout.write("No step is open.")
         if marker and not as_json:
@@ -117,7 +115,7 @@ class Command(BaseCommand):
         cells = Cell.objects.order_by("name")
         found = list(cells.filter(Q(name=named) | Q(pk=named.lower())) if named else cells)
         if not found:
-            arguments.end(self, REFUSED, f"There is no cell {named}. See: manage.py cell_list")
+            shared.exit_with(self, REFUSED, f"There is no cell {named}. See: manage.py cell_list")
         return found
 
     def _after(self, marker: str) -> tuple[str, datetime, int]:
@@ -126,9 +124,9 @@ class Command(BaseCommand):
         rows = Step.objects.filter(pk=number).values_list("queued_at", flat=True)
         found = scatter.ask_one(cell, lambda _: rows.first())
         if isinstance(found, scatter.CellFailure):
-            arguments.end(self, SILENT, f"--marker: {cell.name} does not answer ({found.reason}).")
+            shared.exit_with(self, SILENT, f"--marker: {cell.name} does not answer ({found.reason}).")
         if found is None:
-            arguments.end(self, REFUSED, f"--marker: there is no step {marker}. Begin again without it.")
+            shared.exit_with(self, REFUSED, f"--marker: there is no step {marker}. Begin again without it.")
         return cell.name, found, number
 
     # -- the verbs
@@ -145,21 +143,21 @@ class Command(BaseCommand):
         step = repair.find(number)
         warning = repair.warning(step)
         if sure:
-            self.stdout.write(repair.give_up(step, by=arguments.who(), reason=reason))
+            self.stdout.write(repair.give_up(step, by=shared.operator_name(), reason=reason))
             return
         self.stdout.write(f"This would happen: {repair.outcome_of_giving_up(step)}")
         if warning:
             self.stdout.write(f"! {warning}")
-        arguments.end(self, REFUSED, f"Nothing was changed. To do it: operations give-up {name} --reason … --yes")
+        shared.exit_with(self, REFUSED, f"Nothing was changed. To do it: operations give-up {name} --reason … --yes")
 
     def _named(self, text: str) -> tuple[Cell, int]:
         """Return the cell and the step id of "CELL:NUMBER"; exit when there is none."""
         name, _, number = text.rpartition(":")
         if not name or not number.isdecimal() or len(number) > 18:
-            arguments.end(self, REFUSED, f"{text!r} names no step: CELL:NUMBER, as `manage.py operations` shows it.")
+            shared.exit_with(self, REFUSED, f"{text!r} names no step: CELL:NUMBER, as `manage.py operations` shows it.")
         cells = self._cells(name)
         if len(cells) > 1:
-            arguments.end(self, REFUSED, f"{len(cells)} cells are called {name}: say the UUID of one, UUID:NUMBER.")
+            shared.exit_with(self, REFUSED, f"{len(cells)} cells are called {name}: give the UUID of one, UUID:NUMBER.")
         return cells[0], int(number)
 
 
@@ -183,16 +181,3 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
         "host": who if row["service"] == "up" else f"{who} ({row['service']})", "since": f"{row['since']:%F %T}",
         "next try": f"{due:%T}" if due else None,
     }  # fmt: skip
-
-
-def _seconds(text: str) -> float:
-    value = float(text) if text.replace(".", "", 1).isdecimal() else math.nan
-    if not 0 <= value <= 31_536_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to a year")
-    return value
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {MOST}")
-    return int(text)

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
 from cells import brokers, scatter
-from cells.management.tables import add_json, print_json, print_table
+from cells.management import options as shared
 from cells.models import Cell, HostMapping
 from compute.models import Service
 from compute.models.host import COMPUTE
@@ -28,7 +28,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add `--json`, which prints {cell: {queue: depth}}."""
-        add_json(parser)
+        shared.add_json(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print the global broker first, then the cells by name."""
@@ -38,14 +38,14 @@ class Command(BaseCommand):
         for cell in cells:
             found[cell.name] = self._depths(cell.name, cell.broker_url, _queues(hosts[cell.id]))
         if options["json"]:
-            print_json(self, found)
+            shared.print_json(self, found)
             return
         rows = [
             {"cell": name, "queue": queue, "waiting": "?" if depth is None else depth}
             for name, queues in found.items()
             for queue, depth in queues.items()
         ]
-        print_table(self, ("cell", "queue", "waiting"), rows)
+        shared.print_table(self, ("cell", "queue", "waiting"), rows)
 
     def _hosts(self, cells: list[Cell]) -> dict[str, set[str]]:
         """Return each cell's mapped hosts, and those that have a service record and are not mapped yet."""

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from cells import scatter
-from cells.management.tables import add_json, print_json, print_table
+from cells.management import options as shared
 from cells.models import Cell
 from compute.models import Service
 from compute.placement import aggregates
@@ -23,7 +23,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add `--json`, which prints a list of services; `age` is in seconds."""
-        add_json(parser)
+        shared.add_json(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print the services by cell, binary, host."""
@@ -35,9 +35,9 @@ class Command(BaseCommand):
                 self.stderr.write(f"The cell {cell.name} does not answer: {gathered.down[cell.id].reason}.")
             rows += [_row(cell, service, known) for service in gathered.answers.get(cell.id, ())]
         if options["json"]:
-            print_json(self, rows)
+            shared.print_json(self, rows)
         else:
-            print_table(self, COLUMNS, rows)
+            shared.print_table(self, COLUMNS, rows)
 
 
 def _services(_: Cell) -> list[Service]:

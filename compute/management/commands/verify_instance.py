@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from cells import scatter
-from cells.management import arguments
+from cells.management import options as shared
 from cells.models import BuildRequest, Cell, InstanceMapping
 from compute.models import Instance
 
@@ -32,7 +32,7 @@ class Command(BaseCommand):
         if code and options["quiet"]:
             raise SystemExit(code)
         if code:
-            arguments.end(self, code, sentence)
+            shared.exit_with(self, code, sentence)
         if not options["quiet"]:
             self.stdout.write(sentence)
 
