@@ -16,8 +16,8 @@ from compute.virt.guest_locks import GuestLocks
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from compute.virt.guest_locks import Locks
-with Locks(Path(sys.argv[1])).alone("a"):
+from compute.virt.guest_locks import GuestLocks
+with GuestLocks(Path(sys.argv[1])).alone("a"):
     print("held", flush=True)
     time.sleep(60)
 """
