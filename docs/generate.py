@@ -120,7 +120,7 @@ def steps() -> str:
 
     rows = [
         (action.name, step.name, f"`{step.event}`", step.on, step.queue + (", long" if step.long else ""),
-         step.on_restart, "makes good" if step not in action.steps else "")
+         step.on_restart, "compensation" if step not in action.steps else "")
         for action in sorted(registry.every().values(), key=lambda one: one.name)
         for step in action.all_steps()
     ]  # fmt: skip
