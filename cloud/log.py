@@ -4,26 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-
-@contextmanager
-def _absent(name: str) -> Iterator[None]:
-    """Make imports of this module fail inside the block; code that has imported it keeps it."""
-    there = {key: sys.modules.pop(key) for key in list(sys.modules) if key.partition(".")[0] == name}
-    sys.modules[name] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules[name]
-        sys.modules.update(there)
-
-
-# structlog loads all of rich for coloured tracebacks, which we do not print: a tenth of the start of every process.
-with _absent("rich"):
-    import structlog
+import structlog
 
 
 def configure(level: str, fmt: str) -> dict[str, Any]:
@@ -44,7 +27,9 @@ def configure(level: str, fmt: str) -> dict[str, Any]:
     )
     last: Any = structlog.processors.JSONRenderer()
     if fmt == "console":  # colours only on a terminal
-        last = structlog.dev.ConsoleRenderer(colors=sys.stderr is not None and sys.stderr.isatty())
+        last = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr is not None and sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback,
+        )  # fmt: skip
     return {
         "version": 1,
         "disable_existing_loggers": False,
