@@ -11,6 +11,7 @@ import contextlib
 import logging
 import math
 import os
+import select
 import socket
 import time
 from typing import TYPE_CHECKING, NoReturn
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from django.conf import settings
 
 from cloud import log
-from cloud.serving import accept_balancing, master, socket_close
+from cloud.serving import accept_balancing, master
 
 if TYPE_CHECKING:
     from cloud.serving.in_flight import InFlight
@@ -75,7 +76,7 @@ class Drain:
             for flight in waits_for:
                 logger.info("api.request_waits", **flight.facts())
         if worker.sockets and not waits_for and (not worker.connections() or now > self.started + LINGER):
-            self._shut_the_door()
+            self._stop_accepting()
         worker.turn(TURN_SECONDS)
         for conn, flight in worker.flights.items():
             if flight.unread_for() > HEAD_SECONDS:
@@ -90,15 +91,16 @@ class Drain:
         for conn in (*self.worker.keepalived_conns, *self.worker.pending_conns):
             conn.timeout = min(conn.timeout, soon)
 
-    def _shut_the_door(self) -> None:
-        """Stop accepting. Connections in the queue are still accepted; the last process lets no more into it."""
+    def _stop_accepting(self) -> None:
+        """Accept the connections in the queues, then close the sockets: Linux resets what a closed queue holds."""
         worker = self.worker
         worker.set_accept_enabled(False)
-        accept_balancing.gone(None, worker)
-        is_last = accept_balancing.all_gone()
-        if is_last:
-            socket_close.turn_away(worker.sockets)
-        socket_close.empty(worker.sockets, worker.accept, socket_close.HANDSHAKE if is_last else 0)
+        for _ in range(worker.cfg.backlog):
+            ready = select.select(worker.sockets, [], [], 0)[0]
+            if not ready:
+                break
+            for listener in ready:
+                worker.accept(listener)
         self._close_listeners()
 
     def _close_listeners(self) -> None:
