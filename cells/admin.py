@@ -40,12 +40,12 @@ class BuildRequestPage(look.ReadOnlyPage):
         """Return the time since the request."""
         return look.age(request.created_at)
 
-    @admin.display(description="Scheduler at work")
+    @admin.display(description="Scheduler")
     def holder(self, request: BuildRequest) -> str:
         """Return the scheduler that holds the lease."""
         return request.lease_holder or "-"
 
-    @admin.display(description="Delete asked for", boolean=True)
+    @admin.display(description="Delete requested", boolean=True)
     def deleting(self, request: BuildRequest) -> bool:
         """Return whether a delete is requested. It wins over the build."""
         return request.delete_requested

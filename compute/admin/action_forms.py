@@ -28,13 +28,13 @@ VERSION = microversion.MAXIMUM
 WORTH_ASKING = frozenset({
     "host", "locked_reason", "rescue_image_ref", "availability_zone", options.TYPE, options.TIMEOUT,
 })  # fmt: skip
-SHUTDOWN_TYPES: Choices = [("SOFT", "soft: it has the time that is its own"), ("HARD", "hard: the plug is pulled")]
+SHUTDOWN_TYPES: Choices = [("SOFT", "soft: the guest gets its grace period"), ("HARD", "hard: power is cut at once")]
 MOST = 200  # choices in a list
 DELETE = "delete"  # not an action in the API: it is the DELETE method
 LABELS = {
-    "flavorRef": "Flavor", "imageRef": "Image", "rescue_image_ref": "Image to boot", "host": "To host",
-    options.TYPE: "How its guest goes off", options.TIMEOUT: "Seconds it has to shut down, instead",
-    "block_migration": "Copy the disk", "backup_type": "Kind, e.g. daily", "rotation": "How many are kept",
+    "flavorRef": "Flavor", "imageRef": "Image", "rescue_image_ref": "Image to boot", "host": "Destination host",
+    options.TYPE: "Shutdown type", options.TIMEOUT: "Grace period, in seconds",
+    "block_migration": "Copy the disk", "backup_type": "Backup type, e.g. daily", "rotation": "Backups to keep",
     "locked_reason": "Reason", "availability_zone": "Availability zone",
 }  # fmt: skip
 
@@ -105,7 +105,7 @@ def _enum_choices(spec: Mapping[str, Any]) -> Choices | None:
     """Return the values of an enum, each once: Nova accepts many spellings of one value."""
     words = [str(word) for word in spec.get("enum", ())]
     if "auto" in words:  # the hosts can decide
-        return [("auto", "as the hosts need it"), ("true", "yes"), ("false", "no")]
+        return [("auto", "automatic"), ("true", "yes"), ("false", "no")]
     once = {word.lower(): word for word in reversed(words)}
     return [(word, word.lower()) for word in sorted(once.values(), reverse=True)] or None  # soft before hard
 
@@ -125,7 +125,7 @@ def carry_out(request: HttpRequest, mapping: InstanceMapping) -> str:
         return _delete(request, mapping)
     action = registry.keyed(request.POST.get("verb", ""), VERSION)
     if action is None or action.key in allowed_actions.READS:
-        return "There is no such button."
+        return "Unknown action."
     form = form_of(action, FieldChoices(mapping), request.POST)
     if not form.is_valid():
         return "; ".join(f"{name}: {' '.join(map(str, errors))}" for name, errors in form.errors.items())
@@ -147,7 +147,7 @@ def _delete(request: HttpRequest, mapping: InstanceMapping) -> str:
     except ApiError as refusal:
         return f"delete was refused: {refusal.message}"
     trace(request, mapping, "delete")
-    return "delete was accepted." if is_begun else "delete was accepted, and is carried out when the cell is back."
+    return "delete was accepted." if is_begun else "delete was accepted; it runs when the cell is up again."
 
 
 def trace(request: HttpRequest, mapping: InstanceMapping, what: str) -> None:

@@ -65,7 +65,7 @@ class ServerGroupPage(ReadOnlyPage):
         """Return the number of members, including servers that are being deleted."""
         return int(getattr(group, "known_members", 0))
 
-    @admin.display(description="At home on")
+    @admin.display(description="Home host")
     def home(self, group: ServerGroup) -> str:
         """Return the home host of an affinity group. A home without members no longer binds new ones."""
         return group.host or "-"

@@ -47,13 +47,13 @@ def none(why: str) -> list[AllowedAction]:
 def why_not(action: ServerAction, instance: Instance, caller: Caller) -> str:
     """Return why an action is not allowed now; "" when it is. Conditions on the request's body are not checked."""
     if not policy.allows(caller, action.policy, instance.project_id):
-        return f"it needs the role of {policy.RULES[action.policy].value}"
+        return f"it requires the role {policy.RULES[action.policy].value}"
     if instance.deleted:
         return "the server is deleted"
     if submit.is_locked(action, instance, caller):
         return f"the server is locked by {'an admin' if instance.locked_by == 'admin' else 'its owner'}"
     if action.needs_host and not instance.host:
-        return "the server is on no host"
+        return "the server has no host"
     if action.needs_host and not action.builds and instance.launched_at is None:
         return "the server was never built"
     return _state(action, instance) or _obstacle(action, instance)
@@ -65,11 +65,11 @@ def _state(action: ServerAction, instance: Instance) -> str:
     fits = [move for move in moves if instance.vm_state in move.start]
     if moves and not fits:
         wanted = sorted({start.replace("_", " ") for move in moves for start in move.start})
-        return f"the server is {instance.vm_state}, and this needs {' or '.join(wanted)}"
+        return f"the server is {instance.vm_state}; the action requires {' or '.join(wanted)}"
     task = instance.task_state
     if task is None or not fits or action.key in OVER_ANY_TASK or any(task in move.over for move in fits):
         return ""
-    return f"the server is busy: {task}"
+    return f"the server is busy (task state {task})"
 
 
 def _moves(action: ServerAction, instance: Instance) -> list[Move]:

@@ -79,12 +79,12 @@ def state(word: str) -> SafeString:
     return look.label(word, colour, sign)
 
 
-def wanted(service: Service | None) -> SafeString:
+def administrative_state(service: Service | None) -> SafeString:
     """Return what the operator requested of a service, and when."""
     if service is None:
         return look.label("-")
     if service.is_returning:
-        return look.label("servers back", look.BUSY, "◌", f"{service.drain_moves} at a time")
+        return look.label("return servers", look.BUSY, "◌", f"{service.drain_moves} at a time")
     if service.drain_wanted or service.drain_state == "emptying":
         word = "drain, then exit" if service.drain_then_exit else "drain"
         word = word if service.drain_wanted else f"empty, then {word}"
@@ -94,14 +94,14 @@ def wanted(service: Service | None) -> SafeString:
     return look.label("disabled", look.WARN, "‖") if service.disabled else look.label("enabled", look.GOOD, "▶")
 
 
-def seen(service: Service | None, down: CellFailure | None = None) -> SafeString:
+def operational_state(service: Service | None, down: CellFailure | None = None) -> SafeString:
     """Return the state a service reports, and since when; unknown when its cell is down."""
     if down is not None:
-        return look.label("unknown", look.GREY, "?", f"its cell: {down.reason}")
+        return look.label("unknown", look.GREY, "?", f"its cell is down: {down.reason}")
     if service is None:
         return look.label("no service", look.WARN, "!")
     if service.ended_at is not None:
-        return format_html("{} {}", look.label("ended", look.GREY, "■"), look.age(service.ended_at))
+        return format_html("{} {}", look.label("stopped", look.GREY, "■"), look.age(service.ended_at))
     if not service.is_up:
         return look.up_or_down("forced down" if service.forced_down else "no heartbeat")
     if service.draining_since is None:
@@ -117,9 +117,9 @@ def deadline(service: Service) -> str:
     if not service.drain_state:
         return "-"
     if service.drain_deadline is None:
-        return "as long as it takes"
+        return "no deadline"
     left = (service.drain_deadline - timezone.now()).total_seconds()
-    return f"in {look.seconds(left)}" if left > 0 else f"over for {look.seconds(-left)}"
+    return f"in {look.seconds(left)}" if left > 0 else f"exceeded by {look.seconds(-left)}"
 
 
 def reason(service: Service) -> str:

@@ -36,7 +36,7 @@ class FlavorForm(forms.ModelForm):
         specs = data.get("extra_specs")
         words = isinstance(specs, dict) and all(isinstance(value, str) for value in specs.values())
         if specs and not words:
-            self.add_error("extra_specs", 'An object of words: {"hw:cpu_policy": "shared"}.')
+            self.add_error("extra_specs", 'An object whose values are strings: {"hw:cpu_policy": "shared"}.')
         return data
 
 
@@ -66,7 +66,7 @@ class QuotaForm(forms.ModelForm):
     resource = forms.ChoiceField(
         choices=lambda: [(name, name) for name in settings.QUOTA_DEFAULTS], widget=UnfoldAdminSelectWidget
     )
-    limit = forms.IntegerField(min_value=-1, help_text="-1: no limit.", widget=UnfoldAdminIntegerFieldWidget)
+    limit = forms.IntegerField(min_value=-1, help_text="-1: unlimited.", widget=UnfoldAdminIntegerFieldWidget)
 
     class Meta:
         model = Quota

@@ -46,7 +46,7 @@ class CellPage(look.JoinedPage):
     readonly_fields = fields
     search_fields = ("name", "id")
     ordering = ("name",)
-    actions = ("send_new_servers", "send_no_new_servers")
+    actions = ("enable_cells", "disable_cells")
 
     def has_toggle_permission(self, request: HttpRequest) -> bool:
         """Return whether the user has Django's permission to change cells."""
@@ -75,33 +75,33 @@ class CellPage(look.JoinedPage):
         since = look.down_for(cell.pk)
         return format_html("{} {}, for {}", look.up_or_down(cell.trouble, since), cell.trouble, since)
 
-    @admin.display(description="Because")
+    @admin.display(description="Details")
     def why(self, cell: Any) -> str:
         """Return what the state means for servers."""
         if not cell.trouble:
-            return "It answers."
+            return "Database and tables answer."
         unknown = counted(cell.living, "server shows", "servers show")
-        return f"{cell.trouble}, for {look.down_for(cell.pk)}. {unknown} as UNKNOWN; new servers go elsewhere."
+        return f"{cell.trouble}, for {look.down_for(cell.pk)}. {unknown} as UNKNOWN; it gets no new servers."
 
     @admin.display(description="New servers")
     def new_servers(self, cell: Any) -> SafeString:
         """Return whether the operator lets the cell get new servers."""
         if cell.is_cell0:
-            return look.label("keeps failures", look.GREY)
+            return look.label("failed builds only", look.GREY)
         return (
             look.label("disabled", look.WARN, "‖") if cell.disabled else look.label("enabled", look.GOOD, "▶")
         )
 
-    @admin.display(description="Breaker")
+    @admin.display(description="Circuit breaker")
     def breaker(self, cell: Any) -> str:
         """Return the state of this process's circuit breaker for the cell."""
         outage = circuit_breaker.outage(cell.pk)
         if outage is None:
-            return "closed: every request asks the cell"
+            return "closed: requests query the cell"
         return (
-            f"open since {datetime.fromtimestamp(outage.since, UTC):%F %T} UTC ({outage.reason}): no request asks. "
-            f"Look number {outage.looks} is in {outage.seconds_until_look:.1f} s."
-            + (f" It went away {outage.times} times." if outage.times > 1 else "")
+            f"open since {datetime.fromtimestamp(outage.since, UTC):%F %T} UTC ({outage.reason}): not queried. "
+            f"Probe {outage.looks} runs in {outage.seconds_until_look:.1f} s."
+            + (f" The cell went down {outage.times} times." if outage.times > 1 else "")
         )
 
     @admin.display(description="Hosts", ordering="known_hosts")
@@ -118,27 +118,27 @@ class CellPage(look.JoinedPage):
             return f"{cell.living:,} UNKNOWN"
         return _counted(cell.inside.servers) or "-"
 
-    @admin.display(description="Database answers in")
+    @admin.display(description="Database response time")
     def database(self, cell: Any) -> str:
         """Return how long the database took to answer just now, or why it did not."""
         return str(cell.said.database.text)
 
-    @admin.display(description="Broker answers in")
+    @admin.display(description="Broker response time")
     def broker(self, cell: Any) -> str:
         """Return how long the broker took to answer just now, or why it did not."""
         return str(cell.said.broker.text)
 
-    @admin.display(description="Database")
+    @admin.display(description="Database URL")
     def database_url_shown(self, cell: Cell) -> str:
         """Return the database URL without its password."""
         return _without_password(cell.database_url)
 
-    @admin.display(description="Broker")
+    @admin.display(description="Broker URL")
     def broker_url_shown(self, cell: Cell) -> str:
         """Return the broker URL without its password."""
         return _without_password(cell.broker_url) or "-"
 
-    @admin.display(description="Wait for it")
+    @admin.display(description="Deferred")
     def kept(self, cell: Any) -> str:
         """Return how many deletes and external events are deferred until the cell is back."""
         deletes, events = cell.late
@@ -153,18 +153,18 @@ class CellPage(look.JoinedPage):
         times = len(cell.incidents)
         return f"{times} time{'s' * (times > 1)}, {look.seconds(sum(one.seconds for one in cell.incidents))}"
 
-    @admin.display(description="The last hour, as all processes saw it")
+    @admin.display(description="Outages in the last hour, as reported by all processes")
     def last_hour(self, cell: Any) -> str | SafeString:
         """Return each incident: start, end, reasons, and the processes that saw it."""
-        return format_html_join("", "<div>{}</div>", map(_told, cell.incidents)) or "It answered all the time."
+        return format_html_join("", "<div>{}</div>", map(_incident_line, cell.incidents)) or "None."
 
-    @admin.action(description="Enable: new servers may go there", permissions=["toggle"])
-    def send_new_servers(self, request: HttpRequest, cells: QuerySet[Cell]) -> None:
+    @admin.action(description="Enable for new servers", permissions=["toggle"])
+    def enable_cells(self, request: HttpRequest, cells: QuerySet[Cell]) -> None:
         """Enable the cell for new servers."""
         self._set_disabled(request, cells, disabled=False)
 
-    @admin.action(description="Disable: no new servers go there", permissions=["toggle"])
-    def send_no_new_servers(self, request: HttpRequest, cells: QuerySet[Cell]) -> None:
+    @admin.action(description="Disable for new servers", permissions=["toggle"])
+    def disable_cells(self, request: HttpRequest, cells: QuerySet[Cell]) -> None:
         """Disable the cell for new servers; its servers are not touched."""
         self._set_disabled(request, cells, disabled=True)
 
@@ -191,15 +191,15 @@ def _by_cell(rows: QuerySet[Any]) -> dict[str, int]:
     return dict(rows.values("cell").order_by().annotate(n=Count("pk")).values_list("cell", "n"))
 
 
-def _told(one: outages.Incident) -> tuple[SafeString]:
+def _incident_line(one: outages.Incident) -> tuple[SafeString]:
     took, first = look.seconds(one.seconds), one.seen_by[0]
     if one.is_open:
         end = f"down for {took}"
     else:
-        end = f"down, back after {took}" if one.is_sure else f"down, confirmed for {took}: who saw it says no more"
+        end = f"down for {took}, recovered" if one.is_sure else f"down for at least {took}; the process stopped"
     more = f" and {len(one.seen_by) - 1} more" if len(one.seen_by) > 1 else ""
     who = format_html('<span title="{}">{}{}</span>', "\n".join(one.seen_by), first, more)
-    return (format_html("{} UTC: {} ({}). Seen by {}.", f"{one.began_at:%T}", end, ", ".join(one.reasons), who),)
+    return (format_html("{} UTC: {} ({}). Reported by {}.", f"{one.began_at:%T}", end, ", ".join(one.reasons), who),)
 
 
 def _host_state(service: Service) -> str:

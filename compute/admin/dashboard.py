@@ -23,7 +23,7 @@ from compute.models.host import COMPUTE
 
 OLDEST = 10
 NAMED = 10  # draining hosts listed
-CELL_HEADERS = ("Cell", "State", "New servers", "Hosts up", "Servers", "What it means")
+CELL_HEADERS = ("Cell", "State", "New servers", "Hosts up", "Servers", "Details")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def _draining(hosts: list[Service]) -> list[Any]:
         for one in found[:NAMED]
     ]
     more = len(found) - NAMED
-    return [*lines, look.label(f"{more} more drain", look.WARN, "▽")] if more > 0 else lines
+    return [*lines, look.label(f"{more} more draining", look.WARN, "▽")] if more > 0 else lines
 
 
 def _left(service: Service) -> str:
@@ -138,7 +138,7 @@ def _servers_card(gathered: scatter.CellAnswers[CloudTotals], unknown: int) -> d
     if unknown:
         lines.append(_status_line("UNKNOWN", unknown))
     if waiting:
-        lines.append(look.label(f"{waiting} to be placed", look.BUSY, "…"))
+        lines.append(look.label(f"{waiting} not yet scheduled", look.BUSY, "…"))
     url = reverse("admin:cells_instancemapping_changelist")
     return {"title": "Servers", "number": sum(statuses.values()) + unknown, "lines": lines, "url": url}
 
@@ -158,13 +158,13 @@ def _work_card(steps: list[open_operations.StepRow]) -> dict[str, Any]:
 
 
 def _cell_row(cell: Cell, gathered: scatter.CellAnswers[CloudTotals], unknown: dict[str, int]) -> list[Any]:
-    wanted = "-" if cell.is_cell0 else "disabled" if cell.disabled else "enabled"
+    new_servers = "-" if cell.is_cell0 else "disabled" if cell.disabled else "enabled"
     if cell.pk in gathered.down:
         reason, since = gathered.down[cell.pk].reason, look.down_for(cell.pk)
         shown = counted(unknown[cell.pk], "server shows", "servers show")
-        sentence = f"{reason}, for {since}. {shown} as UNKNOWN; guests probably run on. New servers go elsewhere."
-        return [cell.name, look.up_or_down(reason, since), wanted, "?", unknown[cell.pk], sentence]
+        details = f"{reason}, for {since}. {shown} as UNKNOWN; guests probably keep running. It gets no new servers."
+        return [cell.name, look.up_or_down(reason, since), new_servers, "?", unknown[cell.pk], details]
     numbers = gathered.answers[cell.pk]
     hosts = f"{numbers.hosts_up} of {len(numbers.hosts)}"
-    meaning = "servers that never got a host" if cell.is_cell0 else ""
-    return [cell.name, look.up_or_down(), wanted, hosts, sum(numbers.statuses.values()), meaning]
+    meaning = "servers that could not be scheduled" if cell.is_cell0 else ""
+    return [cell.name, look.up_or_down(), new_servers, hosts, sum(numbers.statuses.values()), meaning]

@@ -1,4 +1,4 @@
-"""The buttons of a service: drain, extend, undrain, bring servers back. They record the request; the process drains."""
+"""The buttons of a service: drain, extend, undrain, return servers. They record the request; the process drains."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ YEAR = 366 * 24 * 60  # minutes
 def _minutes(label: str) -> forms.FloatField:
     return forms.FloatField(
         label=label, min_value=0, max_value=YEAR, required=False, widget=UnfoldAdminDecimalFieldWidget,
-        help_text="Empty: as long as it takes.",
+        help_text="Empty: no deadline.",
     )  # fmt: skip
 
 
@@ -41,11 +41,11 @@ class DrainForm(forms.Form):
     """The parameters of a drain."""
 
     reason = forms.CharField(max_length=255, required=False, widget=UnfoldAdminTextInputWidget)
-    moves = _at_once("Servers that leave first, at a time", "Empty: they stay. Live where they run, else cold.")
-    minutes = _minutes("Minutes it may take")
+    moves = _at_once("Servers migrated in parallel", "Empty: servers stay. Running servers migrate live, others cold.")
+    minutes = _minutes("Deadline, in minutes")
     exit = forms.BooleanField(
-        label="End the process afterwards", required=False, widget=UnfoldBooleanWidget,
-        help_text="Else it stays, drained, until it is undrained.",
+        label="Exit when drained", required=False, widget=UnfoldBooleanWidget,
+        help_text="Otherwise the process stays, drained, until it is undrained.",
     )  # fmt: skip
 
 
@@ -58,43 +58,43 @@ def drain_form(service: Service | None, auto_id: str) -> DrainForm:
 
 
 class ReturnForm(forms.Form):
-    """The parameters of bringing servers back."""
+    """The parameters of returning servers."""
 
-    moves = _at_once("Servers that come back, at a time", "Those that left, and are still where they went.", AT_ONCE)
+    moves = _at_once("Servers migrated in parallel", "Servers that the drain moved and that are still there.", AT_ONCE)
 
 
 class ExtendForm(forms.Form):
     """The parameters of a later deadline."""
 
-    minutes = _minutes("Minutes from now")
+    minutes = _minutes("New deadline, in minutes from now")
 
 
 def why_not(cell: Cell, service: Service | None, down: str) -> str:
     """Return why the buttons cannot be used now; "" when they can."""
     if service is None:
-        return f"Cell {cell} does not answer ({down}): nothing can be asked of its services until it is back."
+        return f"Cell {cell} does not answer ({down}): its services accept no requests until it is up again."
     if not service.is_up and not service.drain_wanted and not service.drain_moves:
-        return f"{service} is down: there is nobody to drain."
+        return f"{service} is down; it cannot be drained."
     return ""
 
 
 def nothing_changed(cell: Cell, down: scatter.CellFailure | None) -> str:
     """Return the message for a service that could not be read."""
-    return why_not(cell, None, down.reason) if down else "The service is gone."
+    return why_not(cell, None, down.reason) if down else "The service does not exist any more."
 
 
 def carry_out(cell: Cell, service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
     """Carry out a pressed button. Return a message for the user, and whether anything was changed."""
     verb = VERBS.get(asked.get("verb", ""))
     if verb is None:
-        return "There is no such button.", False
+        return "Unknown action.", False
     if verb not in (_undrain, _return) and not service.is_up:
-        return f"{service} is down: there is nobody to drain.", False
+        return f"{service} is down; it cannot be drained.", False
     try:
         with scatter.target_for_write(cell):
             return verb(service, asked, by)
     except scatter.AWAY as exc:
-        return f"Cell {cell} went away ({type(exc).__name__}). Look again before you ask again.", False
+        return f"Cell {cell} failed meanwhile ({type(exc).__name__}). Reload the page before you repeat this.", False
 
 
 def _drain(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
@@ -104,9 +104,9 @@ def _drain(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
     reason, minutes, end = (form.cleaned_data[name] for name in ("reason", "minutes", "exit"))
     moves = form.cleaned_data["moves"] or 0
     if moves and service.binary != COMPUTE:
-        return f"{service} has no servers that could move.", False
+        return f"{service} has no servers to migrate.", False
     drain.request(service, by=by, reason=reason, seconds=_seconds(minutes), then_exit=end, moves=moves)
-    first = f"its servers leave first, {moves} at a time; " if moves else ""
+    first = f"servers migrate first, {moves} in parallel; " if moves else ""
     return f"drain ({first}{_time(minutes)}{', then exit' if end else ''}): {reason or 'no reason given'}", True
 
 
@@ -115,14 +115,14 @@ def _extend(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
     if not form.is_valid():
         return _wrong(form), False
     if not service.drain_state:
-        return f"{service} is not draining: there is no deadline to move.", False
+        return f"{service} is not draining: there is no deadline to extend.", False
     drain.extend(service, _seconds(form.cleaned_data["minutes"]) or 0)
-    return f"more time for the drain ({_time(form.cleaned_data['minutes'])})", True
+    return f"drain deadline extended ({_time(form.cleaned_data['minutes'])})", True
 
 
 def _undrain(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
     drain.withdraw(service)
-    return "undrain: it takes work again", True
+    return "undrain: the service accepts work again", True
 
 
 def _return(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
@@ -130,11 +130,11 @@ def _return(service: Service, asked: QueryDict, by: str) -> tuple[str, bool]:
     if not form.is_valid():
         return _wrong(form), False
     if service.binary != COMPUTE:
-        return f"{service} has no servers that could move.", False
+        return f"{service} has no servers to migrate.", False
     moves = form.cleaned_data["moves"] or AT_ONCE
     alone = [f"{line.server_id} (on {line.at})" for line in drain.withdraw(service, bring_back=moves)]
-    kept = f"; left alone, as somebody moved them: {', '.join(alone)}" if alone else ""
-    return f"undrain: it takes work again, and its servers come back, {moves} at a time{kept}", True
+    kept = f"; not returned, because they were moved since: {', '.join(alone)}" if alone else ""
+    return f"undrain: the service accepts work again, and its servers return, {moves} in parallel{kept}", True
 
 
 def _wrong(form: forms.Form) -> str:
@@ -146,7 +146,7 @@ def _seconds(minutes: float | None) -> float | None:
 
 
 def _time(minutes: float | None) -> str:
-    return f"{minutes:g} min" if minutes else "as long as it takes"
+    return f"{minutes:g} min" if minutes else "no deadline"
 
 
 VERBS: dict[str, Any] = {"drain": _drain, "extend": _extend, "undrain": _undrain, "return": _return}

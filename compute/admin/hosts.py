@@ -22,8 +22,8 @@ from compute.models.host import COMPUTE
 from compute.operations import dispatch, journal
 
 SHOWN = (
-    "host", "cell", "wanted", "seen", "reason", "in_flight", "waiting", "beat", "version", "servers", "cpu",
-    "memory", "disk",
+    "host", "cell", "administrative_state", "operational_state", "reason", "in_flight", "waiting", "beat", "version",
+    "servers", "cpu", "memory", "disk",
 )  # fmt: skip
 NAMED = 100  # nodes out of use that are listed
 OPENED = 3  # rows that unfold by themselves: each then polls every three seconds
@@ -52,7 +52,7 @@ class Operations(TemplateSection):
             "url": services.url(instance.cell, service.uuid) if service else "",
             "open": instance.opened,
             "may_change": request.user.has_perm("cells.change_hostmapping"),  # type: ignore[union-attr]
-            "why_not": drain_forms.why_not(instance.cell, None, down.reason) if down else "It has no service.",
+            "why_not": drain_forms.why_not(instance.cell, None, down.reason) if down else "It has no compute service.",
         }
 
 
@@ -97,15 +97,15 @@ class HostPage(look.JoinedPage):
         for row in rows:
             row.opened = row in draining and len(draining) <= OPENED
 
-    @admin.display(description="Wanted")
-    def wanted(self, row: Any) -> SafeString:
+    @admin.display(description="Administrative state")
+    def administrative_state(self, row: Any) -> SafeString:
         """Return what the operator requested, and when."""
-        return _live("wanted", row, badges.wanted(_service(row)))
+        return _live("administrative-state", row, badges.administrative_state(_service(row)))
 
-    @admin.display(description="Seen")
-    def seen(self, row: Any) -> SafeString:
+    @admin.display(description="Operational state")
+    def operational_state(self, row: Any) -> SafeString:
         """Return what the host reports, and since when."""
-        return _live("seen", row, badges.seen(_service(row), row.down))
+        return _live("operational-state", row, badges.operational_state(_service(row), row.down))
 
     @admin.display(description="Heartbeat")
     def beat(self, row: Any) -> str:

@@ -40,6 +40,6 @@ def rows(last: ServerSnapshot) -> list[tuple[str, Any]]:
         ("Host", last.host or "-"),
         ("Flavor", last.flavor or "-"),
         ("Addresses", ", ".join(addresses) or "-"),
-        ("Seen", f"{last.cell.swept_at or last.changed_at:%F %T} UTC ({age(last)} ago)"),
-        ("So since", f"{last.changed_at:%F %T} UTC"),
+        ("Last confirmed", f"{last.cell.swept_at or last.changed_at:%F %T} UTC ({age(last)} ago)"),
+        ("Last change", f"{last.changed_at:%F %T} UTC"),
     ]

@@ -31,7 +31,8 @@ from compute.servers import lookup
 
 PER_PAGE = 50
 HEADERS = (
-    "Server", "Kind", "Status", "From", "To", "How far", "Step", "Asked for", "Took", "Who", "Cell", "",
+    "Server", "Type", "Status", "Source", "Destination", "Progress", "Step", "Requested", "Duration", "Requested by",
+    "Cell", "",
 )  # fmt: skip
 CONFIRM_OR_REVERT = ("confirmResize", "revertResize")  # a resized server waits for one of these
 FINISHED = "finished"
@@ -53,30 +54,30 @@ def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
             raise PermissionDenied
         messages.info(request, _handle_post(request))
         return HttpResponseRedirect(request.get_full_path())
-    wanted = {name: request.GET.get(name, "") for name in ("status", "kind", "host")}
+    filters = {name: request.GET.get(name, "") for name in ("status", "kind", "host")}
     try:
         found = history.page(
-            _where(wanted), PER_PAGE, request.GET.get("after", ""), keys=_keys(wanted["kind"]), with_steps=True
+            _where(filters), PER_PAGE, request.GET.get("after", ""), keys=_keys(filters["kind"]), with_steps=True
         )
     except ApiError as refusal:  # for example: the marker may be in a cell that is down
         messages.warning(request, refusal.message)
         return HttpResponseRedirect(request.path)
-    context = model_admin.admin_site.each_context(request) | _context(request, found, wanted, may_ask=may_ask)
+    context = model_admin.admin_site.each_context(request) | _context(request, found, filters, may_ask=may_ask)
     return TemplateResponse(request, "admin/stillwater/migrations.html", context)
 
 
-def _context(request: HttpRequest, found: history.HistoryPage, wanted: dict[str, str], *,
+def _context(request: HttpRequest, found: history.HistoryPage, filters: dict[str, str], *,
              may_ask: bool) -> dict[str, Any]:  # fmt: skip
     cells = {cell.pk: cell for cell in Cell.objects.all()}
     servers = _waiting(found) if may_ask else {}
     rows = [_row(request, cell, row, servers.get(row.server_id), may_ask=may_ask) for cell, row in found.rows]
     full = len(found.rows) == PER_PAGE
     last = str(found.rows[-1][1].params.get("uuid", "")) if full else ""
-    asked = {name: value for name, value in wanted.items() if value}
+    asked = {name: value for name, value in filters.items() if value}
     return {
         "title": "Migrations",
         "table": {"headers": HEADERS, "rows": rows},
-        "wanted": wanted,
+        "filters": filters,
         "statuses": STATUSES,
         "kinds": sorted(TYPES.values()),
         "older": urlencode(asked | {"after": last}) if last else "",
@@ -87,9 +88,9 @@ def _context(request: HttpRequest, found: history.HistoryPage, wanted: dict[str,
     }
 
 
-def _where(wanted: dict[str, str]) -> Q:
-    where = Q(status=wanted["status"]) if wanted["status"] else Q()
-    host = wanted["host"].strip()
+def _where(filters: dict[str, str]) -> Q:
+    where = Q(status=filters["status"]) if filters["status"] else Q()
+    host = filters["host"].strip()
     return where & (Q(params__source=host) | Q(params__destination=host)) if host else where
 
 
@@ -177,18 +178,18 @@ def _handle_post(request: HttpRequest) -> str:
     verb, server_id = request.POST.get("verb", ""), request.POST.get("server", "")
     mapping = InstanceMapping.objects.select_related("cell").filter(pk=server_id).first()
     if mapping is None:
-        return "There is no such server."
+        return "No such server."
     if verb in CONFIRM_OR_REVERT:
         return action_forms.carry_out(request, mapping)
     tell = {"abort": control.abort, "force": control.force}.get(verb)
     if tell is None:
-        return "There is no such button."
+        return "Unknown action."
     who = action_forms.caller(request, mapping)
     try:
         with lookup.server(server_id, who) as instance:
             asked = ActionRequest(who, str(getattr(request, "request_id", "")))
             tell(instance, request.POST.get("migration", ""), asked)
     except ApiError as refusal:
-        return f"It was refused: {refusal.message}"
+        return f"{verb} was refused: {refusal.message}"
     action_forms.trace(request, mapping, f"{verb} of migration {request.POST.get('migration', '')}")
-    return f"The migration was told: {verb}."
+    return f"{verb} was accepted."

@@ -13,20 +13,20 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
         ("Servers", "dns", "admin:cells_instancemapping_changelist", "cells.view_instancemapping"),
         ("In progress", "pending_actions", "admin:actions_in_progress", "cells.view_instancemapping"),
         ("Migrations", "swap_horiz", "admin:migrations", "cells.view_instancemapping"),
-        ("To be placed", "hourglass_empty", "admin:cells_buildrequest_changelist", "cells.view_buildrequest"),
+        ("Build requests", "hourglass_empty", "admin:cells_buildrequest_changelist", "cells.view_buildrequest"),
         ("Hosts", "host", "admin:cells_hostmapping_changelist", "cells.view_hostmapping"),
         ("Services", "memory", "admin:services", "cells.view_hostmapping"),
         ("Aggregates", "dataset", "admin:compute_aggregate_changelist", "compute.view_aggregate"),
         ("Server groups", "workspaces", "admin:compute_servergroup_changelist", "compute.view_servergroup"),
         ("Cells", "hub", "admin:cells_cell_changelist", "cells.view_cell"),
     )),
-    ("Offers", (
+    ("Catalog", (
         ("Flavors", "straighten", "admin:compute_flavor_changelist", "compute.view_flavor"),
         ("Quotas", "speed", "admin:compute_quota_changelist", "compute.view_quota"),
         ("Key pairs", "key", "admin:compute_keypair_changelist", "compute.view_keypair"),
         ("Images", "album", "admin:images_image_changelist", "images.view_image"),
     )),
-    ("People", (
+    ("Identity", (
         ("Users", "person", "admin:identity_user_changelist", "identity.view_user"),
         ("Projects", "folder", "admin:identity_project_changelist", "identity.view_project"),
         ("Roles", "badge", "admin:identity_roleassignment_changelist", "identity.view_roleassignment"),

@@ -25,11 +25,11 @@ ENDED = 20  # newest ended actions shown, of all cells together
 PER_PAGE = 100
 HIDDEN = ("traceback", "action__params")
 HEADERS = (
-    "Action", "Server", "Cell", "Host", "State", "Asked for", "Unchanged", "Waits for", "Tries", "Who", "Request",
-    "Details",
+    "Action", "Server", "Cell", "Host", "State", "Requested", "Last change", "Waits for", "Attempts", "Requested by",
+    "Request", "Details",
 )  # fmt: skip
-UNPLACED_HEADERS = ("Server", "State", "Asked for", "Unchanged", "Waits for", "Sends", "Request")
-ENDED_HEADERS = ("Action", "Server", "Cell", "Ended", "Result", "Request", "How")
+UNPLACED_HEADERS = ("Server", "State", "Requested", "Last change", "Waits for", "Sends", "Request")
+ENDED_HEADERS = ("Action", "Server", "Cell", "Finished", "Result", "Request", "Details")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,19 +19,19 @@ def carry_out(request: HttpRequest, mapping: InstanceMapping) -> str:
     number, reason = request.POST.get("step", ""), request.POST.get("reason", "").strip()[:255]
     giving_up = request.POST.get("verb") == GIVE_UP
     if mapping.cell is None or not number.isdecimal() or len(number) > 18:
-        return "There is no such step."
+        return "No such step."
     if giving_up and not reason:
-        return "Nothing was changed: say why it is given up."
+        return "Nothing was changed: give a reason."
     try:
         with scatter.target_for_write(mapping.cell):
             step = repair.find(int(number))
             if step.server_id != mapping.server_id:
-                return "There is no such step of this server."
+                return "This server has no such step."
             said = repair.give_up(step, by=_who(request), reason=reason) if giving_up else _retry(step)
     except repair.RepairRefused as refused:
         return str(refused)
     except scatter.DATABASE_AWAY as away:
-        return f"Cell {mapping.cell} went away ({type(away).__name__}). Look again before you ask again."
+        return f"Cell {mapping.cell} failed meanwhile ({type(away).__name__}). Reload the page before you repeat this."
     done = f"gave up step {step.name}: {reason}" if giving_up else f"retried step {step.name}"
     action_forms.trace(request, mapping, done)
     return said
@@ -39,7 +39,7 @@ def carry_out(request: HttpRequest, mapping: InstanceMapping) -> str:
 
 def _retry(step: Step) -> str:
     repair.retry(step)
-    return f"Step {step.name} is tried again now."
+    return f"Step {step.name} is retried now."
 
 
 def _who(request: HttpRequest) -> str:

@@ -101,9 +101,9 @@ def context(mapping: InstanceMapping, who: Caller | None = None) -> dict[str, An
 def _buttons_while(mapping: InstanceMapping, down: scatter.CellFailure) -> list[Button]:
     """Return the buttons of a server whose cell is down: only delete can be pressed."""
     since = f"does not answer for {look.down_for(str(mapping.cell_id))} ({down.reason})"
-    why = f"cell {mapping.cell} {since}; only a delete is accepted now, and done when it is back"
-    asked = "it was asked for; it is carried out when the cell is back" if mapping.queued_for_delete else ""
-    meaning = "It is accepted now, and carried out when the cell is back. From now on no quota counts the server."
+    why = f"cell {mapping.cell} {since}; only a delete is accepted; it runs when the cell is up again"
+    asked = "a delete is already requested; it runs when the cell is up again" if mapping.queued_for_delete else ""
+    meaning = "The delete is accepted now and runs when the cell is up again. Quotas no longer count the server."
     delete = Button(action_forms.DELETE, action_forms.DELETE, meaning, asked, None if asked else Form())
     return [delete, *_buttons(mapping, allowed_actions.none(why))]
 
@@ -145,7 +145,7 @@ def _countdown(instance: Instance, read: ServerData) -> shutdown_progress.Shutdo
 def _took(row: InstanceAction | Step) -> str:
     """Return how long an action or step took, or has run."""
     if row.finished_at is None or row.started_at is None:
-        return f"{look.age(row.started_at)}, not ended"
+        return f"{look.age(row.started_at)}, not finished"
     return look.seconds((row.finished_at - row.started_at).total_seconds())
 
 
@@ -153,7 +153,7 @@ def _status(mapping: InstanceMapping, instance: Instance | None, down: scatter.C
     if down is not None:
         return badges.status("UNKNOWN", down.reason)
     if instance is None:
-        return look.label("not in a cell yet" if mapping.cell is None else "not in its cell", look.GREY, "…")
+        return look.label("not scheduled yet" if mapping.cell is None else "not found in its cell", look.GREY, "…")
     return badges.status(state.status(instance.vm_state, instance.task_state))
 
 
@@ -165,26 +165,26 @@ def _known(mapping: InstanceMapping) -> list[tuple[str, Any]]:
         ("Cell", f"{cell.name} ({cell.pk})" if cell else "none yet"),
         ("Project", mapping.project_id),
         ("User", mapping.user_id),
-        ("Asked for", f"{mapping.created_at:%F %T} ({look.age(mapping.created_at)} ago)"),
-        ("Delete asked for", "yes" if mapping.queued_for_delete else "no"),
+        ("Requested at", f"{mapping.created_at:%F %T} ({look.age(mapping.created_at)} ago)"),
+        ("Delete requested", "yes" if mapping.queued_for_delete else "no"),
     ]
 
 
 def _columns(instance: Instance) -> list[tuple[str, Any]]:
     return [
         ("Name", instance.display_name),
-        ("State", f"{instance.vm_state} / {instance.task_state or 'idle'} (change {instance.generation})"),
-        ("Power", badges.power(instance.power_state)),
+        ("State", f"{instance.vm_state} / {instance.task_state or 'idle'} (generation {instance.generation})"),
+        ("Power state", badges.power(instance.power_state)),
         ("Host", f"{instance.host or '-'} ({instance.node or '-'})"),
-        ("Zone", instance.availability_zone or "-"),
-        ("Hypervisor's name", instance.instance_name),
+        ("Availability zone", instance.availability_zone or "-"),
+        ("Instance name", instance.instance_name),
         ("Flavor", f"{instance.flavor.get('original_name', instance.flavor_id)}: {instance.vcpus} CPUs, "
                    f"{instance.memory_mb} MiB, {instance.disk_gb} GiB"),
         ("Image", instance.image_id or "-"),
-        ("Key", instance.key_name or "-"),
+        ("Key pair", instance.key_name or "-"),
         ("Locked", f"{instance.locked_by}: {instance.locked_reason or '-'}" if instance.locked_by else "no"),
         ("Launched", f"{instance.launched_at:%F %T}" if instance.launched_at else "never"),
-        ("Changed", f"{look.age(instance.updated_at)} ago"),
+        ("Last change", f"{look.age(instance.updated_at)} ago"),
         ("Deleted", _deleted(instance)),
     ]  # fmt: skip
 
@@ -192,14 +192,14 @@ def _columns(instance: Instance) -> list[tuple[str, Any]]:
 def _power(instance: Instance, history: list[ActionHistory]) -> list[tuple[str, Any]]:
     """Return the server's power authority, and whether its power state is left alone because it flaps."""
     own, who = sync_policy.own_authority(instance)
-    lines: list[tuple[str, Any]] = [("Power truth", f"{own}, says {who}" if own else "as its host says")]
+    lines: list[tuple[str, Any]] = [("Power authority", f"{own}, set by {who}" if own else "setting of its host")]
     if any(flap_guard.is_on(past.action) for past in history):
-        why = "it was put back too often; once nothing changes for a while it is put back again"
-        lines.append(("Put back", look.label("left alone", look.BAD, "✖", why)))
+        why = "its power state was restored too often; restoring resumes when the state no longer changes"
+        lines.append(("Power sync", look.label("suspended", look.BAD, "✖", why)))
     return lines
 
 
 def _deleted(instance: Instance) -> str:
     if instance.deleted_at is None and instance.soft_deleted_at is not None:
-        return f"softly, {look.age(instance.soft_deleted_at)} ago: it can be restored"
+        return f"soft-deleted {look.age(instance.soft_deleted_at)} ago: it can be restored"
     return f"{instance.deleted_at:%F %T}" if instance.deleted_at else "no"

@@ -36,18 +36,18 @@ class HostsOfServers:
             return NOTHING
         service = self.hosts.get(instance.host)
         if service is None or service.is_up:
-            return NOTHING if service else look.label("host unknown", look.WARN, "▽", "It has no service.")
+            return NOTHING if service else look.label("host unknown", look.WARN, "▽", "It has no compute service.")
         if service.ended_at is not None:
-            return look.label("host stopped", look.WARN, "▽", f"{look.age(service.ended_at)} ago, in order")
-        beat = f"its last heartbeat was {look.age(service.last_seen_up)} ago"
-        return look.label("host lost", look.WARN, "▼", f"{beat}; the status is of then")
+            return look.label("host stopped", look.WARN, "▽", f"{look.age(service.ended_at)} ago, by a normal stop")
+        beat = f"The last heartbeat of the host was {look.age(service.last_seen_up)} ago"
+        return look.label("host lost", look.WARN, "▼", f"{beat}; the status may be outdated")
 
     def _task(self, instance: Instance) -> SafeString:
         if instance.task_state is None or instance.uuid in self.at_work:
             return NOTHING
         if timezone.now() - instance.updated_at < STUCK_AFTER:
             return NOTHING
-        why = f"{instance.task_state} for {look.age(instance.updated_at)}, and no step of it is open"
+        why = f"{instance.task_state} for {look.age(instance.updated_at)}, without an open step"
         return look.label("stuck", look.WARN, "⧗", why)
 
 

@@ -38,12 +38,12 @@ NAMES_FOUND = 200  # per cell; a search that finds more is too wide to read
 class Deleted(admin.SimpleListFilter):
     """The filter on deletion. Its default shows servers that are not queued for deletion."""
 
-    title = "delete asked for"
+    title = "delete requested"
     parameter_name = "queued"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the choices beside the default."""
-        return [("yes", "Yes"), ("all", "Either")]
+        return [("yes", "Yes"), ("all", "All")]
 
     def choices(self, changelist: Any) -> Any:
         """Rename Django's default choice from "All" to "No"."""
@@ -131,7 +131,7 @@ class ServerPage(look.JoinedPage):
         by_name = [server_id for ids in gathered.values() for server_id in ids]
         if gathered.down:
             names = ", ".join(cells[cell_id].name for cell_id in gathered.down)
-            messages.warning(request, f"Searched by the last known names, because they do not answer: {names}.")
+            messages.warning(request, f"These cells do not answer and were searched by the last known names: {names}.")
             last = ServerSnapshot.objects.filter(cell__in=gathered.down, name__icontains=term)
             by_name += last.values_list("pk", flat=True)[:NAMES_FOUND]
         by_id = Q(server_id__startswith=term.lower()) | Q(project_id=term)
@@ -146,7 +146,7 @@ class ServerPage(look.JoinedPage):
             raise PermissionDenied
         mapping = InstanceMapping.objects.select_related("cell").filter(pk=object_id).first()
         if mapping is None:
-            raise Http404(f"There is no server {object_id}.")
+            raise Http404(f"Server {object_id} does not exist.")
         if request.method == "POST":
             verb = request.POST.get("verb", "")
             carry_out = repairs.carry_out if verb in repairs.VERBS else action_forms.carry_out
@@ -180,7 +180,7 @@ class ServerPage(look.JoinedPage):
             return format_html("{} for {}; {} {} ago", unknown, since, was, ago)
         if row.instance is None:
             return look.label(
-                "not in a cell yet" if row.cell_id is None else "not in its cell", look.GREY, "…"
+                "not scheduled yet" if row.cell_id is None else "not found in its cell", look.GREY, "…"
             )
         shown = badges.status(state.status(row.instance.vm_state, row.instance.task_state))
         return format_html("{} {}", shown, row.around.sign(row.instance))

@@ -26,10 +26,11 @@ from compute.models import Service
 from compute.models.host import COMPUTE
 
 HEADERS = (
-    "Service", "Cell", "Wanted", "Seen", "Heartbeat", "Version", "In progress", "Waiting", "Deadline", "Reason",
+    "Service", "Cell", "Administrative state", "Operational state", "Heartbeat", "Version", "In progress", "Waiting",
+    "Deadline", "Reason",
 )  # fmt: skip
-OPERATION_HEADERS = ("Operation", "Server", "State", "Now on", "Since", "Waits for", "At most", "Blocker", "Request")
-MOVE_HEADERS = ("Server", "State", "From", "To", "Per cent", "Why", "Tries", "Request")
+OPERATION_HEADERS = ("Operation", "Server", "State", "Host", "Age", "Waits for", "Time left", "Blocker", "Request")
+MOVE_HEADERS = ("Server", "State", "Source", "Destination", "Progress, %", "Details", "Attempts", "Request")
 PANEL = "admin/stillwater/service_panel.html"
 
 
@@ -86,7 +87,7 @@ def panel(request: HttpRequest, cell: Cell, uuid: str, *, may_change: bool) -> d
     gathered = scatter.gather([cell], lambda _: _read(uuid))
     down, known = gathered.down.get(cell.pk), gathered.answers.get(cell.pk)
     if known is None and down is None:
-        raise Http404(f"There is no service {uuid} in cell {cell}.")
+        raise Http404(f"Cell {cell} has no service {uuid}.")
     service = known.service if known else None
     moves = known.moves if known else DrainMoves()
     operations = (known.operations if known else []) + (wait_reasons.placing(service) if service else [])
@@ -97,8 +98,8 @@ def panel(request: HttpRequest, cell: Cell, uuid: str, *, may_change: bool) -> d
         "url": url(cell, uuid),
         "in_row": "row" in request.GET,
         "service": service,
-        "wanted": badges.wanted(service),
-        "seen": badges.seen(service, down),
+        "administrative_state": badges.administrative_state(service),
+        "operational_state": badges.operational_state(service, down),
         "row": _row_of(known) if known and "row" in request.GET else [],
         "facts": _facts(service, known.waiting) if known and service else [],
         "live": service is not None and _is_changing(service),
@@ -131,7 +132,8 @@ def live(name: str, uuid: str, value: Any, *, again: bool = False) -> SafeString
 def _row_of(known: ServiceState) -> list[SafeString]:
     service = known.service
     values = {
-        "wanted": badges.wanted(service), "seen": badges.seen(service), "waiting": known.waiting,
+        "administrative-state": badges.administrative_state(service),
+        "operational-state": badges.operational_state(service), "waiting": known.waiting,
         "in-flight": sum(one.state != "elsewhere" for one in known.operations), "reason": badges.reason(service),
     }  # fmt: skip
     return [live(name, service.uuid, value, again=True) for name, value in values.items()]
@@ -169,7 +171,8 @@ def _handle_post(request: HttpRequest, cell: Cell, uuid: str) -> str:
 def _row(cell: Cell, service: Service, waiting: int) -> list[Any]:
     name = format_html('<a class="{}" href="{}">{}</a>', badges.LINK, url(cell, service.uuid), service)
     return [
-        name, cell.name, badges.wanted(service), badges.seen(service), look.age(service.last_seen_up),
+        name, cell.name, badges.administrative_state(service), badges.operational_state(service),
+        look.age(service.last_seen_up),
         service.version, service.in_progress, waiting if service.binary == COMPUTE else "-",
         badges.deadline(service), badges.reason(service) or "-",
     ]  # fmt: skip
@@ -187,17 +190,17 @@ def _facts(service: Service, waiting: int) -> list[tuple[str, Any]]:
     """Return (title, text) of what the panel says about a drain."""
     facts: list[tuple[str, Any]] = []
     if service.drain_state and not service.drain_by:
-        facts = [("Asked for by", "nobody any more: it takes work again at its next heartbeat")]
+        facts = [("Requested by", "withdrawn: the service accepts work again at its next heartbeat")]
     elif service.drain_state:
-        end = "then it ends" if service.drain_then_exit else "then it stays, drained, until it is undrained"
+        end = "then the process exits" if service.drain_then_exit else "then it stays drained until it is undrained"
         facts = [
-            ("Asked for by", f"{service.drain_by}, {look.age(service.drain_asked_at)} ago"),
-            ("Because", service.drain_reason or "no reason given"),
+            ("Requested by", f"{service.drain_by}, {look.age(service.drain_asked_at)} ago"),
+            ("Reason", service.drain_reason or "no reason given"),
             ("Deadline", f"{badges.deadline(service)}, {end}"),
         ]
     if service.binary == COMPUTE:
-        why = ": nobody has begun them, and they keep no drain up" if waiting else ""
-        facts.append(("Requests that wait", f"{waiting or 'none'}{why}"))
+        why = " (not begun; they do not delay the drain)" if waiting else ""
+        facts.append(("Waiting requests", f"{waiting or 'none'}{why}"))
     return facts
 
 
@@ -214,7 +217,7 @@ def _operation(one: drain.OpenOperation) -> list[Any]:
     left = one.seconds_left
     return [
         badges.what(one.action, one.step), badges.server_link(one.server_id), badges.state(one.state),
-        one.host or "a conductor", look.age(one.since), one.waits_for,
+        one.host or "any conductor", look.age(one.since), one.waits_for,
         "-" if left is None else look.seconds(left),
         format_html("{} {}", look.label("!", look.WARN), one.blocker) if one.blocker else "-",
         badges.short(one.request_id),

@@ -15,11 +15,11 @@ from compute.shutdown import status
 from compute.state import TaskState
 from compute.virt.shutdown_timer import ShutdownTimer
 
-FORCED = "its plug is pulled"
+FORCED = "its power is cut"
 AT_DEADLINE = {  # what happens at the deadline, by the action that waits
-    "stop": FORCED, "reboot": "it is reset, as by a hard reboot", "delete": f"{FORCED}, and it is deleted",
+    "stop": FORCED, "reboot": "it is reset (hard reboot)", "delete": f"{FORCED} and it is deleted",
 }  # fmt: skip
-GOES_ON = f"{FORCED}, and the {{}} goes on"
+GOES_ON = f"{FORCED} and the {{}} continues"
 STOP, REBOOT, DELETE = "os-stop", "reboot", "forceDelete"
 
 
@@ -36,11 +36,11 @@ class EndWaitButton:
 
 END_WAIT_BUTTONS = {
     STOP: EndWaitButton(
-        STOP, "Pull the plug now", "The guest gets no more time. What it has not written to its disk is lost.",
+        STOP, "Cut power now", "Ends the grace period. Data that the guest has not written to its disk is lost.",
         "shutdown_type", "HARD",
     ),
-    REBOOT: EndWaitButton(REBOOT, "Reset it now", "The guest gets no more time, and boots again.", "type", "HARD"),
-    DELETE: EndWaitButton(DELETE, "Delete it now", "The guest gets no more time, and the server is deleted for good."),
+    REBOOT: EndWaitButton(REBOOT, "Reset now", "Ends the grace period. The guest reboots at once.", "type", "HARD"),
+    DELETE: EndWaitButton(DELETE, "Delete now", "Ends the grace period. The server is deleted and cannot be restored."),
 }  # fmt: skip
 # the button that ends the wait, by task state
 BUTTON_BY_TASK = {TaskState.POWERING_OFF: STOP, TaskState.REBOOTING: REBOOT}
@@ -53,7 +53,7 @@ class ShutdownProgress:
     timer: ShutdownTimer
     asked: list[str]
     then: str
-    words: list[EndWaitButton]
+    buttons: list[EndWaitButton]
 
     @property
     def left(self) -> float:
@@ -61,7 +61,7 @@ class ShutdownProgress:
         return round(self.timer.left(time.time()), 1)
 
     @property
-    def left_words(self) -> str:
+    def left_text(self) -> str:
         """The time left, as text."""
         return look.seconds(self.left)
 
@@ -90,11 +90,11 @@ class ShutdownProgress:
     def facts(self) -> list[tuple[str, str]]:
         """(title, text) of what happens at the deadline, the signals, and the actions that wait."""
         when = f"{datetime.fromtimestamp(self.timer.deadline, UTC):%H:%M:%S} UTC"
-        late, soon = "since {}: as soon as its host can, {}", "at {}, unless it shuts down before: {}"
+        late, soon = "overdue since {}: as soon as its host can, {}", "at {}, unless it shuts down before: {}"
         return [
-            ("Then", (late if self.overdue else soon).format(when, self.then)),
+            ("At the deadline", (late if self.overdue else soon).format(when, self.then)),
             ("Signals", _signals(self.timer)),
-            *(("Asked for" if number == 0 else "and", one) for number, one in enumerate(self.asked)),
+            *(("Requested by" if number == 0 else "and", one) for number, one in enumerate(self.asked)),
         ]
 
 
@@ -112,13 +112,13 @@ def of(history: Iterable[tuple[InstanceAction, Step]], task: str | None,
         return None
     newest, timer = waiting  # all wait for one shutdown timer; the newest action decides what happens then
     then = AT_DEADLINE.get(newest.action, GOES_ON.format(newest.action))
-    return ShutdownProgress(timer, asked, then, _words(task, choices))
+    return ShutdownProgress(timer, asked, then, _buttons(task, choices))
 
 
 def _signals(timer: ShutdownTimer) -> str:
     """Return how many shutdown signals the guest got, how, and when the last."""
     how = f" by {timer.by.replace('acpi', 'ACPI').replace('agent', 'guest agent')}" if timer.by else ""
-    last = f", the last one {look.seconds(time.time() - timer.signalled)} ago" if timer.signalled else ""
+    last = f", last {look.seconds(time.time() - timer.signalled)} ago" if timer.signalled else ""
     return f"{timer.signals}{how}{last}" if timer.signals else "none yet"
 
 
@@ -127,7 +127,7 @@ def _who(action: InstanceAction) -> str:
     return f"{action.action}, {look.age(action.started_at)} ago, by {who} ({action.request_id})"
 
 
-def _words(task: str | None, choices: list[allowed_actions.AllowedAction]) -> list[EndWaitButton]:
+def _buttons(task: str | None, choices: list[allowed_actions.AllowedAction]) -> list[EndWaitButton]:
     """Return the buttons that end this wait and that the caller may press."""
     may = {choice.key for choice in choices if not choice.why_not}
     wanted = (BUTTON_BY_TASK.get(TaskState(task)) if task else None, DELETE)

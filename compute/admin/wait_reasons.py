@@ -46,16 +46,16 @@ class Services:
         if step.state != QUEUED:
             return "-"
         if step.not_before is not None and step.not_before > timezone.now():
-            return f"its next try, in {look.seconds((step.not_before - timezone.now()).total_seconds())}"
-        return f"its turn on {step.host}" if step.host else "its turn"
+            return f"its next attempt, in {look.seconds((step.not_before - timezone.now()).total_seconds())}"
+        return f"a worker of {step.host}" if step.host else "a conductor"
 
     def _host(self, step: Step) -> SafeString | str:
         service = self.hosts.get(step.host)
         if service is None:
             return format_html("{} {}", look.label("no service", look.BAD, "▼"), step.host)
         if not service.is_up:
-            word = "ended" if service.ended_at else "down"
-            sign = look.label(word, look.BAD, "▼", "It is seen to when the host is back.")
+            word = "stopped" if service.ended_at else "down"
+            sign = look.label(word, look.BAD, "▼", "The step continues when the host is up again.")
             return format_html("{} {}", sign, step.host)
         if step.state == QUEUED and step.queue == dispatch.REQUESTS and not service.takes_requests:
             why = f": {service.drain_reason}" if service.drain_reason else ""
@@ -67,11 +67,11 @@ class Services:
 def _guest(step: Step) -> SafeString | str:
     """Return how much time is left to a guest that shuts down."""
     if step.deadline is None:
-        return "its guest"
+        return "guest shutdown"
     left = (step.deadline - timezone.now()).total_seconds()
     if left > 0:
-        return f"its guest, {look.seconds(left)} at the most"
-    return format_html("{} its guest, for {} too long", look.label("overdue", look.WARN, "!"), look.seconds(-left))
+        return f"guest shutdown, at most {look.seconds(left)} more"
+    return format_html("{} guest shutdown, by {}", look.label("overdue", look.WARN, "!"), look.seconds(-left))
 
 
 def schedulers(services: Iterable[Service]) -> list[Service]:
@@ -98,7 +98,7 @@ def state_of(request: BuildRequest) -> SafeString:
     if not request.lease_holder or request.lease_until is None:
         return look.label("queued", look.GREY, "…")
     if request.lease_until < timezone.now():
-        return look.label("lease ran out", look.WARN, "!", request.lease_holder)
+        return look.label("lease expired", look.WARN, "!", request.lease_holder)
     return look.label("running", look.BUSY, "◌", request.lease_holder)
 
 
@@ -106,8 +106,8 @@ def wait_of_request(request: BuildRequest, known: list[Service]) -> SafeString |
     """Return what a build request waits for."""
     if request.lease_holder and request.lease_until and request.lease_until > timezone.now():
         left = (request.lease_until - timezone.now()).total_seconds()
-        return f"{request.lease_holder.split('/')[0]}, whose lease ends in {look.seconds(left)}"
-    return _why_none_available("scheduler", known) or "its turn"
+        return f"{request.lease_holder.split('/')[0]}, lease expires in {look.seconds(left)}"
+    return _why_none_available("scheduler", known) or "a scheduler"
 
 
 def _why_none_available(kind: str, services: list[Service]) -> SafeString | str:
@@ -116,5 +116,5 @@ def _why_none_available(kind: str, services: list[Service]) -> SafeString | str:
     if not living:
         return look.label(f"no {kind} is up", look.BAD, "▼")
     if all(one.drain_state for one in living):
-        return look.label(f"every {kind} drains", look.WARN, "▽", ", ".join(one.host for one in living))
+        return look.label(f"every {kind} is draining", look.WARN, "▽", ", ".join(one.host for one in living))
     return ""

@@ -42,7 +42,7 @@ def carry_out(one: ServiceRecord, wanted: dict[str, Any] | None, by: str) -> Ser
     """
     service = one.service
     if wanted is not None and not service.is_up:
-        raise Conflict(f"Service {service} is down: there is nobody to drain.")
+        raise Conflict(f"Service {service} is down; it cannot be drained.")
     if wanted is not None and "extend" in wanted and not service.drain_state:
         raise Conflict(f"Service {service} is not draining: there is no deadline to move.")
     if wanted is not None and {"migrate", "return"} & set(wanted) and service.binary != COMPUTE:

@@ -78,7 +78,7 @@ def find(pk: int) -> Step:
     """Return an open step. Raises RepairRefused when it does not exist or has ended."""
     step = Step.objects.select_related("action").filter(pk=pk).first()
     if step is None:
-        raise RepairRefused("There is no such step.")
+        raise RepairRefused("No such step.")
     if step.state not in journal.OPEN:
         ended = f" {step.finished_at:%F %T}" if step.finished_at else ""
         raise RepairRefused(f"Step {step.name} of server {step.server_id} has ended{ended}: {step.state}.")
@@ -92,7 +92,7 @@ def retry(step: Step) -> None:
     """
     if step.state == Step.State.RUNNING:
         where = f"Step {step.name} of server {step.server_id} runs on {step.worker}"
-        raise RepairRefused(f"{where}: there is nothing to try.")
+        raise RepairRefused(f"{where}, so it cannot be retried.")
     with transaction.atomic(using=current_alias()):
         if step.state == Step.State.WAITING:
             changed = journal.resume_step(step)
@@ -102,7 +102,7 @@ def retry(step: Step) -> None:
             if changed:
                 dispatch.step(step)
     if not changed:
-        raise RepairRefused(f"Step {step.name} of server {step.server_id} goes on already.")
+        raise RepairRefused(f"Step {step.name} of server {step.server_id} runs already.")
     logger.info("step.retried", step=step.name, server=step.server_id, host=step.host)
 
 
@@ -131,8 +131,8 @@ def warning(step: Step) -> str:
         return ""
     where = f"host {step.host}" if step.host else "the cell's database"
     return (
-        f"Only this step can bring things in order on {where}: without it the record and what is there may differ for "
-        "good, and what is left there is yours to remove."
+        f"Only this step can clean up on {where}. If it is given up, the record and the real state may differ "
+        "permanently, and an operator must remove what is left."
     )
 
 
@@ -150,13 +150,13 @@ def _may_be_given_up(step: Step) -> ServerAction:
     action = registry.every().get(step.action.key)
     if action is None or action.find(step.name) is None:
         raise RepairRefused(
-            f"Step {step.name} of {step.action.action} was written by a newer version than this one, which does not "
-            "know how to undo it. Use that version's command."
+            f"Step {step.name} of {step.action.action} was written by a newer version; this version cannot undo it. "
+            "Use the command of the newer version."
         )
     if step.state == Step.State.RUNNING and not is_abandoned(step):
         raise RepairRefused(
-            f"Step {step.name} of server {step.server_id} runs on {step.worker}, which is up: wait for it, or end that "
-            "process first (manage.py host stop --force)."
+            f"Step {step.name} of server {step.server_id} runs on {step.worker}, which is up. Wait for it, or stop "
+            "that process first (manage.py host stop --force)."
         )
     return action
 
@@ -166,18 +166,18 @@ def _end(action: ServerAction, step: Step, why: str) -> str:
     if not Instance.objects.filter(uuid=step.server_id).exists():
         return _end_without_server(step, why)
     if not runner.give_up(action, step, why):
-        raise RepairRefused(f"Step {step.name} of server {step.server_id} has gone on meanwhile. Look again.")
+        raise RepairRefused(f"Step {step.name} of server {step.server_id} has changed meanwhile. List the steps again.")
     return _describe_outcome(step)
 
 
 def _end_without_server(step: Step, why: str) -> str:
     """End a step whose server has no row, as after a restore of the database: there is nothing to undo."""
     if not journal.claim_for_operator(step):
-        raise RepairRefused(f"Step {step.name} of server {step.server_id} has gone on meanwhile. Look again.")
+        raise RepairRefused(f"Step {step.name} of server {step.server_id} has changed meanwhile. List the steps again.")
     step.details = why
     journal.close_step(step, Step.State.FAILED)
     journal.close_action(step.action, outcome=why, failed=True)
-    return f"{step.action.action} ends with an error. Its server {step.server_id} has no row in this cell."
+    return f"{step.action.action} ends with an error: server {step.server_id} has no row in this cell."
 
 
 def _describe_outcome(step: Step) -> str:
@@ -188,10 +188,10 @@ def _describe_outcome(step: Step) -> str:
     if opened is not None:
         where = f"host {opened.host}" if opened.host else "a conductor"
         good = registry.named(step.action.key).is_compensation(opened.name)
-        what = "which takes back what was done" if good else "which goes on with it"
+        what = "which undoes earlier steps" if good else "which continues the action"
         return f"Step {step.name} fails; next is step {opened.name} on {where}, {what}."
     shown, task = state.status(server.vm_state, server.task_state), server.task_state or "no task"
-    at = f" on record at host {server.host}" if server.host else ""
+    at = f"; its recorded host is {server.host}" if server.host else ""
     return f"Step {step.name} fails, and {step.action.action} ends with an error. The server is {shown} ({task}){at}."
 
 

@@ -93,13 +93,13 @@ def test_the_page_of_a_service_of_the_down_cell_says_what_it_does_not_know(brows
 def test_the_page_of_an_unknown_server_shows_what_it_was_and_that_this_is_not_what_it_is(browser, wounded):
     page = text(browser, f"{SERVERS}{GONE}/change/")
     assert "? UNKNOWN" in page
-    assert "Last known, 2\xa0h\xa00\xa0min ago. This is not what it is now" in page
+    assert "Last confirmed 2\xa0h\xa00\xa0min ago. The present state is unknown" in page
     for words in ("✖ was ERROR", "RUNNING", "h9", "m1.large", "10.0.0.9", "web-9"):
         assert words in page
     red = re.findall(r'<span class="[^"]*bg-red[^"]*"[^>]*>[^<]*', page)
     assert red == []  # that it was in ERROR is no alarm of now
     ServerSnapshot.objects.all().delete()
-    assert "What it was is not on record." in text(browser, f"{SERVERS}{GONE}/change/")
+    assert "There is no record of its last known state." in text(browser, f"{SERVERS}{GONE}/change/")
 
 
 def sign_of(page: str, word: str) -> tuple[str, str]:
@@ -155,19 +155,19 @@ def test_the_page_of_cells_says_what_waits_for_one_and_what_other_processes_saw(
     assert "2 deletes, 1 external event" in page
     assert "2 times, 2\xa0min\xa040\xa0s" in page
     one = text(browser, f"{CELLS}{wounded.pk}/change/")
-    assert "UTC: down, back after 1\xa0min\xa00\xa0s (too slow)" in one
+    assert "UTC: down for 1\xa0min\xa00\xa0s, recovered (too slow)" in one
     assert re.search(r"api on a, pid 1\napi on a, pid 2\">api on a, pid 1 and 1 more<", one)
-    assert "UTC: down, confirmed for 1\xa0min\xa040\xa0s: who saw it says no more (too slow)" in one
+    assert "UTC: down for at least 1\xa0min\xa040\xa0s; the process stopped (too slow)" in one
 
 
 def test_a_cell_that_is_disabled_gets_no_server_from_the_very_next_placement_on(api, cloud, browser):
     cell1, cell2 = cloud.cells["cell1"], cloud.cells["cell2"]
     cloud.boot(api)
-    for verb, cell, other in (("send_no_new_servers", cell1, cell2), ("send_no_new_servers", cell2, None)):
+    for verb, cell, other in (("disable_cells", cell1, cell2), ("disable_cells", cell2, None)):
         browser.post(CELLS, {"_selected_action": [cell.pk], "action": verb})
         if other is not None:
             assert cloud.cell_of(cloud.boot(api)) == other
-    browser.post(CELLS, {"_selected_action": [cell1.pk], "action": "send_new_servers"})
+    browser.post(CELLS, {"_selected_action": [cell1.pk], "action": "enable_cells"})
     assert cloud.cell_of(cloud.boot(api)) == cell1
 
 
@@ -179,5 +179,5 @@ def test_a_cell_that_comes_back_is_shown_as_it_is_on_the_next_look(browser, cell
     circuit_breaker.record_recovery(cells["cell1"].id)
     page = text(browser, f"{SERVERS}{server}/change/")
     assert "? UNKNOWN" not in page
-    assert "Last known" not in page
+    assert "Last known state" not in page
     assert "does not answer" not in text(browser, SERVERS) + text(browser, HOSTS)

@@ -67,9 +67,9 @@ def test_drain_more_time_and_undrain(operator, cells):
     said = list(LogEntry.objects.order_by("pk").values_list("user__name", "object_repr", "change_message"))
     assert said == [
         ("ann", "h1", "nova-compute@h1: drain (10 min, then exit): new kernel"),
-        ("ann", "h1", "nova-compute@h1: more time for the drain (60 min)"),
-        ("ann", "h1", "nova-compute@h1: more time for the drain (as long as it takes)"),
-        ("ann", "h1", "nova-compute@h1: undrain: it takes work again"),
+        ("ann", "h1", "nova-compute@h1: drain deadline extended (60 min)"),
+        ("ann", "h1", "nova-compute@h1: drain deadline extended (no deadline)"),
+        ("ann", "h1", "nova-compute@h1: undrain: the service accepts work again"),
     ]
 
 
@@ -119,7 +119,7 @@ def test_another_site_cannot_press_the_buttons(operator, cells):
         ("drain", {"minutes": "nan"}, "Enter a number"),
         ("drain", {"reason": "x" * 256}, "at most 255 characters"),
         ("extend", {"minutes": "5"}, "is not draining"),
-        ("explode", {}, "There is no such button."),
+        ("explode", {}, "Unknown action."),
     ],
 )
 def test_what_makes_no_sense_changes_nothing_and_is_said(operator, cells, verb, fields, said):
@@ -134,7 +134,7 @@ def test_what_makes_no_sense_changes_nothing_and_is_said(operator, cells, verb, 
 def test_a_host_that_is_down_cannot_be_drained_but_undrained(operator, cells):
     cell, long_ago = cells["cell1"], timezone.now() - timedelta(hours=1)
     dead, undecided = host(cell, "h1", last_seen_up=long_ago), draining(cell, "h2", last_seen_up=long_ago)
-    assert "h1 is down: there is nobody to drain" in text(operator, url(cell, dead))
+    assert "h1 is down; it cannot be drained" in text(operator, url(cell, dead))
     press(operator, cell, dead, "drain")
     assert not stored(cell, dead).drain_wanted
     press(operator, cell, undecided, "undrain")
@@ -164,7 +164,7 @@ def test_wanted_and_seen_stand_side_by_side(operator, cells):
     draining(cell, "h3", drained_at=now - timedelta(minutes=5))
     host(cell, "h4", ended_at=now)
     page = text(operator, HOSTS)
-    for label in ("◌ draining, 3 left", "▽ drain", "▽ drain, then exit", "✓ drained", "■ ended", "▲ up"):
+    for label in ("◌ draining, 3 left", "▽ drain", "▽ drain, then exit", "✓ drained", "■ stopped", "▲ up"):
         assert f"{label}</span>" in page
     assert "5\u00a0min\u00a00\u00a0s" in page
     assert "admin:ann: new kernel" in page
@@ -192,11 +192,11 @@ def test_a_draining_row_unfolds_to_what_holds_it_up(operator, cells):
 
     assert "<html" not in panel
     assert "every 3s" in panel
-    for said in ("image 40 %", "runs for more than five minutes", "step copy on h2", "1: nobody has begun"):
+    for said in ("image 40 %", "runs for more than five minutes", "step copy on h2", "1 (not begun"):
         assert said in panel
     assert "NOT BEGUN" not in panel
     assert EVIL not in panel
-    for part in ("wanted", "seen", "waiting", "in-flight", "reason"):  # the row above is kept up to date as well
+    for part in ("administrative-state", "operational-state", "waiting", "in-flight", "reason"):
         assert f'id="{part}-{service.uuid}" hx-swap-oob="true"' in panel
 
 
@@ -211,7 +211,7 @@ def test_when_the_drain_is_over_nobody_asks_any_more(operator, cells, over):
     service = draining(cell, "h1", **columns)
     panel = operator.get(url(cell, service), **HTMX).content.decode()
     assert "every 3s" not in panel
-    assert "Look again" in panel
+    assert "Refresh" in panel
 
 
 def test_a_drain_that_was_taken_back_is_watched_until_the_process_has_heard_it(operator, cells):
@@ -227,7 +227,7 @@ def test_a_signal_can_be_given_more_time_but_not_taken_back(operator, cells):
     cell = cells["cell1"]
     service = draining(cell, "h1", drain_wanted=False, drain_by="SIGTERM", drain_reason="")
     panel = text(operator, url(cell, service))
-    assert "A signal told it to end" in panel
+    assert "The process got a stop signal" in panel
     assert 'value="undrain"' not in panel
     press(operator, cell, service, "extend", minutes="60")
     assert stored(cell, service).drain_deadline > timezone.now() + timedelta(minutes=55)
@@ -244,7 +244,7 @@ def test_conductors_and_schedulers_are_services_too(operator, cells):
     assert stored(cells["cell1"], conductor).drain_wanted
     entry = LogEntry.objects.get()
     assert (entry.object_repr, entry.change_message) == (
-        "cell1", "nova-conductor@c1: drain (as long as it takes): upgrade",
+        "cell1", "nova-conductor@c1: drain (no deadline): upgrade",
     )  # fmt: skip
 
 

@@ -118,7 +118,7 @@ def test_servers_are_found_by_id_project_and_name(browser, cells, lost):
         assert found.uuid in page, query
         assert missed.uuid not in page, query
     page = text(browser, SERVERS, q="web")
-    assert "Searched by the last known names, because they do not answer: lost" in page
+    assert "These cells do not answer and were searched by the last known names: lost" in page
 
 
 def test_a_server_of_a_lost_cell_is_listed_and_found_as_what_it_was(browser, cells, lost):
@@ -161,16 +161,16 @@ def test_the_page_of_cells_says_what_is_in_each_and_how_quickly_it_answers(brows
     assert " ms" in page
     one = text(browser, f"{CELLS}{lost.pk}/change/")
     assert "3 servers show as UNKNOWN" in one
-    assert "(missing: there is no such file): no request asks. Look number" in one
-    ours = r"\d\d UTC: down for \d+\xa0s \(missing: there is no such file\)\. Seen by .*manage on .*, pid \d+"
+    assert "(missing: there is no such file): not queried. Probe" in one
+    ours = r"\d\d UTC: down for \d+\xa0s \(missing: there is no such file\)\. Reported by .*manage on .*, pid \d+"
     assert re.search(ours, one)
     fine = text(browser, f"{CELLS}{cells['cell1'].pk}/change/")
-    assert "closed: every request asks the cell" in fine
+    assert "closed: requests query the cell" in fine
 
 
 def test_a_cell_is_closed_to_new_servers_and_opened_again(browser, cells):
     chosen = {"_selected_action": [cells["cell0"].id, cells["cell1"].id]}
-    for verb, disabled in (("send_no_new_servers", True), ("send_new_servers", False)):
+    for verb, disabled in (("disable_cells", True), ("enable_cells", False)):
         assert browser.post(CELLS, chosen | {"action": verb}).status_code == 302
         cells["cell1"].refresh_from_db()
         assert cells["cell1"].disabled is disabled
@@ -273,8 +273,8 @@ def test_the_page_of_a_server_says_who_is_right_about_its_power(browser, cells):
         Instance.objects.filter(uuid=said).update(metadata={"power_truth": "database"})
         InstanceAction.objects.filter(server_id=said).update(key="PowerFlaps")
     page = text(browser, f"{SERVERS}{said}/change/")
-    assert "database, says its metadata" in page
-    assert "✖ left alone" in page
+    assert "database, set by its metadata" in page
+    assert "✖ suspended" in page
     page = text(browser, f"{SERVERS}{not_said}/change/")
-    assert "as its host says" in page
-    assert "left alone" not in page
+    assert "setting of its host" in page
+    assert "suspended" not in page

@@ -7,7 +7,7 @@ from django.contrib.admin.models import LogEntry
 
 from compute.virt.base import HypervisorUnavailable
 from tests.admin.conftest import staff
-from tests.admin.test_legal_actions import url
+from tests.admin.test_allowed_actions import url
 from tests.admin.test_pages import text
 from tests.flow import stories, two_hosts
 from tests.flow.stories import act
@@ -37,13 +37,13 @@ def test_a_step_that_waits_for_its_hypervisor_has_buttons_and_a_warning(browser,
     page = text(browser, url(behind))
     assert (page.count(TRY), page.count(GIVE_UP)) == (1, 1)
     assert "waits for the hypervisor of host host1" in page
-    assert "Only this step can bring things in order on host host1" in page
+    assert "Only this step can clean up on host host1" in page
 
 
 def test_a_step_is_tried_again_at_the_press_of_a_button(browser, cloud, behind):
     step = two_hosts.waiting(cloud)
     cloud.hosts["host1"].driver.orders.clear()
-    assert "Step clean_up_source is tried again now." in press(browser, behind, "retry-step", step=step.pk)
+    assert "Step clean_up_source is retried now." in press(browser, behind, "retry-step", step=step.pk)
     cloud.work()
     assert cloud.queued() == []
     assert LogEntry.objects.get().change_message == "retried step clean_up_source"
@@ -54,7 +54,7 @@ def test_a_step_is_tried_again_at_the_press_of_a_button(browser, cloud, behind):
 
 def test_a_step_is_given_up_for_a_reason(browser, admin, cloud, behind):
     step = two_hosts.waiting(cloud)
-    assert "say why it is given up" in press(browser, behind, "give-up-step", step=step.pk, reason=" ")
+    assert "give a reason" in press(browser, behind, "give-up-step", step=step.pk, reason=" ")
     assert two_hosts.waiting(cloud).pk == step.pk
 
     said = press(browser, behind, "give-up-step", step=step.pk, reason="its disk is gone")
@@ -69,13 +69,13 @@ def test_a_step_is_given_up_for_a_reason(browser, admin, cloud, behind):
 
 @pytest.mark.parametrize("step", ["", "x", "999999", "9" * 40])
 def test_there_is_no_such_step(browser, cloud, behind, step):
-    assert "There is no such step." in press(browser, behind, "retry-step", step=step)
+    assert "No such step." in press(browser, behind, "retry-step", step=step)
 
 
 def test_a_step_of_another_server_is_not_reached_from_this_one(browser, admin, cloud, behind):
     other, step = two_hosts.booted(admin, cloud, "host3"), two_hosts.waiting(cloud)
     said = press(browser, other, "give-up-step", step=step.pk, reason="r")
-    assert "There is no such step of this server." in said
+    assert "This server has no such step." in said
     assert two_hosts.waiting(cloud).pk == step.pk
 
 

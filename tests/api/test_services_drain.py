@@ -205,7 +205,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(admin, fleet, cells)
     drains(cells["cell1"], "h1", draining_since=None, last_seen_up=timezone.now() - timedelta(hours=1))
     for wanted in ({}, {"extend": 60}):
         dead = put(admin, fleet["h1"], wanted)
-        assert message(dead, 409) == "Service nova-compute@h1 is down: there is nobody to drain."
+        assert message(dead, 409) == "Service nova-compute@h1 is down; it cannot be drained."
     assert put(admin, fleet["h1"], None).status_code == 200  # so that its next life takes work
 
 

@@ -89,8 +89,8 @@ def test_what_giving_up_would_do_is_said_first_and_changes_nothing(cloud, behind
     ended = operations("give-up", seen["step"], "--reason", "its disk is gone")
 
     assert ended.code == 1
-    assert "live-migration ends with an error. The server is ACTIVE (no task) on record at host host3." in ended.out
-    assert "Only this step can bring things in order on host host1" in ended.out
+    assert "live-migration ends with an error. The server is ACTIVE (no task); its recorded host is host3." in ended.out
+    assert "Only this step can clean up on host host1" in ended.out
     assert "Nothing was changed." in ended.err
     assert rows(cloud) == before
 
@@ -125,7 +125,7 @@ def test_a_move_that_is_given_up_half_way_is_undone(admin, cloud, operations):
     (seen,) = operations.listed()
     assert seen["name"] == "finish"
     would = operations("give-up", seen["step"], "--reason", "host3 burns")
-    assert "Step finish fails; next is step go_away on host host3, which takes back what was done." in would.out
+    assert "Step finish fails; next is step go_away on host host3, which undoes earlier steps." in would.out
 
     assert operations("give-up", seen["step"], "--reason", "host3 burns", "--yes").code == 0
 
@@ -183,9 +183,9 @@ def test_a_step_that_is_claimed_between_the_look_and_the_word_is_left_to_its_wor
         read = repair.find(two_hosts.waiting(cloud).pk)
     claimed_step = host.begin(read.pk)
     with target_cell(host.cell):
-        with pytest.raises(repair.RepairRefused, match="has gone on meanwhile"):
+        with pytest.raises(repair.RepairRefused, match="has changed meanwhile"):
             repair.give_up(read, by="ann", reason="r")
-        with pytest.raises(repair.RepairRefused, match="goes on already"):
+        with pytest.raises(repair.RepairRefused, match="runs already"):
             repair.retry(read)
     host.finish(claimed_step)
     assert stories.states(cloud, server_id) == ("paused", None)
@@ -262,7 +262,7 @@ def test_a_cell_that_is_down_is_named_and_the_others_are_listed(cloud, behind, l
 
 @pytest.mark.parametrize(("words", "said"), [
     (("retry", "x"), "names no step"), (("retry", "cell1:1x"), "names no step"), (("retry", "nowhere:1"), "no cell"),
-    (("retry", "cell1:999999"), "no such step"), (("--marker", "cell1:999999"), "no step"),
+    (("retry", "cell1:999999"), "No such step"), (("--marker", "cell1:999999"), "no step"),
     (("--cell", "nowhere"), "no cell"),
 ])  # fmt: skip
 def test_wrong_words_are_sentences(cells, operations, words, said):

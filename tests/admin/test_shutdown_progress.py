@@ -14,8 +14,8 @@ from cells.context import target_cell
 from compute.models import Service, Step
 from compute.virt.shutdown_timer import ShutdownTimer
 from tests.admin.conftest import PROGRESS, action, draining, host, staff, url
-from tests.admin.test_legal_actions import offered
-from tests.admin.test_legal_actions import url as server_url
+from tests.admin.test_allowed_actions import offered
+from tests.admin.test_allowed_actions import url as server_url
 from tests.admin.test_pages import text
 from tests.cells import rows
 from tests.flow import stories
@@ -61,8 +61,8 @@ def test_the_page_counts_down_and_says_who_asked_what_for(api, browser, cloud, w
     assert 500 < float(left) <= float(length) == 600
     said = plain(page)
     assert "of 10 min 0 s left" in said
-    assert re.search("Then at [0-9:]{8} UTC, unless it shuts down before: its plug is pulled", said)
-    assert "Signals 1 by ACPI, the last one " in said
+    assert re.search("At the deadline at [0-9:]{8} UTC, unless it shuts down before: its power is cut", said)
+    assert "Signals 1 by ACPI, last " in said
     asked = cloud.history(waiting)[-1]
     assert f"stop, {0} s ago, by user {asked.user_id} ({asked.request_id})" in re.sub(r"stop, \d+ s", "stop, 0 s", said)
     assert re.search(r'<progress[^>]*max="100" value="\d+"[^>]*aria-label="[^"]+"', page)
@@ -71,7 +71,7 @@ def test_the_page_counts_down_and_says_who_asked_what_for(api, browser, cloud, w
 
 
 def test_the_plug_is_pulled_when_somebody_presses_the_button(api, browser, cloud, waiting):
-    assert words(text(browser, server_url(waiting))) == ["Pull the plug now", "Delete it now"]
+    assert words(text(browser, server_url(waiting))) == ["Cut power now", "Delete now"]
     assert "os-stop" in offered(text(browser, server_url(waiting)))
     answer = browser.post(server_url(waiting), {"verb": "os-stop", "shutdown_type": "HARD"}, follow=True)
     assert "stop was accepted." in answer.content.decode()
@@ -108,8 +108,8 @@ def test_a_reboot_says_what_becomes_of_it_and_can_be_ended(api, browser, cloud, 
         act(api, server_id, {"reboot": {"type": "SOFT"}})
         cloud.work()
         page = text(browser, server_url(server_id))
-        assert "it is reset, as by a hard reboot" in plain(page)
-        assert words(page) == ["Reset it now", "Delete it now"]
+        assert "it is reset (hard reboot)" in plain(page)
+        assert words(page) == ["Reset now", "Delete now"]
         browser.post(server_url(server_id), {"verb": "reboot", "type": "HARD"})
         cloud.work_until(lambda: is_over(cloud, server_id))
     assert stories.states(cloud, server_id) == ("active", None)
@@ -125,10 +125,10 @@ def test_a_countdown_that_nobody_ends_is_said(api, browser, cloud):
         timer = ShutdownTimer(now - 150, now - 90, 10, signals=6, signalled=now - 100, by="agent, acpi").facts
         Step.objects.filter(server_id=server_id, state="queued").update(state="waiting", timer=timer, deadline=late)
     said = plain(text(browser, server_url(server_id)))
-    assert "Its time was over 1 min 30 s ago" in said
-    assert re.search("Then since [0-9:]{8} UTC: as soon as its host can, its plug is pulled", said)
+    assert re.search(r"The deadline passed 1 min [345]\d s ago", said)
+    assert re.search("At the deadline overdue since [0-9:]{8} UTC: as soon as its host can, its power is cut", said)
     assert "Signals 6 by guest agent, ACPI" in said
-    assert "overdue its guest, for 1 min 30 s too long" in plain(text(browser, PROGRESS))
+    assert re.search(r"overdue guest shutdown, by 1 min [345]\d s", plain(text(browser, PROGRESS)))
 
 
 def test_a_server_that_is_idle_has_no_countdown(api, browser, cloud):
@@ -138,7 +138,7 @@ def test_a_server_that_is_idle_has_no_countdown(api, browser, cloud):
 def test_a_stop_can_be_hard_from_the_beginning(admin, api, browser, cloud):
     server_id = cloud.boot(api)
     page = text(browser, server_url(server_id))
-    assert "How its guest goes off" in page
+    assert "Shutdown type" in page
     refused = browser.post(server_url(server_id), {"verb": "os-stop", "shutdown_timeout": "-1"}, follow=True)
     assert "shutdown_timeout: Ensure this value is greater than or equal to 0." in refused.content.decode()
     browser.post(server_url(server_id), {"verb": "os-stop", "shutdown_type": "HARD", "shutdown_timeout": ""})
@@ -159,7 +159,7 @@ def test_waiting_has_a_sign_and_words_of_its_own(operator, cells):
     page = text(operator, PROGRESS).split("<tr")
     lines = {line.partition("reboot: ")[2].split("<")[0].strip(): line for line in page}
     assert "◷ waiting" in plain(lines["for-guest"])
-    assert re.search(r"its guest, (1 min 0|5\d) s at the most", plain(lines["for-guest"]))
+    assert re.search(r"guest shutdown, at most (1 min 0|5\d) s more", plain(lines["for-guest"]))
     assert "▼ down</span> h2" in lines["for-host"]
     assert "its turn to go down" in plain(lines["for-turn"])
 

@@ -42,12 +42,12 @@ def test_waiting_steps_say_what_for(operator, cells):
         if "reboot: " in line
     }
     assert "▽ draining</span> h1: &lt;script&gt;" in lines["for-drain"]
-    assert "its turn on h1" in lines["ops"]  # begun work goes on
+    assert "a worker of h1" in lines["ops"]  # begun work goes on
     assert "▼ down</span> h2" in lines["for-dead"]
     assert "▼ down</span> h2" in lines["orphan"]
-    assert "▼ ended</span> h3" in lines["for-ended"]
-    assert "its turn on h4" in lines["for-turn"]
-    assert "its next try, in 1\xa0h" in lines["again"]
+    assert "▼ stopped</span> h3" in lines["for-ended"]
+    assert "a worker of h4" in lines["for-turn"]
+    assert "its next attempt, in 1\xa0h" in lines["again"]
     assert "no conductor is up" in lines["conduct"]
     assert EVIL not in page
 
@@ -78,15 +78,15 @@ def test_schedulers_operations_are_the_servers_to_be_placed(operator, cells):
     request("s2/life", now - timedelta(seconds=1))
     request()
     page = text(operator, PROGRESS)
-    assert "s1, whose lease ends in" in page
-    assert "lease ran out" in page
+    assert "s1, lease expires in" in page
+    assert "lease expired" in page
     assert page.count("no scheduler is up") == 2
     assert "TOP-SECRET" not in page
 
     scheduler = rows.service(cells["cell0"], "s1", "nova-scheduler", draining_since=now)
-    assert text(operator, PROGRESS).count("every scheduler drains") == 2
+    assert text(operator, PROGRESS).count("every scheduler is draining") == 2
     rows.service(cells["cell0"], "s2", "nova-scheduler")
-    assert "its turn" in text(operator, PROGRESS)
+    assert "a scheduler" in text(operator, PROGRESS)
     panel = text(operator, url(cells["cell0"], scheduler))
     assert panel.count("create: place") == 1  # the lease that ran out is nobody's
 

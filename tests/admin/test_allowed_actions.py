@@ -107,12 +107,12 @@ def test_what_is_offered_in_every_state_and_what_is_not_is_refused_by_the_api(st
 def test_a_reason_is_said_in_words(admin, cloud, page):
     server_id = two_hosts.booted(admin, cloud)
     why = reasons(page(server_id))
-    assert why["start"] == "the server is active, and this needs stopped"
-    assert why["restore"] == "the server is active, and this needs soft-delete"
+    assert why["start"] == "the server is active; the action requires stopped"
+    assert why["restore"] == "the server is active; the action requires soft-delete"
     assert why["evacuate"] == "Compute service of host1 is still in use"
     act(admin, server_id, {"pause": None})
     why = reasons(page(server_id))
-    assert why["stop"] == "the server is busy: pausing"
+    assert why["stop"] == "the server is busy (task state pausing)"
     assert "restore" in why
     # a hard reboot; and what an operator may do with a step that does not go on
     assert offered(page(server_id)) - ALWAYS == {"reboot", "retry-step", "give-up-step"}
@@ -132,10 +132,10 @@ def test_a_lock_and_a_role_are_said(admin, api, reader, cloud):
         stop = registry.keyed("os-stop", microversion.MAXIMUM)
         assert allowed_actions.why_not(stop, row, api.caller) == "the server is locked by its owner"
         assert allowed_actions.why_not(stop, row, admin.caller) == ""
-        needs = "it needs the role of member in the project, or admin"
+        needs = "it requires the role member in the project, or admin"
         assert allowed_actions.why_not(stop, row, reader.caller) == needs
         evacuate = registry.keyed("evacuate", (2, 96))
-        assert allowed_actions.why_not(evacuate, row, api.caller) == "it needs the role of admin"
+        assert allowed_actions.why_not(evacuate, row, api.caller) == "it requires the role admin"
 
 
 def test_a_button_asks_as_the_api_does(admin, cloud, browser):
@@ -201,7 +201,7 @@ def test_who_may_only_look_has_no_buttons_and_cannot_do_without(admin, cloud):
     ron = staff("ron", "view_instancemapping")
     page = text(ron, url(server_id))
     assert 'name="verb"' not in page
-    assert "What can be done" not in page
+    assert "Actions" not in page
     assert ron.post(url(server_id), {"verb": "os-stop"}).status_code == 403
     assert states(cloud, server_id) == ("active", None)
     ann = staff("ann", "view_instancemapping", "change_instancemapping")
@@ -219,11 +219,11 @@ def test_a_server_of_a_cell_that_is_down_can_be_deleted_and_nothing_else(admin, 
     why = reasons(page)
     assert {key.removeprefix("os-") for key in RUNS | ALWAYS} <= set(why)
     assert why["stop"].startswith("cell cell1 does not answer for ")
-    assert why["stop"].endswith("(cut off); only a delete is accepted now, and done when it is back")
+    assert why["stop"].endswith("(cut off); only a delete is accepted; it runs when the cell is up again")
     said = browser.post(url(server_id), {"verb": "os-stop"}, follow=True).content.decode()
     assert "stop was refused: Cell cell1 does not answer now" in said
     ron = staff("ron", "view_instancemapping")
-    assert "What can be done" not in text(ron, url(server_id))
+    assert "Actions" not in text(ron, url(server_id))
     assert ron.post(url(server_id), {"verb": "delete"}).status_code == 403
 
 
@@ -232,9 +232,9 @@ def test_a_delete_that_is_asked_for_while_its_cell_is_down_is_done_when_it_is_ba
     cell = cloud.cells["cell1"]
     circuit_breaker.record_failure(cell.id, "cut off")
     said = browser.post(url(server_id), {"verb": "delete"}, follow=True).content.decode()
-    assert "delete was accepted, and is carried out when the cell is back." in said
+    assert "delete was accepted; it runs when the cell is up again." in said
     assert not offered(said)
-    assert reasons(said)["delete"] == "it was asked for; it is carried out when the cell is back"
+    assert reasons(said)["delete"] == "a delete is already requested; it runs when the cell is up again"
     assert [entry.change_message for entry in LogEntry.objects.all()] == ["delete"]
     circuit_breaker.record_recovery(cell.id)
     assert deferred_deletes.carry_out() == 1

@@ -41,7 +41,7 @@ def test_a_drain_that_empties_is_asked_for_and_shows_how_far_it_is(operator, cel
     panel = press(operator, cell, service, "drain", reason="new disk", moves="2", exit="on")
     row = stored(cell, service)
     assert (row.drain_state, row.drain_moves, row.drain_wanted, row.drain_by) == ("emptying", 2, False, "admin:ann")
-    assert "Drain (its servers leave first, 2 at a time; as long as it takes, then exit): new disk" in panel
+    assert "Drain (servers migrate first, 2 in parallel; no deadline, then exit): new disk" in panel
     assert "0 of 3 servers moved away, 3 waiting" in panel
 
     moving = change(cell, "moving")
@@ -53,7 +53,7 @@ def test_a_drain_that_empties_is_asked_for_and_shows_how_far_it_is(operator, cel
     assert blocked in shown
     assert "empty, then drain, then exit" in shown
     assert "empty, then drain, then exit" in text(operator, HOSTS)
-    assert LogEntry.objects.get().change_message.startswith("nova-compute@h1: drain (its servers leave first, 2 at")
+    assert LogEntry.objects.get().change_message.startswith("nova-compute@h1: drain (servers migrate first, 2 in")
 
 
 def test_taken_back_those_that_wait_stay_and_those_that_left_may_return(operator, cell, service):
@@ -69,7 +69,7 @@ def test_taken_back_those_that_wait_stay_and_those_that_left_may_return(operator
 
     panel = press(operator, cell, service, "return", moves="3")  # it lives on h1 all the same: back already
     assert (stored(cell, service).drain_moves, stored(cell, service).is_returning) == (3, True)
-    assert "its servers come back, 3 at a time" in panel
+    assert "its servers return, 3 in parallel" in panel
 
 
 def test_who_lives_elsewhere_since_is_named_and_left_alone(operator, cell, service):
@@ -77,7 +77,7 @@ def test_who_lives_elsewhere_since_is_named_and_left_alone(operator, cell, servi
     with target_cell(cell):
         DrainMigration.objects.create(server_id=elsewhere.uuid, host="h1", moved_to="h2", state="away")
     panel = press(operator, cell, service, "return", moves="")
-    assert f"left alone, as somebody moved them: {elsewhere.uuid} (on h9)" in panel
+    assert f"not returned, because they were moved since: {elsewhere.uuid} (on h9)" in panel
 
 
 @pytest.mark.parametrize(("moves", "said"), [("0", "greater than or equal to 1"), ("many", "whole number")])
@@ -88,9 +88,9 @@ def test_a_wrong_number_is_said_and_changes_nothing(operator, cell, service, mov
 
 def test_a_conductor_has_no_servers(operator, cell):
     conductor = rows.service(cell, "c1", "nova-conductor")
-    assert "Servers that leave first" not in text(operator, url(cell, conductor))
-    assert "has no servers that could move" in press(operator, cell, conductor, "drain", moves="2")
-    assert "has no servers that could move" in press(operator, cell, conductor, "return")
+    assert "Servers migrated in parallel" not in text(operator, url(cell, conductor))
+    assert "has no servers to migrate" in press(operator, cell, conductor, "drain", moves="2")
+    assert "has no servers to migrate" in press(operator, cell, conductor, "return")
     assert stored(cell, conductor).drain_state == ""
 
 
