@@ -38,7 +38,7 @@ def page(found: dict[str, Any]) -> str:
     """Return the text of docs/benchmarks.md."""
     parts = [
         f"# Benchmarks\n\nWritten by `make bench` on {found['day']} ({found['machine']}).\n"
-        "Every number stands beside its floor, from the same run.\n"
+        "Every measurement is beside its floor, which the same run measured.\n"
     ]
     if "down" in found:
         parts.append(bounds.page(found["down"]))
@@ -81,9 +81,9 @@ def events(found: dict[str, Any]) -> str:
         "## 1,000 external events in one request\n\n"
         f"`power-update` for servers of {found['cells']} cells ({found['servers']:,} servers, PostgreSQL), through\n"
         f"one gunicorn process, with ten unknown servers and ten bad tags: {codes}, in every case. One cell refuses\n"
-        "connections, or accepts them and never answers; \"first\" is the request that finds that out, and its events\n"
-        f"of that cell are kept. The floor is the rows of one batch by plain SQL, a transaction for each cell:\n"
-        f"{found['floor_ms']:.0f} ms.\n\n"
+        "connections, or accepts them and never answers; \"first\" is the first request after that; the\n"
+        f"events of that cell are stored. The floor is the rows of one batch written by plain SQL, a transaction for\n"
+        f"each cell: {found['floor_ms']:.0f} ms.\n\n"
         "| one cell | first | p50 | slowest | ratio to the floor |\n|---|---:|---:|---:|---:|\n"
     )
     for name, row in found["measured"].items():
@@ -110,8 +110,8 @@ def _drain(row: dict[str, Any]) -> str:
     return (
         "## Draining a host\n\n"
         f"SIGTERM while one operation of {row['operation_s']} s is in progress; {row['waiting']} requests for other\n"
-        "servers of the host come in while it drains. The floor is the operation itself. The requests are looked at\n"
-        "after the next start, on the fake hypervisor's own record.\n\n"
+        "servers of the host arrive while it drains. The floor is the operation itself. The requests are counted\n"
+        "after the next start, in the fake hypervisor's own record.\n\n"
         "| SIGTERM to exit | exit after the operation's end | accepted | done once | done twice | lost |\n"
         "|---:|---:|---:|---:|---:|---:|\n"
         f"| {row['in_all_s']:.1f} s | **{row['stayed_s']:.2f} s** | {row['accepted']} | {row['done_once']} "
@@ -122,13 +122,13 @@ def _drain(row: dict[str, Any]) -> str:
 
 def _emptying(row: dict[str, Any]) -> str:
     return (
-        "## Emptying a host\n\n"
+        "## A drain that moves the servers away\n\n"
         f"{row['servers']} servers leave one fake host for three others, live, {row['parallel']} at a time, and then\n"
-        f"it drains; every guest is on its way for {row['travel_s']:g} s, by order. From the request until the last\n"
-        "one has left, all bookkeeping included. The first floor is the travel alone, divided by how many go at a\n"
-        "time. The second is what the moves took, steps and messages included, divided by the same: above it is\n"
-        "only the time in which a place was free and nobody had taken it. Afterwards each server is in one place,\n"
-        "and what is claimed of each host is the sum of what its servers have.\n\n"
+        f"it drains; the fake driver makes every guest travel for {row['travel_s']:g} s. Measured from the request\n"
+        "until the last one has left, all records included. The first floor is the travel alone, divided by the\n"
+        "number of parallel moves. The second is the duration of the moves, steps and messages included, divided by\n"
+        "the same: above it is only the time in which a move could have begun and had not. Afterwards each server is in one\n"
+        "place, and the allocations of each host are the sum of what its servers have.\n\n"
         "| servers | left | floor: travel | ratio | mean move | ratio to the moves | most at once | lost | where |\n"
         "|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
         f"| {row['servers']} | {row['left_s']:.1f} s | {row['floor_s']:.1f} s | **{row['ratio']:.2f}** "
@@ -140,17 +140,17 @@ def _emptying(row: dict[str, Any]) -> str:
 def _grace(row: dict[str, Any]) -> str:
     answered = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in row["answered_s"].items())
     return (
-        "## Guests get their grace\n\n"
+        "## Grace periods of many guests\n\n"
         f"{row['guests']} guests of one fake host with {row['slots']} slots are stopped at once by 8 clients: some go\n"
-        "off at once, some after 3, 6 or 9 s, some hear only the second signal; those that never obey are asked last.\n"
-        "The floor is the slowest guest; above it are all requests, and all bookkeeping. Late is what passes between\n"
-        "the end of a guest and that of its stop on record. A step that runs has a slot, one that waits has none;\n"
-        "typical is the median of the slots in use while guests were waited for.\n\n"
+        "off at once, some after 3, 6 or 9 s, some react only to the second signal; those that never react are\n"
+        "stopped last. The floor is the slowest guest; above it are all requests and all records. Late is the time\n"
+        "between the end of a guest and the recorded end of its stop. A running step has a slot, a waiting step has\n"
+        "none; typical is the median of the slots in use while steps waited for guests.\n\n"
         "| guests | slowest | total | ratio | asked all | late, median | late, most | waiting, most "
         "| slots in use, most | typical |\n"
         "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
         f"| {row['guests']} | {row['slowest_s']:.1f} s | {row['total_s']:.1f} s | **{row['ratio']:.2f}** "
         f"| {row['asked_s']:.1f} s | {row['late_median_s'] * 1000:.0f} ms | {row['late_most_s']:.2f} s "
         f"| {row['waiting_most']} | {row['busy_most']} | {row['busy_typical']:.0f} |\n\n"
-        f"Other requests of the host meanwhile, from the request to the end: {answered}.\n"
+        f"Other requests of the host meanwhile, from request to end: {answered}.\n"
     )
