@@ -136,12 +136,12 @@ def bad_weather() -> str:
     rows = []
     for action in sorted(registry.every().values(), key=lambda one: one.name):
         for step in action.all_steps():
-            drained = meaning[step.on_drain] if step.queue == "requests" else "the host stays for it"
+            drained = meaning[step.on_drain] if step.queue == "requests" else "the drain waits for it"
             if step.on is On.CONDUCTOR:
                 drained = "another conductor takes it, or it waits"
             undo = f"`{step.undo}`" if step.undo else "no way back" if step.no_return else ""
             rows.append((action.name, f"`{step.name}`", step.on, step.queue, drained, step.on_restart.meaning, undo))
-    head = ("action", "step", "where", "queue", "not begun when its process drains", "cut off midway", "undone by")
+    head = ("action", "step", "where", "queue", "not begun when its process drains", "cut off", "undone by")
     return _table(head, rows)
 
 
@@ -157,15 +157,15 @@ def kinds_of_work() -> str:
     from tasks.tracker import ACCEPTED_WHILE_DRAINING, Kind  # noqa: PLC0415
 
     said = {
-        Kind.REQUEST: "an operation nobody has begun; every message of a conductor or scheduler",
-        Kind.OPERATION: "what an operation already begun still needs: later steps, undos",
-        Kind.CALL: "a question an API request waits for: console output",
-        Kind.WISH: "an operator's word to this process: drain, undrain, more time",
-        Kind.EVENT: "the hypervisor noticed something: a guest went off",
-        Kind.PERIODIC: "by the clock: inventory, power sync, the relay",
+        Kind.REQUEST: "an operation that has not begun; every message of a conductor or scheduler",
+        Kind.OPERATION: "what a begun operation still needs: later steps, undo steps",
+        Kind.CALL: "a call that an API request waits for: console output",
+        Kind.WISH: "a drain request for this process: drain, undrain, more time",
+        Kind.EVENT: "an event of the hypervisor: a guest went off",
+        Kind.PERIODIC: "periodic tasks: inventory, power sync, the relay",
     }
     rows = ((k.value, said[k], "begins" if k in ACCEPTED_WHILE_DRAINING else "is refused") for k in Kind)
-    return _table(("kind", "what it is", "while the process drains it"), rows)
+    return _table(("kind", "what it is", "while the process drains, it"), rows)
 
 
 def server_actions() -> str:
@@ -259,9 +259,9 @@ def external_events() -> str:
         action = registry.named(kind.action)
         shown = " or ".join(f"`{name}`" for name in kind.tags.values() or [action.name]) if action.is_shown else ""
         heard = "its host; while it moves, both" if kind.both_hosts else "its host"
-        tag = f"{kind.about}, needed" if kind.needs_tag else kind.about
+        tag = f"{kind.about}, required" if kind.needs_tag else kind.about
         rows.append((f"`{kind.name}`", microversion.text(kind.since), tag, heard, shown))
-    return _table(("name", "since", "tag", "heard by", "action in the history"), rows)
+    return _table(("name", "since", "tag", "goes to", "action in the history"), rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -284,4 +284,4 @@ def test_every_variable_and_file_they_name_exists(path):
     text = path.read_text()
     assert set(re.findall(r"\bSTILLWATER_[A-Z_]*[A-Z]", text)) <= set(env.VARIABLES)
     for file in re.findall(r"(?<![\w./-])(?:cloud|deploy|docs)/[\w./-]*\w", text):
-        assert (ROOT / file).exists() or file.endswith("graceful-shutdown-deploy.md"), file
+        assert (ROOT / file).exists(), file
