@@ -2,7 +2,7 @@
 
 Nova only warns that its count and the hypervisor's differ; this names them. Two kinds are switched off: guests of
 deleted servers (Nova: running_deleted_instance_action), and second guests of servers that live elsewhere. They come
-from a late driver call of a worker that had lost its claim (docs/stale-verbs.md).
+from a late driver call of a worker that had lost its claim (docs/late-driver-calls.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a verb does that comes late, from a worker that has lost its claim: docs/stale-verbs.md, row by row.
+"""What a verb does that comes late, from a worker that has lost its claim: docs/late-driver-calls.md, row by row.
 
 Each test does what the worker that has the claim did meanwhile, then the late verb. What is not harmless is shown, too.
 """
@@ -69,7 +69,7 @@ def test_every_verb_is_in_the_table():
     verbs = {name for name, what in vars(Driver).items() if callable(what) and not name.startswith("_")}
     late = {name.split()[0] for name in (*NOTHING, *REFUSED)} | OTHERS
     assert verbs == late | READ_ONLY
-    page = (Path(__file__).parents[2] / "docs/stale-verbs.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/late-driver-calls.md").read_text()
     assert {verb for verb in late if f"`{verb}`" not in page} == set()
 
 
