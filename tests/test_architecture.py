@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -204,3 +205,20 @@ def test_the_import_contracts_are_there():
     )
     assert any("libvirt" in c["forbidden_modules"] for c in forbidden)
     assert any("celery" in c["forbidden_modules"] and "compute.api" in c["source_modules"] for c in forbidden)
+
+
+def test_the_page_about_the_architecture_has_the_rooms_in_the_order_of_their_contract():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    [layers] = [contract["layers"] for contract in contracts if contract.get("containers") == ["compute"]]
+    rooms = [room for layer in layers for room in layer.split(" | ")]
+    text = (ROOT / "docs/architecture.md").read_text()
+    assert re.findall(r"`compute/(\w+)(?:/|\.py)`", text[text.index("## The rooms") :]) == rooms
+
+
+@pytest.mark.parametrize(("flow", "most"), [("One boot", 35), ("A stop", 25), ("A drain", 20)])
+def test_a_flow_can_be_read_in_few_files(flow, most):
+    text = (ROOT / "docs/journal.md").read_text()
+    [(said, section)] = re.findall(rf"### {flow}[^\n]*\((\d+) files\)\n(.*?)\n##", text, re.DOTALL)
+    files = re.findall(r"^(\d+)\. `([\w/.]+)`:", section, re.MULTILINE)
+    assert [int(number) for number, _ in files] == list(range(1, int(said) + 1))
+    assert len({path for _, path in files}) == int(said) <= most
