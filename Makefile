@@ -45,25 +45,25 @@ lint: ## style, types, imports, settings, migrations, change fragments
 	$(PYTHON) manage.py makemigrations --check --dry-run
 	.venv/bin/towncrier build --draft >/dev/null
 
-test-fast: ## for between two edits: no real guests, kills and races, and every eighth story, on SQLite; STORIES=1: all of them
+test-fast: ## between two edits: no real guests, kills or races, and every eighth story, on SQLite; STORIES=1: all stories
 	$(PYTEST) -n 2 $(FAST) --stories $(or $(STORIES),8) $(STRICT)
 
-test-weather: ## who dies when, who is first, who waits: hundreds of moments, on SQLite; `make test` has every fourth
+test-weather: ## orders of events (a process dies, a request is first, a step waits), on SQLite; `make test` has every fourth
 	$(PYTEST) -n 2 -m "weather and $(ALL)" --moments $(or $(MOMENTS),1) $(STRICT)
 
 test-sqlite: # both in one run: tests are looked for once
 	$(PYTEST) -n 2 -m "$(ALL)" --moments $(or $(MOMENTS),1) $(STRICT)
 
-test-postgres: ## the fast ones and the races that use a database, on a PostgreSQL server of its own; STORIES=1: no story left out
+test-postgres: ## the fast tests and races that use a database, on a temporary PostgreSQL server; STORIES=1: all stories
 	$(PYTHON) -m deploy.local.postgres $(PYTEST) -n 2 -p tests.databases --stories $(or $(STORIES),8) -m "$(ALL) and (race or not weather)" $(STRICT)
 
-test-live: ## real Redis, workers, guests and clients, and what happens when they are killed
+test-live: ## real Redis, workers, guests and clients, also killed
 	$(PYTEST) -n 3 --dist loadscope -p tests.live.together -m "live or chaos" $(STRICT)
 
 test: MOMENTS ?= 4
-test: bootstrap test-sqlite test-postgres test-live ## the tests, with some of the moments and stories left out (MOMENTS=1 STORIES=1: none); nothing skipped
+test: bootstrap test-sqlite test-postgres test-live ## all tests, of orders and stories a sample (MOMENTS=1 STORIES=1: all); nothing skipped
 
-chaos: ## 3 seeds of harm to a whole cloud, then kill -9 at every named point: CHAOS="--seeds 4 --operations 100"
+chaos: ## 3 seeds of faults in a whole cloud, then kill -9 at every failpoint: CHAOS="--seeds 4 --operations 100"
 	$(PYTHON) -m tests.chaos $(CHAOS)
 	$(if $(CHAOS),,$(PYTHON) -m tests.chaos --points)
 
@@ -73,7 +73,7 @@ matrix: ## every operation of two hosts x hosts, conductor, broker, all x SIGTER
 simulate: ## the whole engine on virtual time, every choice from a seed: SEEDS=1-10000, JOBS=2
 	$(PYTHON) -m tests.simulation --seeds $(or $(SEEDS),1-1000) --jobs $(or $(JOBS),2)
 
-bench: ## numbers beside their floors
+bench: ## measurements beside their floors
 	$(PYTHON) -m bench
 
 requirements: ## compile requirements.txt, requirements-dev.txt and deploy/ironic-requirements.txt from the .in files
