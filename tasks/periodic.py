@@ -16,9 +16,9 @@ from django.db import DatabaseError, close_old_connections
 from cells import broker_circuit_breaker, circuit_breaker
 from cells.context import target_cell
 from cloud import log
-from compute import build
 from compute.actions import delete
 from compute.actions.bases import shelve
+from compute.builds import leases
 from compute.external_events import deferred
 from compute.hosts import drain_migrations, fenced
 from compute.operations import recovery
@@ -74,7 +74,7 @@ def tasks_of(role: str) -> list[Periodic]:
     relay = settings.RELAY_INTERVAL
     if role == "scheduler":
         return [
-            Periodic("relay_build_requests", relay, lambda me: build.relay(), after_outage=True),
+            Periodic("relay_build_requests", relay, lambda me: leases.relay(), after_outage=True),
             Periodic("late_deletes", relay, lambda me: deferred_deletes.carry_out(), after_outage=True),
             Periodic("late_events", relay, lambda me: deferred.deliver(), after_outage=True),
             Periodic("uncounted", settings.RESEND_AFTER, lambda me: stale_delete_flags.clear()),

@@ -6,7 +6,7 @@ from typing import Any
 
 from cloud import log
 from cloud.celery import app
-from compute import build
+from compute.builds import build
 from compute.operations import dispatch
 from tasks import run_step, worker, worker_signals
 from tasks.tracker import Kind, attach, tracker

@@ -16,7 +16,7 @@ from django.db import Error, close_old_connections
 
 from cells.context import target_cell
 from cloud import env, log, metrics, systemd
-from compute import build
+from compute.builds import leases
 from compute.hosts import drain_handback, fenced
 from compute.operations import dispatch, recovery
 from compute.power import sync
@@ -129,8 +129,8 @@ def _startup(me: worker.Worker, listening: drain.Drain) -> None:
 def _begin_incarnation(me: worker.Worker, listening: drain.Drain) -> None:
     if me.role == "scheduler":
         heartbeat.start(listening.status, listening.enqueue, _superseded)
-        left = build.free_leases_of(me.host)
-        build.relay()
+        left = leases.free_leases_of(me.host)
+        leases.relay()
         logger.info("worker.ready", worker=me.name, left_behind=left)
         return
     with target_cell(me.alias):

@@ -21,7 +21,7 @@ from cells.context import target_cell
 from cells.models import BuildRequest, Cell, HostMapping
 from cloud.images import service
 from cloud.images.models import Image
-from compute import build
+from compute.builds import build
 from compute.models import ComputeNode, Flavor, Instance, InstanceAction, Service, Step
 from compute.operations import journal, recovery, registry, runner
 from compute.placement import inventory

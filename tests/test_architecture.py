@@ -27,7 +27,7 @@ WRITES = {"update", "create", "get_or_create", "update_or_create", "bulk_create"
 STATES = {"vm_state", "task_state"}
 MAY_WRITE_STATES = {
     "compute/state.py",
-    "compute/build.py",  # makes the row, in its first state
+    "compute/builds/build.py",  # makes the row, in its first state
 }
 ROLES = {
     "host": {dispatch.RUN_STEP, dispatch.ANSWER_CALL, dispatch.FOLLOW_DRAIN_REQUESTS},

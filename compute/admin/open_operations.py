@@ -16,7 +16,7 @@ from cells import admin_widgets as look
 from cells import scatter
 from cells.models import BuildRequest, Cell
 from compute.admin import badges, wait_reasons
-from compute.build import LEASE
+from compute.builds.leases import LEASE
 from compute.models import InstanceAction, Service, Step
 from compute.operations import journal
 

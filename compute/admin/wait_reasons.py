@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 
 from cells import admin_widgets as look
 from cells.models import BuildRequest
-from compute.build import LEASE
+from compute.builds.leases import LEASE
 from compute.hosts.drain import MOST, OpenOperation
 from compute.models import Service, Step
 from compute.models.host import COMPUTE, CONDUCTOR, SCHEDULER

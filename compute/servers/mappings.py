@@ -4,7 +4,7 @@ A mapping whose cell answers and has no such server is no longer counted; a serv
 counted with another size than its row has (its resize was lost) is counted with the row's. All are checked in batches,
 and repaired only when wrong for `PATIENCE`, as a restore may be under way. A server that is being created is never
 taken for either: its mapping exists before its row, and its build request until the row is committed
-(`compute/build.py`). So mappings are read first, then build requests, then the cell.
+(`compute/builds/build.py`). So mappings are read first, then build requests, then the cell.
 """
 
 from __future__ import annotations

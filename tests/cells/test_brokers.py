@@ -17,7 +17,7 @@ from cells import broker_circuit_breaker, brokers
 from cells.context import target_cell
 from cells.models import BuildRequest
 from cloud import metrics
-from compute import build
+from compute.builds import leases
 from compute.hosts import drain_handback
 from compute.models import InstanceAction, Step
 from compute.operations import dispatch, journal, recovery
@@ -184,14 +184,14 @@ def test_build_requests_are_not_sent_as_long_as_the_global_broker_says_nothing(c
         for n in range(100)
     )  # fmt: skip
     settings.BROKER_URL = f"redis://127.0.0.1:{silent}/0"
-    assert seconds(lambda: build.relay() == 0 or pytest.fail("sent")) < fair(2.5)
+    assert seconds(lambda: leases.relay() == 0 or pytest.fail("sent")) < fair(2.5)
     assert not BuildRequest.objects.filter(sends__gt=1).exists()
     settings.BROKER_URL = redis.url
     with counted() as seen:
-        assert build.relay() == 100
+        assert leases.relay() == 100
     assert len(seen["default"]) <= 4, seen
     assert redis.depth(dispatch.SCHEDULER_QUEUE) == 100
-    assert build.relay() == 0
+    assert leases.relay() == 0
 
 
 def test_what_is_sent_again_costs_the_same_queries_however_much_it_is(cell1, monkeypatch):

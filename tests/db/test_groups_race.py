@@ -10,7 +10,7 @@ from django.db import transaction
 
 from cells.context import target_cell
 from cells.models import CELL0
-from compute import build
+from compute.builds import build
 from compute.models import Allocation, ComputeNode, Instance, ServerGroup, ServerGroupMember
 from compute.placement import claims, server_groups
 from tests.flow.stories import at_once, settled

@@ -11,7 +11,7 @@ from django.utils import timezone
 from cells import circuit_breaker
 from cells.context import target_cell
 from cells.models import CELL0, BuildRequest, InstanceMapping, RequestSpec
-from compute import build
+from compute.builds import build, leases
 from compute.models import Allocation, ComputeNode, Instance
 from compute.placement import quota
 from compute.scheduler import select
@@ -33,7 +33,7 @@ def carry(cloud, server_id, moment):
     """A scheduler that goes so far and dies there; what it held in its hands."""
     if moment == "asked for":
         return None
-    request = build._lease(server_id)
+    request = leases.take(server_id)
     mapping = InstanceMapping.objects.get(pk=server_id)
     if moment != "leased":
         build._name_cell(request, mapping, cloud.cells["cell1"])
@@ -136,15 +136,15 @@ def test_a_server_is_shown_at_every_moment_of_its_boot(moment, api, cloud, asked
 
 
 def test_a_request_whose_message_was_lost_is_sent_again(cloud, asked):
-    assert build.relay() == 0
+    assert leases.relay() == 0
     BuildRequest.objects.update(sent_at=timezone.now() - timedelta(seconds=16))
-    assert build.relay() == 1
-    assert build.relay() == 0
+    assert leases.relay() == 1
+    assert leases.relay() == 0
     BuildRequest.objects.update(sent_at=timezone.now() - timedelta(hours=1))
-    build._lease(asked)
-    assert build.relay() == 0  # somebody is at work on it
+    leases.take(asked)
+    assert leases.relay() == 0  # somebody is at work on it
     lease_ends(asked)
-    assert build.relay() == 1
+    assert leases.relay() == 1
 
 
 # -- schedulers that race or sleep
@@ -161,10 +161,10 @@ def test_a_scheduler_that_slept_too_long_writes_nothing(cloud, asked):
     slow = carry(cloud, asked, "leased")
     mapping = InstanceMapping.objects.get(pk=asked)
     lease_ends(asked)
-    other = build._lease(asked)
+    other = leases.take(asked)
     assert build_in(cloud, "cell2", other, InstanceMapping.objects.get(pk=asked))
 
-    with pytest.raises(build.LeaseLost):
+    with pytest.raises(leases.LeaseLost):
         build_in(cloud, "cell1", slow, mapping)
 
     assert rows(cloud, asked) == ["cell2"]
@@ -180,7 +180,7 @@ def test_a_scheduler_that_slept_through_the_whole_boot_writes_nothing(cloud, ask
     there = rows(cloud, asked)
     for late in (lambda: build_in(cloud, "cell1", slow, mapping),
                  lambda: build._record_in_cell0(slow, mapping, build.NoValidHost("none"))):  # fmt: skip
-        with pytest.raises(build.LeaseLost):
+        with pytest.raises(leases.LeaseLost):
             late()
         assert rows(cloud, asked) == there
         assert InstanceMapping.objects.get(pk=asked).cell == cloud.cell_of(asked)
@@ -192,8 +192,8 @@ def test_a_scheduler_that_loses_its_lease_at_the_last_moment_takes_its_claim_bac
     slow = carry(cloud, asked, "cell named")
     mapping = InstanceMapping.objects.select_related("cell").get(pk=asked)
     named = build._name_cell  # between its naming the cell and its commit there, another one takes over
-    monkeypatch.setattr(build, "_name_cell", lambda *a: (named(*a), lease_ends(asked), build._lease(asked)))
-    with pytest.raises(build.LeaseLost):
+    monkeypatch.setattr(build, "_name_cell", lambda *a: (named(*a), lease_ends(asked), leases.take(asked)))
+    with pytest.raises(leases.LeaseLost):
         build_in(cloud, "cell1", slow, mapping)
     monkeypatch.undo()
     with target_cell(cloud.cells["cell1"]):
@@ -270,7 +270,7 @@ def test_a_cell_that_is_down_gets_no_servers(api, cloud, asked):
 
 
 def test_a_server_without_a_place_dies_once(api, cloud, asked):
-    request = build._lease(asked)
+    request = leases.take(asked)
     mapping = InstanceMapping.objects.get(pk=asked)
     build._record_in_cell0(request, mapping, build.NoValidHost("No valid host was found."))
     lease_ends(asked)  # it died before it removed the request
@@ -283,7 +283,7 @@ def test_a_server_without_a_place_dies_once(api, cloud, asked):
 
 
 def test_a_server_without_a_place_can_be_deleted_before_its_request_is_gone(api, cloud, asked):
-    request = build._lease(asked)
+    request = leases.take(asked)
     mapping = InstanceMapping.objects.get(pk=asked)
     build._record_in_cell0(request, mapping, build.NoValidHost("No valid host was found."))
     assert api.delete(f"/servers/{asked}").status_code == 204
@@ -295,12 +295,12 @@ def test_a_server_without_a_place_can_be_deleted_before_its_request_is_gone(api,
 
 def test_a_restarted_scheduler_does_not_wait_for_the_leases_of_its_last_life(api, cloud, settings):
     server_id = api.send("post", "/servers", cloud.body()).json()["server"]["id"]
-    assert build._lease(server_id) is not None  # and here the scheduler was killed
+    assert leases.take(server_id) is not None  # and here the scheduler was killed
     assert not build.place(server_id)
 
-    assert build.free_leases_of("another-scheduler") == 0
-    assert build.free_leases_of(settings.HOST) == 1
-    assert build.relay() == 1
+    assert leases.free_leases_of("another-scheduler") == 0
+    assert leases.free_leases_of(settings.HOST) == 1
+    assert leases.relay() == 1
 
     cloud.work()
     assert api.get(f"/servers/{server_id}").json()["server"]["status"] == "ACTIVE"
@@ -312,9 +312,9 @@ def test_a_boot_asked_for_while_all_cells_are_down_waits_for_one_of_them(api, cl
     assert not build.place(asked)
     assert api.get(f"/servers/{asked}").json()["server"]["status"] == "BUILD"
     assert rows(cloud, asked) == []
-    assert build.relay() == 0  # in vain
+    assert leases.relay() == 0  # in vain
     circuit_breaker.record_recovery(cloud.cells["cell2"].id)
-    assert build.relay() == 1  # at once
+    assert leases.relay() == 1  # at once
     cloud.work()
     assert stories.states(cloud, asked) == ("active", None)
     assert rows(cloud, asked) == ["cell2"]
@@ -349,10 +349,10 @@ def test_a_cell_that_goes_down_in_the_middle_of_a_placement_is_waited_for(api, c
     named = InstanceMapping.objects.get(pk=asked).cell
     circuit_breaker.record_failure(named.id, "ordered")
     assert not build.place(asked)
-    assert build.relay() == 0
+    assert leases.relay() == 0
     assert InstanceMapping.objects.get(pk=asked).cell == named
     circuit_breaker.record_recovery(named.id)
-    assert build.relay() == 1
+    assert leases.relay() == 1
     cloud.work()
     assert stories.states(cloud, asked) == ("active", None)
     assert len(rows(cloud, asked)) == 1

@@ -7,7 +7,7 @@ import pytest
 from cells import circuit_breaker
 from cells.context import target_cell
 from cells.models import BuildRequest
-from compute import build
+from compute.builds import build
 from compute.models import ComputeNode, ServerGroup, ServerGroupMember
 from compute.periodic import stale_group_members
 from tests.flow.stories import Killed, act, settled, states

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from cells.context import target_cell
 from cells.models import BuildRequest
-from compute import build
+from compute.builds import leases
 from compute.hosts import drain_handback
 from compute.models import HostCall, Instance, Service, Step
 from compute.operations import host_request, journal, recovery
@@ -118,8 +118,8 @@ def test_a_conductor_whose_clock_is_wrong_sends_again_what_is_late_and_nothing_e
 def test_a_boot_whose_message_was_sent_tomorrow_is_sent_again(api, cloud):
     api.send("post", "/servers", cloud.body())
     BuildRequest.objects.update(sent_at=timezone.now() + DAY)
-    assert build.relay() == 1
-    assert build.relay() == 0
+    assert leases.relay() == 1
+    assert leases.relay() == 0
 
 
 def test_a_step_that_is_to_be_tried_again_tomorrow_is_tried_now(api, cloud):
@@ -167,17 +167,17 @@ def test_a_build_request_leased_until_tomorrow_is_taken_by_another_scheduler(api
 
 def test_a_scheduler_whose_clock_is_ahead_does_not_take_what_another_one_holds(api, cloud):
     server_id = api.send("post", "/servers", cloud.body()).json()["server"]["id"]
-    held = build._lease(server_id)
+    held = leases.take(server_id)
     with clock_of_a_process(DAY):
-        assert build._lease(server_id) is None
-    build._renew(held)
+        assert leases.take(server_id) is None
+    leases.renew(held)
 
 
 @pytest.mark.parametrize("ahead", [DAY, -DAY], ids=["ahead", "behind"])
 def test_a_scheduler_that_dies_with_a_wrong_clock_holds_a_request_for_half_a_minute(ahead, api, cloud):
     server_id = api.send("post", "/servers", cloud.body()).json()["server"]["id"]
     with clock_of_a_process(ahead):
-        assert build._lease(server_id)
+        assert leases.take(server_id)
     seconds = (BuildRequest.objects.get().lease_until - timezone.now()).total_seconds()
     assert 0 < seconds <= 30.5
 

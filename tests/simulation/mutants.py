@@ -92,8 +92,8 @@ MUTANTS = (
         "InstanceAction.objects.filter(pk=action.pk, fault__isnull=True).update(fault=fault)",
         "action.fault or InstanceAction.objects.filter(pk=action.pk).update(fault=fault); action.fault = fault",
     ),
-    Mutant("a lost lease is not noticed", "compute.build:_renew", "if not mine.update", "if mine.update"),
-    Mutant("a lease that lives is taken", "compute.build:_lease", "BuildRequest.is_free(), ", ""),
+    Mutant("a lost lease is not noticed", "compute.builds.leases:renew", "if not mine.update", "if mine.update"),
+    Mutant("a lease that lives is taken", "compute.builds.leases:take", "BuildRequest.is_free(), ", ""),
     Mutant(
         "room is given back twice", "compute.placement.claims:release",
         "if Allocation.objects.filter(pk=allocation.pk).delete()[0]:",

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import Error
 
 from cells import broker_circuit_breaker, circuit_breaker
-from compute import build
+from compute.builds import build
 from compute.operations import dispatch
 from compute.periodic import abandoned_snapshots, stale_delete_flags, stale_group_members
 from compute.power import orphan_guests
@@ -154,7 +154,7 @@ class Process:
     def stop(self) -> None:
         """SIGTERM: drain, or end at once when it has no drain thread."""
         if self.is_alive and self.listening is not None:
-            self.listening.obey(drain.Signal(15))
+            self.listening.enqueue(drain.Signal(15))
         elif self.is_alive:
             self.kill()
 
@@ -266,7 +266,7 @@ def put_on() -> None:
     def listen(me: worker.Worker, consuming: Consuming) -> drain.Drain:
         process = current()
         made = drain.Drain(me, consuming)  # type: ignore[arg-type]
-        tracker.tracker.tell(made.obey)
+        tracker.tracker.tell(made.enqueue)
         sim = process.cloud.sim
         process.listening = made
         made.is_alive = lambda: True  # type: ignore[method-assign]

@@ -7,27 +7,23 @@ whose mapping names a cell looks in that cell first.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
-from uuid import uuid4
 
-from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import F, QuerySet
-from django.db.models.expressions import Combinable
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from cells import circuit_breaker, database_clock, scatter
+from cells import scatter
 from cells.context import current_alias
 from cells.models import CELL0, BuildRequest, Cell, InstanceMapping, RequestSpec
-from cloud import failpoints, log, metrics
+from cloud import failpoints, log
 from cloud.caller import Caller
 from compute.actions import create
 from compute.actions.delete import Delete
+from compute.builds import leases
 from compute.errors import NoValidHost
 from compute.models import Instance
-from compute.operations import dispatch, journal
+from compute.operations import journal
 from compute.operations.action import ActionRequest, fault_of
 from compute.placement import aggregates, server_groups
 from compute.scheduler import requirements, select
@@ -35,13 +31,7 @@ from compute.scheduler.requirements import Requirements
 from compute.state import TaskState, VmState
 
 logger = log.get(__name__)
-LEASE = timedelta(seconds=BuildRequest.LEASE)
-BATCH = 500
 NOT_ASKED = "Hosts whose cell does not answer now could not be asked."
-
-
-class LeaseLost(RuntimeError):
-    """Another scheduler holds the request now; this one wrote nothing."""
 
 
 class WaitingForCell(RuntimeError):
@@ -50,18 +40,18 @@ class WaitingForCell(RuntimeError):
 
 def place(server_id: str) -> bool:
     """Carry one build request to its end; False when another scheduler holds it, it is gone, or it has to wait."""
-    request = _lease(server_id)
+    request = leases.take(server_id)
     if request is None:
         return False
     log.bind(request_id=request.request_id, server=server_id)
     failpoints.reached("place.leased")
     try:
         return _carry(request)
-    except LeaseLost:
+    except leases.LeaseLost:
         logger.warning("schedule.lease_lost")
     except (WaitingForCell, *scatter.DATABASE_AWAY) as why:
         logger.warning("schedule.waits", reason=str(why) or type(why).__name__)
-        _let_go(request)
+        leases.release(request)
     return False
 
 
@@ -79,72 +69,10 @@ def _carry(request: BuildRequest) -> bool:
     return _conclude(request, mapping)
 
 
-def free_leases_of(scheduler: str) -> int:
-    """Free the leases of a scheduler's earlier incarnation, instead of waiting for their end; return how many.
-
-    If that incarnation still runs, it finds its lease lost and writes nothing.
-    """
-    held = BuildRequest.objects.filter(lease_holder__startswith=f"{scheduler}/", lease_until__isnull=False)
-    return held.update(lease_holder="", lease_until=None, sent_at=None)
-
-
-def relay() -> int:
-    """Send the build requests again whose message or scheduler was lost, or whose cell is back; return how many.
-
-    The round ends when the broker does not answer. A request that was not sent stays due.
-    """
-    now = database_clock.read("default")
-    late = _without_down_cells(BuildRequest.objects.filter(BuildRequest.is_free() & dispatch.is_due_again(now)))
-    sent = dispatch.send_requests(list(late.order_by("created_at").values_list("server_id", flat=True)[:BATCH]))
-    if sent:
-        late.filter(pk__in=sent).update(sent_at=now, sends=F("sends") + 1)
-        metrics.RESENT.inc(len(sent))
-    return len(sent)
-
-
-def _without_down_cells(requests: QuerySet[BuildRequest]) -> QuerySet[BuildRequest]:
-    """Exclude requests whose cells are known to be down here: there may be many."""
-    cells = list(Cell.objects.all())
-    down = {cell.id for cell in cells if circuit_breaker.known_down(cell.id)}
-    if not down:
-        return requests
-    there = InstanceMapping.objects.filter(cell__in=down)
-    requests = requests.exclude(server_id__in=there.values("server_id"))
-    if all(cell.id in down for cell in cells if not cell.is_cell0 and not cell.disabled):
-        nowhere = InstanceMapping.objects.filter(cell__isnull=True)
-        requests = requests.exclude(server_id__in=nowhere.values("server_id"), delete_requested=False)
-    return requests
-
-
-def _lease(server_id: str) -> BuildRequest | None:
-    """Take the lease. The holder's name is new every time, so two holders cannot be confused."""
-    holder = f"{settings.HOST}/{uuid4()}"
-    free = BuildRequest.objects.filter(BuildRequest.is_free(), pk=server_id)
-    won = free.update(lease_holder=holder, lease_until=_end_of_lease())
-    return BuildRequest.objects.filter(pk=server_id, lease_holder=holder).first() if won else None
-
-
-def _renew(request: BuildRequest) -> None:
-    """Renew the lease as the last write before a commit: a scheduler that lost it must not write a second server."""
-    mine = BuildRequest.objects.filter(pk=request.pk, lease_holder=request.lease_holder)
-    if not mine.update(lease_until=_end_of_lease()):
-        raise LeaseLost(request.server_id)
-
-
-def _end_of_lease() -> Combinable:
-    return database_clock.now(BuildRequest.LEASE)
-
-
-def _let_go(request: BuildRequest) -> None:
-    """Give the lease back; the request is sent again once the cells it waits for are not known to be down."""
-    mine = BuildRequest.objects.filter(pk=request.pk, lease_holder=request.lease_holder)
-    mine.update(lease_holder="", lease_until=None, sent_at=None, sends=0)
-
-
 def _name_cell(request: BuildRequest, mapping: InstanceMapping, cell: Cell | None) -> None:
     """Name the cell to be used, in the mapping. Raises LeaseLost."""
     with transaction.atomic(using="default"):
-        _renew(request)
+        leases.renew(request)
         InstanceMapping.objects.filter(pk=mapping.pk).update(cell=cell)
     mapping.cell = cell
 
@@ -222,7 +150,7 @@ def _build_in(cell: Cell, host: select.HostState, asked: Requirements, request: 
                 )  # fmt: skip
                 params = {**request.action, **asked.destination()}
                 create.record(instance, request.request_id, params)
-                _renew(request)
+                leases.renew(request)
         except IntegrityError:
             pass  # an earlier try wrote the row
     failpoints.reached("place.recorded")
@@ -243,7 +171,7 @@ def _record_in_cell0(request: BuildRequest, mapping: InstanceMapping, reason: No
             user_id=instance.user_id, project_id=instance.project_id, params={},
         )  # fmt: skip
         journal.close_action(action, outcome=str(reason), failed=True)
-        _renew(request)
+        leases.renew(request)
 
 
 def _write_row(request: BuildRequest, **columns: Any) -> Instance:
@@ -267,13 +195,5 @@ def _conclude(request: BuildRequest, mapping: InstanceMapping) -> bool:
             if instance is not None:
                 caller = Caller(request.user_id, project_id=request.project_id)
                 Delete().submit(instance, ActionRequest(caller, request.request_id))
-    delete_requests_of(request.server_id)
+    leases.delete_requests_of(request.server_id)
     return True
-
-
-def delete_requests_of(server_id: str) -> None:
-    """Delete the request, and mapping and spec too if the server is in no cell (else they stay as history)."""
-    with transaction.atomic(using="default"):
-        BuildRequest.objects.filter(pk=server_id).delete()
-        if InstanceMapping.objects.filter(pk=server_id, cell__isnull=True).delete()[0]:
-            RequestSpec.objects.filter(pk=server_id).delete()

@@ -1,0 +1,1 @@
+"""From an accepted build request to a server in a cell."""
