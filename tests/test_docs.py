@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ TARGET = re.compile(r"\bmake ([a-z][a-z-]*)")
 COMMAND = re.compile(r"manage\.py ([a-z][a-z_]*)")
 FOLDERS = "cells|cloud|compute|tasks|deploy|tests|bench|docs|changes|templates"
 FILE = re.compile(rf"(?<![\w/.<-])((?:{FOLDERS})/[\w/.-]*\w/?|manage\.py|requirements[\w.-]*|\.ci/run)")
+EVENT = re.compile(r"`([a-z_]+)\.([a-z_]+)`")
+SOURCES = [ROOT / folder for folder in ("cells", "cloud", "compute", "tasks", "deploy")]
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]+)?\)")
 
 pytestmark = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -45,6 +48,12 @@ def test_every_link_leads_somewhere(document: Path) -> None:
             assert not heading or heading[1:] in headings(found), heading
 
 
+def test_every_log_event_exists(document: Path) -> None:
+    kinds, known = events()
+    named = {one for one in EVENT.findall(document.read_text()) if one[0] in kinds and one[1] != "log"}
+    assert named <= known
+
+
 def test_tables_are_what_the_code_says(document: Path) -> None:
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
     assert spec is not None
@@ -53,6 +62,16 @@ def test_tables_are_what_the_code_says(document: Path) -> None:
     spec.loader.exec_module(generate)
     text = document.read_text()
     assert generate.filled(text) == text, "run: python docs/generate.py"
+
+
+@cache
+def events() -> tuple[set[str], set[tuple[str, str]]]:
+    """The first words of all log events; and what may be named with them: any "a.b" of the code, and a.function."""
+    text = "\n".join(path.read_text() for folder in SOURCES for path in folder.rglob("*.py"))
+    kinds = set(re.findall(r'log(?:ger)?\.\w+\(\s*"([a-z_]+)\.', text))
+    functions = re.findall(r"def ([a-z_]+)\(", text)
+    strings = re.findall(r'"([a-z_]+)\.([a-z_]+)\b', text)
+    return kinds, {*strings, *((kind, name) for kind in kinds for name in functions)}
 
 
 def code(document: Path) -> str:
