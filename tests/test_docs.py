@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from django.core.management import get_commands
 
+from cloud import metrics
+
 ROOT = Path(__file__).resolve().parent.parent
 MADE_ELSEWHERE = {"docs/benchmarks.md"}  # by bench/
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -21,6 +23,7 @@ FOLDERS = "cells|cloud|compute|tasks|deploy|tests|bench|docs|changes|templates"
 FILE = re.compile(rf"(?<![\w/.<-])((?:{FOLDERS})/[\w/.-]*\w/?|manage\.py|requirements[\w.-]*|\.ci/run)")
 EVENT = re.compile(r"`([a-z_]+)\.([a-z_]+)`")
 SOURCES = [ROOT / folder for folder in ("cells", "cloud", "compute", "tasks", "deploy")]
+METRIC = re.compile(r"(?<![\w./])(stillwater_[a-z_]+)(?:\{([^}\n]*)\})?")
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]+)?\)")
 
 pytestmark = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -52,6 +55,12 @@ def test_every_log_event_exists(document: Path) -> None:
     kinds, known = events()
     named = {one for one in EVENT.findall(document.read_text()) if one[0] in kinds and one[1] != "log"}
     assert named <= known
+
+
+def test_every_metric_exists_with_these_labels(document: Path) -> None:
+    declared = {one.name: set(one.labels) for one in metrics.DECLARED}
+    for name, labels in METRIC.findall(code(document)):
+        assert set(re.findall(r"([a-z_]+)(?:=|,|$)", labels)) <= declared[name], name
 
 
 def test_tables_are_what_the_code_says(document: Path) -> None:
