@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from io import TextIOBase
 from typing import Any, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
-from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 WIDE = 100_000  # characters on a line where the output is not a terminal
+LEAST_TEXT = 30  # least width of a column that wraps
 _GOOD, _BAD, _WARN, _GREY = "green", "bold red", "yellow", "dim"
 _STYLES = {
     "ACTIVE": _GOOD, "up": _GOOD, "done": _GOOD,
@@ -88,7 +89,7 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A table. On a terminal that is too narrow for it each row is a block of `Fields`, so that nothing is cut."""
+    """A table, whose last column may wrap. On a terminal that is too narrow each row is a block of `Fields`."""
 
     columns: Sequence[str]
     rows: Sequence[Mapping[str, Any]]
@@ -97,16 +98,20 @@ class Rows:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render for rich."""
         titles = [column.upper() for column in self.columns]
-        table = Table(*titles, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        for row in self.rows:
-            table.add_row(*(_styled(row.get(column)) for column in self.columns))
-        least = Measurement.get(console, options.update(max_width=WIDE), table).minimum
-        if least + self.indent <= options.max_width:
-            yield from _lines(table, self.indent, console, options)
+        cells = [[_styled(row.get(column)) for column in self.columns] for row in self.rows]
+        *widths, last = (max(map(cell_len, (title, *(text.plain for text in column))))
+                         for title, *column in zip(titles, *cells, strict=True))  # fmt: skip
+        if self.indent + sum(widths) + 2 * len(widths) + min(last, LEAST_TEXT) > options.max_width:
+            for row in cells:
+                yield Fields(list(zip(titles, row, strict=True)))
+                yield ""
             return
-        for row in self.rows:
-            yield Fields([(title, row.get(column)) for title, column in zip(titles, self.columns, strict=True)])
-            yield ""
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for title in titles:
+            table.add_column(title, no_wrap=title is not titles[-1])
+        for row in cells:
+            table.add_row(*row)
+        yield from _lines(table, self.indent, console, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +136,19 @@ class Bars:
 class View:
     """What a command shows while it waits: on a terminal a page that is written over itself, else a line per change.
 
-    `render` returns the page. It is called several times a second in a thread of rich: it must not use a database.
-    `changes` returns what can be told now; an empty line is not printed. `transient`: the page vanishes at the end.
+    `render` returns the page; `changes` returns what can be told now, where an empty line is not printed. `animated`:
+    the page is also rendered between two calls of `refresh`, in a thread of rich, and vanishes at the end.
     """
 
     def __init__(
         self, console: TerminalConsole, render: Callable[[], RenderableType], changes: Callable[[], Iterable[Change]],
-        *, transient: bool = False,
+        *, animated: bool = False,
     ) -> None:  # fmt: skip
         self._console, self._changes = console, changes
         self._seen: dict[Hashable, Hashable] = {}
         is_live = console.is_terminal and not console.is_dumb_terminal
-        self._live = Live(console=console, get_renderable=render, transient=transient) if is_live else None
+        options: dict[str, Any] = {"get_renderable": render, "auto_refresh": animated, "transient": animated}
+        self._live = Live(console=console, **options) if is_live else None
 
     def refresh(self) -> None:
         """Show the present state."""
@@ -162,6 +168,8 @@ class View:
 
 
 def _styled(value: Any) -> Text:
+    if isinstance(value, Text):
+        return value
     text = format_value(value)
     return Text(text, style=_STYLES.get(text, ""), overflow="fold")
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-GRACE = {"stop", "rescue", "resize", "shelve", "migrate", "delete"}  # actions that power a guest off
+POWERS_OFF = {"stop", "rescue", "resize", "shelve", "migrate", "delete"}  # the guest gets a grace period
 HARD, SOFT = "HARD", "SOFT"
+CONFIRM = "Keep it: stillwater server resize --confirm {server}; undo it: stillwater server resize --revert {server}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +20,11 @@ class CliAction:
     key: str
     help: str
     past: str
-    then: str = ""  # advice for what comes next, with {server}
+    next_step: str = ""  # with {server}
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ApiRequest:
     """The API request for one server."""
 
     method: str
@@ -31,62 +32,62 @@ class Request:
     body: Any = None
 
 
-CONFIRM = "When it is well there: stillwater server resize --confirm {server}, else --revert"
 ACTIONS = {
-    verb.name: verb
-    for verb in (
+    action.name: action
+    for action in (
         CliAction("start", "os-start", "Power servers on.", "started"),
-        CliAction("stop", "os-stop", "Power servers off; their guests get their grace.", "stopped"),
-        CliAction("reboot", "reboot", "Restart servers; soft becomes hard when the guest does not obey.", "rebooted"),
+        CliAction("stop", "os-stop", "Power servers off, each guest with its grace period.", "stopped"),
+        CliAction("reboot", "reboot", "Restart servers; hard when the guest does not react.", "rebooted"),
         CliAction("delete", "", "Delete servers.", "deleted"),
         CliAction("rescue", "rescue", "Boot another disk, to repair the server's own.", "in rescue",
-             "Back to its own disk: stillwater server unrescue {server}"),
-        CliAction("unrescue", "unrescue", "End a rescue.", "back on its own disk"),
-        CliAction("shelve", "shelve", "Keep servers as images and free their hosts.", "shelved",
-             "Back: stillwater server unshelve {server}"),
-        CliAction("unshelve", "unshelve", "Bring shelved servers back.", "unshelved"),
-        CliAction("resize", "resize", "Give servers another flavor; confirm or revert it.", "resized", CONFIRM),
-        CliAction("migrate", "migrate", "Take servers to another host, powered off meanwhile.", "migrated", CONFIRM),
+                  "Boot its own disk again: stillwater server unrescue {server}"),
+        CliAction("unrescue", "unrescue", "End a rescue.", "booted from its own disk"),
+        CliAction("shelve", "shelve", "Store servers as images and free their hosts.", "shelved",
+                  "Restore it: stillwater server unshelve {server}"),
+        CliAction("unshelve", "unshelve", "Restore shelved servers.", "unshelved"),
+        CliAction("resize", "resize", "Change the flavor; confirm or revert it.", "resized", CONFIRM),
+        CliAction("migrate", "migrate", "Move servers to another host; they are powered off for it.", "migrated",
+                  CONFIRM),
         CliAction("confirm", "confirmResize", "", "confirmed"),
         CliAction("revert", "revertResize", "", "reverted"),
     )
 }  # fmt: skip
 
 
-def of(words: Namespace) -> CliAction:
+def select_action(options: Namespace) -> CliAction:
     """Return the action of a command line; --confirm and --revert are actions of their own."""
     for name in ("confirm", "revert"):
-        if getattr(words, name, False):
+        if getattr(options, name, False):
             return ACTIONS[name]
-    return ACTIONS[words.verb]
+    return ACTIONS[options.verb]
 
 
-def request(verb: CliAction, words: Namespace, server_id: str, named: dict[str, str]) -> Request:
-    """Return the API request. `named`: ids of the flavor and the image that the command line names."""
-    grace = _grace(words) if verb.name in GRACE else {}
+def build_request(action: CliAction, options: Namespace, server_id: str, ids: dict[str, str]) -> ApiRequest:
+    """Return the API request. `ids`: of the flavor and the image that the command line names."""
+    shutdown = _shutdown_parameters(options) if action.name in POWERS_OFF else {}
     path = f"/servers/{server_id}"
-    if verb.name == "delete":
-        return Request("DELETE", path + (f"?{urlencode(grace)}" if grace else ""))
-    return Request("POST", f"{path}/action", {verb.key: (_own(verb, words, named) | grace) or None})
+    if action.name == "delete":
+        return ApiRequest("DELETE", path + (f"?{urlencode(shutdown)}" if shutdown else ""))
+    return ApiRequest("POST", f"{path}/action", {action.key: (_parameters(action, options, ids) | shutdown) or None})
 
 
-def _grace(words: Namespace) -> dict[str, Any]:
-    if words.hard_shutdown:
+def _shutdown_parameters(options: Namespace) -> dict[str, Any]:
+    if options.hard_shutdown:
         return {"shutdown_type": HARD}
-    if words.shutdown_timeout is not None:
-        return {"shutdown_type": SOFT, "shutdown_timeout": words.shutdown_timeout}
-    return {"shutdown_type": SOFT} if words.soft_shutdown else {}
+    if options.shutdown_timeout is not None:
+        return {"shutdown_type": SOFT, "shutdown_timeout": options.shutdown_timeout}
+    return {"shutdown_type": SOFT} if options.soft_shutdown else {}
 
 
-def _own(verb: CliAction, words: Namespace, named: dict[str, str]) -> dict[str, Any]:
+def _parameters(action: CliAction, options: Namespace, ids: dict[str, str]) -> dict[str, Any]:
     """Return the part of the body that only this action has."""
-    if verb.name == "reboot":
-        return {"type": HARD if words.hard else SOFT}
-    if verb.name == "resize":
-        return {"flavorRef": named["flavor"]}
-    if verb.name == "migrate" and words.host:
-        return {"host": words.host}
-    if verb.name == "rescue":
-        given = {"adminPass": words.password, "rescue_image_ref": named.get("image")}
+    if action.name == "reboot":
+        return {"type": HARD if options.hard else SOFT}
+    if action.name == "resize":
+        return {"flavorRef": ids["flavor"]}
+    if action.name == "migrate" and options.host:
+        return {"host": options.host}
+    if action.name == "rescue":
+        given = {"adminPass": options.password, "rescue_image_ref": ids.get("image")}
         return {key: value for key, value in given.items() if value}
     return {}

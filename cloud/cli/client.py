@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,14 +21,14 @@ from cloud.cli.errors import CliError, ServiceUnavailable, UsageError
 
 NEWEST = (2, 96)  # the newest microversion that this client knows
 REQUEST_SECONDS = 30.0
-AWAY = {502, 503, 504}
+UNAVAILABLE = {502, 503, 504}
 WHICH = (
-    "Say which cloud of clouds.yaml: --os-cloud NAME, or export OS_CLOUD=NAME; where the file is not in one of the "
-    "usual places, export OS_CLIENT_CONFIG_FILE=FILE, as `make up` prints it."
+    "Name a cloud of clouds.yaml: --os-cloud NAME, or export OS_CLOUD=NAME. Where the file is not in one of the "
+    "usual folders, export OS_CLIENT_CONFIG_FILE=FILE, as `make up` prints it."
 )
 _ADVICE = {
-    401: "Look at user, password and project in clouds.yaml, or at the OS_ variables.",
-    403: "Ask somebody whose role allows it, or use another cloud of clouds.yaml: --os-cloud NAME",
+    401: "Check user, password and project in clouds.yaml, or the OS_ variables.",
+    403: "Your role does not allow it: ask an admin, or use another cloud of clouds.yaml: --os-cloud NAME",
 }
 
 
@@ -63,32 +63,32 @@ class Client:
         newest = min(NEWEST, (data and data.max_microversion) or (2, 1))
         self._version = f"{newest[0]}.{newest[1]}"
 
-    def ask(self, method: str, path: str, body: Any = None, seconds: float = REQUEST_SECONDS) -> Response:
+    def send(self, method: str, path: str, body: Any = None, seconds: float = REQUEST_SECONDS) -> Response:
         """Send one request. `seconds`: its timeout. Raises RequestRefused, ServiceUnavailable."""
         more = {} if body is None else {"json": body}
         with _explained():
-            answer = self._compute.request(path, method, microversion=self._version, timeout=seconds, **more)
-        request_id = answer.headers.get("X-Openstack-Request-Id", "")
-        if answer.status_code >= 400:
-            raise _refusal(answer, request_id)
-        return Response(request_id, answer.json() if answer.content else {})
+            response = self._compute.request(path, method, microversion=self._version, timeout=seconds, **more)
+        request_id = response.headers.get("X-Openstack-Request-Id", "")
+        if response.status_code >= 400:
+            raise _refusal(response, request_id)
+        return Response(request_id, response.json() if response.content else {})
 
-    def server(self, word: str, *, all_projects: bool = False) -> KnownServer:
+    def server(self, name: str, *, all_projects: bool = False) -> KnownServer:
         """Return the server with this name or id. Raises CliError when there is none, or several of that name."""
-        shown = self.show(word) if _is_id(word) else None
+        shown = self.show(name) if _is_id(name) else None
         if shown is not None:
-            return KnownServer(word, shown.get("name", ""))
-        query = {"name": f"^{re.escape(word)}$"} | _scope(all_projects=all_projects)
-        found = self.ask("GET", f"/servers?{urlencode(query)}").body["servers"]
+            return KnownServer(name, shown.get("name", ""))
+        query = {"name": f"^{re.escape(name)}$"} | ({"all_tenants": "1"} if all_projects else {})
+        found = self.send("GET", f"/servers?{urlencode(query)}").body["servers"]
         if len(found) > 1:
             ids = ", ".join(server["id"] for server in found)
-            raise CliError(f"{len(found)} servers are called {word!r}", f"Say an id: {ids}")
+            raise CliError(f"{len(found)} servers are called {name!r}", f"Give an id: {ids}")
         if not found:
             raise CliError(
-                f"there is no server {word!r}",
-                "See which there are: stillwater server list. One that is UNKNOWN there has an id and no name.",
+                f"there is no server {name!r}",
+                "See which there are: stillwater server list. One with status UNKNOWN has an id and no name there.",
             )
-        return KnownServer(found[0]["id"], word)
+        return KnownServer(found[0]["id"], name)
 
     def show(self, server_id: str, seconds: float = REQUEST_SECONDS) -> dict[str, Any] | None:
         """Return the server; None when there is none."""
@@ -102,7 +102,7 @@ class Client:
         """Yield servers, page by page, each once."""
         asked, seen = dict(query) | ({"limit": str(limit)} if limit else {}), set[str]()
         while True:
-            page = self.ask("GET", "/servers/detail" + (f"?{urlencode(asked)}" if asked else "")).body
+            page = self.send("GET", "/servers/detail" + (f"?{urlencode(asked)}" if asked else "")).body
             fresh = [server for server in page["servers"] if server["id"] not in seen]
             for server in fresh[: limit - len(seen) if limit else None]:
                 yield server
@@ -112,25 +112,17 @@ class Client:
                 return
             asked = dict(parse_qsl(urlsplit(more).query))
 
-    def flavor(self, word: str) -> str:
+    def flavor(self, name: str) -> str:
         """Return the id of a flavor, by name or id. Raises CliError when there is none."""
-        with _explained():
-            found = self._compute.find_flavor(word)
-        if found is None:
-            raise CliError(f"there is no flavor {word!r}", "See which there are: openstack flavor list")
-        return str(found.id)
+        return _find("flavor", self._compute.find_flavor, name)
 
-    def image(self, word: str) -> str:
+    def image(self, name: str) -> str:
         """Return the id of an image, by name or id. Raises CliError when there is none."""
-        with _explained():
-            found = self._connection.image.find_image(word)
-        if found is None:
-            raise CliError(f"there is no image {word!r}", "See which there are: openstack image list")
-        return str(found.id)
+        return _find("image", self._connection.image.find_image, name)
 
     def _found(self, path: str, key: str, seconds: float) -> dict[str, Any] | None:
         try:
-            return dict(self.ask("GET", path, seconds=seconds).body[key])
+            return dict(self.send("GET", path, seconds=seconds).body[key])
         except RequestRefused as refused:
             if refused.status == 404:
                 return None
@@ -145,19 +137,19 @@ class RequestRefused(CliError):
         self.status, self.request_id = status, request_id
 
 
-def _refusal(answer: Any, request_id: str) -> CliError:
+def _refusal(response: Any, request_id: str) -> CliError:
     try:
-        message = str(next(iter(answer.json().values()))["message"])
+        message = str(next(iter(response.json().values()))["message"])
     except (ValueError, LookupError, TypeError, AttributeError, StopIteration):
-        message = answer.reason or "no reason given"
-    sentence = f"{message.strip()} ({answer.status_code})"
-    if answer.status_code in AWAY:
-        after = answer.headers.get("Retry-After", "")
+        message = response.reason or "no reason given"
+    sentence = f"{message.strip()} ({response.status_code})"
+    if response.status_code in UNAVAILABLE:
+        after = response.headers.get("Retry-After", "")
         return ServiceUnavailable(sentence, f"Try again {f'in {after} s' if after.isdecimal() else 'in a moment'}.")
-    advice = _ADVICE.get(answer.status_code, "")
-    if answer.status_code >= 500:
+    advice = _ADVICE.get(response.status_code, "")
+    if response.status_code >= 500:
         advice = f"Report it to the operator of this cloud, with the request id {request_id}"
-    return RequestRefused(answer.status_code, request_id, sentence, advice)
+    return RequestRefused(response.status_code, request_id, sentence, advice)
 
 
 @contextmanager
@@ -176,19 +168,23 @@ def _explained() -> Iterator[None]:
     except (login.ServiceUnavailable, login.BadGateway, login.GatewayTimeout) as exc:
         raise ServiceUnavailable(_line(exc), "Try again in a moment.") from exc
     except (login.ClientException, sdk.SDKException) as exc:
-        raise CliError(_line(exc), "Look at the cloud's lines in clouds.yaml, or at the OS_ variables.") from exc
+        raise CliError(_line(exc), "Check this cloud in clouds.yaml, or the OS_ variables.") from exc
 
 
 def _line(exc: Exception) -> str:
     return " ".join(str(exc).split()) or type(exc).__name__
 
 
-def _is_id(word: str) -> bool:
+def _find(kind: str, find: Callable[[str], Any], name: str) -> str:
+    with _explained():
+        found = find(name)
+    if found is None:
+        raise CliError(f"there is no {kind} {name!r}", f"See which there are: openstack {kind} list")
+    return str(found.id)
+
+
+def _is_id(text: str) -> bool:
     try:
-        return str(UUID(word)) == word.lower()
+        return str(UUID(text)) == text.lower()
     except ValueError:
         return False
-
-
-def _scope(*, all_projects: bool) -> dict[str, str]:
-    return {"all_tenants": "1"} if all_projects else {}

@@ -4,131 +4,128 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from typing import Any
 
-from cloud.cli import actions, errors, output, progress, requests
+from cloud.cli import actions, errors, output
 from cloud.cli.arguments import LISTED, RESULTS
 from cloud.cli.client import Client, KnownServer, RequestRefused
 from cloud.cli.errors import CliError, ServiceUnavailable
-from cloud.cli.requests import Result, ServerRequest
-from cloud.cli.sanitize import plain
+from cloud.cli.requests import Result, ServerRequest, worst_exit_code
 from cloud.cli.wait import follow
+from cloud.terminal import TerminalConsole
 
 
-def run(words: Namespace) -> int:
-    """Run one command and return its exit code. Raises CliError where nothing was begun."""
-    remote = Client(words.os_cloud)
-    if words.verb == "list":
-        return _list(remote, words)
-    if words.verb == "show":
-        return _show(remote, words)
-    return _act(remote, words)
+def run(options: Namespace) -> int:
+    """Run one command and return its exit code. Raises CliError where no operation was begun."""
+    client = Client(options.os_cloud)
+    if options.verb == "list":
+        return _list(client, options)
+    if options.verb == "show":
+        return _show(client, options)
+    return _act(client, options)
 
 
-def _act(remote: Client, words: Namespace) -> int:
+def _act(client: Client, options: Namespace) -> int:
     """Find all servers before a request is sent, so that a typing error changes nothing."""
-    verb, named = actions.of(words), {}
-    found = [remote.server(word, all_projects=words.all_projects) for word in words.servers]
-    if getattr(words, "flavor", None):
-        named["flavor"] = remote.flavor(words.flavor)
-    if getattr(words, "image", None):
-        named["image"] = remote.image(words.image)
-    asked = [ServerRequest(server, verb) for server in dict.fromkeys(found)]
+    action, ids = actions.select_action(options), {}
+    found = [client.server(name, all_projects=options.all_projects) for name in options.servers]
+    if getattr(options, "flavor", None):
+        ids["flavor"] = client.flavor(options.flavor)
+    if getattr(options, "image", None):
+        ids["image"] = client.image(options.image)
+    requests = [ServerRequest(server, action) for server in dict.fromkeys(found)]
     try:
-        for order in asked:
-            _ask(remote, order, actions.request(verb, words, order.server.id, named))
-        if words.wait:
-            _wait(remote, asked, words)
+        for request in requests:
+            _send(client, request, actions.build_request(action, options, request.server.id, ids))
+        if options.wait:
+            follow(client, requests, options.timeout)
     except KeyboardInterrupt:
-        _interrupt(asked)
-    _tell(asked, words)
-    return requests.exit_code(asked)
+        _interrupt(requests)
+    _report(requests, options)
+    return worst_exit_code(requests)
 
 
-def _ask(remote: Client, order: ServerRequest, request: actions.Request) -> None:
-    """Send the request once. Without an answer it may or may not have arrived."""
+def _send(client: Client, request: ServerRequest, call: actions.ApiRequest) -> None:
+    """Send the request once. Without a response it may or may not have arrived."""
     try:
-        answer = remote.ask(request.method, request.path, request.body)
+        response = client.send(call.method, call.path, call.body)
     except RequestRefused as refused:
-        order.request_id = refused.request_id
-        advice = f"See what goes on with it: stillwater server show {order.server.id}"
-        if refused.status == 400 and order.verb:
-            advice = f"What can be said: stillwater server {order.verb.name} --help"
-        order.end(Result.REFUSED, str(refused), refused.advice or advice)
-    except ServiceUnavailable as away:
-        advice = f"It may have been accepted all the same: stillwater server show {order.server.id} --wait"
-        order.end(Result.FAILED, str(away), advice)
+        request.request_id = refused.request_id
+        advice = f"See its state: stillwater server show {request.server.id}"
+        if refused.status == 400 and request.action:
+            advice = f"See the options: stillwater server {request.action.name} --help"
+        request.end(Result.REFUSED, str(refused), refused.advice or advice)
+    except ServiceUnavailable as error:
+        advice = f"It may have been accepted all the same: stillwater server show {request.server.id} --wait"
+        request.end(Result.FAILED, str(error), advice)
     else:
-        order.result, order.request_id = Result.ACCEPTED, answer.request_id
-        order.password = str(answer.body.get("adminPass") or "")
+        request.result, request.request_id = Result.ACCEPTED, response.request_id
+        request.password = str(response.body.get("adminPass") or "")
 
 
-def _wait(remote: Client, asked: list[ServerRequest], words: Namespace) -> None:
-    with progress.opened(asked) as shown:
-        follow(remote, asked, words.timeout, shown)
+def _interrupt(requests: list[ServerRequest]) -> None:
+    """End the wait: operations that were accepted continue; the other requests may not have been sent."""
+    for request in requests:
+        if request.is_open:
+            request.end(Result.INTERRUPTED, "the operation continues",
+                        f"Continue to wait: stillwater server show {request.server.id} --wait")  # fmt: skip
+        elif request.result is Result.WAITING:
+            request.end(Result.INTERRUPTED, "it may not have been requested",
+                        f"See its state: stillwater server show {request.server.id}")  # fmt: skip
 
 
-def _interrupt(asked: list[ServerRequest]) -> None:
-    """End the wait: requests that were sent go on; the others may not have been sent."""
-    for order in asked:
-        if order.result in (Result.ACCEPTED, Result.WAITING):
-            was_asked = order.is_open
-            order.end(
-                Result.INTERRUPTED, "it goes on" if was_asked else "it may not have been asked",
-                f"Look: stillwater server show {order.server.id}{' --wait' if was_asked else ''}",
-            )  # fmt: skip
-
-
-def _tell(asked: list[ServerRequest], words: Namespace) -> None:
+def _report(requests: list[ServerRequest], options: Namespace) -> None:
     """Print results on standard output, and failures and advice on standard error."""
-    if words.format or words.columns:
-        output.many([order.row() for order in asked], RESULTS, words)
-    for order in asked:
-        well = order.result in (Result.DONE, Result.ACCEPTED)
-        if not (well and (words.format or words.columns)):
-            print(plain(order.sentence()), file=sys.stdout if well else sys.stderr)
-        if order.password and not words.format:
-            print(f"  password: {plain(order.password)}")
-        then = order.verb.then.format(server=order.server.id) if order.verb and order.result is Result.DONE else ""
-        if order.advice or then:
-            print(f"  {order.advice or then}", file=sys.stderr)
+    out, err = TerminalConsole(sys.stdout), TerminalConsole(sys.stderr)
+    if options.format or options.columns:
+        output.print_rows([request.to_row() for request in requests], RESULTS, options)
+    for request in requests:
+        succeeded = request.result in (Result.DONE, Result.ACCEPTED)
+        if not (succeeded and (options.format or options.columns)):
+            (out if succeeded else err).say(request.sentence())
+        if request.password and not options.format:
+            out.say(f"  password: {request.password}")
+        advice = request.advice
+        if request.action and request.result is Result.DONE:
+            advice = request.action.next_step.format(server=request.server.id)
+        if advice:
+            err.say(f"  {advice}")
 
 
-def _list(remote: Client, words: Namespace) -> int:
-    query = {"name": words.name, "status": words.status, "marker": words.marker}
-    query |= {"all_tenants": "1" if words.all_projects else None}
-    asked = {key: value for key, value in query.items() if value}
-    servers = list(remote.servers(asked, words.limit))
+def _list(client: Client, options: Namespace) -> int:
+    query = {"name": options.name, "status": options.status, "marker": options.marker}
+    query = {key: value for key, value in query.items() if value}
+    query |= {"all_tenants": "1"} if options.all_projects else {}
+    servers = list(client.servers(query, options.limit))
     code = errors.DONE
-    if words.wait:
+    if options.wait:
         busy = [server for server in servers if server.get("OS-EXT-STS:task_state")]
-        code = _until_idle(remote, [KnownServer(server["id"], server.get("name", "")) for server in busy], words)
-        servers = list(remote.servers(asked, words.limit))
-    rows = [output.listed(server) for server in servers]
-    output.many(rows, LISTED, words)
-    if words.limit and len(rows) >= words.limit:
+        code = _wait_until_idle(client, [KnownServer(one["id"], one.get("name", "")) for one in busy], options)
+        servers = list(client.servers(query, options.limit))
+    rows = [output.to_row(server) for server in servers]
+    output.print_rows(rows, LISTED, options)
+    if options.limit and len(rows) >= options.limit:
         print(f"There may be more: --marker {rows[-1]['id']}", file=sys.stderr)
     return code
 
 
-def _show(remote: Client, words: Namespace) -> int:
-    server = remote.server(words.server, all_projects=words.all_projects)
-    code = _until_idle(remote, [server], words) if words.wait else errors.DONE
-    shown: dict[str, Any] | None = remote.show(server.id)
+def _show(client: Client, options: Namespace) -> int:
+    server = client.server(options.server, all_projects=options.all_projects)
+    code = _wait_until_idle(client, [server], options) if options.wait else errors.DONE
+    shown = client.show(server.id)
     if shown is None:
-        raise CliError(f"server {words.server!r} was deleted", "See which there are: stillwater server list")
-    output.one(output.shown(shown), words)
+        raise CliError(f"server {options.server!r} was deleted", "See which there are: stillwater server list")
+    output.print_row(output.to_full_row(shown), options)
     return code
 
 
-def _until_idle(remote: Client, servers: list[KnownServer], words: Namespace) -> int:
+def _wait_until_idle(client: Client, servers: list[KnownServer], options: Namespace) -> int:
     """Wait until the servers have no task, of any user. A server that is deleted meanwhile counts as idle."""
     watched = [ServerRequest(server, result=Result.ACCEPTED) for server in servers]
     try:
-        _wait(remote, watched, words)
+        follow(client, watched, options.timeout)
     except KeyboardInterrupt:
         _interrupt(watched)
-    late = [order for order in watched if order.result in (Result.TIMED_OUT, Result.INTERRUPTED)]
-    for order in late:
-        print(plain(order.sentence()), file=sys.stderr)
-    return requests.exit_code(late)
+    late = [request for request in watched if request.result in (Result.TIMED_OUT, Result.INTERRUPTED)]
+    for request in late:
+        TerminalConsole(sys.stderr).say(request.sentence())
+    return worst_exit_code(late)

@@ -17,16 +17,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):  # a name that the terminal cannot show must not fail
             stream.reconfigure(errors="backslashreplace")
     try:
-        words = arguments.parse(argv)
+        options = arguments.parse(argv)
         from cloud.cli import commands  # noqa: PLC0415  openstacksdk takes half a second, --help goes without it
 
-        code = commands.run(words)
+        code = commands.run(options)
         sys.stdout.flush()
         return code
     except CliError as problem:
-        print(f"stillwater: {problem}", file=sys.stderr)
-        if problem.advice:
-            print(f"  {problem.advice}", file=sys.stderr)
+        from cloud.terminal import TerminalConsole  # noqa: PLC0415  rich takes 0.1 s, --help goes without it
+
+        TerminalConsole(sys.stderr).say(f"stillwater: {problem}" + (f"\n  {problem.advice}" if problem.advice else ""))
         return problem.code
     except KeyboardInterrupt:
         print("stillwater: interrupted", file=sys.stderr)

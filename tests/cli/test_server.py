@@ -123,7 +123,7 @@ def test_one_that_is_refused_does_not_keep_the_others(shell, boot, cloud):
     done = shell("server", "stop", "off", "on", "--wait")
     assert done.returncode == 1
     assert "off: refused: Cannot 'stop' instance" in done.stderr
-    assert f"See what goes on with it: stillwater server show {off}" in done.stderr
+    assert f"See its state: stillwater server show {off}" in done.stderr
     assert done.stdout.startswith("on: stopped in ")
     assert cloud.row(on).vm_state == "stopped"
 
@@ -164,7 +164,7 @@ def test_a_wait_has_an_end_and_the_operation_goes_on(shell, boot, cloud):
     out, err = waiting.communicate(timeout=60)  # no host does anything meanwhile
     assert waiting.returncode == 4, err
     assert '"result": "timed out"' in out
-    assert f"it goes on\n  Wait on: stillwater server show {web} --wait\n" in err
+    assert f"the operation continues\n  Continue to wait: stillwater server show {web} --wait\n" in err
 
     followed = shell("server", "show", web, "--wait", "-f", "value", "-c", "status")
     assert (followed.returncode, followed.stdout) == (0, "SHUTOFF\n")
@@ -177,7 +177,7 @@ def test_ctrl_c_ends_the_wait_and_nothing_else(shell, boot, cloud):
     waiting.send_signal(signal.SIGINT)
     out, err = waiting.communicate(timeout=60)
     assert (waiting.returncode, out) == (130, "")
-    assert "web1: interrupted: it goes on" in err
+    assert "web1: interrupted: the operation continues" in err
     cloud.work()
     assert cloud.row(web).vm_state == "stopped"
 
@@ -243,7 +243,7 @@ def test_a_member_may_not_migrate_and_is_told_who_may(shell, boot):
     done = shell("server", "migrate", "web1")
     assert (done.returncode, done.stdout) == (1, "")
     assert "web1: refused: Policy doesn't allow" in done.stderr
-    assert "Ask somebody whose role allows it" in done.stderr
+    assert "Your role does not allow it" in done.stderr
 
 
 def test_deleted_is_done_when_it_is_gone(shell, boot, demo):
@@ -276,4 +276,4 @@ def test_a_wrong_password_is_said(shell, people):
     done = shell("server", "list")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("stillwater: the login was refused: ")
-    assert "Look at user, password and project" in done.stderr
+    assert "Check user, password and project" in done.stderr

@@ -34,6 +34,7 @@ def typed(*words, **variables):
         ("stop s", "POST", "/action", {"os-stop": None}),
         ("stop s --hard-shutdown", "POST", "/action", {"os-stop": HARD}),
         ("stop s --shutdown-timeout 9", "POST", "/action", {"os-stop": GRACE}),
+        ("stop s --shutdown-timeout 2min", "POST", "/action", {"os-stop": GRACE | {"shutdown_timeout": 120}}),
         ("start s", "POST", "/action", {"os-start": None}),
         ("reboot s", "POST", "/action", {"reboot": {"type": "SOFT"}}),
         ("reboot s --hard", "POST", "/action", {"reboot": {"type": "HARD"}}),
@@ -59,9 +60,9 @@ def typed(*words, **variables):
 )
 def test_what_is_typed_is_what_is_asked(line, method, path, body):
     words = arguments.parse(["server", *line.split()])
-    request = actions.request(actions.of(words), words, "ID", {"flavor": "F", "image": "I"} if words.verb != "rescue"
-                            or words.image else {})  # fmt: skip
-    assert request == actions.Request(method, f"/servers/ID{path}", body)
+    ids = {"flavor": "F", "image": "I"} if words.verb != "rescue" or words.image else {}
+    request = actions.build_request(actions.select_action(words), words, "ID", ids)
+    assert request == actions.ApiRequest(method, f"/servers/ID{path}", body)
 
 
 @pytest.mark.parametrize(
@@ -70,18 +71,19 @@ def test_what_is_typed_is_what_is_asked(line, method, path, body):
         ("", "required: COMMAND"),
         ("server", "required: VERB"),
         ("server stop", "required: SERVER"),
-        ("server stop s --hard-shutdown --shutdown-timeout 5", "leave out --shutdown-timeout, or --hard-shutdown"),
-        ("server stop s --shutdown-timeout -1", "'-1' is no number of seconds; 0 or more"),
-        ("server stop s --shutdown-timeout 1.5", "'1.5' is no number of seconds; 0 or more"),
+        ("server stop s --hard-shutdown --shutdown-timeout 5", "give it or --shutdown-timeout, not both"),
+        ("server stop s --shutdown-timeout -1", "'-1' is not a duration"),
+        ("server stop s --shutdown-timeout 1.5", "'1.5' is not a whole number of seconds"),
+        ("server stop s --shutdown-timeout soon", "'soon' is not a duration: seconds, or for example 5min"),
         ("server stop s --soft-shutdown", "unrecognized arguments"),
         ("server delete s --soft-shutdown --hard-shutdown", "not allowed with argument --soft-shutdown"),
         ("server resize s", "one of the arguments --flavor --confirm --revert is required"),
         ("server resize s --flavor f --confirm", "not allowed with argument --flavor"),
-        ("server resize s --revert --hard-shutdown", "take no word about the shutdown"),
-        ("server stop s --timeout 5", "--timeout is for --wait"),
-        ("server stop s --wait --timeout nan", "'nan' is no time to wait"),
-        ("server stop s --wait --timeout 0", "'0' is no time to wait"),
-        ("server list --limit 0", "'0' is no number; 1 or more"),
+        ("server resize s --revert --hard-shutdown", "shut nothing down"),
+        ("server stop s --timeout 5", "--timeout needs --wait"),
+        ("server stop s --wait --timeout nan", "'nan' is not a duration"),
+        ("server stop s --wait --timeout 0", "must be more than 0 seconds"),
+        ("server list --limit 0", "'0' is not a whole number of at least 1"),
         ("server stop s -c colour", "there is no column colour; there are id, name, action"),
         ("server list -f yaml", "invalid choice: 'yaml'"),
         ("server stop s --wai", "unrecognized arguments: --wai"),
@@ -105,7 +107,7 @@ def test_help_has_examples_and_exit_codes():
         assert (shown.returncode, shown.stderr) == (0, "")
         assert "stillwater server stop web1 web2 --wait" in shown.stdout
         assert "4 the wait timed out" in shown.stdout
-    assert "--shutdown-timeout N" in typed("server", "stop", "--help").stdout
+    assert "--shutdown-timeout TIME" in typed("server", "stop", "--help").stdout
 
 
 def test_help_is_there_at_once():
