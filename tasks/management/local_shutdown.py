@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from concurrent.futures import TimeoutError as NotYet
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 
 from django.conf import settings
@@ -18,96 +18,79 @@ from django.conf import settings
 from compute.hosts.guest_shutdown import AT_ONCE, GuestShutdown
 from compute.virt.base import Driver, ShutdownPreference, VirtError
 from compute.virt.shutdown_timer import ShutdownTimer
-from tasks import boot_marker, worker, worker_process
-from tasks.management import guest_table
-from tasks.management.options import CommandRefused, HostCommand
-from tasks.management.output import Outcome
-from tasks.management.snapshot import ServiceLocation, ServiceSnapshot
-from tasks.management.wait import DONE, INTERRUPTED, SILENT, UNFINISHED
+from tasks import boot_marker, worker
+from tasks.management.options import HostCommand
+from tasks.management.outcome import DONE, INTERRUPTED, SILENT, UNFINISHED, CommandRefused, Outcome
+from tasks.management.snapshot import ServiceSnapshot
+from tasks.management.wait import guests_sentence
 
 SOON = 1.0  # seconds
-Running = dict[str, GuestShutdown]
 
 
-def is_ours(place: ServiceLocation) -> bool:
-    """Return whether these are the settings of that very host."""
-    return bool(settings.ROLE == "host" and place.name == settings.HOST)
-
-
-def is_dead(one: ServiceSnapshot) -> bool:
-    """Return whether the host's worker is dead: by its process where that is known, else by its heartbeat."""
-    if one.place.node is not None:
-        return one.place.pid is None and worker_process.pid_under_other_supervisor(one.place.node) is None
-    return one.service is None or not one.service.beats
-
-
-def shut_down(asked: HostCommand, one: ServiceSnapshot, why: str) -> Outcome:
+def shut_down(command: HostCommand, one: ServiceSnapshot, why: str) -> Outcome:
     """Shut down all guests that are on, the lowest priority first, `--parallel` at a time.
 
-    `why`: the reason that the host was not asked. Raises CommandRefused when interrupted.
+    `why`: the reason that the host does not do it. Raises CommandRefused when interrupted.
     """
-    name = one.place.name
-    if not is_ours(one.place):
-        file = one.place.node.env_file if one.place.node else f"the env file of {name}"
-        return Outcome(name, SILENT, f"{name}: {why}, and its guests were not shut down. On its machine, with its own "
-                   f"settings: STILLWATER_ENV_FILE={file} manage.py host shutdown-guests {name}")  # fmt: skip
-    asked.screen.say(f"{name}: {why}; its guests are shut down by the hypervisor itself.")
+    name, node = one.name, one.location.node
+    if settings.ROLE != "host" or name != settings.HOST:  # these are not the settings of that very host
+        file = node.env_file if node else f"the env file of {name}"
+        return Outcome(SILENT, f"{name}: {why}, and its guests were not shut down. On its machine, with its own "
+                       f"settings: STILLWATER_ENV_FILE={file} manage.py host shutdown-guests {name}")  # fmt: skip
+    command.output.say(f"{name}: {why}; its guests are shut down by the hypervisor itself.")
     boot_marker.expect_boot(settings.HOST_STATE)
     try:
-        driver = worker.open_driver()
-        try:
-            return _shut_down(asked, one, driver)
-        finally:
-            driver.close()
+        with closing(worker.open_driver()) as driver:
+            return _shut_down(command, one, driver)
     except VirtError as error:
-        return Outcome(name, SILENT, f"{name}: the hypervisor does not answer ({error}). Run this again when it does.")
+        return Outcome(SILENT, f"{name}: the hypervisor does not answer ({error}). Run this again when it does.")
     except KeyboardInterrupt:
         raise CommandRefused(
-            "Interrupted. Nobody signals the guests any more; each keeps its deadline, and goes on with it when this "
-            "is run again, or the host is started.", INTERRUPTED,
+            "Interrupted. The guests get no more signals. Each keeps its deadline, which counts when this is run "
+            "again, or the host is started.", INTERRUPTED,
         ) from None  # fmt: skip
 
 
-def _shut_down(asked: HostCommand, one: ServiceSnapshot, driver: Driver) -> Outcome:
+def _shut_down(command: HostCommand, one: ServiceSnapshot, driver: Driver) -> Outcome:
     began = time.time()
-    until = began + asked.seconds if asked.seconds is not None else None
-    shutdown_preferences = driver.shutdown_preferences()
-    lines = {uuid: _line(uuid, wish) for uuid, wish in shutdown_preferences.items()}
-    for rank in sorted({wish.priority for wish in shutdown_preferences.values()}):
-        group = {uuid: wish for uuid, wish in shutdown_preferences.items() if wish.priority == rank}
-        for _ in _group(driver, group, lines, until, asked):
-            asked.screen.show([replace(one, guests=_sorted(lines))])
-    one = replace(one, guests=_sorted(lines))
-    asked.screen.show([one])
-    if not lines:
-        return Outcome(one.place.name, DONE, f"{one.place.name}: no guest is on.")
+    until = began + command.seconds if command.seconds is not None else None
+    preferences = sorted(driver.shutdown_preferences().items(), key=lambda item: item[1].priority)
+    guests = {uuid: GuestShutdown(uuid, wanted.name, "", wanted.priority, "waiting") for uuid, wanted in preferences}
+    for priority in sorted({wanted.priority for _, wanted in preferences}):
+        group = {uuid: wanted for uuid, wanted in preferences if wanted.priority == priority}
+        for _ in _shut_down_group(driver, group, guests, until, command):
+            one = replace(one, guests=tuple(guests.values()))
+            command.output.show([one])
+    if not guests:
+        command.output.show([one])
+        return Outcome(DONE, f"{one.name}: no guest is on.")
     code = DONE if all(line.state == "off" for line in one.guests) else UNFINISHED
-    sentence = guest_table.ended(one.place.name, one.guests, time.time() - began)
-    return Outcome(one.place.name, code, sentence, one)
+    return Outcome(code, guests_sentence(one, time.time() - began), one)
 
 
-def _group(
-    driver: Driver, group: dict[str, ShutdownPreference], lines: Running, until: float | None, asked: HostCommand
-) -> Iterator[None]:
-    """Shut down the guests of one priority; yield after every look."""
-    pool = ThreadPoolExecutor(asked.parallel or AT_ONCE, "shutdown_preference")
+def _shut_down_group(
+    driver: Driver, group: dict[str, ShutdownPreference], guests: dict[str, GuestShutdown], until: float | None,
+    command: HostCommand,
+) -> Iterator[None]:  # fmt: skip
+    """Shut down the guests of one priority; yield whenever `guests` is up to date."""
+    pool = ThreadPoolExecutor(command.parallel or AT_ONCE, "shutdown")
     try:
-        futures = {pool.submit(_power_off, driver, wish, uuid, until): uuid for uuid, wish in group.items()}
+        futures = {pool.submit(_power_off, driver, wanted, uuid, until): uuid for uuid, wanted in group.items()}
         while futures:
             with suppress(NotYet):
-                for future in as_completed(list(futures), timeout=asked.interval):
+                for future in as_completed(list(futures), timeout=command.interval):
                     uuid = futures.pop(future)
-                    lines[uuid] = _over(lines[uuid], future)
+                    guests[uuid] = _ended(guests[uuid], future)
             for uuid in futures.values():
-                lines[uuid] = _now(lines[uuid], driver)
+                guests[uuid] = _running(guests[uuid], driver)
             yield
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _power_off(driver: Driver, wish: ShutdownPreference, uuid: str, until: float | None) -> ShutdownTimer | None:
+def _power_off(driver: Driver, wanted: ShutdownPreference, uuid: str, until: float | None) -> ShutdownTimer | None:
     """Shut a guest down with its own grace period, cut at the deadline of all."""
-    seconds = float(settings.SHUTDOWN_TIMEOUT if wish.seconds is None else wish.seconds)
+    seconds = float(settings.SHUTDOWN_TIMEOUT if wanted.seconds is None else wanted.seconds)
     if until is not None:
         seconds = min(seconds, max(0.0, until - time.time()))
     timer = driver.begin_shutdown(uuid, seconds, settings.SHUTDOWN_RETRY_INTERVAL)
@@ -119,11 +102,7 @@ def _power_off(driver: Driver, wish: ShutdownPreference, uuid: str, until: float
     return timer
 
 
-def _line(uuid: str, wish: ShutdownPreference) -> GuestShutdown:
-    return GuestShutdown(uuid, wish.name, "", wish.priority, "waiting")
-
-
-def _over(line: GuestShutdown, future: Future[ShutdownTimer | None]) -> GuestShutdown:
+def _ended(line: GuestShutdown, future: Future[ShutdownTimer | None]) -> GuestShutdown:
     try:
         timer = future.result()
     except VirtError as error:
@@ -132,7 +111,7 @@ def _over(line: GuestShutdown, future: Future[ShutdownTimer | None]) -> GuestShu
     return replace(line, state="off", words=words, seconds_left=None, signals=timer.signals if timer else 0)
 
 
-def _now(line: GuestShutdown, driver: Driver) -> GuestShutdown:
+def _running(line: GuestShutdown, driver: Driver) -> GuestShutdown:
     """Return the line with what the shutdown timer says; as it was when the hypervisor does not answer."""
     timer = None
     with suppress(VirtError):
@@ -140,8 +119,4 @@ def _now(line: GuestShutdown, driver: Driver) -> GuestShutdown:
     if timer is None or not timer.runs:
         return line
     left = timer.left(time.time())
-    return replace(line, state=guest_table.SHUTS_DOWN, words=timer.words(), seconds_left=left, signals=timer.signals)
-
-
-def _sorted(lines: Running) -> tuple[GuestShutdown, ...]:
-    return tuple(sorted(lines.values(), key=lambda line: line.priority))
+    return replace(line, state="shutting down", words=timer.words(), seconds_left=left, signals=timer.signals)

@@ -25,7 +25,7 @@ from compute.power import sync
 from compute.virt.base import PowerState
 from compute.virt.fake.driver import FakeDriver
 from tasks import boot_marker
-from tasks.management import output, shutdown_guests
+from tasks.management import output, wait
 from tasks.management.commands.host import Command
 from tasks.management.snapshot import ServiceLocation, ServiceSnapshot
 from tests.byhand import Host
@@ -98,7 +98,7 @@ def powers(cloud) -> set[PowerState]:
 def test_a_host_that_takes_work_is_refused_with_advice(host, cloud, servers):
     refused = host("shutdown-guests", "host1")
     assert refused.code == 1
-    assert "takes work, so servers would come and be started meanwhile" in refused.err
+    assert "takes work, so servers would arrive and be started meanwhile" in refused.err
     assert "manage.py host drain host1 --shutdown-guests" in refused.err
     assert not cloud.queued()
 
@@ -126,7 +126,7 @@ def test_it_may_only_ask_and_be_followed_later_as_json(host, cloud, servers):
     assert len(cloud.queued()) == 2
     assert {step.action.params["at_once"] for _, step in cloud.queued()} == {1}
     page = host("status", "host1")
-    assert "[------------------------------] host1: 0 of 2 guests off, 2 waiting" in page.out
+    assert "host1: 0 of 2 guests off, 2 waiting" in page.out
     with works(cloud):
         done = host("shutdown-guests", "host1", "-f", "json", *QUICK)
     [document] = json.loads(done.out)["hosts"]
@@ -279,9 +279,9 @@ def test_ctrl_c_says_what_becomes_of_the_guests(host, cloud, servers, on_its_mac
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(output.LineOutput, "show", interrupt)
+    monkeypatch.setattr(output.Output, "show", interrupt)
     ended = host("shutdown-guests", "host1", *QUICK)
-    assert (ended.code, "Nobody signals the guests any more" in ended.err) == (130, True)
+    assert (ended.code, "The guests get no more signals" in ended.err) == (130, True)
 
 
 # -- the words
@@ -307,13 +307,13 @@ def look(*lines: GuestShutdown) -> ServiceSnapshot:
     ],
 )
 def test_a_followed_shutdown_ends_when(lines, code):
-    reached = shutdown_guests.all_off()(look(*lines))
-    assert (reached and reached[0]) == code
+    reached = wait.guests_off()(look(*lines))
+    assert (reached and reached.code) == code
 
 
 def test_lines_name_each_guest_with_its_signals_and_the_time_it_has_left():
     out = io.StringIO()
-    shown = output.LineOutput(OutputWrapper(out))
+    shown = output.Output("table", OutputWrapper(out))
     down = partial(line, "shutting down")
     shown.show([look(line("waiting", words="waits for its turn"))])
     for left, signals in ((58.2, 1), (50.0, 1), (48.0, 2)):
@@ -327,11 +327,23 @@ def test_lines_name_each_guest_with_its_signals_and_the_time_it_has_left():
     ]
 
 
-def test_the_table_has_a_bar_and_a_row_for_each_guest():
+def test_the_table_has_the_progress_and_a_row_for_each_guest():
+    """First who is not off yet, or failed."""
     lines = (line("off", words="guest shut down in 2.0 s"), line("shutting down", seconds_left=7.4, signals=3))
-    text = "\n".join(output.page([look(*lines)]))
-    assert "[###############---------------] host1: 1 of 2 guests off, 1 shutting down" in text
-    assert "7 s" in text
+    out = io.StringIO()
+    output.Output("table", OutputWrapper(out)).print_page(output.render_page([look(*lines)]))
+    text = out.getvalue()
+    assert "host1: 1 of 2 guests off, 1 shutting down" in text
+    assert text.index("7 s") < text.index("guest shut down in 2.0 s")
+
+
+def test_a_name_of_a_guest_moves_no_cursor():
+    evil = GuestShutdown("uuid-1", "\x1b[2J\nhost1 is drained", "req-1", 0, "off", "guest shut down")
+    out = io.StringIO()
+    shown = output.Output("table", OutputWrapper(out))
+    shown.show([look(evil)])
+    shown.print_page(output.render_page([look(evil)]))
+    assert ("\x1b" in out.getvalue(), "\nhost1 is drained" in out.getvalue()) == (False, False)
 
 
 def test_the_words_are_in_the_help(capsys):
