@@ -219,6 +219,8 @@ def test_the_page_about_the_architecture_has_the_rooms_in_the_order_of_their_con
 def test_a_flow_can_be_read_in_few_files(flow, most):
     text = (ROOT / "docs/journal.md").read_text()
     [(said, section)] = re.findall(rf"### {flow}[^\n]*\((\d+) files\)\n(.*?)\n##", text, re.DOTALL)
-    files = re.findall(r"^(\d+)\. `([\w/.]+)`:", section, re.MULTILINE)
-    assert [int(number) for number, _ in files] == list(range(1, int(said) + 1))
-    assert len({path for _, path in files}) == int(said) <= most
+    files = re.findall(r"^(\d+)\. `([\w/.]+)`:(.*(?:\n +.*)*)", section, re.MULTILINE)
+    assert [int(number) for number, _, _ in files] == list(range(1, int(said) + 1))
+    assert len({path for _, path, _ in files}) == int(said) <= most
+    named = [(path, name) for _, path, text in files for name in re.findall(r"`(?:\w+\.)?(\w+)`", text)]
+    assert [pair for pair in named if not re.search(rf"\b{pair[1]}\b", (ROOT / pair[0]).read_text())] == []
