@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import time
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +39,8 @@ class Daemon:
 
     def send(self, sig: signal.Signals) -> None:
         """Send a signal, if it runs."""
-        pid = self.pid()
-        if pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, sig)
+        if pid := self.pid():
+            kill([pid], sig)
 
 
 def read_pid(file: Path) -> int | None:
@@ -52,23 +52,29 @@ def read_pid(file: Path) -> int | None:
 
 
 def alive(pid: int, needle: str = "") -> bool:
-    """Return whether the process runs, is no zombie and has `needle` in its command line."""
-    proc = Path(f"/proc/{pid}")
+    """Return whether the process runs, is no zombie and has `needle` in its command line; NUL ends each argument."""
     try:
-        if (proc / "stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX":
+        process = psutil.Process(pid)
+        if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
             return False
-        return needle.encode() in (proc / "cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
+        return needle in "\0".join([*process.cmdline(), ""])
+    except psutil.Error:
         return False
 
 
 def with_command(needle: str) -> list[int]:
     """Return the pids of the processes that have `needle` in their command line."""
-    numbers = (int(proc.name) for proc in Path("/proc").iterdir() if proc.name.isdigit())
-    return [pid for pid in numbers if alive(pid, needle)]
+    return [pid for pid in psutil.pids() if alive(pid, needle)]
 
 
-def gone(pids: list[int], seconds: float) -> bool:
+def kill(pids: Iterable[int], sig: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal to each process that is still there."""
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).send_signal(sig)
+
+
+def gone(pids: Collection[int], seconds: float) -> bool:
     """Wait until no process is alive; False when one still is after `seconds`."""
     deadline = time.monotonic() + seconds
     while any(alive(pid) for pid in pids):

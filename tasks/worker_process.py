@@ -13,8 +13,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from cloud.env import GRACEFUL_SHUTDOWN_TIMEOUTS, ROOT
 from cloud.processes import Daemon, alive, gone, with_command
@@ -127,14 +130,11 @@ def wait_until_up(nodes: Sequence[WorkerNode], up: Callable[[], Collection[str]]
 def pid_under_other_supervisor(node: WorkerNode) -> int | None:
     """Return the pid of the same worker under another supervisor (a systemd unit): it has no pidfile of ours."""
     cell = read(node.env_file).get("STILLWATER_CELL_UUID")
-    marks = {f"STILLWATER_ENV_FILE={node.env_file}"} | ({f"STILLWATER_CELL_UUID={cell}"} if cell else set())
+    marks = {"STILLWATER_ENV_FILE": str(node.env_file)} | ({"STILLWATER_CELL_UUID": cell} if cell else {})
     for pid in with_command(f"\0{node.name}@stillwater\0"):
-        try:
-            environ = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
-        except OSError:  # it ended meanwhile, or belongs to another user
-            continue
-        if marks & set(environ) and not alive(pid, node.daemon.needle):
-            return pid
+        with suppress(psutil.Error):  # it ended meanwhile, or belongs to another user
+            if marks.items() & psutil.Process(pid).environ().items() and not alive(pid, node.daemon.needle):
+                return pid
     return None
 
 

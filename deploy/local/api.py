@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import subprocess
 import urllib.error
 import urllib.request
 
-from cloud.processes import gone, with_command
+from cloud.processes import gone, kill, with_command
 from deploy.local import envfiles, ports
 from deploy.local.output import Failed, wait_for
 from deploy.local.processes import KILL_SECONDS, Daemon, tool
@@ -43,9 +41,7 @@ def end_orphans(state: StackState) -> int:
     """Kill the workers that outlived a killed gunicorn master: they keep its port. Return how many there were."""
     gunicorn = daemon(state)
     orphans = [] if gunicorn.pid() else with_command(gunicorn.needle)
-    for pid in orphans:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    kill(orphans)
     gone(orphans, KILL_SECONDS)
     return len(orphans)
 

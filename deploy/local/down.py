@@ -37,8 +37,8 @@ def clean(state: StackState) -> None:
         return
     running = stale_processes.find(state)
     if running:
-        several = f"{len(running)} processes of this cloud run, {running[0].pid} is one"
-        one = f"a process of this cloud runs: {running[0].pid}"
+        several = f"{len(running)} processes of this cloud run, {min(running)} is one"
+        one = f"a process of this cloud runs: {min(running)}"
         raise Failed(several if len(running) > 1 else one, advice="First: make down")
     shutil.rmtree(state.directory)
     say(f"deleted {state.directory}")
@@ -72,10 +72,10 @@ def _verify(state: StackState) -> None:
         say("no process of this cloud is left")
         return
     left = stale_processes.find(state)
-    for process in left:
-        hint(f"{process.pid}: {process.command}")
+    for pid, command in left.items():
+        hint(f"{pid}: {command}")
     if len(left) == 1:
-        raise Failed("1 process is still there", advice=f"Look at it, then end it: kill {left[0].pid}")
+        raise Failed("1 process is still there", advice=f"Look at it, then end it: kill {min(left)}")
     raise Failed(
         f"{len(left)} processes are still there", advice="Look at them, then end them by number: kill <pid>"
     )

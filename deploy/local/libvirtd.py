@@ -21,7 +21,7 @@ import time
 import uuid
 from pathlib import Path
 
-from cloud.processes import alive, gone, read_pid
+from cloud.processes import alive, gone, kill, read_pid
 from deploy.local import libvirtd_conf as conf
 
 START_SECONDS = 60
@@ -100,11 +100,9 @@ class LibvirtHost:
         pid = self.pid()
         if pid is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, sig)
+        kill([pid], sig)
         if not gone([pid], STOP_SECONDS):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            kill([pid])
             gone([pid], STOP_SECONDS)
         self._collect_reaper()
 
@@ -127,9 +125,7 @@ class LibvirtHost:
     def destroy_all(self, seconds: float = STOP_SECONDS) -> None:
         """Kill every guest of this host and wait for their end. Raises TimeoutError."""
         pids = self.qemu_pids()
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill(pids)
         if not gone(pids, seconds):
             raise TimeoutError(f"{self.name}: guests {pids} survived SIGKILL for {seconds:g} s")
 

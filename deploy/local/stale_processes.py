@@ -2,65 +2,32 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from deploy.local.state import StackState
 
 # The names of our programs. A user's `tail -f var/log/api.log` is not ours.
-OURS = (
-    "python",
-    "redis-server",
-    "celery",
-    "gunicorn",
-    "libvirtd",
-    "virtlogd",
-    "qemu-system",
-    "sh",
-    "dnsmasq",
-)
+OURS = ("python", "redis-server", "celery", "gunicorn", "libvirtd", "virtlogd", "qemu-system", "sh", "dnsmasq")
 
 
-@dataclass(frozen=True, slots=True)
-class Leftover:
-    """One process of a cloud that still runs."""
-
-    pid: int
-    command: str
-
-
-def find(state: StackState) -> list[Leftover]:
-    """Return every such process except this one and its ancestors."""
-    marks = (f"{state.directory}/".encode(), f"STILLWATER_ENV_FILE={state.directory}/".encode())
-    skip = _ancestors(os.getpid())
-    found = []
-    for proc in Path("/proc").iterdir():
-        if proc.name.isdigit() and int(proc.name) not in skip and _belongs(proc, marks):
-            command = (proc / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            found.append(Leftover(int(proc.name), command.strip()[:160]))
-    return found
+def find(state: StackState) -> dict[int, str]:
+    """Return pid and command line of every such process except this one and its ancestors."""
+    own = psutil.Process()
+    skip = {own, *own.parents()}  # their command lines may name the folder
+    found = {process.pid: _command(process, state) for process in psutil.process_iter() if process not in skip}
+    return {pid: command[:160] for pid, command in found.items() if command}
 
 
-def _belongs(proc: Path, marks: tuple[bytes, bytes]) -> bool:
-    in_command, in_environment = marks
+def _command(process: psutil.Process, state: StackState) -> str:
+    """Return the command line of a process of this cloud; empty for every other one."""
+    folder = f"{state.directory}/"
     try:
-        command = (proc / "cmdline").read_bytes()
-        program = Path(command.split(b"\0", 1)[0].decode(errors="replace")).name
-        if not program.startswith(OURS):
-            return False
-        return in_command in command or in_environment in (proc / "environ").read_bytes()
-    except OSError:  # it has ended, or belongs to another user
-        return False
-
-
-def _ancestors(pid: int) -> set[int]:
-    """Return the process and its ancestors, whose command lines may name the folder."""
-    chain = set()
-    while pid > 1 and pid not in chain:
-        chain.add(pid)
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-        except OSError:
-            break
-    return chain
+        words = process.cmdline() or [""]
+        if not Path(words[0]).name.startswith(OURS):
+            return ""
+        ours = folder in "\0".join(words) or process.environ().get("STILLWATER_ENV_FILE", "").startswith(folder)
+        return " ".join(words) if ours else ""
+    except (psutil.Error, OSError):  # it has ended, or belongs to another user
+        return ""

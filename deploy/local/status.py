@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+import psutil
 
 from cloud.durations import format_duration
 from deploy.local import api, cells, hosts, redis, workers
@@ -63,23 +64,13 @@ def processes(state: StackState) -> list[StatusRow]:
 
 
 def _row(name: str, pid: int | None) -> StatusRow:
-    """Read age and memory from /proc; a process that ends meanwhile is down."""
-    if pid is None:
-        return StatusRow(name, None)
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        resident = _resident(pid)
-    except OSError:
-        return StatusRow(name, None)
-    started = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # seconds after boot
-    return StatusRow(name, pid, time.clock_gettime(time.CLOCK_BOOTTIME) - started, resident / 2**20)
-
-
-def _resident(pid: int) -> int:
-    """Return the bytes in memory, with those of the children: the API's workers are children."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    own = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return own + sum(_resident(int(child)) for child in children)
+    """Read age and memory, with that of the children: the API's workers are children. A process that ends is down."""
+    if pid is not None:
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            resident = sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
+            return StatusRow(name, pid, time.time() - process.create_time(), resident / 2**20)
+    return StatusRow(name, None)
 
 
 def _print_processes(rows: list[StatusRow]) -> None:

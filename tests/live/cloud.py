@@ -205,8 +205,8 @@ class Cloud:
         names += [node.name for node in workers.nodes(self.state)]
         return {name: self.daemon(name).pid() for name in names}
 
-    def leftovers(self) -> list[stale_processes.Leftover]:
-        """Processes that belong to it."""
+    def leftovers(self) -> dict[int, str]:
+        """Pid and command line of the processes that belong to it."""
         return stale_processes.find(self.state)
 
     def log(self, name: str) -> str:

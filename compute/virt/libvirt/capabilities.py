@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -30,7 +31,7 @@ def facts(
         disk_gb=storage.f_blocks * storage.f_frsize >> 30,
         host_ip=host_ip,
         cpu_info=_cpu(connection, model) | {"virt_type": virt_type},
-        uptime_seconds=int(float(Path("/proc/uptime").read_text().split()[0])),
+        uptime_seconds=int(time.clock_gettime(time.CLOCK_BOOTTIME)),
         supports=SUPPORTS,
     )
 
