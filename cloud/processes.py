@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from cloud.polling import wait_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,4 @@ def kill(pids: Iterable[int], sig: signal.Signals = signal.SIGKILL) -> None:
 
 def gone(pids: Collection[int], seconds: float) -> bool:
     """Wait until no process is alive; False when one still is after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while any(alive(pid) for pid in pids):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+    return wait_until(lambda: not any(alive(pid) for pid in pids), seconds, 0.02)

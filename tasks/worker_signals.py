@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from contextlib import suppress
 from typing import Any
 
+import tenacity
 from celery import signals
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -112,18 +112,18 @@ def _exit(controller: Any) -> None:
 
 def _startup(me: worker.Worker, listening: drain.Drain) -> None:
     """Do the first work of a new incarnation; try until its database and its hypervisor let it."""
-    pause = 0.5
-    while True:
-        try:
-            close_old_connections()
-            _begin_incarnation(me, listening)
-            return
-        except (Error, VirtError) as error:
-            logger.warning("worker.first_things_wait", error=repr(error), again_in=pause)
-        except Exception as error:  # a bug: this thread also has to send steps again and to watch the hypervisor
-            logger.exception("worker.first_things_failed", error=repr(error), again_in=pause)
-        time.sleep(pause)
-        pause = min(pause * 2, float(settings.CELL_RETRY_INTERVAL))
+    tenacity.Retrying(
+        wait=tenacity.wait_exponential(0.5, float(settings.CELL_RETRY_INTERVAL)),
+        before=lambda _: close_old_connections(), before_sleep=_log_failed_startup,
+    )(_begin_incarnation, me, listening)  # fmt: skip
+
+
+def _log_failed_startup(attempt: tenacity.RetryCallState) -> None:
+    error = attempt.outcome.exception() if attempt.outcome else None
+    if isinstance(error, (Error, VirtError)):
+        logger.warning("worker.first_things_wait", error=repr(error), again_in=attempt.upcoming_sleep)
+    else:  # a bug: this thread also has to send steps again and to watch the hypervisor
+        logger.error("worker.first_things_failed", error=repr(error), again_in=attempt.upcoming_sleep, exc_info=error)
 
 
 def _begin_incarnation(me: worker.Worker, listening: drain.Drain) -> None:

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from cloud.polling import wait_until
 from deploy.local import cells, envfiles, manage_commands, redis, workers
 from deploy.local.down import clean, down
-from deploy.local.output import Failed, wait_for
+from deploy.local.output import Failed
 from deploy.local.ports import next_free
 from deploy.local.processes import stop
 from deploy.local.seed import databases
@@ -144,7 +145,7 @@ def test_up_and_status_name_the_database_that_is_away(seeded: StackState, capsys
     said = f"the database of cell1 does not answer: missing: there is no such file (sqlite:///{file})."
     assert said in capsys.readouterr().out
     elsewhere.rename(file)
-    assert wait_for(lambda: not cells.away(seeded), 60)
+    assert wait_until(lambda: not cells.away(seeded), 60)
     status(seeded)
     assert "does not answer" not in capsys.readouterr().out
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
+import tenacity
 from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
@@ -43,18 +43,21 @@ def wait(call: HostCall) -> Any:
     deadline of every other query to the cell, and only a poll can find the cell down.
     """
     cell = Cell.objects.get(pk=str(call._state.db).removeprefix("cell:"))
-    end, pause = time.monotonic() + DEADLINE, 0.01
-    while time.monotonic() < end:
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.2)
-        answered = scatter.ask_one(cell, lambda _: _take(call))
-        if isinstance(answered, HostCall):
-            if answered.error:
-                raise HostUnreachable(answered.error)
-            return answered.answer
-        if answered is not None and answered.reason != scatter.BUSY:
-            raise CellDown(cell.name)
-    raise HostUnreachable(f"The host of instance {call.server_id} did not answer within {DEADLINE:.0f} s.")
+    answered = tenacity.Retrying(
+        retry=tenacity.retry_if_result(_is_open), wait=tenacity.wait_exponential(0.01, 0.2, exp_base=1.5),
+        stop=tenacity.stop_after_delay(DEADLINE), retry_error_callback=lambda _: None,
+    )(scatter.ask_one, cell, lambda _: _take(call))  # fmt: skip
+    if answered is None:
+        raise HostUnreachable(f"The host of instance {call.server_id} did not answer within {DEADLINE:.0f} s.")
+    if not isinstance(answered, HostCall):
+        raise CellDown(cell.name)
+    if answered.error:
+        raise HostUnreachable(answered.error)
+    return answered.answer
+
+
+def _is_open(answered: HostCall | scatter.CellFailure | None) -> bool:
+    return answered is None or (not isinstance(answered, HostCall) and answered.reason == scatter.BUSY)
 
 
 def _take(call: HostCall) -> HostCall | None:

@@ -7,9 +7,10 @@ import subprocess
 import urllib.error
 import urllib.request
 
+from cloud.polling import wait_until
 from cloud.processes import gone, kill, with_command
 from deploy.local import envfiles, ports
-from deploy.local.output import Failed, wait_for
+from deploy.local.output import Failed
 from deploy.local.processes import KILL_SECONDS, Daemon, tool
 from deploy.local.state import ROOT, StackState
 
@@ -30,7 +31,7 @@ def check_port(state: StackState) -> None:
         return
     # A killed process counts as ended when its main thread has ended; other threads hold the port a moment longer.
     patience = KILL_SECONDS if end_orphans(state) else 1
-    if not wait_for(lambda: ports.is_free(choices.port, choices.bind), patience):
+    if not wait_until(lambda: ports.is_free(choices.port, choices.bind), patience):
         raise Failed(
             f"port {choices.port} on {choices.bind} is in use by another program",
             advice=f"Choose another: make up PORT={ports.next_free(choices.port + 1)}",
@@ -66,7 +67,7 @@ def start(state: StackState) -> subprocess.Popen[bytes] | None:
 
 def wait_until_ready(state: StackState, started: subprocess.Popen[bytes] | None) -> None:
     """Wait until /readyz answers 200. Raises Failed after READY_SECONDS, and at once when `started` ends."""
-    ready = wait_for(lambda: is_ready(state) or bool(started and started.poll() is not None), READY_SECONDS)
+    ready = wait_until(lambda: is_ready(state) or bool(started and started.poll() is not None), READY_SECONDS)
     if started and started.poll() is not None:
         raise Failed("the API ended while starting", log=state.log("api"))
     if not ready:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 
+from cloud.polling import wait_until
 from deploy.local import api, hosts, redis, stale_processes, workers
-from deploy.local.output import Failed, hint, say, step, wait_for
+from deploy.local.output import Failed, hint, say, step
 from deploy.local.processes import Daemon, stop
 from deploy.local.state import DOMAINS, StackState
 
@@ -68,7 +69,7 @@ def _stop_hypervisors(state: StackState) -> None:
 
 def _verify(state: StackState) -> None:
     """Search all processes of the machine for leftovers; reapers need a moment after their last child."""
-    if wait_for(lambda: not stale_processes.find(state), 5):
+    if wait_until(lambda: not stale_processes.find(state), 5):
         say("no process of this cloud is left")
         return
     left = stale_processes.find(state)

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from cloud.polling import wait_until
 from deploy.local.libvirtd import LibvirtHost
-from deploy.local.output import Failed, wait_for
+from deploy.local.output import Failed
 from deploy.local.state import StackState, require
 from tasks import boot_marker
 
@@ -66,7 +67,7 @@ def stop_guests(state: StackState, seconds: float, tell: Callable[[str], None]) 
             for name in guests(host):
                 _virsh(host, "shutdown", name, "--mode", "acpi")
         left = max(0.0, deadline - time.monotonic())
-        wait_for(lambda: not any(host.qemu_pids() for host in all_hosts), min(PRESS_SECONDS, left))
+        wait_until(lambda: not any(host.qemu_pids() for host in all_hosts), min(PRESS_SECONDS, left))
     for host in all_hosts:
         if host.qemu_pids():
             tell(f"{host.name}: {len(host.qemu_pids())} still on at the deadline, switched off")

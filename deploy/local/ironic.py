@@ -39,7 +39,8 @@ from typing import Any
 
 import requests
 
-from deploy.local.output import Failed, wait_for
+from cloud.polling import wait_until
+from deploy.local.output import Failed
 from deploy.local.ports import any_free
 from deploy.local.state import ROOT, require
 
@@ -110,7 +111,7 @@ class Ironic:
                 self._command("ironic"), cwd=self.folder, env=self._environment(), stdin=subprocess.DEVNULL,
                 stdout=out, stderr=out, start_new_session=True,
             )  # fmt: skip
-        wait_for(lambda: self._answers() or not self.is_running(), START_SECONDS)
+        wait_until(lambda: self._answers() or not self.is_running(), START_SECONDS)
         if not self._answers():
             raise Failed(f"Ironic did not start: {self.log()[-2000:]}")
 
@@ -228,7 +229,7 @@ class Ironic:
             found.update(self.node(node))
             return all(found[name] == value for name, value in columns.items())
 
-        if not wait_for(is_so, NODE_SECONDS):
+        if not wait_until(is_so, NODE_SECONDS):
             raise Failed(
                 f"node {node} is not {columns}: { ({name: found[name] for name in columns}) }, {found['last_error']}"
             )
@@ -242,7 +243,7 @@ class Ironic:
             answers.append(self._http.request(method, self.url + path, json=body, timeout=HTTP_SECONDS))
             return not (answers[-1].status_code == 409 and "locked" in answers[-1].text)
 
-        wait_for(is_heard, NODE_SECONDS)
+        wait_until(is_heard, NODE_SECONDS)
         answer = answers[-1]
         if not answer.ok:
             raise Failed(f"{method} {path}: {answer.status_code} {answer.text}")

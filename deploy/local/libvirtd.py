@@ -17,10 +17,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 
+from cloud.polling import wait_until
 from cloud.processes import alive, gone, kill, read_pid
 from deploy.local import libvirtd_conf as conf
 
@@ -156,14 +156,15 @@ class LibvirtHost:
         (self.directory / "reaper.pid").write_text(f"{self._process.pid}\n")
 
     def _wait_until_it_answers(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while not (self.socket.exists() and self._answers()):
-            if self._process and self._process.poll() is not None:
-                said = (self.directory / "log/stdout").read_text(errors="replace")[-800:]
-                raise RuntimeError(f"{self.name}: libvirtd ended while starting: {said}")
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.name}: libvirtd does not answer after {seconds:g} s")
-            time.sleep(0.03)
+        def has_ended() -> bool:
+            return self._process is not None and self._process.poll() is not None
+
+        in_time = wait_until(lambda: has_ended() or (self.socket.exists() and self._answers()), seconds, 0.03)
+        if has_ended():
+            said = (self.directory / "log/stdout").read_text(errors="replace")[-800:]
+            raise RuntimeError(f"{self.name}: libvirtd ended while starting: {said}")
+        if not in_time:
+            raise TimeoutError(f"{self.name}: libvirtd does not answer after {seconds:g} s")
 
     def _answers(self) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):

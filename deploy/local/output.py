@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,13 +53,3 @@ def say(text: str, seconds: float | None = None) -> None:
 def hint(text: str) -> None:
     """Print a line without a tick."""
     print(f"  {text}", flush=True)
-
-
-def wait_for(condition: Callable[[], bool], seconds: float, pause: float = 0.1) -> bool:
-    """Repeat a check, every `pause` seconds, until it is true. Return False when `seconds` have passed."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(pause)
-    return True

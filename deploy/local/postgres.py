@@ -22,7 +22,8 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from deploy.local.output import Failed, say, wait_for
+from cloud.polling import wait_until
+from deploy.local.output import Failed, say
 from deploy.local.ports import any_free
 
 INIT_SECONDS, START_SECONDS, STOP_SECONDS = 60, 30, 30
@@ -134,7 +135,7 @@ def _wait(process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
     def settled() -> bool:
         return process.poll() is not None or subprocess.run(probe, timeout=10).returncode == 0
 
-    if not wait_for(settled, START_SECONDS) or process.poll() is not None:
+    if not wait_until(settled, START_SECONDS) or process.poll() is not None:
         raise Failed(f"PostgreSQL did not start: {(folder / 'log').read_text(errors='replace')[-800:]}")
 
 

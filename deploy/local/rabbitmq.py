@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cloud.polling import wait_until
 from deploy.local import brokers
-from deploy.local.output import Failed, wait_for
+from deploy.local.output import Failed
 from deploy.local.ports import any_free
 from deploy.local.state import DOMAINS, require, write_private
 
@@ -75,7 +76,7 @@ class RabbitMQ:
             f"load_definitions = {self.folder}/definitions.json\n{self._settings}\n"
         )
         self._server = self._launch("server", require(SCRIPT, ADVICE))
-        wait_for(lambda: self._answers() or not self.is_running(), START_SECONDS)
+        wait_until(lambda: self._answers() or not self.is_running(), START_SECONDS)
         if not self._answers():
             raise Failed(f"RabbitMQ did not start: {(self.folder / 'server.log').read_text()[-800:]}")
 

@@ -7,8 +7,9 @@ import subprocess
 from redis import Redis
 from redis.exceptions import RedisError
 
+from cloud.polling import wait_until
 from deploy.local import ports
-from deploy.local.output import Failed, wait_for
+from deploy.local.output import Failed
 from deploy.local.processes import Daemon
 from deploy.local.state import DOMAINS, StackState, require, write_private
 
@@ -52,7 +53,7 @@ def start(state: StackState) -> list[str]:
     for domain in started:
         _launch(state, domain)
     for domain in started:
-        if not wait_for(lambda domain=domain: answers(state, domain), START_SECONDS, 0.05):  # type: ignore[misc]
+        if not wait_until(lambda domain=domain: answers(state, domain), START_SECONDS, 0.05):  # type: ignore[misc]
             raise Failed(
                 f"Redis of {domain} does not answer after {START_SECONDS} s", log=state.log(f"redis-{domain}")
             )

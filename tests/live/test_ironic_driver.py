@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import pytest
 
+from cloud.polling import wait_until
 from compute.virt import load
 from compute.virt.base import (
     Driver,
@@ -35,7 +36,6 @@ from compute.virt.ironic.node import InMaintenance
 from compute.virt.shutdown_timer import ShutdownTimer
 from compute.virt.shutdown_watcher import ShutdownWatcher
 from deploy.local.ironic import USER, Ironic
-from deploy.local.output import wait_for
 from deploy.local.ports import any_free
 from deploy.local.state import ROOT
 from tests.live.road import Road
@@ -443,7 +443,7 @@ def test_a_machine_that_was_switched_a_moment_ago_ends_as_it_was_asked_to(metal:
 def test_a_power_button_is_noticed_with_ironics_next_look(metal: Metal):
     guest = metal.running()
     metal.ironic.machine(guest.node, power="power off")
-    assert wait_for(lambda: metal.power(guest) is PowerState.SHUTDOWN, SECONDS)
+    assert wait_until(lambda: metal.power(guest) is PowerState.SHUTDOWN, SECONDS)
 
 
 # -- locked by Ironic, which switches a machine, or sends its event: the machine is not put back
@@ -453,7 +453,7 @@ def test_a_power_button_is_noticed_with_ironics_next_look(metal: Metal):
 def locked(metal: Metal, guest: Guest) -> Iterator[None]:
     """Ironic waits for a guest that does not hear."""
     metal.ironic.call("PUT", f"/v1/nodes/{guest.node}/states/power", {"target": "soft power off", "timeout": 15})
-    assert wait_for(lambda: metal.ironic.node(guest.node)["reservation"], SECONDS)
+    assert wait_until(lambda: metal.ironic.node(guest.node)["reservation"], SECONDS)
     yield
     metal.ironic.machine(guest.node, power="power off")
     metal.ironic.wait(guest.node, reservation=None, power_state="power off")
@@ -530,7 +530,7 @@ def test_a_node_in_maintenance_is_left_alone(metal: Metal):
 def test_a_shutdown_is_not_over_because_somebody_took_the_machine_into_maintenance(metal: Metal):
     guest, driver = metal.running(obeys=None), metal.driver
     driver.begin_shutdown(guest.uuid, 6, 6)
-    assert wait_for(lambda: metal.ironic.node(guest.node)["reservation"] is None, SECONDS)
+    assert wait_until(lambda: metal.ironic.node(guest.node)["reservation"] is None, SECONDS)
     metal.ironic.maintain(guest.node)
     with pytest.raises(InMaintenance):
         driver.turn(guest.uuid)
@@ -542,9 +542,9 @@ def test_a_shutdown_is_not_over_because_somebody_took_the_machine_into_maintenan
 def test_a_machine_ironic_cannot_reach_is_in_no_state(metal: Metal):
     guest = metal.running()
     metal.ironic.machine(guest.node, reachable=False)
-    assert wait_for(lambda: metal.driver.guests() == {guest.uuid: PowerState.NOSTATE}, SECONDS)
+    assert wait_until(lambda: metal.driver.guests() == {guest.uuid: PowerState.NOSTATE}, SECONDS)
     metal.ironic.machine(guest.node, reachable=True)
-    assert wait_for(lambda: metal.driver.guests() == {guest.uuid: PowerState.RUNNING}, SECONDS)
+    assert wait_until(lambda: metal.driver.guests() == {guest.uuid: PowerState.RUNNING}, SECONDS)
 
 
 def test_unknown_servers_are_unknown(metal: Metal):

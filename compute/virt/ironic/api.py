@@ -10,10 +10,10 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import openstack
+import tenacity
 from keystoneauth1.exceptions import ClientException
 from openstack.connection import Connection
 from openstack.exceptions import SDKException
@@ -110,18 +110,12 @@ class Ironic:
         A HypervisorUnavailable of `look` is ignored: what Ironic has begun goes on, or is seen when Ironic answers
         again. Raises OperationTimedOut.
         """
-        pause, seen = PAUSE, "it does not answer"
-        while True:
-            with suppress(HypervisorUnavailable):
-                node = look()
-                if done(node):
-                    return node
-                seen = f"node {node.id} is {node.state}, {node.power or 'power unknown'}" if node else "no node"
-            left = until - time.monotonic()
-            if left <= 0:
-                raise OperationTimedOut(f"Ironic took too long: {seen}")
-            time.sleep(min(pause, left))
-            pause = min(pause * 1.5, LONGEST_PAUSE)
+        return tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(HypervisorUnavailable) | tenacity.retry_if_not_result(done),
+            wait=tenacity.wait_exponential(PAUSE, LONGEST_PAUSE, exp_base=1.5),
+            stop=tenacity.stop_after_delay(max(0.0, until - time.monotonic())),
+            retry_error_callback=_took_too_long,
+        )(look)
 
     def close(self) -> None:
         """Close the connections; the next request connects again."""
@@ -144,15 +138,10 @@ class Ironic:
         return nodes
 
     def _tell(self, method: str, path: str, body: object, patience: float) -> None:
-        until = time.monotonic() + patience
-        while True:
-            try:
-                self._ask(method, path, body)
-                return
-            except Busy:
-                if time.monotonic() + PAUSE >= until:
-                    raise
-            time.sleep(min(5 * PAUSE, max(0.0, until - time.monotonic())))
+        tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(Busy), wait=tenacity.wait_fixed(5 * PAUSE),
+            stop=tenacity.stop_after_delay(patience), reraise=True,
+        )(self._ask, method, path, body)  # fmt: skip
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
         try:
@@ -174,6 +163,14 @@ class Ironic:
             if self._connection is None:
                 self._connection = _connect(*self._where)
             return self._connection
+
+
+def _took_too_long(polls: tenacity.RetryCallState) -> NoReturn:
+    seen = "it does not answer"
+    if polls.outcome is not None and not polls.outcome.failed:
+        node: Node | None = polls.outcome.result()
+        seen = f"node {node.id} is {node.state}, {node.power or 'power unknown'}" if node else "no node"
+    raise OperationTimedOut(f"Ironic took too long: {seen}")
 
 
 def _connect(url: str, username: str, password: str, cloud: str) -> Connection:

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
+
+import tenacity
 
 from compute.virt import image_check
 from compute.virt.base import (
@@ -120,15 +121,13 @@ def cache_mode(directory: Path) -> str:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold a file lock, against all threads and processes. The kernel releases it when the process dies."""
-    deadline = monotonic() + FETCH_SECONDS
-    pause = threading.Event()
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(BlockingIOError), wait=tenacity.wait_fixed(LOCK_POLL_SECONDS),
+        stop=tenacity.stop_after_delay(FETCH_SECONDS),
+    )  # fmt: skip
     with path.open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if monotonic() > deadline:
-                    raise OperationTimedOut(f"another fetch holds {path.name}") from None
-                pause.wait(LOCK_POLL_SECONDS)
+        try:
+            retrying(fcntl.flock, file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except tenacity.RetryError:
+            raise OperationTimedOut(f"another fetch holds {path.name}") from None
         yield

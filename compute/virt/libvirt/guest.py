@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from time import monotonic
 
 import libvirt
 
+from cloud.polling import wait_until
 from compute.virt.base import (
     GuestInvalidState,
     GuestNotFound,
@@ -229,12 +228,10 @@ class LibvirtGuest:
 
     def _let_an_earlier_save_end(self) -> None:
         """Wait for the save that a dead worker left running: a second one would collide with it."""
-        deadline, pause = monotonic() + SAVE_SECONDS, threading.Event()
+        save = libvirt.VIR_DOMAIN_JOB_OPERATION_SAVE
         with suppress(GuestInvalidState):  # it went off: it has no job
-            while self.job().get("operation") == libvirt.VIR_DOMAIN_JOB_OPERATION_SAVE:
-                if monotonic() > deadline:
-                    raise OperationTimedOut("an earlier save of this guest does not end")
-                pause.wait(POLL_SECONDS)
+            if not wait_until(lambda: self.job().get("operation") != save, SAVE_SECONDS, POLL_SECONDS):
+                raise OperationTimedOut("an earlier save of this guest does not end")
 
     def forget_saved_memory(self) -> None:
         with translated():

@@ -6,12 +6,11 @@ back: after a crash in the middle the guest's own disk is unchanged, and the nex
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
-from time import monotonic
 
 import libvirt
 
+from cloud.polling import wait_until
 from compute.virt.base import GuestInvalidState, Image, OperationTimedOut, VirtError
 from compute.virt.libvirt import qemu_img
 from compute.virt.libvirt.errors import translated
@@ -52,12 +51,9 @@ def _clean_up(guest: LibvirtGuest, copy: Path) -> None:
 
 def _backup(guest: LibvirtGuest, copy: Path) -> None:
     guest.start_backup(backup_xml(copy))
-    deadline, pause = monotonic() + BACKUP_SECONDS, threading.Event()
-    while _is_running(guest):
-        if monotonic() > deadline:
-            guest.abort_job()
-            raise OperationTimedOut(f"the disk was not copied within {BACKUP_SECONDS:g} s")
-        pause.wait(POLL_SECONDS)
+    if not wait_until(lambda: not _is_running(guest), BACKUP_SECONDS, POLL_SECONDS):
+        guest.abort_job()
+        raise OperationTimedOut(f"the disk was not copied within {BACKUP_SECONDS:g} s")
     outcome = guest.finished_job()
     if outcome.get("type") != libvirt.VIR_DOMAIN_JOB_COMPLETED:
         raise VirtError(f"QEMU could not copy the disk: {outcome.get('errmsg', 'no reason given')}")
