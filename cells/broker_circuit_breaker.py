@@ -37,7 +37,7 @@ def record_failure(broker_url: str, reason: str, look: Callable[[], object]) -> 
             return
         _down[broker_url] = reason
         about = (broker_url, name, look)
-        looking = threading.Thread(target=_look_until_up, args=about, name="broker-look", daemon=True)
+        looking = threading.Thread(target=_look_until_up, args=about, name="broker-probe", daemon=True)
         try:
             looking.start()
         except RuntimeError:  # no thread can start: nothing would close the breaker again

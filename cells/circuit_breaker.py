@@ -87,7 +87,7 @@ def _begun(cell_id: str, reason: str) -> Outage:
     times = last.times + 1
     outages.reopen(cell_id, reason)
     if _should_log(times):
-        logger.warning("cell.flaps", cell=cell_id, reason=reason, times=times)
+        logger.warning("cell.flapping", cell=cell_id, reason=reason, times=times)
     return _next(Outage(reason, last.since, looks=times - 1, times=times))
 
 
@@ -174,14 +174,14 @@ def _reset_flaps(now: float) -> None:
         if until <= now:
             del _lately[cell_id]
             if found.times > 1:
-                logger.info("cell.steady", cell=cell_id, times=found.times)
+                logger.info("cell.stable", cell=cell_id, times=found.times)
 
 
 def _look_at(due: Collection[str]) -> None:
     try:
         wrong = _look(due) if _look is not None else {}
     except Exception as error:  # e.g. the global database is down: the cells keep their state
-        logger.warning("cell.look_failed", error=repr(error))
+        logger.warning("cell.probe_failed", error=repr(error))
         wrong = {cell_id: known_down(cell_id) for cell_id in due}
     for cell_id in due:
         _looked(cell_id, wrong.get(cell_id, ""))
@@ -191,7 +191,7 @@ def _write() -> bool:
     try:
         outages.write()
     except Exception as error:  # as above; probing goes on
-        logger.warning("cell.outages_not_written", error=repr(error))
+        logger.warning("cell.outage_record_failed", error=repr(error))
         return False
     return True
 

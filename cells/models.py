@@ -115,7 +115,7 @@ class DeferredEvent(GlobalModel):
     """An external event that was accepted while its server's cell was down. It is delivered when the cell is back."""
 
     server_id = models.CharField(max_length=36)
-    cell = models.ForeignKey(Cell, on_delete=models.CASCADE, related_name="late_events")
+    cell = models.ForeignKey(Cell, on_delete=models.CASCADE, related_name="deferred_events")
     name = models.CharField(max_length=64)
     tag = models.CharField(max_length=255, blank=True, default="")
     status = models.CharField(max_length=16)
@@ -125,7 +125,7 @@ class DeferredEvent(GlobalModel):
     received_at = models.DateTimeField()
 
     class Meta:
-        indexes = (models.Index(fields=("cell", "id"), name="late_events_of_cell"),)
+        indexes = (models.Index(fields=("cell", "id"), name="deferred_events_of_cell"),)
 
     def __str__(self) -> str:
         return f"{self.name} of {self.server_id}"

@@ -77,7 +77,7 @@ def _watch(line: QueryConnection, end: float) -> None:
     with _changed:
         _watched[line] = end
         if _thread is None or not _thread.is_alive():
-            _thread = threading.Thread(target=_run, name="line-cutter", daemon=True)
+            _thread = threading.Thread(target=_run, name="query-deadline", daemon=True)
             _thread.start()
         elif end < _wakes_at:
             _changed.notify()

@@ -53,7 +53,7 @@ def as_api_error(exc: Exception, context: dict[str, Any]) -> errors.ApiError:
         return errors.TooLarge("Request is too large.")
     view = type(context.get("view")).__name__
     if isinstance(exc, DatabaseError):
-        logger.error("request.database_away", view=view, exc_info=exc)
+        logger.error("request.database_unavailable", view=view, exc_info=exc)
         return errors.Unavailable("A database does not answer now. Try again in a few seconds.")
     logger.error("request.failed", view=view, exc_info=exc)
     return errors.ApiError(

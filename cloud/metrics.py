@@ -15,7 +15,7 @@ from prometheus_client.core import GaugeMetricFamily
 from cloud import log
 
 logger = log.get(__name__)
-disable_created_metrics()  # a second line for each number, which is not needed
+disable_created_metrics()  # the extra _created series are not needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,143 +25,142 @@ class DeclaredMetric:
     name: str
     kind: str
     where: str  # shown by: "worker" (its own port) or "API"
-    says: str
+    description: str
     labels: tuple[str, ...]
 
     def family(self) -> GaugeMetricFamily:
         """Return an empty gauge, to be filled during a scrape."""
-        return GaugeMetricFamily(self.name, self.says, labels=self.labels)
+        return GaugeMetricFamily(self.name, self.description, labels=self.labels)
 
 
 DECLARED: list[DeclaredMetric] = []
 
 
-def _declared(name: str, kind: str, where: str, says: str, labels: tuple[str, ...]) -> DeclaredMetric:
-    DECLARED.append(DeclaredMetric(f"stillwater_{name}", kind, where, says, labels))
+def _declared(name: str, kind: str, where: str, description: str, labels: tuple[str, ...]) -> DeclaredMetric:
+    DECLARED.append(DeclaredMetric(f"stillwater_{name}", kind, where, description, labels))
     return DECLARED[-1]
 
 
-def _counter(name: str, says: str, *labels: str) -> Counter:
-    one = _declared(name, "counter", "worker", says, labels)
-    return Counter(one.name, says, labels)
+def _counter(name: str, description: str, *labels: str) -> Counter:
+    one = _declared(name, "counter", "worker", description, labels)
+    return Counter(one.name, description, labels)
 
 
-def _histogram(name: str, says: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-    one = _declared(name, "histogram", "worker", says, labels)
-    return Histogram(one.name, says, labels, buckets=buckets)
+def _histogram(name: str, description: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+    one = _declared(name, "histogram", "worker", description, labels)
+    return Histogram(one.name, description, labels, buckets=buckets)
 
 
-def _worker_gauge(name: str, says: str, *labels: str) -> Gauge:
-    one = _declared(name, "gauge", "worker", says, labels)
-    return Gauge(one.name, says, labels)
+def _worker_gauge(name: str, description: str, *labels: str) -> Gauge:
+    one = _declared(name, "gauge", "worker", description, labels)
+    return Gauge(one.name, description, labels)
 
 
-def _gauge(name: str, says: str, *labels: str) -> DeclaredMetric:
-    return _declared(name, "gauge", "API", says, labels)
+def _gauge(name: str, description: str, *labels: str) -> DeclaredMetric:
+    return _declared(name, "gauge", "API", description, labels)
 
 
 STEPS = _counter("steps_total", "Steps that ended: done, failed, cancelled, retried.", "action", "step", "outcome")
 STEP_SECONDS = _histogram(
-    "step_seconds", "How long steps took that were done.",
+    "step_seconds", "Duration of steps that succeeded.",
     (0.1, 0.5, 1, 2, 5, 10, 30, 60, 180, 600, 1800), "action", "step",
 )  # fmt: skip
-RESENT = _counter("steps_resent_total", "Messages the relay sent again, because their step stayed queued.")
-LATE_EVENTS = _counter(
-    "late_events_total", "External events kept while a cell was down, by what became of them: delivered, given up.",
+RESENT = _counter("steps_resent_total", "Messages that the relay sent again because their step stayed queued.")
+DEFERRED_EVENTS = _counter(
+    "deferred_events_total", "External events deferred while a cell was down, by outcome: delivered, dropped.",
     "name", "outcome",
 )  # fmt: skip
 STEPS_LOST = _counter(
-    "steps_lost_total", "Tries of steps that wrote nothing more, because their claim was over (the worker was paused)."
+    "steps_lost_total", "Step attempts whose result was discarded because their claim had expired (worker paused)."
 )
 RECOVERY_FAILED = _counter(
-    "recovery_failures_total", "Rows that could not be led out and are tried again, by what was done.", "what"
+    "recovery_failures_total", "Rows whose recovery failed and is retried, by kind of recovery.", "what"
 )
 RECOVERED = _counter(
-    "steps_recovered_total", "Steps a past life left behind, by what became of them: rerun, undo, fail.",
+    "steps_recovered_total", "Steps left by an earlier incarnation, by recovery rule: rerun, undo, fail.",
     "action", "step", "rule",
 )  # fmt: skip
 GUEST_SHUTDOWN_SECONDS = _histogram(
-    "guest_shutdown_seconds", "How long guests took that were shut down with grace, by how it ended: guest (by "
-    "itself), forced (at its deadline, or somebody could not wait), crashed, gone, left (it was let be).",
+    "guest_shutdown_seconds", "Duration of guest shutdowns with a grace period, by end: guest (shut down by itself), "
+    "forced (at the deadline, or cut short by a request), crashed, gone, left (the shutdown was cancelled).",
     (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800), "how",
 )  # fmt: skip
 GUESTS_FORCED_OFF = _counter(
-    "guests_forced_off_total", "Guests whose plug was pulled, by why: deadline, hurry (somebody could not wait), "
-    "paused (or suspended: it could not hear), hard (it was given no time).", "why",
+    "guests_forced_off_total", "Guests whose power was cut, by cause: deadline, cut_short (by a request), paused (or "
+    "suspended: it cannot react), hard (no grace period).", "cause",
 )  # fmt: skip
-POWER_SYNCS = _counter("power_syncs_total", "Looks at the power states of all guests: done, failed.", "outcome")
-POWER_DIFFERENCES = _counter(
-    "power_differences_total", "Servers whose power was not what is on record, by who found it (event, sync) and what "
-    "became of it: followed, put back, recorded (the power state alone), warned, left alone (it flaps).",
-    "found_by", "became",
+POWER_SYNCS = _counter("power_syncs_total", "Power syncs of all guests: done, failed.", "outcome")
+POWER_MISMATCHES = _counter(
+    "power_mismatches_total", "Servers whose power state differed from the record, by source (event, sync) and "
+    "outcome: followed, restored, recorded (only the power state), warned, suspended (it flaps).",
+    "found_by", "outcome",
 )  # fmt: skip
-POWER_FLAPS = _counter("power_flaps_total", "Servers that were put back too often, and are left alone for a while.")
-GUESTS_MISSING = _worker_gauge("guests_missing", "Idle servers of this host whose guest the hypervisor does not know.")
-GUESTS_STRANGE = _worker_gauge("guests_strange", "Guests on this hypervisor that are no server of this cell.")
+POWER_FLAPS = _counter("power_flaps_total", "Servers that flapped: restoring their power state was suspended.")
+GUESTS_MISSING = _worker_gauge("guests_missing", "Idle servers of this host that have no guest on the hypervisor.")
+GUESTS_ORPHANED = _worker_gauge("guests_orphaned", "Guests on this hypervisor that belong to no server of this cell.")
 DRAIN_SECONDS = _histogram(
-    "drain_seconds", "How long drains took after which the process stayed. One that ended is not scraped any more.",
+    "drain_seconds", "Duration of drains after which the process stayed; a process that exits is no longer scraped.",
     (0.5, 1, 2, 5, 10, 30, 60, 120, 180, 300, 600, 1800), "role",
 )  # fmt: skip
 
 _SERVICE = ("cell", "binary", "host")
 CELL_UP = _gauge(
-    "cell_up", "1: this part of the cell (database, broker) answers. 0: it does not, and has no other line.",
+    "cell_up", "1: this part of the cell (database, broker) answers. 0: it does not, and has no other series.",
     "cell", "part",
 )  # fmt: skip
 CELL_ANSWER_SECONDS = _gauge(
-    "cell_answer_seconds", "How long this part of the cell took to answer, at this scrape.", "cell", "part"
+    "cell_answer_seconds", "Response time of this part of the cell at this scrape.", "cell", "part"
 )
 CELL_BREAKERS_OPEN = _gauge(
-    "cell_breakers_open", "Processes (of the API, schedulers) that hold the cell to be down now, and do not ask it; 0 "
-    "is well.", "cell",
+    "cell_breakers_open", "Processes (API, scheduler) whose circuit breaker for the cell is open; 0: none.", "cell",
 )  # fmt: skip
-CELL_DOWN_SECONDS = _gauge("cell_down_seconds", "Since the first of them saw it go down; 0 is well.", "cell")
+CELL_DOWN_SECONDS = _gauge("cell_down_seconds", "Seconds since the first breaker opened; 0: none is open.", "cell")
 SERVERS_UNKNOWN = _gauge(
-    "servers_unknown", "Servers that are shown as UNKNOWN, as the cell's database does not answer; 0 is well.", "cell"
+    "servers_unknown", "Servers shown as UNKNOWN because the cell's database does not answer.", "cell"
 )
-LATE_REQUESTS = _gauge(
-    "late_requests", "What was accepted while the cell was down and is not carried out yet: delete, event.",
+DEFERRED_REQUESTS = _gauge(
+    "deferred_requests", "Requests accepted while the cell was down and not carried out yet: delete, event.",
     "cell", "kind",
 )  # fmt: skip
-LATE_REQUEST_OLDEST = _gauge("late_request_oldest_seconds", "Age of the oldest of them.", "cell", "kind")
-OPERATIONS = _gauge("operations", "Operations in progress, by their open step.", "cell", "action", "queue", "state")
+DEFERRED_REQUEST_OLDEST = _gauge("deferred_request_oldest_seconds", "Age of the oldest of them.", "cell", "kind")
+OPERATIONS = _gauge("operations", "Operations in progress, by open step.", "cell", "action", "queue", "state")
 OLDEST = _gauge("operation_oldest_seconds", "Age of the oldest of them.", "cell", "action", "queue", "state")
-QUEUE_DEPTH = _gauge("queue_depth", "Messages nobody has taken yet.", "cell", "queue", "host")
+QUEUE_DEPTH = _gauge("queue_depth", "Messages not yet consumed.", "cell", "queue", "host")
 HEARTBEAT_AGE = _gauge(
-    "heartbeat_age_seconds", "Since a service's last heartbeat; not of one that ended in order.", *_SERVICE
+    "heartbeat_age_seconds", "Age of a service's last heartbeat; absent after a normal stop.", *_SERVICE
 )
 SERVICE_STATE = _gauge(
-    "service_state", "1 for the state a service is in: up, emptying, draining, drained, ended, down.",
+    "service_state", "1 for the present state of a service: up, emptying, draining, drained, ended, down.",
     *_SERVICE, "state",
 )  # fmt: skip
 SERVICE_OPERATIONS = _gauge(
-    "service_operations", "Operations that need this process, as of its last heartbeat.", *_SERVICE
+    "service_operations", "Operations that need this process, at its last heartbeat.", *_SERVICE
 )
 SERVICE_DRAIN_SECONDS = _gauge(
-    "service_drain_seconds", "How long the drain has lasted, or took if the process stayed.", *_SERVICE
+    "service_drain_seconds", "Duration of the drain, running or finished.", *_SERVICE
 )
-GUESTS_SHUTTING_DOWN = _gauge("guests_shutting_down", "Guests whose grace period runs.", "cell", "host")
+GUESTS_SHUTTING_DOWN = _gauge("guests_shutting_down", "Guests in their grace period.", "cell", "host")
 GUEST_OVERDUE = _gauge(
-    "guest_overdue_seconds", "How long the worst of them is past its deadline and not known to be off; 0 is well.",
+    "guest_overdue_seconds", "How long the most overdue guest is past its deadline and not known to be off; 0: none.",
     "cell", "host",
 )  # fmt: skip
 DRAIN_MIGRATIONS = _gauge(
     "drain_migrations",
-    "Servers that leave a host, or come back: waiting, moving, away, blocked, return_waiting, returning.",
+    "Servers that a drain moves away or returns: waiting, moving, away, blocked, return_waiting, returning.",
     "cell", "host", "state",
 )  # fmt: skip
 SERVERS = _gauge("servers", "Servers that are not deleted, by vm_state.", "cell", "vm_state")
 
 
 def serve(port: int, bind: str) -> bool:
-    """Show this worker's metrics on its own port (0: none); return whether it does. A port in use is only a warning."""
+    """Serve this worker's metrics on its port (0: none); return whether it does. A port in use is only a warning."""
     if not port:
         return False
     try:
         start_http_server(port, addr=bind, registry=REGISTRY)
     except OSError as error:
-        logger.warning("metrics.not_served", port=port, bind=bind, error=repr(error),
+        logger.warning("metrics.serve_failed", port=port, bind=bind, error=repr(error),
                        advice="Give each process of a machine a STILLWATER_METRICS_PORT of its own.")  # fmt: skip
         return False
-    logger.info("metrics.served", port=port, bind=bind)
+    logger.info("metrics.listening", port=port, bind=bind)
     return True

@@ -62,7 +62,7 @@ def warn_if_impatient(graceful_timeout: float) -> None:
     if seconds is None or seconds > ours or seconds == math.inf:
         return
     logger.warning(
-        "supervisor.impatient", supervisor=who, kills_after=seconds, graceful_shutdown_timeout=graceful_timeout,
+        "supervisor.timeout_too_short", supervisor=who, kills_after=seconds, graceful_shutdown_timeout=graceful_timeout,
         advice=_advice(seconds, ours),
     )  # fmt: skip
 
@@ -138,7 +138,7 @@ def _ping(healthy: Callable[[], bool], pause: float) -> None:
         if well:
             _say("WATCHDOG=1")
         elif was_well:
-            logger.error("supervisor.not_healthy", advice="systemd will end and restart this process")
+            logger.error("supervisor.unhealthy", advice="systemd will end and restart this process")
         was_well = well
 
 
@@ -157,4 +157,4 @@ def _say(*lines: str) -> None:
             line.settimeout(1)
             line.sendto("\n".join(lines).encode(), name)
     except OSError as error:
-        logger.warning("supervisor.not_told", words=lines[0], error=repr(error))
+        logger.warning("supervisor.notify_failed", message=lines[0], error=repr(error))

@@ -56,7 +56,7 @@ def _lines() -> Lines:
     try:
         cells, mapped, build_requests = _global()
     except DatabaseError as error:
-        logger.warning("metrics.global_database_away", error=repr(error))
+        logger.warning("metrics.global_database_unavailable", error=repr(error))
         return [(metrics.CELL_UP, (GLOBAL, "database"), 0)]
     gathered = scatter.gather(cells, _read)
     lines: Lines = [(metrics.CELL_UP, (GLOBAL, "database"), 1), *_operations(GLOBAL, build_requests)]
@@ -120,8 +120,8 @@ def _down(cells: list[Cell], down: Collection[str]) -> Lines:
         waiting = model.objects.filter(cell__in=cells).order_by().values_list("cell")
         for cell_id, count, since in waiting.annotate(count=Count("pk"), since=Min(asked)):
             labels = (names[cell_id], kind)
-            lines.append((metrics.LATE_REQUESTS, labels, count))
-            lines.append((metrics.LATE_REQUEST_OLDEST, labels, _seconds(since, now)))
+            lines.append((metrics.DEFERRED_REQUESTS, labels, count))
+            lines.append((metrics.DEFERRED_REQUEST_OLDEST, labels, _seconds(since, now)))
     return lines
 
 
@@ -182,7 +182,7 @@ def _depths(brokers_of: dict[str, tuple[str, list[str]]]) -> Lines:
         said = broker_probes.collect(future, end)
         lines.append((metrics.CELL_UP, (cell, "broker"), not isinstance(said, broker_probes.BrokerUnavailable)))
         if isinstance(said, broker_probes.BrokerUnavailable):
-            logger.debug("metrics.broker_away", cell=cell, reason=said.reason)
+            logger.debug("metrics.broker_unavailable", cell=cell, reason=said.reason)
             continue
         seconds, depths = said
         lines.append((metrics.CELL_ANSWER_SECONDS, (cell, "broker"), seconds))

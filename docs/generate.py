@@ -198,7 +198,7 @@ def metrics() -> str:
     """Return the table of the Prometheus metrics and of the processes that expose them."""
     from cloud import metrics as declared  # noqa: PLC0415
 
-    rows = ((f"`{one.name}`", one.kind, one.where, ", ".join(one.labels), one.says) for one in declared.DECLARED)
+    rows = ((f"`{one.name}`", one.kind, one.where, ", ".join(one.labels), one.description) for one in declared.DECLARED)
     return _table(("metric", "kind", "shown by", "labels", "meaning"), rows)
 
 

@@ -25,7 +25,7 @@ def deregister(me: worker.Worker, unfinished: int) -> None:
     Also clears the drain request that this exit carries out.
     """
     heartbeat.stop(SECONDS)  # a later beat would record that this process drains
-    logger.info("worker.goodbye", worker=me.name, unfinished=unfinished)
+    logger.info("worker.deregistered", worker=me.name, unfinished=unfinished)
     within(SECONDS, lambda: _write(me, unfinished))
 
 
@@ -58,4 +58,4 @@ def _write(me: worker.Worker, unfinished: int) -> None:
             emptying = Q(drain_wanted=False, drain_moves__gt=0, drain_asked_at__isnull=False)
             mine.exclude(emptying).filter(Q(drain_then_exit=True) | Q(drain_wanted=False)).update(**fulfilled)
     except Error as error:
-        logger.warning("worker.goodbye_not_written", error=repr(error))
+        logger.warning("worker.deregister_failed", error=repr(error))

@@ -93,7 +93,7 @@ class Drain(threading.Thread):
                 if self._since is not None:
                     self._look()
             except Exception:  # a bug must not stop a drain
-                logger.exception("drain.confused")
+                logger.exception("drain.failed")
                 time.sleep(LOOK_EVERY)
 
     # -- orders
@@ -115,7 +115,7 @@ class Drain(threading.Thread):
         elif isinstance(order, DrainRequest):
             self._on_wish(order)
         elif isinstance(order, Work) and self._since is not None:
-            logger.info("drain.work_ended", **order.facts(), left=len(tracker.running()))
+            logger.info("drain.work_finished", **order.facts(), left=len(tracker.running()))
 
     def _on_signal(self, number: int) -> None:
         name = signal.Signals(number).name
@@ -123,7 +123,7 @@ class Drain(threading.Thread):
         if number == signal.SIGQUIT or (number == signal.SIGINT and self._signals > 1):
             self._give_up(f"{name} says now")
         elif self._signalled:
-            logger.info("drain.goes_on", signal=name, since=str(self._since))
+            logger.info("drain.continued", signal=name, since=str(self._since))
         else:
             self._signalled = name
             seconds = settings.GRACEFUL_SHUTDOWN_TIMEOUT
@@ -138,10 +138,10 @@ class Drain(threading.Thread):
             ours = wish.asked_at == self._since and not wish.wanted
             if ours and wish.deadline != self._signal_deadline:
                 self._signal_deadline, self._handed_over = wish.deadline, False
-                logger.info("drain.deadline_moved", deadline=str(wish.deadline))
+                logger.info("drain.deadline_changed", deadline=str(wish.deadline))
         elif wish.wanted:
             if before.wanted and before != wish:
-                logger.info("drain.wish_changed", by=wish.by, reason=wish.reason, deadline=str(wish.deadline))
+                logger.info("drain.request_changed", by=wish.by, reason=wish.reason, deadline=str(wish.deadline))
             self._drain()
         elif before.wanted:
             self._undrain()
@@ -159,7 +159,7 @@ class Drain(threading.Thread):
         self._consuming.close_requests()
         heartbeat.now()
         logger.info(
-            "drain.began", by=self._signalled or self._wish.by, reason=self._wish.reason,
+            "drain.started", by=self._signalled or self._wish.by, reason=self._wish.reason,
             deadline=str(self._deadline()), in_progress=len(tracker.running()),
         )  # fmt: skip
         self._report()
@@ -172,7 +172,7 @@ class Drain(threading.Thread):
         periodic.resume()
         self._consuming.open_requests()
         restart_guests.when_open()
-        logger.info("drain.taken_back", in_progress=len(tracker.running()))
+        logger.info("drain.withdrawn", in_progress=len(tracker.running()))
         systemd.status("takes work")
         heartbeat.now()
         self._in_cell(lambda: drain_handback.send_again(self._me.host))
@@ -199,7 +199,7 @@ class Drain(threading.Thread):
         if self._drained_at is None:
             self._drained_at = timezone.now()
             took = (self._drained_at - (self._since or self._drained_at)).total_seconds()
-            logger.info("drain.done", seconds=round(took, 1), exits=self._exits())
+            logger.info("drain.finished", seconds=round(took, 1), exits=self._exits())
             metrics.DRAIN_SECONDS.labels(self._me.role).observe(took)
             systemd.status("drained")
             heartbeat.now()
@@ -213,7 +213,7 @@ class Drain(threading.Thread):
         _leaving.set()
         self._consuming.end(0)
         time.sleep(STUCK_AFTER)  # the main thread ends the process meanwhile
-        logger.warning("drain.celery_did_not_end", seconds=STUCK_AFTER)
+        logger.warning("drain.celery_stuck", seconds=STUCK_AFTER)
         os._exit(0)
 
     def _give_up(self, why: str) -> None:
@@ -221,7 +221,7 @@ class Drain(threading.Thread):
         if not self._handed_over:
             self._hand_over(why)
         left = len(tracker.running()) + self._waits_left
-        logger.warning("drain.gave_up", why=why, unfinished=left)
+        logger.warning("drain.aborted", reason=why, unfinished=left)
         systemd.stopping(why)
         deregister.deregister(self._me, unfinished=left)
         os._exit(1)
@@ -252,9 +252,9 @@ class Drain(threading.Thread):
         # While this is repeated systemd waits, also beyond TimeoutStopSec: the deadline may have been moved.
         systemd.extend(3 * REPORT_EVERY, f"draining, {len(tracker.running())} in progress here")
         for work in tracker.running():
-            logger.info("drain.waits_for", **work.facts())
+            logger.info("drain.waiting", **work.facts())
         for operation in self._in_cell(self._held_by) or ():
-            logger.info("drain.waits_for", **operation.facts(), seconds_left=operation.seconds_left)
+            logger.info("drain.waiting", **operation.facts(), seconds_left=operation.seconds_left)
 
     def _held_by(self) -> list[drain.OpenOperation]:
         return drain.waiting_operations(self._me.host) if self._me.driver is not None else []
@@ -271,7 +271,7 @@ class Drain(threading.Thread):
         self._handed_over = True
         works = tracker.running()
         for work in works:
-            logger.warning("drain.unfinished", **work.facts(), why=why)
+            logger.warning("drain.unfinished", **work.facts(), reason=why)
         steps = [work.step_id for work in works if work.step_id is not None]
 
         def record() -> list[drain.OpenOperation]:
@@ -280,7 +280,7 @@ class Drain(threading.Thread):
 
         waiting = self._in_cell(record) if self._me.role != "scheduler" else ()
         for operation in waiting or ():  # their shutdown timers are kept with the guests, for the next incarnation
-            logger.warning("drain.unfinished", **operation.facts(), why=why)
+            logger.warning("drain.unfinished", **operation.facts(), reason=why)
         self._waits_left = len(waiting or ())
 
     # -- helpers
@@ -306,7 +306,7 @@ class Drain(threading.Thread):
                 with target_cell(self._me.alias):
                     return ask()
             except DatabaseError as error:
-                logger.warning("drain.database_away", error=repr(error))
+                logger.warning("drain.database_unavailable", error=repr(error))
                 return None
 
         return deregister.within(DATABASE_SECONDS, there)

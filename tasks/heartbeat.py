@@ -172,14 +172,15 @@ def _beat_for_ever(
                 wanted = beat(me, status())
             tell(wanted)
             if failing:
-                logger.info("heartbeat.back")
+                logger.info("heartbeat.restored")
             failing = False
         except Superseded:
             superseded()
             return
         except Error as error:
             if not failing:
-                logger.warning("heartbeat.database_away", reason=failure_reasons.describe(error), error=repr(error))
+                reason = failure_reasons.describe(error)
+                logger.warning("heartbeat.database_unavailable", reason=reason, error=repr(error))
             failing = True
         except Exception:  # a bug: without this thread the process works on, and is reported as down
             logger.exception("heartbeat.failed")

@@ -52,7 +52,7 @@ def answer_call(call_id: str, **newer_sender: Any) -> None:
         try:
             host_request.answer(call, CALLS[call.method](me.driver, call.server_id, call.params))
         except VirtError as error:
-            logger.warning("call.failed", method=call.method, server=call.server_id, error=repr(error))
+            logger.warning("host_request.failed", method=call.method, server=call.server_id, error=repr(error))
             host_request.answer(call, error=str(error) or type(error).__name__)
 
 
@@ -81,7 +81,7 @@ def _fill(free: int, send: Callable[[str, int], int], skip: Callable[[], None]) 
         with target_cell(me.alias):
             sent = send(me.host, free)
     except DatabaseError as error:
-        logger.warning("lanes.database_away", error=repr(error))
+        logger.warning("queues.database_unavailable", error=repr(error))
         sent = free
     if sent >= free:  # there may be more steps
         skip()

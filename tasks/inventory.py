@@ -17,6 +17,6 @@ def report(me: worker.Worker) -> None:
     try:
         reported = me.driver.nodes()
     except VirtError as error:
-        logger.warning("inventory.hypervisor_away", error=repr(error))
+        logger.warning("inventory.hypervisor_unavailable", error=repr(error))
         return
     inventory.record(me.host, reported)

@@ -76,7 +76,7 @@ def tasks_of(role: str) -> list[Periodic]:
         return [
             Periodic("relay_build_requests", relay, lambda me: leases.relay(), after_outage=True),
             Periodic("late_deletes", relay, lambda me: deferred_deletes.carry_out(), after_outage=True),
-            Periodic("late_events", relay, lambda me: deferred.deliver(), after_outage=True),
+            Periodic("deferred_events", relay, lambda me: deferred.deliver(), after_outage=True),
             Periodic("uncounted", settings.RESEND_AFTER, lambda me: stale_delete_flags.clear()),
             Periodic("unfilled", settings.RESEND_AFTER, lambda me: abandoned_snapshots.discard()),
             Periodic("ungrouped", 60, lambda me: stale_group_members.remove()),
@@ -127,7 +127,7 @@ def _loop(me: worker.Worker, rounds: list[Periodic]) -> None:
                 continue
             with tracker.doing(Kind.PERIODIC, one.name) as work:
                 if work.refused or _paused.is_set():
-                    logger.debug("periodic.denied", name=one.name)
+                    logger.debug("periodic.skipped", name=one.name)
                 else:
                     _run(one, me)
             one.due = time.monotonic() + one.every
@@ -143,8 +143,8 @@ def _run(one: Periodic, me: worker.Worker) -> None:
             with target_cell(me.alias):
                 one.work(me)
     except DatabaseError as error:
-        logger.warning("periodic.database_away", name=one.name, error=repr(error))
+        logger.warning("periodic.database_unavailable", name=one.name, error=repr(error))
     except VirtError as error:
-        logger.warning("periodic.hypervisor_away", name=one.name, error=repr(error))
+        logger.warning("periodic.hypervisor_unavailable", name=one.name, error=repr(error))
     except Exception:
         logger.exception("periodic.failed", name=one.name)

@@ -35,7 +35,7 @@ class ShutdownRecorder:
         self._ends = ShutdownCounter()
         self._closing = False
         self._is_away = False
-        threading.Thread(target=self._run, name="grace-scribe", daemon=True).start()
+        threading.Thread(target=self._run, name="shutdown-recorder", daemon=True).start()
 
     def hear(self, server_id: str, timer: ShutdownTimer) -> None:
         """Have a timer recorded soon. Does not block."""
@@ -75,11 +75,11 @@ class ShutdownRecorder:
             self._ends.count(server_id, timer, waited)
         except DatabaseError as error:
             if not self._is_away:
-                logger.warning("grace.database_away", error=repr(error))
+                logger.warning("shutdown_recorder.database_unavailable", error=repr(error))
             self._is_away = True
             return False
         except Exception:  # of one guest; the step that waits for it looks by itself after its deadline
-            logger.exception("grace.not_written", server=server_id)
+            logger.exception("shutdown_recorder.write_failed", server=server_id)
             return True
         self._is_away = False
         return True
@@ -160,5 +160,6 @@ class ShutdownCounter:
             metrics.GUESTS_FORCED_OFF.labels(timer.cause).inc()
         if timer.deadline > timer.begun:  # the others had no grace period
             metrics.GUEST_SHUTDOWN_SECONDS.labels(timer.how).observe(seconds)
-        logger.info("grace.ended", server=server_id, how=timer.how, seconds=round(seconds, 1), signals=timer.signals)
+        logger.info("shutdown.finished", server=server_id, how=timer.how, signals=timer.signals,
+                    seconds=round(seconds, 1))  # fmt: skip
         return True

@@ -41,7 +41,7 @@ def _init_worker(**_: Any) -> None:
         me = worker.register()
     except ImproperlyConfigured as wrong:  # Celery would log it and go on without an identity
         env.stop(str(wrong))
-    logger.info("worker.born", worker=me.name, incarnation=me.incarnation, version=worker.version())
+    logger.info("worker.started", worker=me.name, incarnation=me.incarnation, version=worker.version())
     with suppress(Error):  # the database is away: then nothing can be claimed either
         heartbeat.register(me)
         # a drained host begins nothing, not even its first step
@@ -56,7 +56,7 @@ def _ready(sender: Any, **_: Any) -> None:
     listening = drain.start(me, queues.ConsumerHandle(sender))
     if tracker.refuses:
         listening.enqueue(heartbeat.DrainRequest(wanted=True))  # the first beat reads the rest of it
-    threading.Thread(target=_startup, args=(me, listening), name="first-things", daemon=True).start()
+    threading.Thread(target=_startup, args=(me, listening), name="startup", daemon=True).start()
     metrics.serve(settings.METRICS_PORT, settings.METRICS_BIND)
     systemd.warn_if_impatient(settings.GRACEFUL_SHUTDOWN_TIMEOUT)
     systemd.watch(listening.is_alive)
@@ -121,9 +121,9 @@ def _startup(me: worker.Worker, listening: drain.Drain) -> None:
 def _log_failed_startup(attempt: tenacity.RetryCallState) -> None:
     error = attempt.outcome.exception() if attempt.outcome else None
     if isinstance(error, (Error, VirtError)):
-        logger.warning("worker.first_things_wait", error=repr(error), again_in=attempt.upcoming_sleep)
+        logger.warning("worker.startup_postponed", error=repr(error), retry_in=attempt.upcoming_sleep)
     else:  # a bug: this thread also has to send steps again and to watch the hypervisor
-        logger.error("worker.first_things_failed", error=repr(error), again_in=attempt.upcoming_sleep, exc_info=error)
+        logger.error("worker.startup_failed", error=repr(error), retry_in=attempt.upcoming_sleep, exc_info=error)
 
 
 def _begin_incarnation(me: worker.Worker, listening: drain.Drain) -> None:
@@ -164,4 +164,4 @@ def _noticed(event: GuestEvent) -> None:
         with tracker.doing(Kind.EVENT, "power event"), target_cell(me.alias):
             sync.record_event(me.host, me.driver, event, booted=restart_guests.with_host(me.driver))
     except Error as error:
-        logger.warning("power.event_not_recorded", server=event.uuid, error=repr(error))  # the power sync will
+        logger.warning("power.event_record_failed", server=event.uuid, error=repr(error))  # the power sync will

@@ -123,10 +123,10 @@ class Migration(migrations.Migration):
                 ('user_id', models.CharField(max_length=64)),
                 ('project_id', models.CharField(max_length=64)),
                 ('received_at', models.DateTimeField()),
-                ('cell', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='late_events', to='cells.cell')),
+                ('cell', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='deferred_events', to='cells.cell')),
             ],
             options={
-                'indexes': [models.Index(fields=['cell', 'id'], name='late_events_of_cell')],
+                'indexes': [models.Index(fields=['cell', 'id'], name='deferred_events_of_cell')],
             },
         ),
         migrations.CreateModel(

@@ -58,7 +58,7 @@ def _qemu_info(path: Path, qemu_format: str) -> dict[str, Any]:
             raise _refused("the check took too long") from exc
         if done.returncode:
             logger.warning(
-                "image.content_refused", file=path.name, said=done.stderr[-300:].decode("utf-8", "replace")
+                "image.format_refused", file=path.name, detail=done.stderr[-300:].decode("utf-8", "replace")
             )
             raise _not(qemu_format)
         out.seek(0)

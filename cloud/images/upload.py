@@ -70,7 +70,7 @@ def sweep() -> None:
         except errors.Conflict:
             continue  # an upload in progress
         except ValueError:
-            logger.warning("image.stray_file", file=image_id)
+            logger.warning("image.orphaned_file", file=image_id)
 
 
 def _begin(image_id: str) -> Image:

@@ -72,7 +72,7 @@ class PowerUpdate(ServerAction):
         try:
             does = run.hypervisor.power_update_event(run.instance.uuid, SAID[said])
         except NotSupported as error:
-            logger.error("power_update.not_supported", said=said, error=str(error))
+            logger.error("power_update.not_supported", event_tag=said, error=str(error))
             raise
         run.change_params(does=int(does))
         run.note(f"{said} was said, and the machine is {does.name.lower()}")

@@ -19,7 +19,7 @@ IS_SO = {
     PowerGoal.PAUSED: {PowerState.PAUSED},
     PowerGoal.SUSPENDED: {PowerState.SUSPENDED},
 }
-LOCKED = "left alone, another controller is doing something with its machine"
+LOCKED = "skipped, another controller is using its machine"
 UNABLE = {PowerState.NOSTATE, PowerState.SHUTDOWN, PowerState.CRASHED}  # these cannot be paused or suspended
 
 
@@ -45,9 +45,9 @@ class RestorePowerState(ServerAction):
         if is_locked:
             how = LOCKED
         elif seen in IS_SO[back]:
-            how = f"{back} again without our doing"
+            how = f"already {back}"
         elif seen is PowerState.NOSTATE or (back in (PowerGoal.PAUSED, PowerGoal.SUSPENDED) and seen in UNABLE):
-            how = f"left alone, it is {seen.name.lower()} by now"
+            how = f"skipped, it is {seen.name.lower()} by now"
         else:
             how = _told(run) or _do(run, back)
         run.note(f"power sync: {how}; {run.params['why']}")
@@ -57,7 +57,7 @@ def _told(run: StepContext) -> str:
     """Return why a power-update goes first; "" when none is pending and none is newer than this action."""
     events = InstanceAction.objects.filter(server_id=run.instance.uuid, key="PowerUpdate")
     ahead = events.filter(Q(finished_at__isnull=True) | Q(pk__gt=run.action.pk)).order_by("-pk").first()
-    return f"left alone, {ahead.params['said']} of {ahead.request_id} goes first" if ahead is not None else ""
+    return f"skipped, {ahead.params['said']} of {ahead.request_id} goes first" if ahead is not None else ""
 
 
 def _do(run: StepContext, back: PowerGoal) -> str:
@@ -72,4 +72,4 @@ def _do(run: StepContext, back: PowerGoal) -> str:
         driver.pause(uuid)
     else:
         driver.suspend(uuid)
-    return f"put back {back}"
+    return f"restored ({back})"

@@ -50,7 +50,7 @@ def place(server_id: str) -> bool:
     except leases.LeaseLost:
         logger.warning("schedule.lease_lost")
     except (WaitingForCell, *scatter.DATABASE_AWAY) as why:
-        logger.warning("schedule.waits", reason=str(why) or type(why).__name__)
+        logger.warning("schedule.postponed", reason=str(why) or type(why).__name__)
         leases.release(request)
     return False
 

@@ -46,13 +46,13 @@ def defer(events: Sequence[tuple[str, Event]]) -> None:
         )  # fmt: skip
     for cell_id in cells:
         count = sum(1 for one, _ in events if one == cell_id)
-        logger.info("event.kept_for_later", cell=cell_id, events=count)
+        logger.info("event.deferred", cell=cell_id, events=count)
 
 
 def deliver() -> int:
     """Deliver the events of cells that are back; return how many are done. Several schedulers may run it at once."""
     done = 0
-    for cell in Cell.objects.filter(late_events__isnull=False).distinct():
+    for cell in Cell.objects.filter(deferred_events__isnull=False).distinct():
         for _ in range(BATCHES):
             count = 0 if circuit_breaker.known_down(cell.id) else _deliver(cell)
             done += count
@@ -63,7 +63,7 @@ def deliver() -> int:
 
 def _deliver(cell: Cell) -> int:
     """Deliver one batch, the oldest first; return how many are done."""
-    rows = list(cell.late_events.order_by("pk")[:BATCH])
+    rows = list(cell.deferred_events.order_by("pk")[:BATCH])
     if not rows:
         return 0
     codes = _record(cell, [_event(row) for row in rows])
@@ -106,16 +106,16 @@ def _one_by_one(events: Sequence[Event]) -> dict[str, int]:
         except scatter.AWAY:
             raise
         except Exception:
-            logger.exception("event.given_up", server=server_id)
+            logger.exception("event.dropped", server=server_id)
             codes[server_id] = FAILED
     return codes
 
 
 def _tell(row: DeferredEvent, code: int) -> None:
     outcome = "delivered" if code == journal.ACCEPTED else "given up"
-    metrics.LATE_EVENTS.labels(row.name, outcome).inc()
+    metrics.DEFERRED_EVENTS.labels(row.name, outcome).inc()
     logger.info(
-        "event.late", outcome=outcome, code=code, event_name=row.name, tag=row.tag, server=row.server_id,
+        "event.deferred_finished", outcome=outcome, code=code, event_name=row.name, tag=row.tag, server=row.server_id,
         request_id=row.request_id,
     )  # fmt: skip
 

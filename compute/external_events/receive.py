@@ -96,7 +96,7 @@ def _write(where: _ServerLocation, events: Sequence[Event]) -> dict[str, int]:
         except scatter.AWAY:
             raise
         except Exception:  # our bug: events of other cells are still recorded
-            logger.exception("event.not_recorded", cell=cell.id, events=len(mine))
+            logger.exception("event.record_failed", cell=cell.id, events=len(mine))
             return {}
 
     cells = {where.of[event.server_id] for event in events}
@@ -119,7 +119,7 @@ def _log(events: Sequence[Event], codes: Sequence[int], kept: Sequence[Event]) -
     """Log one record per batch, and one per refused event, at most SHOWN."""
     counted = Counter((event.name, code) for event, code in zip(events, codes, strict=True))
     shown = {f"{name} {code}": count for (name, code), count in sorted(counted.items())}
-    logger.info("event.received", events=len(events), kept=len(kept), by_name_and_code=shown)
+    logger.info("event.received", events=len(events), deferred=len(kept), by_name_and_code=shown)
     refused = [(event, code) for event, code in zip(events, codes, strict=True) if code != ACCEPTED]
     for event, code in refused[:SHOWN]:
         logger.warning("event.refused", event_name=event.name, tag=event.tag, server=event.server_id, code=code)

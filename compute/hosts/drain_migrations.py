@@ -87,7 +87,7 @@ def _begin_all(host: str, waiting: tuple[State, ...], going: State) -> None:
 def _drop(one: DrainMigration, server: Instance | None) -> None:
     """Drop a server that is deleted, or that others have moved to another host: it stays there."""
     where = server.host if server else "deleted"
-    logger.info("drain_migration.left_alone", server=one.server_id, host=one.host, at=where)
+    logger.info("drain_migration.dropped", server=one.server_id, host=one.host, now_on=where)
     _mine(one).delete()
 
 
@@ -153,7 +153,7 @@ def _begin(one: DrainMigration, going: State) -> bool:
             transaction.set_rollback(True, using=current_alias())
             return True
         _mark_for_wakeup(request_id, one.host, **({cold.COMES_UP: True} if comes_up else {}))
-    logger.info("drain_migration.begun", server=one.server_id, host=one.host, state=going.value, request_id=request_id)
+    logger.info("drain_migration.started", server=one.server_id, host=one.host, state=going, request_id=request_id)
     return True
 
 
@@ -205,7 +205,7 @@ def _has_left(one: DrainMigration, server: Instance) -> None:
     """Record that the server lives on another host; if the drain is undone and servers return, it is next to return."""
     service = _service(one.host)
     state = State.RETURN_WAITING if service is not None and service.is_returning else State.AWAY
-    logger.info("drain_migration.gone", server=one.server_id, host=one.host, to=server.host)
+    logger.info("drain_migration.moved_away", server=one.server_id, host=one.host, to=server.host)
     _write(one, state=state, moved_to=server.host, tries=0, why="", not_before=None)
 
 
@@ -254,7 +254,7 @@ def _try_again(one: DrainMigration, why: str) -> None:
     if coming and not _returns(one.host):
         state = State.AWAY
     said = f"no room: {why}" if why.startswith("No valid host") else why
-    logger.info("drain_migration.put_off", server=one.server_id, host=one.host, why=said, seconds=pause)
+    logger.info("drain_migration.postponed", server=one.server_id, host=one.host, reason=said, seconds=pause)
     tries = one.tries + (one.state not in UNDER_WAY)
     _write(one, state=state, why=said[:255], tries=tries, not_before=database_clock.now(pause))
 
@@ -273,7 +273,7 @@ def _drain(host: str) -> bool:
             return False
         Service.objects.filter(pk=service.pk).update(drain_wanted=True, updated_at=timezone.now())
         dispatch.service_changed(host)
-    logger.info("drain_migration.over", host=host, late=late)
+    logger.info("drain_migration.finished", host=host, deadline_passed=late)
     return True
 
 

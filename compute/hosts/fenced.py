@@ -136,7 +136,7 @@ def power_off_evacuated(host: str, driver: Driver) -> int:
     alive = [uuid for uuid, power in driver.guests().items() if uuid in lost and power in ALIVE] if lost else []
     for uuid in alive:
         driver.power_off(uuid)
-        logger.warning("gone.turned_off", server=uuid)
+        logger.warning("fenced.guest_powered_off", server=uuid)
     return len(alive)
 
 

@@ -185,12 +185,12 @@ def start_guests(host: str) -> int:
     if not settings.RESUME_GUESTS:
         stay_off = flagged.update(resumes_with_host=False)
         if stay_off:
-            logger.info("host.guests_stay_off", host=host, servers=stay_off, why="STILLWATER_RESUME_GUESTS is not set")
+            logger.info("host.guests_stay_off", host=host, servers=stay_off, reason="STILLWATER_RESUME_GUESTS is off")
         return 0
     request_id = f"req-{uuid4()}"
     begun = sum(_start_guests(instance, request_id) for instance in servers)
     if begun:
-        logger.info("host.guests_come_back", host=host, servers=begun, request_id=request_id)
+        logger.info("host.guests_starting", host=host, servers=begun, request_id=request_id)
     return begun
 
 

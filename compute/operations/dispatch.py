@@ -156,7 +156,7 @@ def publish_all(broker_url: str, messages: Collection[Message]) -> list[bool]:
                 app.send_task(name, kwargs=kwargs, producer=producer, queue=brokers.queue(queue), retry=False)  # type: ignore[arg-type]
             went.append(True)
         except brokers.BrokerUnavailable as why:
-            logger.warning("dispatch.broker_away", queue=queue, message=name, error=str(why))
+            logger.warning("dispatch.broker_unavailable", queue=queue, message=name, error=str(why))
             break
         except brokers.Refused as why:
             logger.warning("dispatch.refused", queue=queue, message=name, error=str(why))
@@ -206,7 +206,7 @@ def _mark(wanted: bool, update: Callable[[], int]) -> None:
     try:
         update()
     except DatabaseError as error:
-        logger.warning("dispatch.not_marked", error=repr(error))
+        logger.warning("dispatch.mark_failed", error=repr(error))
 
 
 def _after_commit(alias: str, queue: str, name: str, kwargs: dict[str, Any]) -> None:

@@ -77,7 +77,7 @@ def relay() -> int:
     if sent:
         late.filter(pk__in=sent).update(sent_at=now, sends=F("sends") + 1)
         metrics.RESENT.inc(len(sent))
-        logger.info("relay.sent_again", steps=len(sent))
+        logger.info("relay.resent", steps=len(sent))
     return len(sent)
 
 
@@ -132,7 +132,7 @@ def _recover_step(step: Step, queue: str = "") -> bool:
         return False
     rule = spec.on_restart
     logger.info(
-        "recovery.step", step=step.name, server=step.server_id, rule=rule.value,
+        "recovery.step_recovered", step=step.name, server=step.server_id, rule=rule.value,
         request_id=step.action.request_id, attempts=step.attempts,
     )  # fmt: skip
     metrics.RECOVERED.labels(step.action.action, step.name, rule.value).inc()

@@ -126,7 +126,7 @@ def cancel_action(action: ServerAction, step: Step, why: str) -> bool:
 def _log_claim_lost(why: object) -> None:
     """Another process has recovered or ended the step."""
     metrics.STEPS_LOST.inc()
-    logger.warning("step.not_ours_any_more", why=str(why))
+    logger.warning("step.claim_lost", reason=str(why))
 
 
 def _wait_step(step: Step, waits: StepWaiting, known: Any) -> None:
@@ -142,7 +142,7 @@ def _wait_step(step: Step, waits: StepWaiting, known: Any) -> None:
         if asked.get(SHUTDOWN_TIMEOUT) != known:
             journal.resume_step(step)  # another request shortened the wait meanwhile
         journal.wake_next(step.server_id)  # e.g. a delete that ends the wait, or joins it
-    logger.info("step.waits", why=waits.why)
+    logger.info("step.waiting", reason=waits.why)
     waits.then()
 
 
@@ -251,7 +251,7 @@ def _end_with_fault(
     try:
         action.abandon(run, InterruptedError(fault["message"]), power_state)
     except StateConflict as conflict:
-        logger.info("step.server_taken", by=str(conflict))
+        logger.info("step.server_busy", reason=str(conflict))
     journal.close_action(run.action, outcome=str(fault["message"]), failed=True)
 
 
@@ -269,7 +269,7 @@ def _wait_for_hypervisor(run: StepContext, error: Exception) -> None:
     with transaction.atomic(using=current_alias()):
         if journal.requeue(run.step, seconds, why, attempts=Greatest(F("attempts") - 1, 0)):
             metrics.STEPS.labels(run.action.action, run.step.name, "retried").inc()
-            logger.warning("step.waits_for_hypervisor", host=run.step.host, waited=round(waited))
+            logger.warning("step.hypervisor_unavailable", host=run.step.host, seconds=round(waited))
             journal.wake_next(run.step.server_id)
 
 
@@ -301,7 +301,7 @@ def _until_written(run: StepContext, write: Callable[[], None]) -> None:
     """
 
     def reconnect(attempt: tenacity.RetryCallState) -> None:
-        logger.warning("step.database_away", attempt=attempt.attempt_number)
+        logger.warning("step.database_unavailable", attempt=attempt.attempt_number)
         close_old_connections()
 
     is_first = True

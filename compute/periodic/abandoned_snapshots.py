@@ -33,7 +33,7 @@ def discard() -> int:
         if isinstance(named, scatter.CellFailure):
             continue
         for image_id in images.keys() - named:
-            logger.warning("image.never_filled", image=image_id, server=images[image_id], cell=cell.name)
+            logger.warning("image.snapshot_abandoned", image=image_id, server=images[image_id], cell=cell.name)
             service.discard(image_id)
             discarded += 1
     return discarded

@@ -37,7 +37,7 @@ def confirm() -> int:
         try:
             registry.named("ConfirmResize").submit(instance, asked)
         except (BadRequest, Conflict) as taken:
-            logger.info("confirm_window.not_needed", server=instance.uuid, why=str(taken))
+            logger.info("confirm_window.skipped", server=instance.uuid, reason=str(taken))
             continue
         logger.info("confirm_window.confirmed", server=instance.uuid, request_id=asked.request_id)
         confirmed += 1

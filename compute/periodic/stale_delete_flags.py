@@ -70,7 +70,7 @@ def _take_back(cell: Cell, server_id: str) -> bool:
     mapping.update(queued_for_delete=False)
     _seen.pop(server_id, None)
     if scatter.ask_one(cell, lambda _: _nobody_deletes([server_id])) == {server_id}:
-        logger.warning("quota.counted_again", server=server_id, cell=cell.name)
+        logger.warning("quota.usage_restored", server=server_id, cell=cell.name)
         return True
     mapping.update(queued_for_delete=True)
     return False

@@ -118,4 +118,4 @@ def _let_go(missing: list[int]) -> None:
     gone: Any = ComputeNode.objects.filter(pk__in=missing)
     gone.update(out_of_use=GONE)
     deleted, _ = gone.filter(allocations__isnull=True).delete()
-    logger.info("inventory.nodes_gone", deleted=deleted, held=len(missing) - deleted)
+    logger.info("inventory.nodes_missing", deleted=deleted, held=len(missing) - deleted)

@@ -30,7 +30,7 @@ class FlapCounter:
     def words(self) -> str:
         """The reason, as text for history and log."""
         often, seconds = settings.POWER_FLAPS, settings.POWER_FLAP_WINDOW
-        return f"put back {often} times within {seconds} s; left alone until nothing changes for {seconds} s"
+        return f"restored {often} times within {seconds} s; suspended until nothing changes for {seconds} s"
 
     def hold(self, server_id: str) -> bool:
         """Return whether a server is left alone."""

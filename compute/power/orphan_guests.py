@@ -41,11 +41,11 @@ def compare(
         if not driver.guests_live_elsewhere:  # Ironic lists also the servers of other hosts
             _turn_off(driver, left)
     missing = frozenset(idle).difference(guests)
-    metrics.GUESTS_STRANGE.set(len(unknown))
+    metrics.GUESTS_ORPHANED.set(len(unknown))
     metrics.GUESTS_MISSING.set(len(missing))
     if _is_new(host, "strange", unknown) | _is_new(host, "missing", missing):
         logger.warning(
-            "power.count_differs", servers=len(servers), guests=len(guests), strange=sorted(unknown)[:SHOWN],
+            "power.count_differs", servers=len(servers), guests=len(guests), orphans=sorted(unknown)[:SHOWN],
             missing=sorted(missing)[:SHOWN],
         )  # fmt: skip
 
@@ -71,9 +71,9 @@ def _turn_off(driver: Driver, guests: Collection[str]) -> None:
         try:
             driver.power_off(uuid)
         except VirtError as error:
-            logger.warning("power.left_over_stays_on", server=uuid, error=repr(error))  # the next sync tries again
+            logger.warning("power.orphan_power_off_failed", server=uuid, error=repr(error))  # the next sync tries again
         else:
-            logger.error("power.left_over_turned_off", server=uuid)
+            logger.error("power.orphan_powered_off", server=uuid)
 
 
 def _is_new(host: str, kind: str, found: frozenset[str]) -> bool:

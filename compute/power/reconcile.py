@@ -74,10 +74,10 @@ class PowerMismatch:
         return columns | ({"resumes_with_host": True} if self.went_with_host else {})
 
     @property
-    def became(self) -> str:
+    def outcome(self) -> str:
         """What was done, for logs and the metric."""
-        words = {SyncAction.FOLLOW: "followed", SyncAction.PUT_BACK: "put back", SyncAction.WARN: "warned"}
-        return "left alone" if self.left_alone else words[self.verdict.does] if self.verdict else "recorded"
+        words = {SyncAction.FOLLOW: "followed", SyncAction.RESTORE: "restored", SyncAction.WARN: "warned"}
+        return "suspended" if self.left_alone else words[self.verdict.does] if self.verdict else "recorded"
 
 
 def reconcile(host: str, driver: Driver, seen: Sequence[PowerMismatch], *, found_by: str, booted: bool) -> int:
@@ -160,7 +160,7 @@ def _journal_entries(one: PowerMismatch, flaps: flap_guard.FlapCounter) -> Itera
     """Yield the journal entry of a mismatch: the server's history also shows changes that no user requested."""
     seen = f"the guest is {one.power_state.name.lower()}: {one.why}"
     if one.back:
-        params = {"to": one.back, "why": f"{seen}; power truth {one.truth}"}
+        params = {"to": one.back, "why": f"{seen}; power authority {one.truth}"}
         action = _action(one, BACK_NAMES[one.back], flap_guard.BACK, params=params)
         yield action, [Step(name="put_back", event=EVENT, host=one.instance.host, queue=REQUESTS)]
     elif one.verdict and one.verdict.vm_state:
@@ -186,14 +186,15 @@ def _closed_entry(action: InstanceAction, one: PowerMismatch, name: str) -> tupl
 
 def _log(mine: Sequence[PowerMismatch], flaps: flap_guard.FlapCounter, found_by: str) -> None:
     for one in mine:
-        server, fields = one.instance.uuid, {"power_state": one.power_state.name, "why": one.why, "truth": one.truth}
+        server = one.instance.uuid
+        fields = {"power_state": one.power_state.name, "reason": one.why, "authority": one.truth}
         if flaps.begins(server):
             metrics.POWER_FLAPS.inc()
-            logger.error("power.flaps", server=server, said=flaps.words, **fields)
+            logger.error("power.flapping", server=server, detail=flaps.words, **fields)
         elif one.verdict and one.verdict.does is SyncAction.WARN:
             logger.warning("power.unexpected", server=server, vm_state=one.instance.vm_state, **fields)
         else:
-            event = "power.put_back" if one.back else "power.recorded"
+            event = "power.restored" if one.back else "power.recorded"
             logger.info(event, server=server, **fields)
-    for became, number in Counter(one.became for one in mine).items():
-        metrics.POWER_DIFFERENCES.labels(found_by, became).inc(number)
+    for outcome, number in Counter(one.outcome for one in mine).items():
+        metrics.POWER_MISMATCHES.labels(found_by, outcome).inc(number)

@@ -34,7 +34,7 @@ def record_event(host: str, driver: Driver, event: GuestEvent, *, booted: bool =
     try:
         power_state = driver.power_state(event.uuid)
     except VirtError as error:
-        logger.warning("power.event_not_recorded", server=event.uuid, error=repr(error))  # the power sync will do it
+        logger.warning("power.event_record_failed", server=event.uuid, error=repr(error))  # the power sync will do it
         return
     if _may_differ(instance, power_state):
         difference = PowerMismatch(instance, power_state, event.detail)

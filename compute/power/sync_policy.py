@@ -34,12 +34,12 @@ class SyncAction(StrEnum):
     """What is done about a mismatch, besides recording the power state."""
 
     FOLLOW = "follow"
-    PUT_BACK = "put back"
+    RESTORE = "restore"
     WARN = "warn"
 
 
 class PowerGoal(StrEnum):
-    """The power state to which a guest is put back."""
+    """The power state to restore."""
 
     ON = "on"
     OFF = "off"
@@ -49,7 +49,7 @@ class PowerGoal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is done about one mismatch: the vm_state to record, or the power state to put the guest back to."""
+    """What is done about one mismatch: the vm_state to record, or the power state to restore."""
 
     does: SyncAction
     vm_state: VmState | None = None
@@ -58,7 +58,7 @@ class Verdict:
     @property
     def words(self) -> str:
         """The verdict as text."""
-        return f"put back {self.back}" if self.back else f"becomes {self.vm_state}" if self.vm_state else "warning"
+        return f"restored ({self.back})" if self.back else f"becomes {self.vm_state}" if self.vm_state else "warning"
 
 
 Table = Mapping[tuple[str, PowerState], Verdict]
@@ -77,7 +77,7 @@ def _follow(vm_state: VmState) -> Verdict:
 
 
 def _back(back: PowerGoal) -> Verdict:
-    return Verdict(SyncAction.PUT_BACK, back=back)
+    return Verdict(SyncAction.RESTORE, back=back)
 
 
 _RUNNING, _PAUSED, _SUSPENDED = (PowerState.RUNNING,), (PowerState.PAUSED,), (PowerState.SUSPENDED,)

@@ -57,7 +57,7 @@ def defer(mapping: InstanceMapping, asked: ActionRequest) -> None:
     with transaction.atomic(using="default"):
         DeferredDelete.objects.update_or_create(server_id=mapping.server_id, defaults=said)
         InstanceMapping.objects.filter(pk=mapping.pk).update(queued_for_delete=True)
-    logger.info("delete.kept_for_later", server=mapping.server_id, cell=mapping.cell_id)
+    logger.info("delete.deferred", server=mapping.server_id, cell=mapping.cell_id)
 
 
 def carry_out() -> int:
@@ -96,5 +96,5 @@ def _forget(kept: DeferredDelete, refused: str) -> bool:
             return False  # another scheduler was faster, or the delete was requested again
         if refused:
             InstanceMapping.objects.filter(pk=kept.pk).update(queued_for_delete=False)
-    logger.info("delete.carried_out", server=kept.server_id, refused=refused, request_id=kept.request_id)
+    logger.info("delete.deferred_finished", server=kept.server_id, refused=refused, request_id=kept.request_id)
     return not refused

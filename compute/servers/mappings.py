@@ -165,7 +165,7 @@ def _map_again(cell: Cell) -> int:
         return 0
     map_rows(cell, rows)
     for row in rows:
-        logger.warning("server.mapped_again", server=row.uuid, cell=cell.name)
+        logger.warning("server.remapped", server=row.uuid, cell=cell.name)
     return len(rows)
 
 

@@ -57,13 +57,13 @@ def _take(file: Path, patience: float) -> int | None:
             file.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
-            log.warning("grace.no_lock file=%s error=%r", file, error)
+            log.warning("guest_lock.open_failed file=%s error=%r", file, error)
             return None
         if _is_ours(descriptor, file):
             return descriptor
         os.close(descriptor)
         if time.monotonic() > deadline:
-            log.warning("grace.lock_held_too_long file=%s", file)
+            log.warning("guest_lock.timed_out file=%s", file)
             return None
         time.sleep(PAUSE)
 

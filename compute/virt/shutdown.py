@@ -104,7 +104,7 @@ class ShutdownDriver(Driver):
         except HypervisorUnavailable:
             raise
         except VirtError as error:  # treat it as a signal that the guest ignores: the retry interval applies
-            log.warning("grace.signal_failed uuid=%s error=%r", uuid, error)
+            log.warning("shutdown.signal_failed uuid=%s error=%r", uuid, error)
             return self._noted(uuid, replace(timer, signalled=now))
         return self._noted(uuid, timer.signal(now, by))
 
@@ -125,7 +125,7 @@ class ShutdownDriver(Driver):
         except HypervisorUnavailable:
             raise
         except VirtError as error:
-            log.warning("grace.not_kept uuid=%s error=%r", uuid, error)
+            log.warning("shutdown.timer_not_saved uuid=%s error=%r", uuid, error)
             return timer
 
     def _kept(self, uuid: str, timer: ShutdownTimer) -> ShutdownTimer:

@@ -74,9 +74,9 @@ class ShutdownTimer:
 
     @property
     def cause(self) -> str:
-        """The cause of a power cut: deadline, hurry (cut short), paused (cannot react), hard (no grace period)."""
+        """The cause of a power cut: deadline, cut_short, paused (cannot react), hard (no grace period)."""
         if self.why:
-            return "paused" if self.why.startswith("it was ") else "hurry"
+            return "paused" if self.why.startswith("it was ") else "cut_short"
         return "deadline" if self.deadline > self.begun else "hard"
 
     def now(self) -> float:

@@ -41,7 +41,7 @@ class ShutdownWatcher:
         self._news: set[str] = set()  # an end is reported even if nothing changed
         self._failures: dict[str, int] = {}
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="grace-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="shutdown-watcher", daemon=True)
 
     def start(self) -> None:
         """Start the thread. It first takes over the timers that an earlier process left, once the hypervisor answers.
@@ -115,7 +115,7 @@ class ShutdownWatcher:
         """
         self._due[uuid] = IN_HAND  # until the turn ends, or a call asks for another one
         self._since[uuid] = time.monotonic()
-        threading.Thread(target=self._turn, args=(uuid,), name=f"grace-{uuid[:8]}", daemon=True).start()
+        threading.Thread(target=self._turn, args=(uuid,), name=f"shutdown-{uuid[:8]}", daemon=True).start()
 
     # -- turning
 
@@ -162,8 +162,8 @@ class ShutdownWatcher:
         away = isinstance(error, HypervisorUnavailable)
         times = self._failures[uuid] = self._failures.get(uuid, 0) + 1
         if times == 1 and not self._closing:
-            log.log(logging.INFO if away else logging.ERROR, "grace.turn_failed uuid=%s error=%r", uuid, error,
-                    exc_info=not away)  # fmt: skip
+            level = logging.INFO if away else logging.ERROR
+            log.log(level, "shutdown_watcher.turn_failed uuid=%s error=%r", uuid, error, exc_info=not away)
         with self._changed:
             self._news.add(uuid)  # report at the next success what could not be reported now
         return time.monotonic() + (AGAIN if away else min(LONGEST_PAUSE, AGAIN * 2.0 ** min(times - 1, 9)))

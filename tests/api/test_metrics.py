@@ -236,8 +236,8 @@ def test_what_a_cell_that_is_down_means_and_what_waits_for_it(fleet, down_cell):
     assert lines("cell_breakers_open", answer) == {("cell0",): 0, ("cell1",): 0, ("cell2",): 0, ("cell3",): 2}
     assert 100 <= lines("cell_down_seconds", answer)[("cell3",)] < 100 + SECONDS
     assert lines("servers_unknown", answer) == {("cell0",): 0, ("cell1",): 0, ("cell2",): 0, ("cell3",): 3}
-    assert lines("late_requests", answer) == {("cell3", "delete"): 1, ("cell3", "event"): 2}
-    oldest = lines("late_request_oldest_seconds", answer)
+    assert lines("deferred_requests", answer) == {("cell3", "delete"): 1, ("cell3", "event"): 2}
+    oldest = lines("deferred_request_oldest_seconds", answer)
     assert 90 <= oldest["cell3", "delete"] < 90 + SECONDS
     assert 60 <= oldest["cell3", "event"] < 60 + SECONDS
     answered = lines("cell_answer_seconds", answer)

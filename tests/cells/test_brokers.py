@@ -111,7 +111,7 @@ def test_a_broker_that_is_down_is_looked_at_by_one_thread_and_by_no_request(redi
     redis.fall_silent()
     for _ in range(20):
         assert not wake(redis.url)
-    assert sum(thread.name == "broker-look" for thread in threading.enumerate()) == 1
+    assert sum(thread.name == "broker-probe" for thread in threading.enumerate()) == 1
     told = threading.Event()
     broker_circuit_breaker.when_up(told.set)
     redis.speak()

@@ -146,7 +146,7 @@ def test_a_cell_that_flaps_is_one_outage_and_few_lines(cells, settings):
     assert circuit_breaker.outage(cell.id).times == 21
     events = [line["event"] for line in lines]
     assert events.count("cell.down") == 1
-    assert events.count("cell.flaps") == 4  # the 2nd, 4th, 8th and 16th time
+    assert events.count("cell.flapping") == 4  # the 2nd, 4th, 8th and 16th time
 
 
 def test_a_cell_that_flaps_is_looked_at_less_often_from_the_beginning(cells, settings):

@@ -43,7 +43,7 @@ def test_a_guest_that_is_spawned_after_its_server_was_deleted_is_turned_off(api,
     spawned_late(cloud, host, guest)
     look(cloud, host)
     assert host.driver.power_state(server_id) is PowerState.SHUTDOWN
-    assert "power.left_over_turned_off" in caplog.text
+    assert "power.orphan_powered_off" in caplog.text
     assert server_id in host.driver.guests()  # its disk is for people to look at
     assert look(cloud, host) == 0
 

@@ -55,7 +55,7 @@ def test_a_server_that_is_put_back_too_often_is_left_alone_and_says_so_once(look
     assert counted("power_flaps_total") == before + 1
     shown = stories.last_action(admin, server_id)
     assert shown["message"] == "Error"
-    assert "put back 3 times within 60 s; left alone until nothing changes for 60 s" in shown["events"][0]["details"]
+    assert "restored 3 times within 60 s; suspended until nothing changes for 60 s" in shown["events"][0]["details"]
     stories.settled(cloud)
 
 

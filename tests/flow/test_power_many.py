@@ -124,4 +124,4 @@ def test_guests_nobody_knows_and_servers_without_a_guest_are_said_once(api, clou
     assert stranger in said[0].getMessage()
     assert lost in said[0].getMessage()
     assert elsewhere not in said[0].getMessage()
-    assert (counted("guests_strange"), counted("guests_missing")) >= (2.0, 1.0)
+    assert (counted("guests_orphaned"), counted("guests_missing")) >= (2.0, 1.0)

@@ -45,7 +45,7 @@ def service(cloud, server_id, **columns):
 
 
 def test_it_is_an_action_like_one_that_was_asked_for(api, admin, cloud, off):
-    before = counted("power_differences_total", found_by="event", became="put back")
+    before = counted("power_mismatches_total", found_by="event", outcome="restored")
     notice(cloud, off)
     assert stories.states(cloud, off) == ("active", "powering-on")
     assert cloud.row(off).power_state == PowerState.SHUTDOWN
@@ -57,10 +57,10 @@ def test_it_is_an_action_like_one_that_was_asked_for(api, admin, cloud, off):
     [event] = shown["events"]
     assert (event["event"], event["result"]) == ("compute_power_sync", "Success")
     assert event["details"] == (
-        "power sync: put back on; the guest is shutdown: shutdown; power truth database (its host)"
+        "power sync: restored (on); the guest is shutdown: shutdown; power authority database (its host)"
     )
     assert cloud.history(off)[-1].outcome == event["details"]
-    assert counted("power_differences_total", found_by="event", became="put back") == before + 1
+    assert counted("power_mismatches_total", found_by="event", outcome="restored") == before + 1
 
 
 def test_the_guest_is_looked_at_again_before_it_is_switched(api, cloud):
@@ -74,7 +74,7 @@ def test_the_guest_is_looked_at_again_before_it_is_switched(api, cloud):
     cloud.work()
     assert {verb for verb, _ in host.driver.calls} == {"power_state"}
     assert stories.states(cloud, server_id) == ("stopped", None)
-    assert "off again without our doing" in cloud.history(server_id)[-1].outcome
+    assert "already off" in cloud.history(server_id)[-1].outcome
     stories.settled(cloud)
 
 
@@ -86,7 +86,7 @@ def test_a_guest_that_is_unknown_by_then_is_left_alone(api, cloud, off):
     cloud.work()
     assert {verb for verb, _ in host.driver.calls} == {"power_state"}
     assert stories.states(cloud, off) == ("active", None)
-    assert "left alone, it is nostate by now" in cloud.history(off)[-1].outcome
+    assert "skipped, it is nostate by now" in cloud.history(off)[-1].outcome
     assert sync(cloud, off) == 0
 
 
@@ -146,7 +146,7 @@ def stays_on(cloud, server_id, why):
     assert not {"force_off", "power_off", "begin_shutdown"} & {verb for verb, _ in driver.calls}
     (opened,) = entries(cloud, server_id, "RestorePowerState")
     assert opened.message is None
-    assert f"power sync: left alone, {why}" in opened.outcome
+    assert f"power sync: skipped, {why}" in opened.outcome
 
 
 def is_followed(cloud, server_id):
@@ -184,7 +184,7 @@ def test_a_machine_that_ironic_holds_when_it_is_to_be_put_back_stays_on(when, ap
         look = driver.power_state
         driver.power_state = lambda uuid: [look(uuid), driver.orders.lock(on)][0]
     cloud.work()
-    stays_on(cloud, on, "another controller is doing something with its machine")
+    stays_on(cloud, on, "another controller is using its machine")
     assert stories.states(cloud, on) == ("stopped", None)
     say(cloud, on, "POWER_ON")
     driver.orders.lock(on, held=False)

@@ -12,7 +12,7 @@ from tests.byhand import Cloud, Host
 from tests.flow import stories
 from tests.flow.stories import act
 
-WHY = ("deadline", "hurry", "paused", "hard")
+WHY = ("deadline", "cut_short", "paused", "hard")
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def host(cloud: Cloud) -> Iterator[Host]:
 
 def counted() -> dict[str, float]:
     """Forced by why, and how many are in the histogram by how."""
-    forced = {why: REGISTRY.get_sample_value("stillwater_guests_forced_off_total", {"why": why}) for why in WHY}
+    forced = {why: REGISTRY.get_sample_value("stillwater_guests_forced_off_total", {"cause": why}) for why in WHY}
     seconds = {how: REGISTRY.get_sample_value("stillwater_guest_shutdown_seconds_count", {"how": how})
                for how in ("guest", "forced")}  # fmt: skip
     return {name: value or 0.0 for name, value in (forced | seconds).items()}
@@ -76,7 +76,7 @@ def test_three_who_wait_for_one_guest_are_one(admin, cloud, host, settings):
     cloud.work_until(lambda: len(host.waiting()) == 2)
     admin.delete(f"/servers/{server_id}?shutdown_type=HARD")
     cloud.work_until(lambda: over(cloud, server_id) and grown(before))
-    assert grown(before) == {"hurry": 1, "forced": 1}
+    assert grown(before) == {"cut_short": 1, "forced": 1}
 
 
 def test_one_that_could_not_hear_is_counted_as_such(admin, cloud, host):

@@ -54,7 +54,7 @@ def recorder(away, monkeypatch) -> Iterator[shutdown_recorder.ShutdownRecorder]:
 
 def has_ended() -> bool:
     """No scribe's thread is left."""
-    return not [one for one in threading.enumerate() if one.name == "grace-scribe"]
+    return not [one for one in threading.enumerate() if one.name == "shutdown-recorder"]
 
 
 def until(what: Callable[[], Any], seconds: float = 30) -> None:

@@ -87,7 +87,7 @@ class Rig:
         eventually(f"{rounds} looks of the power sync", is_over, SECONDS, 0.2)
 
     @contextmanager
-    def late_events(self) -> Iterator[threading.Event]:
+    def deferred_events(self) -> Iterator[threading.Event]:
         """Ironic's events wait on their way while what is yielded is not set. Afterwards Ironic sends none."""
         gate = threading.Event()
         gate.set()

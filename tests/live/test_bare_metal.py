@@ -98,7 +98,7 @@ def test_a_host_that_drains_hears_it(rig, server):
 
 def test_a_machine_that_ironic_turned_on_stays_on_while_its_event_is_late(rig, server):
     """Seen: Ironic held the node's lock while it sent; the sync's put-back waited for the lock, and forced it off."""
-    with rig.late_events() as gate:
+    with rig.deferred_events() as gate:
         node = rig.node(server)
         for truth in ("nova", "database"):
             rig.believe(server, truth)

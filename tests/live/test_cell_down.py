@@ -264,15 +264,15 @@ def test_everything_starts_while_cells_are_down(site, lives, extra):
         placed = site.boot("meanwhile", port).json["server"]["id"]
         eventually("it is built", lambda: site.servers(port).get(placed) == "ACTIVE")
         assert site.hosts_of([placed]) == {"host2"}
-        lives.wait("worker.first_things_wait", "conductor-cell1", "host1")
-        lives.wait("heartbeat.database_away", "scheduler")
+        lives.wait("worker.startup_postponed", "conductor-cell1", "host1")
+        lives.wait("heartbeat.database_unavailable", "scheduler")
     pids = site.cloud.pids()
     assert all(pids.values())
 
     site.roads["cell1"].order("up")
 
     lives.wait("worker.ready", "conductor-cell1", "host1", seconds=SOON)
-    lives.wait("heartbeat.back", "scheduler", seconds=SOON)
+    lives.wait("heartbeat.restored", "scheduler", seconds=SOON)
     more = [site.boot(f"after{number}", port).json["server"]["id"] for number in range(4)]
     books.settled(site.cloud)
     assert "host1" in site.hosts_of(more)

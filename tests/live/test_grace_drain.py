@@ -57,10 +57,10 @@ def test_it_leaves_within_a_second_after_the_last_guest(stage):
         ended = stopping.ended(SECONDS + 30)
         last = max(at for uuid in ids for at, what in stage.timed_effects(uuid) if what == OFF)
         assert 0 < ended - last < fair(1)
-        waits = lines(stage, "drain.waits_for", stopping.told_at)
+        waits = lines(stage, "drain.waiting", stopping.told_at)
         assert {line["server"] for line in waits} >= set(ids)
         assert all("forced off at" in line["waits_for"] for line in waits if line["server"] in ids)
-        assert [line["exits"] for line in lines(stage, "drain.done", stopping.told_at)] == [True]
+        assert [line["exits"] for line in lines(stage, "drain.finished", stopping.told_at)] == [True]
         for uuid in ids:
             assert stage.show(uuid)["status"] == "SHUTOFF"
     finally:
@@ -77,7 +77,7 @@ def test_a_drain_that_has_no_time_says_whom_it_leaves_and_the_next_life_goes_on(
         assert 2 <= stopping.ended(20) - stopping.told_at <= 3 + fair(1)
         [left] = [line for line in lines(stage, "drain.unfinished", stopping.told_at) if line["server"] == deaf]
         assert "forced off at" in left["waits_for"]
-        [gave_up] = lines(stage, "drain.gave_up", stopping.told_at)
+        [gave_up] = lines(stage, "drain.aborted", stopping.told_at)
         assert gave_up["unfinished"] == 1
         assert stage.show(deaf)["OS-EXT-STS:task_state"] == "powering-off"
     finally:

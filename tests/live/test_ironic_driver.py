@@ -341,7 +341,7 @@ def test_whoever_cannot_wait_forces_it_off_while_ironic_waits_for_it(metal: Meta
     timer = metal.driver.begin_shutdown(guest.uuid, 60, 10)
     assert timer.signals == 1
     timer = metal.driver.begin_shutdown(guest.uuid, 0, 10)
-    assert (timer.how, timer.cause, metal.power(guest)) == ("forced", "hurry", PowerState.SHUTDOWN)
+    assert (timer.how, timer.cause, metal.power(guest)) == ("forced", "cut_short", PowerState.SHUTDOWN)
 
 
 def test_a_shutdown_outlives_the_worker_that_began_it(metal: Metal):

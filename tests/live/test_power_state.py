@@ -171,7 +171,7 @@ def test_a_guest_that_is_started_with_virsh_is_active(day, way):
 @pytest.mark.parametrize("way", HOSTS.values())
 def test_where_the_record_is_right_a_guest_whose_qemu_is_killed_runs_again(day, way):
     entry = day.nobody_did(f"kept-{way}", "start")
-    assert "power sync: put back on" in entry["events"][0]["details"]
+    assert "power sync: restored (on)" in entry["events"][0]["details"]
     day.is_on_record(f"kept-{way}", "ACTIVE", 1)
     host = day.show(day.ids[f"kept-{way}"])["OS-EXT-SRV-ATTR:host"]
     day.vigil.watch(day.ids[f"kept-{way}"], host)  # there is a QEMU

@@ -72,7 +72,7 @@ def test_a_worker_unit_says_how_it_is_from_its_start_to_its_end(tmp_path, broker
         unit.process.terminate()
         unit.hear("STOPPING=1", SECONDS)
         assert unit.process.wait(unit.wait_seconds) == 0, unit.log.read_text()
-        assert "supervisor.impatient" not in unit.log.read_text(), "its unit is patient enough"
+        assert "supervisor.timeout_too_short" not in unit.log.read_text(), "its unit is patient enough"
     finally:
         unit.end()
 

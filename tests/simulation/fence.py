@@ -20,7 +20,7 @@ WRITES = re.compile(r'(INSERT(?: OR IGNORE)? INTO|UPDATE|DELETE FROM) "(\w+)"')
 FREE = {
     ("UPDATE", "compute_step"): re.compile(r'SET "sent_at" = NULL'),  # a message that was not sent
 }
-REPAIRS = {"server.lost", "server.mapped_again", "quota.size_corrected"}  # repairs: without a restore they show a bug
+REPAIRS = {"server.lost", "server.remapped", "quota.size_corrected"}  # repairs: without a restore they show a bug
 SILENT = {"statement", "commit failed", "commit lost", "database"}  # faults in which the database may not have answered
 MILD = {"weather", "verb", "power", "slow"}  # faults in which every process stays up, so no step may be taken over
 CLAIMS = re.compile(r'UPDATE "compute_step" SET "state" = .*"worker" = .*"token" = ')

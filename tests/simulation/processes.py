@@ -37,7 +37,7 @@ from tests.simulation.wire import Message
 EVERY = {  # seconds between two rounds; the others: every minute or less often
     "relay": 20.0, "relay_build_requests": 20.0, "strays": 30.0, "dead_conductors": 25.0, "comeback": 15.0,
     "lost_guests": 30.0, "late_deletes": 25.0, "uncounted": 60.0, "heard_events": 200.0, "ungrouped": 200.0,
-    "inventory": 100.0, "last_known": 100.0, "late_events": 100.0,
+    "inventory": 100.0, "last_known": 100.0, "deferred_events": 100.0,
 }  # fmt: skip
 SLOTS = 4  # messages a process handles at the same time
 

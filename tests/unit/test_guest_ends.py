@@ -10,7 +10,7 @@ from compute.virt.shutdown_timer import HURRY, ShutdownTimer
 from tasks.shutdown_recorder import ShutdownCounter
 from tests.unit.test_metrics import any_free, metrics, scraped
 
-FORCED, SECONDS = "stillwater_guests_forced_off_total why={}", "stillwater_guest_shutdown_seconds_count how={}"
+FORCED, SECONDS = "stillwater_guests_forced_off_total cause={}", "stillwater_guest_shutdown_seconds_count how={}"
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def begun(timeout=60.0):
     ("timer", "why", "in_histogram"),
     [
         (begun().forcing(), "deadline", 1),
-        (begun().forcing(HURRY), "hurry", 1),
+        (begun().forcing(HURRY), "cut_short", 1),
         (begun().forcing("it was paused"), "paused", 1),
         (begun(0).forcing("it was suspended"), "paused", 0),
         (begun(0).forcing(), "hard", 0),
@@ -43,7 +43,7 @@ def test_a_plug_that_was_pulled_is_counted_by_why(counters, timer, why, in_histo
 
 
 def test_a_guest_that_obeys_is_in_the_histogram_alone(counters):
-    names = [SECONDS.format("guest"), *(FORCED.format(why) for why in ("deadline", "hurry", "paused", "hard"))]
+    names = [SECONDS.format("guest"), *(FORCED.format(why) for why in ("deadline", "cut_short", "paused", "hard"))]
     before = counters(*names)
     assert ShutdownCounter().count("s", begun().end(time.time()), 1)
     assert [after - was for after, was in zip(counters(*names), before, strict=True)] == [1, 0, 0, 0, 0]

@@ -112,7 +112,7 @@ def test_as_many_hung_guests_as_there_are_hands_hold_up_nobody(world, monkeypatc
     timer = world.stop("well", 0.5)
     until(lambda: ("well", "forced") in world.ends())
     assert time.time() - timer.deadline < 2
-    assert len([one for one in threading.enumerate() if one.name.startswith("grace-hung")]) == len(hung)
+    assert len([one for one in threading.enumerate() if one.name.startswith("shutdown-hung")]) == len(hung)
 
 
 def test_a_hypervisor_that_is_away_from_the_start_is_asked_until_it_answers(world):

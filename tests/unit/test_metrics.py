@@ -48,14 +48,14 @@ def test_a_worker_shows_what_it_counted(caplog):
     assert "stillwater_drain_seconds_bucket le=5.0 role=host" not in grown
     assert after["stillwater_steps_resent_total"] - before["stillwater_steps_resent_total"] == 4
     assert any(name.startswith("process_") for name in after)
-    assert "metrics.not_served" not in caplog.text
+    assert "metrics.serve_failed" not in caplog.text
 
 
 def test_a_port_that_is_taken_is_a_warning_and_no_failure(caplog):
     port = any_free()
     assert metrics.serve(port, "127.0.0.1")
     assert not metrics.serve(port, "127.0.0.1")
-    assert "metrics.not_served" in caplog.text
+    assert "metrics.serve_failed" in caplog.text
     assert not metrics.serve(any_free(), "not an address"), "nor is a wrong address"
     assert not metrics.serve(0, "127.0.0.1"), "0 is none"
 
@@ -63,7 +63,7 @@ def test_a_port_that_is_taken_is_a_warning_and_no_failure(caplog):
 def test_names_are_declared_once_and_as_prometheus_wants_them():
     names = [one.name for one in metrics.DECLARED]
     assert len(set(names)) == len(names)
-    assert all(one.says.endswith(".") for one in metrics.DECLARED)
+    assert all(one.description.endswith(".") for one in metrics.DECLARED)
     assert all(one.name.endswith("_total") == (one.kind == "counter") for one in metrics.DECLARED)
 
 

@@ -83,7 +83,7 @@ def test_without_systemd_nothing_is_said_and_nothing_fails(monkeypatch, caplog):
 
     monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere/notify")
     cloud_systemd.ready()
-    assert "supervisor.not_told" in caplog.text
+    assert "supervisor.notify_failed" in caplog.text
 
 
 def test_the_watchdog_is_fed_while_the_process_is_well(systemd, monkeypatch, caplog):
@@ -102,7 +102,7 @@ def test_the_watchdog_is_fed_while_the_process_is_well(systemd, monkeypatch, cap
     assert over.wait(SECONDS)
     assert [words(systemd), words(systemd)] == [["WATCHDOG=1"]] * 2
     assert systemd_is_silent(systemd)
-    assert caplog.text.count("supervisor.not_healthy") == 1
+    assert caplog.text.count("supervisor.unhealthy") == 1
 
 
 def test_a_watchdog_meant_for_another_process_is_left_alone(systemd, monkeypatch):

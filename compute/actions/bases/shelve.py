@@ -120,7 +120,7 @@ def offload_due() -> int:
         asked = ActionRequest(Caller("", project_id=instance.project_id), f"req-{uuid4()}")
         with suppress(Conflict):
             registry.named("ShelveOffload").submit(instance, asked)
-            logger.info("shelved.offload", server=instance.uuid, request_id=asked.request_id)
+            logger.info("shelved.offload_started", server=instance.uuid, request_id=asked.request_id)
             asked_for += 1
     return asked_for
 

@@ -69,7 +69,7 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
         self._watchers: list[Callable[[GuestEvent], None]] = []
         self._notifier = GuestNotifier()
         self._locks = GuestLocks(Path(state).with_suffix(".locks") if state else None)
-        self._event_thread = EventThread("fake-announcer")
+        self._event_thread = EventThread("fake-events")
         self._call = CallLog(self._state, self.orders)
         self.calls = self._call.made
         self._timer = GuestTimers(self._state, self._is_down)

@@ -15,7 +15,7 @@ class GuestTimers:
 
     def __init__(self, state: StateFile, is_down: Callable[[str], None]) -> None:
         self._state, self._is_down = state, is_down
-        self._rounds = WakeableThread("fake-clock", self._look)
+        self._rounds = WakeableThread("fake-guest-timer", self._look)
         if state.next_down() is not None:  # an earlier process set it
             self.wind()
 
@@ -40,7 +40,7 @@ class StateFilePoller:
 
     def __init__(self, state: StateFile, changed: Callable[[str], None]) -> None:
         self._state, self._changed = state, changed
-        self._rounds = WakeableThread("fake-lookout", self._look)
+        self._rounds = WakeableThread("fake-power-poller", self._look)
         self._version = -1
         self._powers: dict[str, PowerState] = {}
 

@@ -149,7 +149,7 @@ class PowerPoller:
 
     def __init__(self, ironic: Ironic, state_files: StateFiles, notifier: GuestNotifier) -> None:
         self._ironic, self._state_files, self._notifier = ironic, state_files, notifier
-        self._rounds = WakeableThread("ironic-lookout", self._look)
+        self._rounds = WakeableThread("ironic-power-poller", self._look)
 
     def start(self) -> None:
         """Start polling; called with the first listener."""

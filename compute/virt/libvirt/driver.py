@@ -78,7 +78,7 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
         self._watchers: list[Callable[[GuestEvent], None]] = []
         self._notifier = GuestNotifier()
         self._locks = GuestLocks(self._state / "locks")
-        self._event_thread = EventThread("libvirt-announcer")
+        self._event_thread = EventThread("libvirt-event-dispatch")
         self._host = Host(uri, self._on_event, self._on_back)
 
     def facts(self) -> HostFacts:

@@ -116,7 +116,7 @@ class Host:
     def _start_watcher(self) -> None:
         if self._watcher is None and not self._closing:
             _run_event_loop()
-            self._watcher = threading.Thread(target=self._keep, name="libvirt-keeper", daemon=True)
+            self._watcher = threading.Thread(target=self._keep, name="libvirt-reconnect", daemon=True)
             self._watcher.start()
 
     def _keep(self) -> None:
@@ -159,7 +159,7 @@ class Host:
         try:
             connection.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_COUNT)
         except libvirt.libvirtError:  # test:///default has no keepalive
-            log.debug("libvirt.no_keepalive uri=%s", self.uri)
+            log.debug("libvirt.keepalive_unsupported uri=%s", self.uri)
         connection.domainEventRegisterAny(
             None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._lifecycle, None
         )

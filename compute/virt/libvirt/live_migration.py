@@ -202,7 +202,7 @@ class LiveMigration:
             except (GuestInvalidState, GuestNotFound):  # off here: over once libvirt has noticed
                 off_since = off_since or monotonic()
                 if monotonic() - off_since > UNHEARD_SECONDS:
-                    log.warning("libvirt.migration_unheard uuid=%s: restart libvirtd to free the guest", self.uuid)
+                    log.warning("libvirt.migration_end_missed uuid=%s: restart libvirtd to free the guest", self.uuid)
                     break
         return aborted
 
