@@ -127,7 +127,7 @@ def steps() -> str:
     return _table(("action", "step", "event", "where", "queue", "on_restart", ""), rows)
 
 
-def bad_weather() -> str:
+def interrupted_steps() -> str:
     """Return the table of what happens to each step when its process drains or is killed."""
     from compute.operations import registry  # noqa: PLC0415
     from compute.operations.action import On  # noqa: PLC0415
@@ -145,14 +145,14 @@ def bad_weather() -> str:
     return _table(head, rows)
 
 
-def kill_points() -> str:
+def failpoints() -> str:
     """Return the table of the failpoints at which a test can kill a process."""
-    from cloud import failpoints  # noqa: PLC0415
+    from cloud.failpoints import POINTS  # noqa: PLC0415
 
-    return _table(("point", "where, and what is done by then"), ((f"`{k}`", v) for k, v in failpoints.POINTS.items()))
+    return _table(("point", "where, and what is done by then"), ((f"`{k}`", v) for k, v in POINTS.items()))
 
 
-def kinds_of_work() -> str:
+def drain_rules() -> str:
     """Return the table of the work that a process may begin while it drains."""
     from tasks.tracker import ACCEPTED_WHILE_DRAINING, Kind  # noqa: PLC0415
 
@@ -267,7 +267,7 @@ def external_events() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "settings": settings, "moves": moves, "drawing": drawing, "statuses": statuses, "follows": follows,
     "steps": steps, "server-actions": server_actions, "routes": routes, "commands": commands,
-    "metrics": metrics, "bad-weather": bad_weather, "kill-points": kill_points, "kinds-of-work": kinds_of_work,
+    "metrics": metrics, "interrupted-steps": interrupted_steps, "failpoints": failpoints, "drain-rules": drain_rules,
     "external-events": external_events,
 }  # fmt: skip
 
