@@ -19,8 +19,8 @@ class ConfirmResize(ServerAction):
     policy = "os_compute_api:servers:confirm_resize"
     move = Move(frozenset({VmState.RESIZED}), TaskState.RESIZE_CONFIRMING)
     steps = (
-        StepSpec("forget_source", "compute_confirm_resize", On.SOURCE, no_return=True),
-        StepSpec("count", "conductor_confirm_resize", On.CONDUCTOR, OPS),
+        StepSpec("cleanup_source", "compute_confirm_resize", On.SOURCE, no_return=True),
+        StepSpec("update_quota", "conductor_confirm_resize", On.CONDUCTOR, OPS),
     )
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
@@ -31,17 +31,17 @@ class ConfirmResize(ServerAction):
         """Return 204 without a body."""
         return ActionResponse(204)
 
-    def forget_source(self, run: StepContext) -> None:
+    def cleanup_source(self, run: StepContext) -> None:
         """Remove what the source has kept for a revert."""
         moves.remove_stale(run, run.params["source"])
 
-    def count(self, run: StepContext) -> None:
+    def update_quota(self, run: StepContext) -> None:
         """Count the new size in the quota usage. Runs on a conductor, which has access to the global database."""
-        cold.count(run, without=run.params["move"])
+        cold.update_quota(run, without=run.params["move"])
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """Release the allocation on the source; after `count` finish the server's move."""
-        if run.step.name == "forget_source":
+        """Release the allocation on the source; after `update_quota` finish the server's move."""
+        if run.step.name == "cleanup_source":
             claims.release(run.instance.uuid, run.params["source_node"])
         else:
             cold.record_confirmed_or_reverted(run, "confirmed")

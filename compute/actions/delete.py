@@ -31,7 +31,7 @@ class Delete(delete.DeleteBase):
         state.LIVING, TaskState.DELETING, failed=VmState.ERROR,  # can be deleted again
         over=frozenset(TaskState) - {TaskState.DELETING},
     )  # fmt: skip
-    steps = (StepSpec("terminate", "compute_terminate_instance", no_return=True), delete.FORGET_SOURCE)
+    steps = (StepSpec("terminate", "compute_terminate_instance", no_return=True), delete.CLEANUP_SOURCE)
 
     def reclaim(self, instance: Instance, asked: ActionRequest) -> bool:
         """Delete a soft-deleted server; False when a restore or another delete took it at the same moment."""

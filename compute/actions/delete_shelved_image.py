@@ -10,10 +10,10 @@ class DeleteShelvedImage(ServerAction):
     """Opened by `shelve.leave_image` where the server is deleted; no API request asks for it."""
 
     name = "delete_shelved_image"
-    steps = (StepSpec("drop_image", "conductor_delete_shelved_image", On.CONDUCTOR, OPS),)
+    steps = (StepSpec("delete_image", "conductor_delete_shelved_image", On.CONDUCTOR, OPS),)
     needs_host = False
 
-    def drop_image(self, run: StepContext) -> None:
+    def delete_image(self, run: StepContext) -> None:
         """Delete the image. A missing image is success."""
         with run.fenced():
-            shelve.drop_image(run.params["image_id"])
+            shelve.delete_image(run.params["image_id"])

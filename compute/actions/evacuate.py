@@ -51,8 +51,10 @@ class Evacuate(ServerAction):
     builds = True
     unsupported_on_bare_metal = bare_metal.CANNOT_MOVE
     steps = (
-        StepSpec("pick", "rebuild_server", On.CONDUCTOR, undo="give_back"),
-        StepSpec("build", "compute_rebuild_instance", On.DEST, OPS, undo="tear_down", no_return=True, long=True),
+        StepSpec("pick", "rebuild_server", On.CONDUCTOR, undo="release_claim"),
+        StepSpec(
+            "build", "compute_rebuild_instance", On.DEST, OPS, undo="cleanup_destination", no_return=True, long=True
+        ),
     )
 
     # -- API side
@@ -156,15 +158,15 @@ class Evacuate(ServerAction):
 
     # -- compensation
 
-    def tear_down(self, run: StepContext) -> None:
+    def cleanup_destination(self, run: StepContext) -> None:
         """Remove the guest from the destination; a disk that hosts share stays."""
         if "kept" in run.params and run.instance.host != run.params["destination"]:
             run.hypervisor.destroy(run.instance.uuid, disk=not run.params["kept"])
 
-    def give_back(self, run: StepContext) -> None:
+    def release_claim(self, run: StepContext) -> None:
         """Release the room claimed at the destination."""
         with run.fenced():
-            moves.give_back(run)
+            moves.release_claim(run)
 
     def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
         """Leave the server as it was on its fenced host, with a fault: it can be evacuated again."""

@@ -13,10 +13,10 @@ class ExternalEvent(ServerAction):
 
     name = "external_event"
     policy = "os_compute_api:os-server-external-events:create"
-    steps = (StepSpec("hear", "compute_external_event", queue=OPS),)
+    steps = (StepSpec("receive", "compute_external_event", queue=OPS),)
     is_shown = False
 
-    def hear(self, run: StepContext) -> None:
+    def receive(self, run: StepContext) -> None:
         """Log the event, as Nova does for an event that no operation waits for."""
         event = run.params["event"]
         run.note(f"unexpected event {event['name']}")

@@ -31,20 +31,22 @@ SECONDS_PER_GIB = 800.0  # Nova's live_migration_completion_timeout; then it is 
 
 
 class MigrateLive(ServerAction):
-    """Active or paused -> the same, elsewhere. Until `migrate` is done every step is undone on failure; then none."""
+    """Active or paused -> the same, elsewhere. Until `migrate_out` is done a failure undoes every step; then none."""
 
     key, name, called = "os-migrateLive", "live-migration", "os-migrateLive"
     policy = RULE
     unsupported_on_bare_metal = bare_metal.CANNOT_MOVE
     move = MOVE
     steps = (
-        StepSpec("pick", "conductor_live_migrate_instance", On.CONDUCTOR, undo="give_back"),
+        StepSpec("pick", "conductor_live_migrate_instance", On.CONDUCTOR, undo="release_claim"),
         StepSpec("check_destination", "compute_check_can_live_migrate_destination", On.DEST, on_drain=OnDrain.CANCEL),
         StepSpec("check_source", "compute_check_can_live_migrate_source", On.SOURCE, on_drain=OnDrain.CANCEL),
         StepSpec("pre_migrate", "compute_pre_live_migration", On.DEST, OPS, undo="cancel_pre_migrate"),
-        StepSpec("migrate", "compute_live_migration", On.SOURCE, OPS, undo="stay", no_return=True, long=True),
-        StepSpec("arrive", "compute_post_live_migration_at_destination", On.DEST, OPS),
-        StepSpec("clean_up_source", "compute_post_live_migration", On.SOURCE, OPS),
+        StepSpec(
+            "migrate_out", "compute_live_migration", On.SOURCE, OPS, undo="revert_migration", no_return=True, long=True
+        ),
+        StepSpec("finish_migration", "compute_post_live_migration_at_destination", On.DEST, OPS),
+        StepSpec("cleanup_source", "compute_post_live_migration", On.SOURCE, OPS),
     )
 
     # -- API side
@@ -114,7 +116,7 @@ class MigrateLive(ServerAction):
 
     # -- the move
 
-    def migrate(self, run: StepContext) -> None:
+    def migrate_out(self, run: StepContext) -> None:
         """Move the guest; watch for an abort and for the deadline. A guest that has left already is success."""
         seconds = SECONDS_PER_GIB * max(2.0, run.instance.memory_mb / 1024)
         deadline = run.deadline(seconds)
@@ -129,20 +131,20 @@ class MigrateLive(ServerAction):
             raise
         run.note(went)
 
-    def arrive(self, run: StepContext) -> None:
+    def finish_migration(self, run: StepContext) -> None:
         """Settle the guest on the destination; destroy it when its server was deleted on the way."""
         if run.instance.deleted:
             run.hypervisor.destroy(run.instance.uuid)
         else:
             run.hypervisor.finish_migration(run.instance.as_guest())
 
-    def clean_up_source(self, run: StepContext) -> None:
+    def cleanup_source(self, run: StepContext) -> None:
         """Remove what is left on the source, unless the guest has come back there."""
         moves.remove_stale(run, run.params["source"])
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """Record the new host after `arrive`, and free the server for the next request."""
-        if run.step.name != "arrive":
+        """Record the new host after `finish_migration`, and free the server for the next request."""
+        if run.step.name != "finish_migration":
             return
         self._belongs_to_destination(run)
         with suppress(StateConflict):  # a delete took the server, and follows it to the new host
@@ -154,15 +156,15 @@ class MigrateLive(ServerAction):
         registry.follow(run.instance, run.params["source"])
 
     def retry_always(self, name: str) -> bool:
-        """Return False for `arrive`: a guest that cannot settle is reported as lost at once."""
-        return name != "arrive" and super().retry_always(name)
+        """Return False for `finish_migration`: a guest that cannot settle is reported as lost at once."""
+        return name != "finish_migration" and super().retry_always(name)
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
         """Change nothing: `record_step` has recorded the arrival."""
 
     # -- compensation
 
-    def stay(self, run: StepContext) -> None:
+    def revert_migration(self, run: StepContext) -> None:
         """Let the guest live at the source, as before."""
         if not run.instance.deleted:
             run.hypervisor.revert_migration(run.instance.as_guest())
@@ -171,19 +173,19 @@ class MigrateLive(ServerAction):
         """Undo the preparation at the destination."""
         run.hypervisor.cancel_pre_migrate(run.instance.uuid)
 
-    def give_back(self, run: StepContext) -> None:
+    def release_claim(self, run: StepContext) -> None:
         """Release the room claimed at the destination."""
         with run.fenced():
-            moves.give_back(run)
+            moves.release_claim(run)
 
     def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
         """Leave the server as it was, with a fault unless the migration was aborted.
 
-        A guest that is lost in `arrive` belongs to the destination, and its server is in ERROR.
+        A guest that is lost in `finish_migration` belongs to the destination, and its server is in ERROR.
         """
-        if run.step.name == "clean_up_source":
+        if run.step.name == "cleanup_source":
             return
-        if run.step.name == "arrive":
+        if run.step.name == "finish_migration":
             self._belongs_to_destination(run)
             lost = Move(MOVE.start, MOVE.busy, failed=VmState.ERROR)
             state.abandon(run.instance, lost, fault_of(error), power_state)

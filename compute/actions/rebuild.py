@@ -65,9 +65,9 @@ class Rebuild(ServerAction):
     builds = True
     move = Move(rebuild.FROM, TaskState.REBUILDING, VmState.ACTIVE, failed=VmState.ERROR)
     steps = (
-        StepSpec("note_image", "rebuild_server", On.CONDUCTOR, undo="note_image_again"),
+        StepSpec("record_image", "rebuild_server", On.CONDUCTOR, undo="restore_image_record"),
         StepSpec("power_off", "compute_stop_instance"),
-        StepSpec("tear_down", "compute_detach_instance", queue=OPS),
+        StepSpec("destroy_guest", "compute_detach_instance", queue=OPS),
         StepSpec("build", "compute_rebuild_instance", queue=OPS, long=True),
     )
 
@@ -119,7 +119,7 @@ class Rebuild(ServerAction):
 
     # -- the steps
 
-    def note_image(self, run: StepContext) -> None:
+    def record_image(self, run: StepContext) -> None:
         """Record the new image in the request spec, which is shown while the cell is down.
 
         Runs on a conductor, which has access to the global database.
@@ -127,7 +127,7 @@ class Rebuild(ServerAction):
         with run.fenced():
             RequestSpec.objects.filter(pk=run.instance.uuid).update(image_id=run.params["new"]["image_id"])
 
-    def note_image_again(self, run: StepContext) -> None:
+    def restore_image_record(self, run: StepContext) -> None:
         """Record the image of the server's row again, however far the rebuild came."""
         with run.fenced():
             RequestSpec.objects.filter(pk=run.instance.uuid).update(image_id=run.instance.image_id)
@@ -136,7 +136,7 @@ class Rebuild(ServerAction):
         """Shut the guest down with its grace period. A missing guest is success."""
         run.note(grace.shut_down(run))
 
-    def tear_down(self, run: StepContext) -> None:
+    def destroy_guest(self, run: StepContext) -> None:
         """Destroy the guest and its old disk."""
         run.hypervisor.destroy(run.instance.uuid)
 
@@ -147,8 +147,8 @@ class Rebuild(ServerAction):
         run.hypervisor.spawn(run.instance.as_guest(), fetch, on=on)
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """Write the new columns after `tear_down`: the old disk is gone."""
-        if run.step.name == "tear_down":
+        """Write the new columns after `destroy_guest`: the old disk is gone."""
+        if run.step.name == "destroy_guest":
             state.during(run.instance, self.move_for(run.params), **run.params["new"])
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
@@ -160,7 +160,7 @@ class Rebuild(ServerAction):
         """Set the server to ERROR; leave it as it was when its disk was not touched."""
         if rebuild.was_taken(run):
             return
-        touched = run.action.steps.filter(name="tear_down", attempts__gt=0).exists()
+        touched = run.action.steps.filter(name="destroy_guest", attempts__gt=0).exists()
         move = rebuild.move(on=True, failed=VmState.ERROR if touched else None)
         state.abandon(run.instance, move, fault_of(error), power_state)
         if run.instance.launched_at is None:

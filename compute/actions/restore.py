@@ -27,7 +27,7 @@ class Restore(ServerAction):
     policy = "os_compute_api:os-deferred-delete:restore"
     move = Move(frozenset({VmState.SOFT_DELETED}), TaskState.RESTORING, VmState.ACTIVE)
     steps = (
-        StepSpec("count", "conductor_restore_instance", On.CONDUCTOR, undo="uncount"),
+        StepSpec("update_quota", "conductor_restore_instance", On.CONDUCTOR, undo="revert_quota"),
         StepSpec("power_on", "compute_restore_instance", queue=OPS),
     )
 
@@ -44,7 +44,7 @@ class Restore(ServerAction):
         """Return the move to the state the server had."""
         return Move(self.move.start, self.move.busy, VmState(params.get("back", VmState.ACTIVE)))
 
-    def count(self, run: StepContext) -> None:
+    def update_quota(self, run: StepContext) -> None:
         """Count the server in the quota usage again. Raises QuotaExceeded.
 
         Runs on a conductor, which has access to the global database.
@@ -63,7 +63,7 @@ class Restore(ServerAction):
         """Finish the move; the conductor does not reclaim the server any more."""
         state.finish(run.instance, self.move_for(run.params), power_state, soft_deleted_at=None)
 
-    def uncount(self, run: StepContext) -> None:
+    def revert_quota(self, run: StepContext) -> None:
         """Flag the server as queued for delete again, if it is still soft-deleted, or deleted meanwhile.
 
         A server whose state an operator reset meanwhile stays in the quota usage.

@@ -27,13 +27,13 @@ class RestorePowerState(ServerAction):
     """Opened by the power sync (`power/reconcile.py`). The server keeps its state; its guest is restored to it."""
 
     name = "power_sync"
-    steps = (StepSpec("put_back", EVENT, on_drain=OnDrain.CANCEL),)
+    steps = (StepSpec("restore_power_state", EVENT, on_drain=OnDrain.CANCEL),)
 
     def move_for(self, params: dict[str, Any]) -> Move:
         """Return the move to the power state to restore."""
         return BACK_MOVES[PowerGoal(params.get("to", PowerGoal.ON))]
 
-    def put_back(self, run: StepContext) -> None:
+    def restore_power_state(self, run: StepContext) -> None:
         """Restore the power state. Look again first: what the sync saw may be over.
 
         A guest that is left alone is compared again by the next sync.

@@ -23,9 +23,11 @@ class RevertResize(ServerAction):
     move = Move(frozenset({VmState.RESIZED}), TaskState.RESIZE_REVERTING)
     steps = (
         StepSpec("power_off", "compute_revert_resize", undo="power_on_again"),
-        StepSpec("come_back", "compute_finish_revert_resize", On.SOURCE, OPS, undo="leave_again", no_return=True),
-        StepSpec("forget_destination", "compute_revert_resize_cleanup", On.DEST, OPS),
-        StepSpec("count", "conductor_revert_resize", On.CONDUCTOR, OPS),
+        StepSpec(
+            "revert_migration", "compute_finish_revert_resize", On.SOURCE, OPS, undo="cleanup_source", no_return=True
+        ),
+        StepSpec("cleanup_destination", "compute_revert_resize_cleanup", On.DEST, OPS),
+        StepSpec("update_quota", "conductor_revert_resize", On.CONDUCTOR, OPS),
     )
 
     def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
@@ -33,7 +35,7 @@ class RevertResize(ServerAction):
         return cold.confirm_params(instance) if instance.vm_state == VmState.RESIZED else {}
 
     def power_off(self, run: StepContext) -> None:
-        """Shut the guest down with its grace period. The server stays here until `come_back` is done."""
+        """Shut the guest down with its grace period. The server stays here until `revert_migration` is done."""
         run.note(grace.shut_down(run))
 
     def power_on_again(self, run: StepContext) -> None:
@@ -41,7 +43,7 @@ class RevertResize(ServerAction):
         if run.params["was"] == VmState.ACTIVE and not run.instance.deleted:
             run.hypervisor.power_on(run.instance.as_guest())
 
-    def come_back(self, run: StepContext) -> None:
+    def revert_migration(self, run: StepContext) -> None:
         """Restore the guest on the source as it was when it left, and power it on if it was on."""
         if run.instance.deleted:
             return
@@ -56,7 +58,7 @@ class RevertResize(ServerAction):
                 raise
             run.note(f"it is back, and could not be powered on: {error}")  # the recorded power state shows it
 
-    def leave_again(self, run: StepContext) -> None:
+    def cleanup_source(self, run: StepContext) -> None:
         """Remove the guest from the source again: the server lives where the record says.
 
         Another action took the server after the guest was back and before that was recorded.
@@ -64,21 +66,21 @@ class RevertResize(ServerAction):
         if run.hypervisor.power_state(run.instance.uuid) != PowerState.NOSTATE:
             moves.destroy_stale(run, run.params["source"])
 
-    def forget_destination(self, run: StepContext) -> None:
+    def cleanup_destination(self, run: StepContext) -> None:
         """Destroy what is left on the destination."""
         moves.destroy_stale(run, run.params["destination"])
 
     def after_failure(self, run: StepContext, error: BaseException) -> StepSpec | None:
-        """Return `count` after a failed `forget_destination`: the quota does not wait for its cleanup."""
-        return self.steps[-1] if run.step.name == "forget_destination" else None
+        """Return `update_quota` after a failed `cleanup_destination`: the quota does not wait for its cleanup."""
+        return self.steps[-1] if run.step.name == "cleanup_destination" else None
 
-    def count(self, run: StepContext) -> None:
+    def update_quota(self, run: StepContext) -> None:
         """Count the old size in the quota usage. Runs on a conductor, which has access to the global database."""
-        cold.count(run, without=run.params["move"])
+        cold.update_quota(run, without=run.params["move"])
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """Record the source as the host after `come_back`, and free the server for the next request."""
-        if run.step.name != "come_back":
+        """Record the source as the host after `revert_migration`, and free the server for the next request."""
+        if run.step.name != "revert_migration":
             return
         params = run.params
         zone = params["source_zone"] or run.instance.availability_zone  # older versions did not record it

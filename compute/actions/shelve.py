@@ -37,7 +37,7 @@ class Shelve(shelve.Offloads):
     unsupported_on_bare_metal = bare_metal.CANNOT_COPY
     body = options.add_to_schema()
     steps = (
-        StepSpec("register", "conductor_shelve_image", On.CONDUCTOR, undo="drop_image"),
+        StepSpec("create_image_record", "conductor_shelve_image", On.CONDUCTOR, undo="delete_image"),
         StepSpec("power_off", "compute_shelve_power_off", undo="power_on_again"),
         StepSpec("snapshot", "compute_shelve_instance", queue=OPS, long=True),
         StepSpec("offload", "compute_shelve_offload_instance", queue=OPS, no_return=True),
@@ -53,10 +53,10 @@ class Shelve(shelve.Offloads):
         """Return the move: to SHELVED_OFFLOADED when SHELVED_OFFLOAD_TIME is 0, else to SHELVED."""
         return OFFLOAD if params.get("offload") else KEEP
 
-    def register(self, run: StepContext) -> None:
+    def create_image_record(self, run: StepContext) -> None:
         """Create the image record. Not in the API: a process that dies before the action is recorded would leave it."""
         with run.fenced():
-            shelve.make_image(run.instance, run.params["image_id"])
+            shelve.create_image_record(run.instance, run.params["image_id"])
 
     def power_off(self, run: StepContext) -> None:
         """Shut the guest down with its grace period; leave a paused or suspended guest until its disk is stored."""
@@ -74,14 +74,14 @@ class Shelve(shelve.Offloads):
         run.hypervisor.power_off(uuid)
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """Record the shelved image after `snapshot`; clear it after `drop_image`."""
+        """Record the shelved image after `snapshot`; clear it after `delete_image`."""
         super().record_step(run, power_state)
         if run.step.name == "snapshot":
             state.during(
                 run.instance, self.move_for(run.params), power_state=PowerState.SHUTDOWN,
                 shelved_image_id=run.params["image_id"], shelved_at=database_clock.now(),
             )  # fmt: skip
-        elif run.step.name == "drop_image" and not shelve.is_offloading(run):
+        elif run.step.name == "delete_image" and not shelve.is_offloading(run):
             state.set_location(run.instance, shelved_image_id="", shelved_at=None)
 
     def next_step(self, done: str, run: StepContext) -> StepSpec | None:
@@ -100,8 +100,8 @@ class Shelve(shelve.Offloads):
         if not shelve.is_offloading(run):
             temporary_power_off.turn_on_again(run)
 
-    def drop_image(self, run: StepContext) -> None:
+    def delete_image(self, run: StepContext) -> None:
         """Delete the image, which no server needs. On a conductor."""
         if not shelve.is_offloading(run):
             with run.fenced():
-                shelve.drop_image(run.params["image_id"])
+                shelve.delete_image(run.params["image_id"])

@@ -22,7 +22,7 @@ class SoftDelete(delete.DeleteBase):
     move = Move(
         state.LIVING, TaskState.SOFT_DELETING, VmState.SOFT_DELETED, over=frozenset(TaskState) - deletion.GOING,
     )  # fmt: skip
-    steps = (StepSpec("power_off", "compute_soft_delete_instance", no_return=True), delete.FORGET_SOURCE)
+    steps = (StepSpec("power_off", "compute_soft_delete_instance", no_return=True), delete.CLEANUP_SOURCE)
 
     def known_of(self, instance: Instance) -> dict[str, Any]:
         """Return also the state the server had, for a restore."""

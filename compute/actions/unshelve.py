@@ -37,9 +37,11 @@ class Unshelve(ServerAction):
     needs_host = False
     steps = (
         StepSpec("power_on", "compute_start_instance"),  # of a server that has a host; others begin with `pick`
-        StepSpec("pick", "schedule_instances", On.CONDUCTOR, undo="give_back"),
-        StepSpec("build", "compute_unshelve_instance", On.DEST, OPS, undo="go_away", no_return=True, long=True),
-        StepSpec("drop_image", "conductor_delete_shelved_image", On.CONDUCTOR, OPS),
+        StepSpec("pick", "schedule_instances", On.CONDUCTOR, undo="release_claim"),
+        StepSpec(
+            "build", "compute_unshelve_instance", On.DEST, OPS, undo="cleanup_destination", no_return=True, long=True
+        ),
+        StepSpec("delete_image", "conductor_delete_shelved_image", On.CONDUCTOR, OPS),
     )
 
     # -- API side
@@ -101,30 +103,30 @@ class Unshelve(ServerAction):
         fetch = image_transfer.source(image.id, run.params["image_ticket"])
         run.hypervisor.spawn(replace(guest, image=image), fetch)
 
-    def go_away(self, run: StepContext) -> None:
+    def cleanup_destination(self, run: StepContext) -> None:
         """Destroy the guest on the destination: the server does not live there."""
         moves.destroy_stale(run, run.params["destination"])
 
-    def give_back(self, run: StepContext) -> None:
+    def release_claim(self, run: StepContext) -> None:
         """Release the claimed room, and pin the server to its earlier zone."""
         with run.fenced():
-            moves.give_back(run)
+            moves.release_claim(run)
             spec = RequestSpec.objects.filter(pk=run.instance.uuid)
             spec.update(availability_zone=run.params["zone_before"])
 
     # -- the end
 
-    def drop_image(self, run: StepContext) -> None:
+    def delete_image(self, run: StepContext) -> None:
         """Delete the shelved image: the disk is on the host now. On a conductor."""
         with run.fenced():
-            shelve.drop_image(run.params["image_id"])
+            shelve.delete_image(run.params["image_id"])
 
     def must_run(self, name: str) -> bool:
-        """Return True for `drop_image`: an image that no server needs is deleted, whatever becomes of the server."""
-        return name == "drop_image" or super().must_run(name)
+        """Return True for `delete_image`: an image that no server needs is deleted, whatever becomes of the server."""
+        return name == "delete_image" or super().must_run(name)
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """Finish the move after `power_on` or `build`; close a failed action after `go_away`.
+        """Finish the move after `power_on` or `build`; close a failed action after `cleanup_destination`.
 
         Raises StateConflict.
         """
@@ -133,16 +135,16 @@ class Unshelve(ServerAction):
             state.finish(run.instance, move, power_state, **OFF_THE_SHELF)
         elif run.step.name == "build":
             self._arrive(run, move, power_state)
-        elif run.step.name == "go_away":
-            moves.give_back(run)
+        elif run.step.name == "cleanup_destination":
+            moves.release_claim(run)
             journal.close_action(run.action, outcome=f"it was taken, and left {params['destination']}", failed=True)
 
     def next_step(self, done: str, run: StepContext) -> StepSpec | None:
-        """Return `go_away` after a build during which another action took the server."""
+        """Return `cleanup_destination` after a build during which another action took the server."""
         if done == "power_on":
-            return self.find("drop_image")
+            return self.find("delete_image")
         if done == "build" and run.instance.host != run.params["destination"]:
-            return self.find("go_away")
+            return self.find("cleanup_destination")
         return super().next_step(done, run)
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:

@@ -41,11 +41,11 @@ class ColdMove(ServerAction):
     unsupported_on_bare_metal = bare_metal.CANNOT_MOVE
     steps = (
         StepSpec("check_source", "compute_check_source"),
-        StepSpec("pick", "cold_migrate", On.CONDUCTOR, OPS, undo="give_back"),
+        StepSpec("pick", "cold_migrate", On.CONDUCTOR, OPS, undo="release_claim"),
         StepSpec("pre_migrate", "compute_prep_resize", On.DEST, OPS, undo="cancel_pre_migrate"),
-        StepSpec("leave", "compute_resize_instance", On.SOURCE, OPS, undo="come_back", long=True),
-        StepSpec("finish", "compute_finish_resize", On.DEST, OPS, undo="go_away", no_return=True),
-        StepSpec("forget_source", "compute_forget_source", On.SOURCE, OPS),
+        StepSpec("migrate_out", "compute_resize_instance", On.SOURCE, OPS, undo="revert_migration", long=True),
+        StepSpec("finish_migration", "compute_finish_resize", On.DEST, OPS, undo="cleanup_destination", no_return=True),
+        StepSpec("cleanup_source", "compute_forget_source", On.SOURCE, OPS),
     )
 
     # -- the steps
@@ -67,7 +67,7 @@ class ColdMove(ServerAction):
         arrival = run.hypervisor.pre_migrate(run.instance.as_guest())
         run.change_params(arrival=dict(arrival))
 
-    def leave(self, run: StepContext) -> None:
+    def migrate_out(self, run: StepContext) -> None:
         """Shut the guest down with its grace period and hand it over, however long the copy takes. Idempotent."""
         guest, driver = run.instance.as_guest(), run.hypervisor
         if driver.power_state(guest.uuid) == PowerState.RUNNING:
@@ -76,7 +76,7 @@ class ColdMove(ServerAction):
         went = run.hypervisor.migrate_out(guest, run.params["arrival"], migration_moves.watching(run, MOVE))
         run.note(f"{off}; {went}")
 
-    def finish(self, run: StepContext) -> None:
+    def finish_migration(self, run: StepContext) -> None:
         """Give the guest its new size, and start it if it ran. Destroy it if the server was deleted meanwhile."""
         if run.instance.deleted:
             run.hypervisor.destroy(run.instance.uuid)
@@ -87,24 +87,24 @@ class ColdMove(ServerAction):
             run.hypervisor.power_on(guest)
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """Record the new host and size after `finish`; release the source's allocation after `forget_source`."""
-        if run.step.name == "finish":
+        """Record host and size after `finish_migration`; release the source's allocation after `cleanup_source`."""
+        if run.step.name == "finish_migration":
             migration_moves.arrived(run, **run.params["new"])
             if run.params.get(COMES_UP) and power_state is PowerState.RUNNING:
                 journal.change_params(run.action, was=VmState.ACTIVE)
             registry.follow(run.instance, run.params["source"])
-        elif run.step.name == "forget_source":
+        elif run.step.name == "cleanup_source":
             claims.release(run.instance.uuid, run.params["source_node"])
 
     def next_step(self, done: str, run: StepContext) -> StepSpec | None:
-        """End after `finish`; if another action took the server, nothing can be confirmed and the source is cleaned."""
-        if done == "finish" and run.instance.task_state == MOVE.busy and not run.instance.deleted:
+        """End after `finish_migration`, unless another action took the server: then `cleanup_source` follows."""
+        if done == "finish_migration" and run.instance.task_state == MOVE.busy and not run.instance.deleted:
             return None
         return super().next_step(done, run)
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
-        """Resized. Does nothing after `forget_source`: the server was taken over by another action."""
-        if run.step.name == "finish":
+        """Resized. Does nothing after `cleanup_source`: the server was taken over by another action."""
+        if run.step.name == "finish_migration":
             super().complete(run, power_state)
 
     def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
@@ -112,17 +112,17 @@ class ColdMove(ServerAction):
         comes_up = run.params.get(COMES_UP, False)
         state.abandon(run.instance, MOVE, fault_of(error), power_state, resumes_with_host=comes_up)
 
-    def forget_source(self, run: StepContext) -> None:
+    def cleanup_source(self, run: StepContext) -> None:
         """Remove what the source has kept for a revert."""
         migration_moves.remove_stale(run, run.params["source"])
 
     # -- the compensations
 
-    def go_away(self, run: StepContext) -> None:
+    def cleanup_destination(self, run: StepContext) -> None:
         """Destroy the guest at the destination; the source still has its own."""
         run.hypervisor.destroy(run.instance.uuid)
 
-    def come_back(self, run: StepContext) -> None:
+    def revert_migration(self, run: StepContext) -> None:
         """Restore the guest at the source, and start it if it ran."""
         if not run.instance.deleted:
             run.hypervisor.revert_migration(run.instance.as_guest())
@@ -133,11 +133,11 @@ class ColdMove(ServerAction):
         """Undo the preparation of the destination."""
         run.hypervisor.cancel_pre_migrate(run.instance.uuid)
 
-    def give_back(self, run: StepContext) -> None:
+    def release_claim(self, run: StepContext) -> None:
         """Release the allocation at the destination, and shrink the quota usage again."""
         with run.fenced():
-            migration_moves.give_back(run)
-        count(run, without=run.action.pk)
+            migration_moves.release_claim(run)
+        update_quota(run, without=run.action.pk)
 
 
 def begun_at(
@@ -184,7 +184,7 @@ def confirm_params(instance: Instance) -> dict[str, Any]:
     return {"move": row.pk, **{name: row.params.get(name, "") for name in kept}}
 
 
-def count(run: StepContext, without: int = 0) -> None:
+def update_quota(run: StepContext, without: int = 0) -> None:
     """Set the server's quota usage to its current size. On a conductor, in a step; idempotent.
 
     The current size is the largest of: the row, every move under way, and the move that waits for confirm or revert;

@@ -27,12 +27,12 @@ TYPES = {LIVE: "live-migration", "Resize": "resize", "Migrate": "migration", EVA
 IN_PROGRESS = frozenset({"accepted", "queued", "preparing", "running", "post-migrating"})  # of live migrations
 MAY_FORCE = MAY_ABORT = frozenset({"running"})
 MAY_ABORT_QUEUED = frozenset({"accepted", "queued", "preparing", "running"})  # since 2.65
-# the open step of a migration -> its status; a queued `migrate` is still "preparing" (see `_on_the_way`)
+# the open step of a migration -> its status; a queued `migrate_out` is still "preparing" (see `_on_the_way`)
 _LIVE_AT = {
     "pick": "accepted", "check_destination": "queued", "check_source": "queued", "pre_migrate": "preparing",
-    "migrate": "running", "arrive": "post-migrating", "clean_up_source": "post-migrating",
+    "migrate_out": "running", "finish_migration": "post-migrating", "cleanup_source": "post-migrating",
 }  # fmt: skip
-_COLD_AT = {"leave": "migrating", "finish": "post-migrating", "forget_source": "post-migrating"}
+_COLD_AT = {"migrate_out": "migrating", "finish_migration": "post-migrating", "cleanup_source": "post-migrating"}
 _COPIED = frozenset({"post-migrating", "completed", "finished", "confirmed", "reverted", "done"})
 _BEGUN = ("pre_migrate", "build")  # the steps that leave something at the destination
 STATUSES = (
@@ -175,7 +175,7 @@ def _status() -> Case:
 def _on_the_way(steps: QuerySet[Step]) -> Any:
     live, evacuation = Q(action__key=LIVE), Q(action__key=EVACUATE)
     at = Case(
-        _word(live & Q(name="migrate", state=Step.State.QUEUED), "preparing"),
+        _word(live & Q(name="migrate_out", state=Step.State.QUEUED), "preparing"),
         *(_word(live & Q(name=name), word) for name, word in _LIVE_AT.items()),
         _word(evacuation & Q(name="pick"), "accepted"),
         *(_word(~evacuation & Q(name=name), word) for name, word in _COLD_AT.items()),

@@ -138,7 +138,7 @@ def claim(run: StepContext, what: select.Requirements, *, forced: bool = False) 
     run.note(f"from {run.params['source']} to {found.host}")
 
 
-def give_back(run: StepContext) -> None:
+def release_claim(run: StepContext) -> None:
     """Release the allocation at the destination, unless the server lives there or a newer move goes there."""
     node = run.params.get("destination_node")
     host = run.params.get("destination", "")

@@ -162,7 +162,7 @@ def _journal_entries(one: PowerMismatch, flaps: flap_guard.FlapCounter) -> Itera
     if one.back:
         params = {"to": one.back, "why": f"{seen}; power authority {one.truth}"}
         action = _action(one, BACK_NAMES[one.back], flap_guard.BACK, params=params)
-        yield action, [Step(name="put_back", event=EVENT, host=one.instance.host, queue=REQUESTS)]
+        yield action, [Step(name="restore_power_state", event=EVENT, host=one.instance.host, queue=REQUESTS)]
     elif one.verdict and one.verdict.vm_state:
         yield _closed_entry(_action(one, FOLLOW_NAMES[one.verdict.vm_state], "", outcome=seen), one, "observe")
     elif flaps.begins(one.instance.uuid):

@@ -78,7 +78,7 @@ def test_a_live_migration_on_its_way(browser, admin, cloud):
         assert row[1:5] == ["live-migration", "◌ running", "host1", "host3"]
         assert re.fullmatch(r"\d+ % \d+ %", row[5])
         assert re.search(r'title="memory \d+ of 512 MiB"><progress max="100" value="\d+"', page)
-        assert row[6] == "migrate on host1, running"
+        assert row[6] == "migrate_out on host1, running"
         assert buttons(page) == ["abort", "force"]
         assert "every 2s" in page
         assert "abort was accepted." in press(browser, cloud, server_id, "abort")
@@ -178,7 +178,7 @@ def test_who_may_only_look_has_no_buttons_and_cannot_do_without(admin, cloud):
 def test_nothing_secret_and_nothing_a_user_wrote_is_run(browser, admin, cloud):
     server_id = booted(admin, cloud)
     act(admin, server_id, LIVE)
-    until(cloud, "migrate")
+    until(cloud, "migrate_out")
     row = two_hosts.action_of(cloud, server_id)
     with target_cell(cloud.cells["cell1"]):
         journal.change_params(row, image_ticket="TOP-SECRET", host=EVIL, arrival={"key": "TOP-SECRET"}, source=EVIL)

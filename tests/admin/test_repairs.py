@@ -43,10 +43,10 @@ def test_a_step_that_waits_for_its_hypervisor_has_buttons_and_a_warning(browser,
 def test_a_step_is_tried_again_at_the_press_of_a_button(browser, cloud, behind):
     step = two_hosts.waiting(cloud)
     cloud.hosts["host1"].driver.orders.clear()
-    assert "Step clean_up_source is retried now." in press(browser, behind, "retry-step", step=step.pk)
+    assert "Step cleanup_source is retried now." in press(browser, behind, "retry-step", step=step.pk)
     cloud.work()
     assert cloud.queued() == []
-    assert LogEntry.objects.get().change_message == "retried step clean_up_source"
+    assert LogEntry.objects.get().change_message == "retried step cleanup_source"
     page = text(browser, url(behind))
     assert (TRY in page, GIVE_UP in page) == (False, False)
     assert "has ended" in press(browser, behind, "retry-step", step=step.pk)
@@ -63,7 +63,7 @@ def test_a_step_is_given_up_for_a_reason(browser, admin, cloud, behind):
     assert cloud.queued() == []
     assert stories.last_action(admin, behind)["message"] == "Error"
     assert cloud.history(behind)[-1].outcome == "given up by admin:root: its disk is gone"
-    assert LogEntry.objects.get().change_message == "gave up step clean_up_source: its disk is gone"
+    assert LogEntry.objects.get().change_message == "gave up step cleanup_source: its disk is gone"
     assert stories.states(cloud, behind) == ("active", None)
 
 
@@ -82,7 +82,7 @@ def test_a_step_of_another_server_is_not_reached_from_this_one(browser, admin, c
 def test_who_may_only_look_has_no_buttons_and_is_refused(cells, cloud, behind):
     looker = staff("lou", "view_instancemapping")
     page = text(looker, url(behind))
-    assert "clean_up_source" in page
+    assert "cleanup_source" in page
     assert (TRY in page, GIVE_UP in page) == (False, False)
     step = two_hosts.waiting(cloud)
     refused = looker.post(url(behind), {"verb": "give-up-step", "step": step.pk, "reason": "r"})

@@ -32,14 +32,17 @@ DEADLY = {
 }  # fmt: skip
 # wish -> each step and the kind of process that runs it
 STEPS = {
-    "resize": {"check_source": "host", "pick": "conductor", "pre_migrate": "host", "leave": "host", "finish": "host"},
-    "confirm": {"forget_source": "host", "count": "conductor"},
-    "revert": {"power_off": "host", "come_back": "host", "forget_destination": "host", "count": "conductor"},
-}
+    "resize": {"check_source": "host", "pick": "conductor", "pre_migrate": "host", "migrate_out": "host",
+               "finish_migration": "host"},
+    "confirm": {"cleanup_source": "host", "update_quota": "conductor"},
+    "revert": {"power_off": "host", "revert_migration": "host", "cleanup_destination": "host",
+               "update_quota": "conductor"},
+}  # fmt: skip
 UNDOS = {
-    "resize": {"go_away": "host", "come_back": "host", "cancel_pre_migrate": "host", "give_back": "conductor"},
-    "revert": {"leave_again": "host", "power_on_again": "host"},
-}
+    "resize": {"cleanup_destination": "host", "revert_migration": "host", "cancel_pre_migrate": "host",
+               "release_claim": "conductor"},
+    "revert": {"cleanup_source": "host", "power_on_again": "host"},
+}  # fmt: skip
 FAILING = {"resize": "unsettled", "revert": "unreturned"}  # images with which all of them have to be undone
 
 

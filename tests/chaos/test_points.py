@@ -10,7 +10,7 @@ from tests.chaos.points import STEPS, UNDOS, names
 from tests.chaos.story import BODIES
 
 KEYS = {"resize": "resize", **{wish: next(iter(BODIES[wish])) for wish in ("confirm", "revert")}}
-OFF_ROAD = {"forget_source"}  # of a resize: only if somebody took the server
+OFF_ROAD = {"cleanup_source"}  # of a resize: only if somebody took the server
 
 
 @pytest.mark.parametrize("wish", STEPS)

@@ -11,7 +11,7 @@ from tests.flow.test_resize import asked, is_gone, is_large, large, other  # noq
 from tests.flow.two_hosts import until
 
 CONFIRM = {"confirmResize": None}
-STEPS = ["forget_source", "count"]
+STEPS = ["cleanup_source", "update_quota"]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def deleted(api, cloud) -> str:
 
 @pytest.mark.parametrize("when", MOMENTS)
 def test_a_conductor_that_is_killed_is_followed_by_another(when, cloud, deleted):
-    two_hosts.killed(cloud, two_hosts.until(cloud, "drop_image"), when)
+    two_hosts.killed(cloud, two_hosts.until(cloud, "delete_image"), when)
     cloud.work()
     assert not images()
     one_host.is_deleted(cloud, deleted)

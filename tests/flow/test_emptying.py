@@ -499,7 +499,7 @@ def test_two_hosts_emptied_at_once_send_nobody_to_each_other(ward):
     ward.is_sound(*servers)
 
 
-@pytest.mark.parametrize("step", ["check_destination", "check_source", "pre_migrate", "migrate"])
+@pytest.mark.parametrize("step", ["check_destination", "check_source", "pre_migrate", "migrate_out"])
 def test_a_destination_that_is_to_be_emptied_meanwhile_is_left_again_or_never_reached(ward, step):
     (server_id,) = ward.boot()
     with target_cell(ward.cloud.cells["cell1"]):
@@ -570,10 +570,10 @@ def test_what_would_move_and_whether_there_is_room_is_known_before(ward):
 
 
 @pytest.mark.parametrize("when", ["before", "inside", "after the work"])
-@pytest.mark.parametrize("name", ["pick", "give_back"])
+@pytest.mark.parametrize("name", ["pick", "release_claim"])
 def test_a_conductor_that_dies_in_the_middle_loses_no_turn(ward, name, when):
     (server_id,) = ward.boot()
-    if name == "give_back":
+    if name == "release_claim":
         for host in ("host3", "host4"):
             ward.cloud.hosts[host].driver.orders.fail("pre_migrate", 1, InsufficientResources)
     ward.ask({"migrate": {}})

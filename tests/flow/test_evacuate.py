@@ -207,7 +207,7 @@ def test_a_destination_killed_in_the_middle_of_building_builds_again(admin, clou
 
 
 @pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize("undo", ["tear_down", "give_back"])
+@pytest.mark.parametrize("undo", ["cleanup_destination", "release_claim"])
 def test_a_build_that_fails_is_taken_back_and_the_server_can_be_evacuated_again(undo, when, admin, cloud):
     server_id = lost(admin, cloud)
     cloud.hosts["host3"].driver.orders.fail("spawn", error=ImageUnusable)

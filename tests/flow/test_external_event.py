@@ -146,7 +146,7 @@ def heard_long_ago(count):
         for _ in range(count)
     )  # fmt: skip
     Step.objects.bulk_create(
-        Step(action=action, server_id="s", name="hear", event="e", host="h", queue="ops", state="done",
+        Step(action=action, server_id="s", name="receive", event="e", host="h", queue="ops", state="done",
              queued_at=then, started_at=then, finished_at=then)
         for action in actions_of
     )  # fmt: skip

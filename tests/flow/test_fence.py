@@ -124,7 +124,7 @@ def test_a_conductor_that_was_paused_changes_no_destination_of_a_migration_that_
 
     def another_conductor_takes_the_step_over() -> None:
         assert two_hosts.restart(two, paused) == 1
-        until(two, "migrate")
+        until(two, "migrate_out")
         chosen.append(two_hosts.action_of(two, server_id).params["destination"])
 
     chosen: list[str] = []
@@ -152,7 +152,7 @@ def test_a_conductor_that_was_paused_claims_no_room(key, api, admin, two):
 
     def another_conductor_takes_the_step_over() -> None:
         assert two_hosts.restart(two, paused) == 1
-        until(two, "build" if key == "create" else "leave")
+        until(two, "build" if key == "create" else "migrate_out")
         seen.append((two.row(server_id).host, claimed(two, server_id)))
 
     seen: list[tuple[str, set[str]]] = []
@@ -289,15 +289,15 @@ def test_a_resize_whose_undo_finds_the_hypervisor_away_for_long_is_undone_when_i
     server_id = resize(api, two)
     source = two.row(server_id).host
     driver = two.hosts[source].driver
-    until(two, "leave")
+    until(two, "migrate_out")
     driver.orders.fail("migrate_out", error=VirtError)
-    until(two, "come_back")
+    until(two, "revert_migration")
     driver.go_away()
     for _ in range(12):
         two.work()
         stories.later(two)
     with target_cell(two.cells["cell1"]):
-        waits = Step.objects.get(server_id=server_id, name="come_back")
+        waits = Step.objects.get(server_id=server_id, name="revert_migration")
     assert (waits.state, waits.attempts) == ("queued", 0)
     assert waits.details.startswith(f"waits for the hypervisor of host {source}: ")
 
@@ -313,10 +313,10 @@ def test_a_resize_whose_undo_finds_the_hypervisor_away_for_long_is_undone_when_i
 def test_an_undo_that_kills_its_worker_again_and_again_is_not_given_up(api, two):
     server_id = resize(api, two)
     source = two.row(server_id).host
-    until(two, "leave")
+    until(two, "migrate_out")
     destination = two_hosts.action_of(two, server_id).params["destination"]
     two.hosts[destination].driver.orders.fail("finish_migration", error=VirtError)
-    until(two, "come_back")
+    until(two, "revert_migration")
     for _ in range(10):
         stories.later(two)
         two_hosts.restart(two, two_hosts.claim(two, two_hosts.waiting(two)))
@@ -405,7 +405,7 @@ def test_a_server_that_is_reverted_and_resized_at_once_is_counted_as_large_as_it
     server_id = resize(api, two)
     two.work()
     assert act(api, server_id, {"revertResize": None}).status_code == 202
-    late = until(two, "count")
+    late = until(two, "update_quota")
     assert act(api, server_id, {"resize": {"flavorRef": "2"}}).status_code == 202
     for _ in range(3):  # the new resize is quicker
         for _, step in two.queued():

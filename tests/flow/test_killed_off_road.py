@@ -78,12 +78,12 @@ def counted(cloud: Cloud, server_id: str) -> None:
 OFF_ROAD: dict[tuple[str, str], tuple[Callable[[Any, Cloud], str], Callable[[Cloud, str], None]]] = {
     ("Create", "reschedule"): (reschedule, rescheduled),
     ("CreateImage", "discard_image"): (discard_image, discarded),
-    ("Delete", "count_again"): (count_again, counted),
+    ("Delete", "restore_quota"): (count_again, counted),
 }
 # have matrices of their own: test_migrate_live.py, test_resize.py and their neighbours
 ELSEWHERE = {"MigrateLive", "Resize", "Migrate", "ConfirmResize", "RevertResize", "Rebuild", "Evacuate"}
 ELSEWHERE |= {"RemoveStaleGuest"}
-OF_RESIZED = {("Delete", "forget_source")}  # test_resize.py, too
+OF_RESIZED = {("Delete", "cleanup_source")}  # test_resize.py, too
 
 
 ELSEWHERE |= {"CreateBackup", "SoftDelete", "Restore"}  # test_create_backup.py, test_soft_delete.py, test_restore.py

@@ -9,7 +9,7 @@ from tests.flow import stories, two_hosts
 from tests.flow.stories import act, message
 from tests.flow.two_hosts import booted, claimed, homes, until
 
-STEPS = [spec.name for spec in registry.named("Migrate").steps if spec.name != "forget_source"]
+STEPS = [spec.name for spec in registry.named("Migrate").steps if spec.name != "cleanup_source"]
 
 
 def asked(admin, cloud, value=None):

@@ -15,7 +15,7 @@ from tests.flow.stories import Killed, act, message
 from tests.flow.two_hosts import LIVE, booted, claimed, homes, needed, until
 
 STEPS = [spec.name for spec in registry.named("MigrateLive").steps]
-UNDOS = ["stay", "cancel_pre_migrate", "give_back"]
+UNDOS = ["revert_migration", "cancel_pre_migrate", "release_claim"]
 
 
 def asked(admin, cloud):
@@ -72,10 +72,10 @@ def test_there_and_back_again(admin, cloud):
 
 def test_a_server_that_came_back_survives_the_cleaning_of_its_old_host(admin, cloud):
     server_id = asked(admin, cloud)
-    until(cloud, "clean_up_source")
+    until(cloud, "cleanup_source")
     assert stories.states(cloud, server_id) == ("active", None)  # free at once, whatever its old host does
     assert act(admin, server_id, LIVE).status_code == 202
-    late = until(cloud, "clean_up_source")
+    late = until(cloud, "cleanup_source")
     for cell, step in reversed(cloud.queued()):  # the new migration goes first
         if step.pk != late.pk:
             cloud._deliver(cell, step)
@@ -110,7 +110,7 @@ def test_whoever_is_killed_the_server_arrives(name, when, admin, cloud):
 
 def test_a_source_killed_in_the_middle_of_handing_over_does_it_again(admin, cloud):
     server_id = asked(admin, cloud)
-    step = until(cloud, "migrate")
+    step = until(cloud, "migrate_out")
     cloud.hosts["host1"].driver.orders.fail("migrate_out", error=Killed)
     with pytest.raises(Killed):
         cloud.work()
@@ -164,7 +164,7 @@ def test_a_destination_that_cannot_settle_the_guest_says_so_and_keeps_one_claim(
 
 def test_a_source_that_dies_eight_times_with_the_guest_on_its_way_has_it_back(admin, cloud):
     server_id = asked(admin, cloud)
-    step = two_hosts.claim(cloud, until(cloud, "migrate"))
+    step = two_hosts.claim(cloud, until(cloud, "migrate_out"))
     two_hosts.work(cloud, step)
     assert homes(cloud, server_id) == []  # a parcel at host3
     with target_cell(cloud.cells["cell1"]):
@@ -226,7 +226,7 @@ def test_a_reset_state_after_a_host_died_leaves_one_guest_and_one_claim(name, ad
 
 def test_a_stop_asked_for_at_the_last_moment_follows_the_server(admin, cloud):
     server_id = asked(admin, cloud)
-    until(cloud, "arrive")
+    until(cloud, "finish_migration")
     act(admin, server_id, {"os-resetState": {"state": "active"}})
     assert act(admin, server_id, {"os-stop": None}).status_code == 202
     cloud.work()
@@ -247,7 +247,7 @@ def test_hosts_are_needed_while_something_of_the_migration_is_still_to_be_done_t
     both = {"host1", "host3"}
     assert needs == {
         "pick": set(), "check_destination": set(), "check_source": set(),
-        "pre_migrate": both, "migrate": both, "arrive": both, "clean_up_source": {"host1"},
+        "pre_migrate": both, "migrate_out": both, "finish_migration": both, "cleanup_source": {"host1"},
     }  # fmt: skip
     is_at(cloud, server_id, "host3")
 
@@ -408,7 +408,7 @@ def test_a_second_migration_of_a_moving_server_is_a_conflict(admin, cloud):
 
 def test_a_guest_that_powers_itself_off_on_the_way_is_off_where_it_was(admin, cloud):
     server_id = asked(admin, cloud)
-    until(cloud, "migrate")
+    until(cloud, "migrate_out")
     cloud.hosts["host1"].driver.power_off_from_inside(server_id)
     cloud.work()
     assert cloud.hosts["host1"].driver.guests()[server_id] == PowerState.SHUTDOWN

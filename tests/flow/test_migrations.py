@@ -17,6 +17,7 @@ from cells import circuit_breaker
 from cells.context import target_cell
 from compute.migration import history
 from compute.models import InstanceAction, Step
+from compute.operations import registry
 from tests.conftest import OTHER_PROJECT, client
 from tests.flow import stories, two_hosts
 from tests.flow.stories import act, message
@@ -24,6 +25,7 @@ from tests.flow.two_hosts import LIVE, booted, claimed, homes, until
 from tests.live.cloud import eventually
 
 LATEST = "2.80"
+LIVE_STEPS = [spec.name for spec in registry.named("MigrateLive").steps]
 
 
 def asked(admin, cloud):
@@ -56,7 +58,7 @@ def force(api, server_id, migration, version=LATEST):
 @contextmanager
 def on_its_way(cloud, server_id, seconds=60):
     """The guest is being handed over, which takes so long; the step has ended with the block."""
-    step = until(cloud, "migrate")
+    step = until(cloud, "migrate_out")
     source = cloud.hosts["host1"]
     source.driver.orders.delay("migrate_out", seconds)
 
@@ -85,12 +87,12 @@ def stayed(cloud, server_id):
 def test_a_migration_shows_what_it_is_doing_until_the_server_has_moved(admin, cloud):
     server_id = asked(admin, cloud)
     seen = {}
-    for name in ("pick", "check_destination", "check_source", "pre_migrate", "migrate", "arrive", "clean_up_source"):
+    for name in LIVE_STEPS:
         until(cloud, name)
         seen[name] = [one["status"] for one in listed(admin, server_id)]
     assert seen == {
         "pick": ["accepted"], "check_destination": ["queued"], "check_source": ["queued"], "pre_migrate": ["preparing"],
-        "migrate": ["preparing"], "arrive": ["post-migrating"], "clean_up_source": ["post-migrating"],
+        "migrate_out": ["preparing"], "finish_migration": ["post-migrating"], "cleanup_source": ["post-migrating"],
     }  # fmt: skip
     cloud.work()
     assert listed(admin, server_id) == []
@@ -142,7 +144,7 @@ def test_a_delete_ends_a_running_migration(admin, cloud):
 
 def test_a_migration_that_takes_too_long_is_ended_and_says_so(admin, cloud):
     server_id = asked(admin, cloud)
-    step = until(cloud, "migrate")
+    step = until(cloud, "migrate_out")
     with target_cell(cloud.cells["cell1"]):
         Step.objects.filter(pk=step.pk).update(deadline=timezone.now())  # its time was fixed in an earlier life
     stayed(cloud, server_id)
@@ -160,7 +162,7 @@ def test_an_abort_works_while_a_host_of_it_drains(host, admin, cloud):
     stayed(cloud, server_id)
 
 
-@pytest.mark.parametrize("name", ["pick", "check_destination", "check_source", "pre_migrate", "migrate"])
+@pytest.mark.parametrize("name", ["pick", "check_destination", "check_source", "pre_migrate", "migrate_out"])
 def test_a_migration_that_waits_can_be_aborted_since_2_65(name, admin, cloud):
     server_id = asked(admin, cloud)
     until(cloud, name)
@@ -176,7 +178,7 @@ def test_a_migration_that_waits_can_be_aborted_since_2_65(name, admin, cloud):
     assert [one["status"] for one in every(admin)] == ["cancelled"]
 
 
-@pytest.mark.parametrize("name", ["pick", "check_destination", "check_source", "pre_migrate", "migrate"])
+@pytest.mark.parametrize("name", ["pick", "check_destination", "check_source", "pre_migrate", "migrate_out"])
 def test_an_abort_during_a_step_ends_it_before_the_guest_moves(name, admin, cloud):
     server_id = asked(admin, cloud)
     step = two_hosts.claim(cloud, until(cloud, name))
@@ -186,12 +188,12 @@ def test_an_abort_during_a_step_ends_it_before_the_guest_moves(name, admin, clou
     stayed(cloud, server_id)
 
 
-@pytest.mark.parametrize("name", ["arrive", "clean_up_source"])
+@pytest.mark.parametrize("name", ["finish_migration", "cleanup_source"])
 def test_a_guest_that_has_left_is_not_called_back(name, admin, cloud):
     server_id = asked(admin, cloud)
     until(cloud, name)
     [shown] = listed(admin, server_id)
-    assert abort(admin, server_id, shown).status_code == (400 if name == "arrive" else 409)
+    assert abort(admin, server_id, shown).status_code == (400 if name == "finish_migration" else 409)
     cloud.work()
     assert homes(cloud, server_id) == ["host3"]
     stories.settled(cloud)
@@ -386,12 +388,12 @@ def test_a_cold_migration_shows_what_it_is_doing_until_the_users_word(admin, clo
     server_id = booted(admin, cloud)
     assert act(admin, server_id, {"migrate": None}).status_code == 202
     seen = {}
-    for name in ("check_source", "pick", "pre_migrate", "leave", "finish"):
+    for name in ("check_source", "pick", "pre_migrate", "migrate_out", "finish_migration"):
         until(cloud, name)
         seen[name] = every(admin)[0]["status"]
     assert seen == {
-        "check_source": "pre-migrating", "pick": "pre-migrating", "pre_migrate": "pre-migrating", "leave": "migrating",
-        "finish": "post-migrating",
+        "check_source": "pre-migrating", "pick": "pre-migrating", "pre_migrate": "pre-migrating",
+        "migrate_out": "migrating", "finish_migration": "post-migrating",
     }  # fmt: skip
     cloud.work()
     [shown] = every(admin, "?migration_type=migration")
@@ -403,7 +405,7 @@ def test_a_cold_migration_shows_what_it_is_doing_until_the_users_word(admin, clo
 
 def test_every_status_is_one_the_admin_page_can_ask_for(admin, cloud):
     server_id = asked(admin, cloud)
-    for name in ("pick", "check_destination", "check_source", "pre_migrate", "migrate", "arrive", "clean_up_source"):
+    for name in LIVE_STEPS:
         until(cloud, name)
         assert every(admin)[0]["status"] in history.STATUSES
     cloud.work()

@@ -43,13 +43,13 @@ def behind(admin, cloud):
     cloud.hosts["host1"].driver.orders.fail("cleanup_source", times=-1, error=HypervisorUnavailable)
     assert act(admin, server_id, LIVE).status_code == 202
     cloud.work()
-    assert two_hosts.waiting(cloud).name == "clean_up_source"
+    assert two_hosts.waiting(cloud).name == "cleanup_source"
     return server_id
 
 
 def test_a_step_that_waits_for_its_hypervisor_is_seen_with_what_it_waits_for(cloud, behind, operations):
     (seen,) = operations.listed()
-    assert (seen["server"], seen["operation"], seen["name"]) == (behind, "live-migration", "clean_up_source")
+    assert (seen["server"], seen["operation"], seen["name"]) == (behind, "live-migration", "cleanup_source")
     assert (seen["host"], seen["service"], seen["state"]) == ("host1", "up", "queued")
     assert seen["details"].startswith("waits for the hypervisor of host host1: ")
     assert seen["next_try"]
@@ -59,7 +59,7 @@ def test_a_step_that_waits_for_its_hypervisor_is_seen_with_what_it_waits_for(clo
     table = operations("--stuck", "0").out
     heading, line = table.splitlines()
     assert heading.split()[:3] == ["STEP", "SERVER", "OPERATION"]
-    assert {seen["step"], behind, "clean_up_source", "host1", "queued"} <= set(line.split())
+    assert {seen["step"], behind, "cleanup_source", "host1", "queued"} <= set(line.split())
     assert line.endswith(seen["details"])
 
 
@@ -73,7 +73,7 @@ def test_a_retry_tries_now_and_ends_it_when_the_hypervisor_is_back(cloud, behind
     ended = operations("retry", seen["step"])
 
     assert ended.code == 0
-    assert ended.out == f"Step clean_up_source of server {behind} is tried again now by host host1.\n"
+    assert ended.out == f"Step cleanup_source of server {behind} is tried again now by host host1.\n"
     cloud.work()
     assert operations.listed() == []
     assert (stories.states(cloud, behind), homes(cloud, behind)) == (("active", None), ["host3"])
@@ -123,9 +123,10 @@ def test_a_move_that_is_given_up_half_way_is_undone(admin, cloud, operations):
     assert act(admin, server_id, {"migrate": None}).status_code == 202
     cloud.work()
     (seen,) = operations.listed()
-    assert seen["name"] == "finish"
+    assert seen["name"] == "finish_migration"
     would = operations("give-up", seen["step"], "--reason", "host3 burns")
-    assert "Step finish fails; next is step go_away on host host3, which undoes earlier steps." in would.out
+    next_step = "next is step cleanup_destination on host host3, which undoes earlier steps."
+    assert f"Step finish_migration fails; {next_step}" in would.out
 
     assert operations("give-up", seen["step"], "--reason", "host3 burns", "--yes").code == 0
 

@@ -123,7 +123,7 @@ def test_what_the_server_is_to_be_is_on_record_when_its_old_disk_is_gone(api, cl
 
     shown = answer.json()["server"]
     assert (shown["name"], shown["image"]["id"], shown["user_data"]) == ("b", new.pk, data)
-    until(cloud, "tear_down")
+    until(cloud, "destroy_guest")
     assert (cloud.row(server_id).display_name, cloud.row(server_id).image_id) == ("a", cloud.image.id)
     cloud.work()
 
@@ -190,7 +190,7 @@ def test_a_rebuild_that_fails_is_an_error_with_a_fault_and_works_the_next_time(w
     server_id, new = cloud.boot(api), other_image(cloud)
     cloud.host_of(server_id).driver.orders.fail("spawn", error=ImageUnusable)
     assert act(api, server_id, body(cloud, imageRef=new.pk)).status_code == 202
-    step = until(cloud, "note_image_again")
+    step = until(cloud, "restore_image_record")
     two_hosts.killed(cloud, step, when)
     cloud.work()
     shown = api.get(f"/servers/{server_id}").json()["server"]
@@ -322,7 +322,7 @@ def test_a_draining_host_ends_a_rebuild_it_has_begun_and_begins_no_other(api, cl
     server_id = cloud.boot(api)
     act(api, server_id, body(cloud))
     assert until(cloud, "power_off").queue == "requests"
-    assert until(cloud, "tear_down").queue == "ops"
+    assert until(cloud, "destroy_guest").queue == "ops"
     assert until(cloud, "build").queue == "ops"
     cloud.work()
     is_back(cloud, server_id)

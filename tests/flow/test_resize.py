@@ -17,8 +17,8 @@ from tests.flow import stories, two_hosts
 from tests.flow.stories import act, message
 from tests.flow.two_hosts import claimed, homes, needed, until
 
-STEPS = [spec.name for spec in registry.named("Resize").steps if spec.name != "forget_source"]
-UNDOS = ["come_back", "cancel_pre_migrate", "give_back"]
+STEPS = [spec.name for spec in registry.named("Resize").steps if spec.name != "cleanup_source"]
+UNDOS = ["revert_migration", "cancel_pre_migrate", "release_claim"]
 
 
 @pytest.fixture
@@ -168,10 +168,10 @@ def test_whoever_is_killed_the_server_gets_its_flavor(name, when, api, cloud, la
 
 
 @pytest.mark.parametrize("when", ["before", "inside", "after the work"])
-@pytest.mark.parametrize("undo", ["go_away", *UNDOS])
+@pytest.mark.parametrize("undo", ["cleanup_destination", *UNDOS])
 def test_whoever_is_killed_while_it_is_taken_back_the_server_is_as_before(undo, when, api, cloud, large):
     server_id, source = asked(api, cloud)
-    verb, host = ("finish_migration", other(source)) if undo == "go_away" else ("migrate_out", source)
+    verb, host = ("finish_migration", other(source)) if undo == "cleanup_destination" else ("migrate_out", source)
     cloud.hosts[host].driver.orders.fail(verb)
     step = until(cloud, undo)
     two_hosts.killed(cloud, step, when)
@@ -287,7 +287,7 @@ def test_an_old_host_killed_while_it_forgets_a_deleted_server_keeps_nothing(when
     server_id, _source = asked(api, cloud)
     cloud.work()
     assert api.delete(f"/servers/{server_id}").status_code == 204
-    step = until(cloud, "forget_source")
+    step = until(cloud, "cleanup_source")
     two_hosts.killed(cloud, step, when)
     cloud.work()
     is_gone(cloud, server_id)

@@ -156,7 +156,7 @@ def test_the_interval_may_be_off_again_by_then(api, cloud, settings):
 
 
 @pytest.mark.parametrize("when", MOMENTS)
-@pytest.mark.parametrize("name", ["count", "power_on"])
+@pytest.mark.parametrize("name", ["update_quota", "power_on"])
 def test_whoever_runs_it_is_killed(name, when, admin, cloud):
     server_id = on_host1(admin, cloud)
     act(admin, server_id, RESTORE)
@@ -170,7 +170,7 @@ def test_a_conductor_that_takes_it_back_is_killed(when, admin, cloud):
     server_id = on_host1(admin, cloud)
     cloud.hosts["host1"].driver.orders.fail("power_on", error=VirtError)
     act(admin, server_id, RESTORE)
-    killed(cloud, until(cloud, "uncount"), when)
+    killed(cloud, until(cloud, "revert_quota"), when)
     cloud.work()
     stays(cloud, server_id)
     assert cloud.history(server_id)[-1].message == "Error"
@@ -179,7 +179,7 @@ def test_a_conductor_that_takes_it_back_is_killed(when, admin, cloud):
     is_back(cloud, server_id)
 
 
-@pytest.mark.parametrize("name", ["count", "power_on"])
+@pytest.mark.parametrize("name", ["update_quota", "power_on"])
 @pytest.mark.parametrize("running", [False, True])
 def test_a_delete_during_a_restore(name, running, admin, cloud):
     """With the interval on it is kept again, off and not counted."""
@@ -198,7 +198,7 @@ def test_a_delete_during_a_restore(name, running, admin, cloud):
     assert row.power_state == cloud.hosts["host1"].driver.power_state(server_id) == 4
 
 
-@pytest.mark.parametrize("name", ["count", "power_on"])
+@pytest.mark.parametrize("name", ["update_quota", "power_on"])
 def test_an_operator_who_resets_its_state_during_a_restore_has_it_counted(name, admin, cloud):
     server_id = on_host1(admin, cloud)
     act(admin, server_id, RESTORE)

@@ -264,7 +264,7 @@ def test_a_host_that_is_killed_meanwhile_ends_it_in_its_next_life(moment, api, c
         step = host.begin(stories.only_step(cloud).pk)
         if moment == "after the work":
             with target_cell(host.cell):
-                registry.named("RestorePowerState").put_back(
+                registry.named("RestorePowerState").restore_power_state(
                     StepContext(Instance.objects.get(uuid=off), step.action, step, host.driver)
                 )
     host.restart()

@@ -14,7 +14,7 @@ from tests.flow.test_resize import asked, is_as_before, is_gone, large, shown  #
 from tests.flow.two_hosts import homes, until
 
 REVERT = {"revertResize": None}
-STEPS = ["power_off", "come_back", "forget_destination", "count"]
+STEPS = ["power_off", "revert_migration", "cleanup_destination", "update_quota"]
 
 
 def test_a_reverted_server_is_as_it_was(api, admin, cloud, resized):  # noqa: F811
@@ -103,7 +103,7 @@ def test_a_reverted_server_that_soon_goes_there_again_is_on_one_host(api, admin,
     act(admin, server_id, {"migrate": None})
     expect = until(cloud, "pre_migrate")
     stories.later(cloud)
-    cloud.hosts[expect.host].run(next(step.pk for _, step in cloud.queued() if step.name == "forget_destination"))
+    cloud.hosts[expect.host].run(next(step.pk for _, step in cloud.queued() if step.name == "cleanup_destination"))
     cloud.work()
     assert stories.states(cloud, server_id) == ("resized", None)
     assert homes(cloud, server_id) == [expect.host] != [source]
@@ -133,7 +133,7 @@ def test_a_reset_state_after_a_host_died_leaves_one_guest(name, api, admin, clou
     assert two_hosts.restart(cloud, step) == 1
     assert act(admin, server_id, {"os-resetState": {"state": "active"}}).status_code == 202
     cloud.work()
-    back = name in ("forget_destination", "count")
+    back = name in ("cleanup_destination", "update_quota")
     [home] = homes(cloud, server_id)
     assert ((home == source) == back, cloud.row(server_id).host) == (True, home)
     assert cloud.hosts[home].driver.power_state(server_id).name == "RUNNING"

@@ -16,8 +16,8 @@ from tests.flow.one_host import MOMENTS, WAYS, booted, done, power
 from tests.flow.stories import act, message
 
 SHELVE = {"shelve": None}
-STEPS = ["register", "power_off", "snapshot", "offload"]
-UNDOS = ["power_on_again", "drop_image"]
+STEPS = ["create_image_record", "power_off", "snapshot", "offload"]
+UNDOS = ["power_on_again", "delete_image"]
 
 
 @pytest.fixture

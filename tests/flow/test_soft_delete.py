@@ -188,7 +188,7 @@ def test_a_reset_of_the_state_takes_it_out_and_it_is_counted_again(api, admin, c
     assert counts(server_id)
 
 
-@pytest.mark.parametrize("step", ["pick", "pre_migrate", "leave", "finish"])
+@pytest.mark.parametrize("step", ["pick", "pre_migrate", "migrate_out", "finish_migration"])
 def test_a_server_on_its_way_to_another_host_is_kept_in_one_place(step, admin, cloud):
     server_id = two_hosts.booted(admin, cloud)
     act(admin, server_id, {"migrate": None})
@@ -200,7 +200,7 @@ def test_a_server_on_its_way_to_another_host_is_kept_in_one_place(step, admin, c
     assert two_hosts.claimed(cloud, server_id) == {cloud.row(server_id).host}
 
 
-@pytest.mark.parametrize("step", ["pre_migrate", "migrate", "arrive", "clean_up_source"])
+@pytest.mark.parametrize("step", ["pre_migrate", "migrate_out", "finish_migration", "cleanup_source"])
 def test_a_server_that_is_live_migrated_is_kept_in_one_place(step, admin, cloud):
     server_id = two_hosts.booted(admin, cloud)
     act(admin, server_id, two_hosts.LIVE)
@@ -244,7 +244,7 @@ def test_the_host_it_left_is_killed(when, admin, cloud):
     act(admin, server_id, {"migrate": None})
     cloud.work()
     delete(admin, server_id)
-    killed(cloud, until(cloud, "forget_source"), when)
+    killed(cloud, until(cloud, "cleanup_source"), when)
     cloud.work()
     is_kept(cloud, server_id)
     assert two_hosts.homes(cloud, server_id) == ["host3"]
@@ -255,7 +255,7 @@ def test_a_conductor_that_counts_it_again_is_killed(when, admin, cloud):
     server_id = two_hosts.booted(admin, cloud)
     cloud.hosts["host1"].driver.orders.fail("power_off", error=VirtError)
     delete(admin, server_id)
-    killed(cloud, until(cloud, "count_again"), when)
+    killed(cloud, until(cloud, "restore_quota"), when)
     cloud.work()
     assert states(cloud, server_id) == ("active", None)
     assert counts(server_id)

@@ -16,7 +16,7 @@ from tests.flow.stories import act, message
 from tests.flow.test_shelve import SHELVE, images, is_kept, is_offloaded
 
 UNSHELVE = {"unshelve": None}
-STEPS = ["pick", "build", "drop_image"]
+STEPS = ["pick", "build", "delete_image"]
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_whoever_is_killed_it_runs_in_the_end(name, when, api, cloud, offloaded)
 
 
 @pytest.mark.parametrize("when", MOMENTS)
-@pytest.mark.parametrize("name", ["power_on", "drop_image"])
+@pytest.mark.parametrize("name", ["power_on", "delete_image"])
 def test_whoever_is_killed_one_with_a_host_runs_in_the_end(name, when, api, cloud, kept):
     act(api, kept, UNSHELVE)
     two_hosts.killed(cloud, two_hosts.until(cloud, name), when)
@@ -141,7 +141,7 @@ def test_whoever_is_killed_one_with_a_host_runs_in_the_end(name, when, api, clou
 
 
 @pytest.mark.parametrize("when", MOMENTS)
-@pytest.mark.parametrize("name", ["go_away", "give_back"])
+@pytest.mark.parametrize("name", ["cleanup_destination", "release_claim"])
 def test_whoever_is_killed_while_it_is_made_good_it_is_on_the_shelf(name, when, api, cloud, offloaded):
     for host in cloud.hosts.values():
         host.driver.orders.fail("spawn", error=VirtError)

@@ -81,7 +81,7 @@ def test_the_other_host_of_a_move_that_waits_is_waited_for_when_it_drains(admin,
         with target_cell(waiting.host.cell):
             assert drain.needs("host3") == 1
             [held] = drain.waiting_operations("host3")
-            assert held.waits_for == "step leave on host1"
+            assert held.waits_for == "step migrate_out on host1"
         waiting.goes_off()
         cloud.work_until(waiting.is_over)
     assert act(admin, waiting.server_id, {"confirmResize": None}).status_code in (202, 204)

@@ -234,7 +234,7 @@ def test_whoever_is_killed_while_the_disk_is_sent_it_is_in_one_place(
 
     eventually("it waits for a word", lambda: row_of(pair_cloud, large).vm_state == "resized", 90)
     is_at(pair_cloud, large, destination, "resized")
-    tries = attempts_of(pair_cloud, large, "leave")  # a libvirtd that starts slowly may cost more than one
+    tries = attempts_of(pair_cloud, large, "migrate_out")  # a libvirtd that starts slowly may cost more than one
     assert tries == attempts or (kill is kill_libvirtd and tries > attempts), "it was killed at another moment"
     comes_up(sdk, large, before + 1)
     sdk.compute.confirm_server_resize(large)

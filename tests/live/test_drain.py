@@ -199,7 +199,7 @@ def test_what_is_asked_while_a_host_is_stopped_is_done_once_when_it_is_back(stag
     assert stage.effects(ids["boot"]) == [SPAWNED]
     stage.wait(ids["resize"], "VERIFY_RESIZE")
     assert stage.show(ids["resize"])["OS-EXT-SRV-ATTR:host"] == "host3"  # once, to the other host of its cell
-    assert len(stage.steps("cell1", "id", f"server_id = '{ids['resize']}' AND name = 'finish'")) == 1
+    assert len(stage.steps("cell1", "id", f"server_id = '{ids['resize']}' AND name = 'finish_migration'")) == 1
     assert stage.ask(ids["resize"], {"confirmResize": None}) == 204
     stage.wait(ids["resize"], "ACTIVE")
 

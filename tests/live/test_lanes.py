@@ -81,7 +81,7 @@ def test_a_console_answers_and_an_abort_is_undone_while_migrations_have_every_sl
         assert stage.ask(uuid, {"os-migrateLive": {"host": "host3", "block_migration": "auto"}}) == 202
 
     def migrates() -> dict[str, str]:
-        rows = stage.steps("cell1", "server_id, state, details", "name = 'migrate'")
+        rows = stage.steps("cell1", "server_id, state, details", "name = 'migrate_out'")
         return {server_id: state if state == "running" else details for server_id, state, details in rows}
 
     why = f"waits for one of the {LONG} slots for long operations of host1"

@@ -47,7 +47,7 @@ def on_its_way(stage: Stage, seconds: float = LONG) -> str:
     """A server that is just being handed over from host1 to host3."""
     (uuid,) = stage.boot(1, SOURCE, stage.image(hand_over_delay=f"{seconds:g}"))
     assert stage.ask(uuid, LIVE) == 202
-    during(stage, uuid, "migrate")
+    during(stage, uuid, "migrate_out")
     return uuid
 
 
@@ -221,7 +221,7 @@ def test_a_resize_asked_for_while_the_source_is_stopped_is_done_once_after_its_s
 def test_a_resize_ends_while_a_host_of_it_drains(stage, host):
     (uuid,) = stage.boot(1, SOURCE, stage.image(hand_over_delay=str(LONG)))
     assert stage.ask(uuid, {"resize": {"flavorRef": "1"}}) == 202
-    during(stage, uuid, "leave")
+    during(stage, uuid, "migrate_out")
     stopping = stage.stop(host)
     ended = stopping.ended(LONG + 30)
     stage.wait(uuid, "VERIFY_RESIZE")

@@ -88,7 +88,7 @@ LIVE = {"os-migrateLive": {"host": None, "block_migration": "auto"}}
 AS_BEFORE, WAITS = End("ACTIVE", SOURCE), End("VERIFY_RESIZE", DEST, LARGE)
 ON_THE_SHELF = End("SHELVED_OFFLOADED", "", effects=(OFF, COPIED, AWAY))
 MOVED = (OFF, OUT, IN, ON)
-ONLY_IF_TAKEN = frozenset({"forget_source"})
+ONLY_IF_TAKEN = frozenset({"cleanup_source"})
 ONE_HOST, NO_SOURCE = frozenset({DEST, HOSTS}), frozenset({SOURCE, HOSTS})
 
 OPERATIONS = {

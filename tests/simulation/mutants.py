@@ -106,8 +106,8 @@ MUTANTS = (
     Mutant("states are set, not compared", "compute.state:_swap", "filter(expect, pk", "filter(pk"),
     Mutant("nothing is sent again", "compute.operations.recovery:relay", "dispatch.send(", "list("),
     Mutant(
-        "a resize is not counted back", "compute.migration.cold:ColdMove.give_back",
-        "count(run, without=run.action.pk)", "pass",
+        "a resize is not counted back", "compute.migration.cold:ColdMove.release_claim",
+        "update_quota(run, without=run.action.pk)", "pass",
     ),
     Mutant(
         "a reboot does not ask whether it was done", "compute.actions.reboot:Reboot.reboot",

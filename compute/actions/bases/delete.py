@@ -30,18 +30,18 @@ from compute.shutdown import grace
 from compute.state import Move, VmState
 from compute.virt.base import HypervisorUnavailable, PowerState, VirtError
 
-FORGET_SOURCE = StepSpec("forget_source", "compute_forget_source", On.SOURCE, OPS)  # only for a resized server
+CLEANUP_SOURCE = StepSpec("cleanup_source", "compute_forget_source", On.SOURCE, OPS)  # only for a resized server
 
 
 class DeleteBase(ServerAction):
     """Base class of Delete and SoftDelete: a delete preempts the action in progress.
 
-    When a delete fails, the step `count_again` returns the server to the quota usage before it takes requests again.
+    When a delete fails, the step `restore_quota` returns the server to the quota usage before it takes requests again.
     """
 
     name = "delete"
     policy = "os_compute_api:servers:delete"
-    clean_up = StepSpec("count_again", "conductor_keep_instance", on=On.CONDUCTOR)
+    clean_up = StepSpec("restore_quota", "conductor_keep_instance", on=On.CONDUCTOR)
     needs_host = False
     move: ClassVar[Move]
 
@@ -98,25 +98,25 @@ class DeleteBase(ServerAction):
         except VirtError as error:
             run.note(f"could not be shut down: {error}")
 
-    def forget_source(self, run: StepContext) -> None:
+    def cleanup_source(self, run: StepContext) -> None:
         """Destroy what the source host of a resize has kept for a revert."""
         moves.destroy_stale(run, run.params["source"])
 
     def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
-        """Release the source's allocation after `forget_source`, and record the resize as confirmed."""
-        if run.step.name == "forget_source" and run.instance.host != run.params["source"]:
+        """Release the source's allocation after `cleanup_source`, and record the resize as confirmed."""
+        if run.step.name == "cleanup_source" and run.instance.host != run.params["source"]:
             claims.release(run.instance.uuid, run.params["source_node"])
             move = InstanceAction.objects.get(pk=run.params["move"])
             if "ended" not in move.params:
                 journal.change_params(move, ended="confirmed")
 
     def next_step(self, done: str, run: StepContext) -> StepSpec | None:
-        """Return `forget_source` only for a resized server: other servers left nothing on another host."""
+        """Return `cleanup_source` only for a resized server: other servers left nothing on another host."""
         return super().next_step(done, run) if "source" in run.params else None
 
     def complete(self, run: StepContext, power_state: PowerState | None) -> None:
-        """Close a failed delete after `count_again`: free the server with a fault, unless a newer delete has it."""
-        if run.step.name != "count_again":
+        """Close a failed delete after `restore_quota`: free the server with a fault, unless a newer delete has it."""
+        if run.step.name != "restore_quota":
             return
         ended = run.action.steps.filter(name=self.steps[0].name, state__in=("failed", "cancelled")).last()
         why = ended.details if ended else "the delete was taken back"
@@ -125,10 +125,10 @@ class DeleteBase(ServerAction):
         journal.close_action(run.action, outcome=why, failed=True)
 
     def after_failure(self, run: StepContext, error: BaseException) -> StepSpec | None:
-        """Return `count_again` when the first step fails."""
+        """Return `restore_quota` when the first step fails."""
         return self.clean_up if run.step.name == self.steps[0].name else None
 
-    def count_again(self, run: StepContext) -> None:
+    def restore_quota(self, run: StepContext) -> None:
         """Count the server in the quota usage again, unless a newer delete has it.
 
         Runs on a conductor, which has access to the global database.

@@ -74,7 +74,7 @@ def is_offloading(run: StepContext) -> bool:
 # -- the image
 
 
-def make_image(instance: Instance, image_id: str) -> None:
+def create_image_record(instance: Instance, image_id: str) -> None:
     """Create the record of the shelved image, for a host to fill. An existing record is success.
 
     Runs on a conductor. The image belongs to the server's project, not to the caller's.
@@ -87,7 +87,7 @@ def make_image(instance: Instance, image_id: str) -> None:
     service.create_snapshot_record(owner, f"{instance.display_name[:247]}-shelved", properties, image_id=image_id)
 
 
-def drop_image(image_id: str) -> None:
+def delete_image(image_id: str) -> None:
     """Delete a shelved image, on a conductor (global database). A missing image is success; a protected one stays."""
     service.remove(image_id)
 
@@ -100,7 +100,7 @@ def leave_image(instance: Instance) -> None:
         instance, name="delete_shelved_image", key="DeleteShelvedImage", request_id=f"req-{uuid4()}", user_id="",
         project_id=instance.project_id, params={"image_id": instance.shelved_image_id},
     )  # fmt: skip
-    journal.open_step(action, name="drop_image", event="conductor_delete_shelved_image", host="", queue=dispatch.OPS)
+    journal.open_step(action, name="delete_image", event="conductor_delete_shelved_image", host="", queue=dispatch.OPS)
 
 
 # -- periodic task of the conductor
