@@ -215,16 +215,7 @@ def _moves() -> Iterator[tuple[str, Any]]:
     from compute.operations import registry  # noqa: PLC0415
 
     for action in sorted(registry.every().values(), key=lambda one: one.name):
-        kinds = getattr(action, "moves", {})
-        if kinds:
-            yield from ((f"{action.name} {kind}", move) for kind, move in kinds.items())
-            continue
-        soft, hard = action.move_for({"hard": False}), action.move_for({"hard": True})
-        if soft != hard:
-            yield f"{action.name} SOFT", soft
-            yield f"{action.name} HARD", hard
-        elif soft is not None:
-            yield action.name, soft
+        yield from ((f"{action.name} {kind}".rstrip(), move) for kind, move in action.all_moves().items())
 
 
 def _done(name: str, move: Any) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from cloud.errors import Forbidden, NotFound
 from cloud.images import service
-from compute.actions.bases.snapshot import FROM, Snapshot
+from compute.actions.bases.snapshot import FROM, Snapshot, SnapshotParams
 from compute.contract.validation import METADATA, NAME, NON_NEGATIVE
 from compute.errors import StateConflict
 from compute.models import Instance
@@ -15,7 +15,15 @@ from compute.state import Move, TaskState
 from compute.virt.base import PowerState
 
 
-class CreateBackup(Snapshot):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupParams(SnapshotParams):
+    """The parameters of a createBackup."""
+
+    rotation: int  # how many backups of the type are kept
+    backup_type: str
+
+
+class CreateBackup(Snapshot[BackupParams]):
     """Copy the disk to an image. The newest `rotation` backups of this type are kept; with 0, not even the new one."""
 
     key, name = "createBackup", "createBackup"
@@ -41,24 +49,26 @@ class CreateBackup(Snapshot):
         """Return the properties by which the next backup finds this one."""
         return {"image_type": "backup", "backup_type": asked.body["backup_type"]}
 
-    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
-        """Prepare a snapshot, and add the rotation and the type of the backup to the params."""
-        kept = {"rotation": int(asked.body["rotation"]), "backup_type": asked.body["backup_type"]}
-        return kept | super().prepare(instance, asked)
+    def prepare(self, instance: Instance, asked: ActionRequest) -> BackupParams:
+        """Create the image record; return it with the rotation and the type of the backup. Raises Forbidden."""
+        image = self.create_record(instance, asked)
+        return BackupParams(
+            image_id=image.image_id, image_ticket=image.image_ticket, rotation=int(asked.body["rotation"]),
+            backup_type=asked.body["backup_type"],
+        )  # fmt: skip
 
-    def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
+    def answer(self, params: BackupParams, asked: ActionRequest) -> ActionResponse:
         """Return the image id, but none with rotation 0: that image is not kept."""
-        return super().answer(params, asked) if params["rotation"] else ActionResponse(202)
+        return super().answer(params, asked) if params.rotation else ActionResponse(202)
 
-    def rotate(self, run: StepContext) -> None:
+    def rotate(self, run: StepContext[BackupParams]) -> None:
         """Delete the backups beyond the rotation. A missing image is success; a protected one is kept.
 
         Runs on a conductor, which has access to the global database.
         """
-        params = run.params
-        backups = service.backups(run.action.project_id, run.instance.uuid, params["backup_type"])
+        backups = service.backups(run.action.project_id, run.instance.uuid, run.params.backup_type)
         gone, kept = 0, 0
-        for image in backups[params["rotation"] :]:
+        for image in backups[run.params.rotation :]:
             try:
                 with run.fenced():
                     service.delete(image)
@@ -69,7 +79,7 @@ class CreateBackup(Snapshot):
                 continue
         run.note(f"{gone} deleted{f', {kept} protected and kept' if kept else ''}")
 
-    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext[BackupParams], power_state: PowerState | None) -> None:
         """Finish the move. A server that another action took during `rotate` has its backup all the same."""
         try:
             super().complete(run, power_state)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from compute.actions.bases.snapshot import Snapshot
+from compute.actions.bases.snapshot import Snapshot, SnapshotParams
 from compute.contract.validation import METADATA, NAME
-from compute.operations.action import StepSpec
+from compute.models import Instance
+from compute.operations.action import ActionRequest, StepSpec
 
 
-class CreateImage(Snapshot):
+class CreateImage(Snapshot[SnapshotParams]):
     """Copy the disk to an image. The server stays as it was."""
 
     key, name = "createImage", "createImage"
@@ -19,3 +20,7 @@ class CreateImage(Snapshot):
         "additionalProperties": False,
     }
     steps = (StepSpec("snapshot", "compute_snapshot_instance", long=True),)
+
+    def prepare(self, instance: Instance, asked: ActionRequest) -> SnapshotParams:
+        """Create the image record. Raises Forbidden."""
+        return self.create_record(instance, asked)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.db import transaction
 from django.utils import timezone
 
@@ -16,7 +14,6 @@ from compute.models import Instance, InstanceAction, Step
 from compute.operations import journal
 from compute.operations.action import ActionRequest, StepContext, StepSpec
 from compute.placement import claims
-from compute.shutdown import grace
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 
@@ -24,7 +21,7 @@ BATCH = 500
 RECLAIM = Move(frozenset({VmState.SOFT_DELETED}), TaskState.DELETING)
 
 
-class Delete(delete.DeleteBase):
+class Delete(delete.DeleteBase[delete.DeleteParams]):
     """Any state -> deleted. Preempts the action in progress; a server without a host is deleted at once."""
 
     move = Move(
@@ -38,14 +35,14 @@ class Delete(delete.DeleteBase):
         try:
             with transaction.atomic(using=current_alias()):
                 state.begin(instance, RECLAIM)
-                self.record(instance, asked, self.known_of(instance) | {grace.ASKED: 0})
+                self.record(instance, asked, self.with_source(delete.DeleteParams(shutdown_timeout=0), instance))
         except StateConflict:
             return False
         return True
 
-    def record(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> Any:
+    def record(self, instance: Instance, asked: ActionRequest, params: delete.DeleteParams) -> InstanceAction:
         """Journal the action; delete the server here and now when it has no host, or a fenced one."""
-        if params.get("late") or (instance.host and instance.host not in fenced.hosts()):
+        if instance.host and instance.host not in fenced.hosts():
             return super().record(instance, asked, params)
         action = journal.open_action(
             instance, name=self.name, key="Delete", request_id=asked.request_id,
@@ -54,12 +51,12 @@ class Delete(delete.DeleteBase):
         _end_at_once(instance, action)
         return action
 
-    def terminate(self, run: StepContext) -> None:
+    def terminate(self, run: StepContext[delete.DeleteParams]) -> None:
         """Shut the guest down, then destroy it. A missing guest is success."""
         self.shut_down(run)
         run.hypervisor.destroy(run.instance.uuid)
 
-    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext[delete.DeleteParams], power_state: PowerState | None) -> None:
         """Mark the server as deleted after `terminate` and release its allocations; the row stays as history."""
         if run.step.name == "terminate":
             mark_deleted_and_release(run.instance)
@@ -94,7 +91,7 @@ def _end_at_once(instance: Instance, action: InstanceAction) -> None:
     """Record the server as deleted; fenced hosts remove what they have of it when they are back."""
     host, left = instance.host, set()
     if host:
-        left = fenced.abort_all_steps(instance) | ({action.params["source"]} if "source" in action.params else set())
+        left = fenced.abort_all_steps(instance) | ({delete.DeleteParams.load(action.params).source} - {""})
     mark_deleted_and_release(instance)
     for name in left:
         fenced.schedule_cleanup(instance, name)

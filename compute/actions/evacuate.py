@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.utils import timezone
@@ -39,7 +40,19 @@ STAY_OFF_SINCE = (2, 95)
 NOT_FROM = frozenset({TaskState.DELETING, TaskState.SOFT_DELETING})
 
 
-class Evacuate(ServerAction):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvacuateParams(moves.MoveParams):
+    """The parameters of an evacuation."""
+
+    on: bool = True  # whether the guest is powered on
+    image_ticket: str = ""  # permits the download
+    follows: int | None = None  # id of the step of an earlier request that waits, and runs after the evacuation
+    task: TaskState | None = None  # the task_state of that request
+    kept: bool | None = None  # whether the hosts share the disk; None: the step has not looked yet
+    cleaned: bool = False  # whether the old host has removed its guest
+
+
+class Evacuate(ServerAction[EvacuateParams]):
     """Active, stopped or in error -> active or stopped, elsewhere. Refused while the old host may run the guest.
 
     The action RemoveStaleGuest removes what the old host has of the guest, when that host is back.
@@ -50,6 +63,7 @@ class Evacuate(ServerAction):
     respects_lock = False
     builds = True
     unsupported_on_bare_metal = bare_metal.CANNOT_MOVE
+    move = rebuild.move(on=True)
     steps = (
         StepSpec("pick", "rebuild_server", On.CONDUCTOR, undo="release_claim"),
         StepSpec(
@@ -69,7 +83,7 @@ class Evacuate(ServerAction):
         required = ["onSharedStorage"] if version < (2, 14) else []
         return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
 
-    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> EvacuateParams:
         """Check that the host is fenced and that a named destination will do.
 
         Raises BadRequest, Conflict, NotFound.
@@ -82,49 +96,48 @@ class Evacuate(ServerAction):
         if host:
             _must_accept_server(instance, host)
         on = asked.microversion < STAY_OFF_SINCE and instance.vm_state != VmState.STOPPED
-        return {
-            **moves.begun_at(instance), "host": host, "forced": bool(host) and forced, "on": on,
-            "image_ticket": tickets.issue(instance.image_id, "read"),
-        }  # fmt: skip
+        return moves.begun_at(instance, EvacuateParams(
+            host=host, forced=bool(host) and forced, on=on, image_ticket=tickets.issue(instance.image_id, "read"),
+        ))  # fmt: skip
 
-    def move_for(self, params: dict[str, Any]) -> Move:
+    def move_for(self, params: EvacuateParams) -> Move:
         """Return the move: the server ends off if it was off, and always since 2.95."""
-        return rebuild.move(on=params.get("on", True))
+        return rebuild.move(on=params.on)
 
-    def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
+    def begin(self, instance: Instance, asked: ActionRequest, params: EvacuateParams) -> EvacuateParams:
         """Take the server, and end steps that cannot go on because their host is fenced. Raises StateConflict."""
         follows = fenced.abort_steps(instance)
-        params |= {"task": _task_of(follows), "follows": follows.pk if follows is not None else None}
         task = frozenset({TaskState(instance.task_state)} if instance.task_state else ())
         state.begin(instance, Move(rebuild.FROM, TaskState.REBUILDING, over=task - NOT_FROM))
+        return replace(params, task=_task_of(follows), follows=follows.pk if follows is not None else None)
 
-    def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
+    def answer(self, params: EvacuateParams, asked: ActionRequest) -> ActionResponse:
         """Return an empty password before 2.14, where clients expect the key; there is no password."""
         return ActionResponse(200, {"adminPass": ""} if asked.microversion < (2, 14) else None)
 
     # -- the steps
 
-    def pick(self, run: StepContext) -> None:
+    def pick(self, run: StepContext[EvacuateParams]) -> None:
         """Pick another host and claim room on it."""
-        forced = run.params["forced"]
-        moves.claim(run, moves.wanted(run.instance, run.params["host"], forced=forced), forced=forced)
+        forced = run.params.forced
+        moves.claim(run, moves.wanted(run.instance, run.params.host, forced=forced), forced=forced)
 
-    def build(self, run: StepContext) -> None:
+    def build(self, run: StepContext[EvacuateParams]) -> None:
         """Build the guest from its disk where hosts share it, else from its image.
 
         In the second case remains of an earlier stay on this host are destroyed first.
         """
         instance, driver = run.instance, run.hypervisor
-        if "kept" not in run.params:
+        if run.params.kept is None:
             kept = driver.shares_disk(instance.uuid)
             if not kept:
                 driver.destroy(instance.uuid)
-            run.change_params(kept=kept)
-        fetch = image_transfer.source(instance.image_id, run.params["image_ticket"])
-        run.hypervisor.spawn(instance.as_guest(), fetch, on=run.params["on"])
-        run.note("with the disk it had" if run.params["kept"] else "from its image")
+            run.change_params(lambda params: replace(params, kept=kept))
+        fetch = image_transfer.source(instance.image_id, run.params.image_ticket)
+        run.hypervisor.spawn(instance.as_guest(), fetch, on=run.params.on)
+        run.note("with the disk it had" if run.params.kept else "from its image")
 
-    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext[EvacuateParams], power_state: PowerState | None) -> None:
         """Record the new host after `build`, and schedule the cleanup of the old one.
 
         A server that was deleted meanwhile is removed from the new host, too.
@@ -133,42 +146,42 @@ class Evacuate(ServerAction):
             return
         moves.arrived(run)
         if run.instance.deleted:
-            fenced.schedule_cleanup(run.instance, run.params["destination"])
+            fenced.schedule_cleanup(run.instance, run.params.destination)
             claims.release(run.instance.uuid)
             return
-        registry.follow(run.instance, run.params["source"])
-        fenced.schedule_cleanup(run.instance, run.params["source"], run.action)
+        registry.follow(run.instance, run.params.source)
+        fenced.schedule_cleanup(run.instance, run.params.source, run.action)
         self._leave_others(run)
 
-    def _leave_others(self, run: StepContext) -> None:
+    def _leave_others(self, run: StepContext[EvacuateParams]) -> None:
         """Release the allocations on all other nodes and schedule cleanups on their hosts.
 
         A migration that ended when its hosts were fenced may have left the guest on either of them.
         """
         held = Allocation.objects.filter(server_id=run.instance.uuid).select_related("node")
         for node in [allocation.node for allocation in held]:
-            if node.host != run.params["destination"]:
+            if node.host != run.params.destination:
                 claims.release(run.instance.uuid, node.hypervisor_hostname)
                 fenced.schedule_cleanup(run.instance, node.host)
 
-    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext[EvacuateParams], power_state: PowerState | None) -> None:
         """Finish the move. An action that took the server meanwhile finds it on its new host."""
         with suppress(StateConflict):
             state.finish(run.instance, _final_move(run), power_state, launched_at=timezone.now(), fault=None)
 
     # -- compensation
 
-    def cleanup_destination(self, run: StepContext) -> None:
+    def cleanup_destination(self, run: StepContext[EvacuateParams]) -> None:
         """Remove the guest from the destination; a disk that hosts share stays."""
-        if "kept" in run.params and run.instance.host != run.params["destination"]:
-            run.hypervisor.destroy(run.instance.uuid, disk=not run.params["kept"])
+        if run.params.kept is not None and run.instance.host != run.params.destination:
+            run.hypervisor.destroy(run.instance.uuid, disk=not run.params.kept)
 
-    def release_claim(self, run: StepContext) -> None:
+    def release_claim(self, run: StepContext[EvacuateParams]) -> None:
         """Release the room claimed at the destination."""
         with run.fenced():
             moves.release_claim(run)
 
-    def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
+    def abandon(self, run: StepContext[EvacuateParams], error: BaseException, power_state: PowerState | None) -> None:
         """Leave the server as it was on its fenced host, with a fault: it can be evacuated again."""
         if not rebuild.was_taken(run):
             state.abandon(run.instance, _final_move(run), fault_of(error), power_state)
@@ -176,15 +189,17 @@ class Evacuate(ServerAction):
 
 def _task_of(waiting: Step | None) -> TaskState | None:
     """Return the task_state of the waiting step's action, whatever an earlier evacuation has made of it."""
-    action = registry.every()[waiting.action.key] if waiting is not None else None
-    move = action.move_for(waiting.action.params) if action is not None and waiting is not None else None
+    if waiting is None:
+        return None
+    action = registry.named(waiting.action.key)
+    move = action.move_for(action.params_type.load(waiting.action.params))
     return move.busy if move is not None else None
 
 
-def _final_move(run: StepContext) -> Move:
+def _final_move(run: StepContext[EvacuateParams]) -> Move:
     """Return the move that ends with the task_state of the earlier request, if that request still waits."""
-    waits = Step.objects.filter(pk=run.params["follows"], state=Step.State.QUEUED).exists()
-    return rebuild.move(on=run.params["on"], then=TaskState(run.params["task"]) if waits else None)
+    waits = Step.objects.filter(pk=run.params.follows or 0, state=Step.State.QUEUED).exists()
+    return rebuild.move(on=run.params.on, then=run.params.task if waits else None)
 
 
 def must_be_gone(host: str) -> None:

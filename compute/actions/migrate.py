@@ -31,7 +31,7 @@ class Migrate(cold.ColdMove):
             {"type": ["object", "null"], "properties": {"host": HOST}, "additionalProperties": False}
         )
 
-    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> cold.ColdMoveParams:
         """Check a host that the caller names, and return the params. Raises BadRequest, Conflict, Forbidden."""
         named = asked.body if asked.microversion >= (2, 56) and isinstance(asked.body, dict) else {}
         host = named.get("host") or ""
@@ -41,4 +41,4 @@ class Migrate(cold.ColdMove):
             if host == instance.host:
                 raise BadRequest("Cannot migrate to the host where the server exists.")
             moves.must_be_possible(instance, host)
-        return cold.begun_at(instance, host) | options.asked(asked.body)
+        return cold.begun_at(instance, options.asked(asked.body), host=host)

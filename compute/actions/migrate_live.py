@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.utils import timezone
@@ -30,7 +31,17 @@ AUTO = {"enum": [*TRUTHS, "auto"]}
 SECONDS_PER_GIB = 800.0  # Nova's live_migration_completion_timeout; then it is aborted
 
 
-class MigrateLive(ServerAction):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrateLiveParams(moves.MoveParams):
+    """The parameters of a live migration."""
+
+    copies_disk: bool | None = None  # what the request says about the disk; None: as the storage is
+
+
+Run = StepContext[MigrateLiveParams]
+
+
+class MigrateLive(ServerAction[MigrateLiveParams]):
     """Active or paused -> the same, elsewhere. Until `migrate_out` is done a failure undoes every step; then none."""
 
     key, name, called = "os-migrateLive", "live-migration", "os-migrateLive"
@@ -63,7 +74,7 @@ class MigrateLive(ServerAction):
             fields["force"] = validation.BOOLEAN
         return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
 
-    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> MigrateLiveParams:
         """Check the hosts and return the params. Raises BadRequest, Conflict, Forbidden."""
         host, version = asked.body["host"] or "", asked.microversion
         forced = bool(host) and (version < (2, 30) or validation.is_true(asked.body.get("force", False)))
@@ -79,7 +90,7 @@ class MigrateLive(ServerAction):
             self._must_find_a_host(instance, host, forced=forced)
         block = asked.body["block_migration"]
         copies = None if block == "auto" else validation.is_true(block)
-        return {**moves.begun_at(instance), "host": host, "forced": forced, "copies_disk": copies}
+        return moves.begun_at(instance, MigrateLiveParams(host=host, forced=forced, copies_disk=copies))
 
     def _must_find_a_host(self, instance: Instance, host: str, *, forced: bool) -> None:
         try:
@@ -89,34 +100,34 @@ class MigrateLive(ServerAction):
 
     # -- before the guest moves
 
-    def pick(self, run: StepContext) -> None:
+    def pick(self, run: Run) -> None:
         """Pick a host and claim room on it."""
         _raise_if_aborted(run)
-        forced = run.params["forced"]
-        moves.claim(run, moves.wanted(run.instance, run.params["host"], forced=forced), forced=forced)
+        forced = run.params.forced
+        moves.claim(run, moves.wanted(run.instance, run.params.host, forced=forced), forced=forced)
 
-    def check_destination(self, run: StepContext) -> None:
+    def check_destination(self, run: Run) -> None:
         """Check on the destination that no host drains. Nothing has happened to the guest yet."""
         _raise_if_aborted(run)
         moves.raise_if_draining(run)
 
-    def check_source(self, run: StepContext) -> None:
+    def check_source(self, run: Run) -> None:
         """Check on the source that no host drains and that the guest runs."""
         _raise_if_aborted(run)
         moves.raise_if_draining(run)
         if run.hypervisor.power_state(run.instance.uuid) not in (PowerState.RUNNING, PowerState.PAUSED):
             raise MigrationAborted("the guest does not run")
 
-    def pre_migrate(self, run: StepContext) -> None:
+    def pre_migrate(self, run: Run) -> None:
         """Prepare the destination and record where the source reaches it."""
         _raise_if_aborted(run)
         arrival = run.hypervisor.pre_migrate(run.instance.as_guest())
-        _check_storage(run.params.get("copies_disk"), arrival)
-        run.change_params(arrival=dict(arrival))
+        _check_storage(run.params.copies_disk, arrival)
+        run.change_params(lambda params: replace(params, arrival=dict(arrival)))
 
     # -- the move
 
-    def migrate_out(self, run: StepContext) -> None:
+    def migrate_out(self, run: Run) -> None:
         """Move the guest; watch for an abort and for the deadline. A guest that has left already is success."""
         seconds = SECONDS_PER_GIB * max(2.0, run.instance.memory_mb / 1024)
         deadline = run.deadline(seconds)
@@ -124,25 +135,25 @@ class MigrateLive(ServerAction):
         if run.hypervisor.power_state(run.instance.uuid) in (PowerState.SHUTDOWN, PowerState.CRASHED):
             raise MigrationAborted("the guest does not run any more")
         try:
-            went = run.hypervisor.migrate_out(run.instance.as_guest(), run.params["arrival"], watch)
+            went = run.hypervisor.migrate_out(run.instance.as_guest(), run.params.arrival, watch)
         except MigrationAborted:
-            if timezone.now() > deadline and not run.params.get("abort"):
+            if timezone.now() > deadline and not run.params.abort:
                 raise MigrationAborted(f"the migration was not over after {seconds:.0f} s") from None
             raise
         run.note(went)
 
-    def finish_migration(self, run: StepContext) -> None:
+    def finish_migration(self, run: Run) -> None:
         """Settle the guest on the destination; destroy it when its server was deleted on the way."""
         if run.instance.deleted:
             run.hypervisor.destroy(run.instance.uuid)
         else:
             run.hypervisor.finish_migration(run.instance.as_guest())
 
-    def cleanup_source(self, run: StepContext) -> None:
+    def cleanup_source(self, run: Run) -> None:
         """Remove what is left on the source, unless the guest has come back there."""
-        moves.remove_stale(run, run.params["source"])
+        moves.remove_stale(run, run.params.source)
 
-    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
+    def record_step(self, run: Run, power_state: PowerState | None) -> None:
         """Record the new host after `finish_migration`, and free the server for the next request."""
         if run.step.name != "finish_migration":
             return
@@ -150,35 +161,35 @@ class MigrateLive(ServerAction):
         with suppress(StateConflict):  # a delete took the server, and follows it to the new host
             state.finish(run.instance, MOVE, power_state)
 
-    def _belongs_to_destination(self, run: StepContext) -> None:
+    def _belongs_to_destination(self, run: Run) -> None:
         moves.arrived(run)
-        claims.release(run.instance.uuid, run.params["source_node"])
-        registry.follow(run.instance, run.params["source"])
+        claims.release(run.instance.uuid, run.params.source_node)
+        registry.follow(run.instance, run.params.source)
 
     def retry_always(self, name: str) -> bool:
         """Return False for `finish_migration`: a guest that cannot settle is reported as lost at once."""
         return name != "finish_migration" and super().retry_always(name)
 
-    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
+    def complete(self, run: Run, power_state: PowerState | None) -> None:
         """Change nothing: `record_step` has recorded the arrival."""
 
     # -- compensation
 
-    def revert_migration(self, run: StepContext) -> None:
+    def revert_migration(self, run: Run) -> None:
         """Let the guest live at the source, as before."""
         if not run.instance.deleted:
             run.hypervisor.revert_migration(run.instance.as_guest())
 
-    def cancel_pre_migrate(self, run: StepContext) -> None:
+    def cancel_pre_migrate(self, run: Run) -> None:
         """Undo the preparation at the destination."""
         run.hypervisor.cancel_pre_migrate(run.instance.uuid)
 
-    def release_claim(self, run: StepContext) -> None:
+    def release_claim(self, run: Run) -> None:
         """Release the room claimed at the destination."""
         with run.fenced():
             moves.release_claim(run)
 
-    def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
+    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
         """Leave the server as it was, with a fault unless the migration was aborted.
 
         A guest that is lost in `finish_migration` belongs to the destination, and its server is in ERROR.
@@ -190,17 +201,17 @@ class MigrateLive(ServerAction):
             lost = Move(MOVE.start, MOVE.busy, failed=VmState.ERROR)
             state.abandon(run.instance, lost, fault_of(error), power_state)
             # what the source handed over is of no use: the guest ran on since
-            fenced.schedule_cleanup(run.instance, run.params["source"])
+            fenced.schedule_cleanup(run.instance, run.params.source)
         else:
-            fault = None if run.params.get("abort") else fault_of(error)
+            fault = None if run.params.abort else fault_of(error)
             state.abandon(run.instance, MOVE, fault, power_state)
 
     # -- checks
 
 
-def _raise_if_aborted(run: StepContext) -> None:
+def _raise_if_aborted(run: Run) -> None:
     """Raise MigrationAborted after a request to abort."""
-    if run.params.get("abort"):
+    if run.params.abort:
         raise MigrationAborted("the migration was aborted")
 
 

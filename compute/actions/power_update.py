@@ -5,11 +5,11 @@ Source: Nova spec "Support server power state update through external event".
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from cloud import log
 from compute import state
+from compute.actions.bases.event import EventParams
 from compute.models import Instance, InstanceAction, Service, Step
 from compute.models.host import COMPUTE
 from compute.operations import journal
@@ -38,7 +38,19 @@ OTHER = {ON: OFF, OFF: ON}
 AGAIN = 5.0  # seconds until a waiting step checks by itself whether the server is free
 
 
-class PowerUpdate(ServerAction):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerUpdateParams(EventParams):
+    """The parameters of a power-update; its tag is `event.tag`."""
+
+    taken: int | None = None  # generation of the server when this action took it; None: it has not, or lost it
+    move: str = ""  # ON or OFF: the move of the server, which is not that of the event where the machine contradicts it
+    does: PowerState = PowerState.NOSTATE  # the power state of the machine, from the driver
+
+
+Run = StepContext[PowerUpdateParams]
+
+
+class PowerUpdate(ServerAction[PowerUpdateParams]):
     """Stopped -> active, or active or paused -> stopped. Opened by `compute.external_events`.
 
     It takes the server when it runs, not when the event arrives: during a task it waits for the task to end. Of several
@@ -49,9 +61,9 @@ class PowerUpdate(ServerAction):
     moves = MOVES
     steps = (StepSpec("power_update", "compute_power_update", queue=OPS),)
 
-    def move_for(self, params: dict[str, Any]) -> Move:
+    def move_for(self, params: PowerUpdateParams) -> Move:
         """Return the move of the event; the opposite one where the machine contradicts event and record."""
-        return MOVES[params.get("move") or params.get("said", ON)]
+        return MOVES[params.move or params.event.tag]
 
     def must_run(self, name: str) -> bool:
         """Return True: the step itself decides what is left to do, whatever task the server has."""
@@ -61,52 +73,52 @@ class PowerUpdate(ServerAction):
         """Return False: the power sync finds what this step could not record."""
         return False
 
-    def power_update(self, run: StepContext) -> None:
+    def power_update(self, run: Run) -> None:
         """Take the server and pass the event to the driver. Raises StepWaiting.
 
         A step that runs again goes on with the server it has taken, or takes it anew after another action had it.
         """
         if not _is_ours(run) and not _take(run):
             return
-        said = run.params["said"]
+        said = run.params.event.tag
         try:
             does = run.hypervisor.power_update_event(run.instance.uuid, SAID[said])
         except NotSupported as error:
             logger.error("power_update.not_supported", event_tag=said, error=str(error))
             raise
-        run.change_params(does=int(does))
+        run.change_params(lambda params: replace(params, does=does))
         run.note(f"{said} was said, and the machine is {does.name.lower()}")
 
-    def next_step(self, done: str, run: StepContext) -> StepSpec | None:
+    def next_step(self, done: str, run: Run) -> StepSpec | None:
         """Repeat the step after another action took the server, and on the new host after a move."""
         _lock(run.instance)
         if run.instance.deleted or not run.instance.host:
             return None
-        lost = run.params.get("taken") is not None and not _is_ours(run)
+        lost = run.params.taken is not None and not _is_ours(run)
         if not lost and run.instance.host == run.step.host:
             return None
-        journal.change_params(run.action, taken=None)
+        journal.change_params(run.action, PowerUpdateParams, lambda params: replace(params, taken=None))
         return self.steps[0]
 
-    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
+    def complete(self, run: Run, power_state: PowerState | None) -> None:
         """Record the power state of the machine. `next_step` has locked the row."""
-        if run.params.get("taken") is None:
+        if run.params.taken is None:
             return
         if not _is_ours(run):
             run.note(_gone(run.instance))
             return
-        does = PowerState(run.params["does"])
+        does = run.params.does
         move = replace(self.move_for(run.params), done=RECORDS.get(does))
         state.finish(run.instance, move, None if does is PowerState.NOSTATE else does)
 
-    def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
+    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
         """Leave the server as it was; the fault stays with the action."""
         _lock(run.instance)
         if _is_ours(run):
             state.abandon(run.instance, self.move_for(run.params), None)
 
 
-def _take(run: StepContext) -> bool:
+def _take(run: Run) -> bool:
     """Take an idle server; return False, with a note, when there is nothing to do. Raises StepWaiting.
 
     Under the lock of the row: every task that ends later wakes the step that waits for it.
@@ -131,24 +143,24 @@ def _take(run: StepContext) -> bool:
     return not over
 
 
-def _over(run: StepContext) -> str:
+def _over(run: Run) -> str:
     """Return why nothing is left to do, whatever task the server has; "" when something may be left."""
     instance = run.instance
     newer = InstanceAction.objects.filter(server_id=instance.uuid, key=run.action.key, pk__gt=run.action.pk)
     newest = newer.order_by("-pk").first()
     if newest is not None:
-        return f"superseded by {newest.params['said']} of {newest.request_id}"
+        return f"superseded by {PowerUpdateParams.load(newest.params).event.tag} of {newest.request_id}"
     return _gone(instance) if instance.deleted or instance.host != run.step.host else ""
 
 
-def _begin(run: StepContext, does: PowerState) -> str:
+def _begin(run: Run, does: PowerState) -> str:
     """Take an idle server and return ""; or return why not, and record only its power state."""
-    instance, said = run.instance, run.params["said"]
+    instance, said = run.instance, run.params.event.tag
     contradicts = does in AS_SAID[OTHER[said]]
     for move in (said, OTHER[said]) if contradicts else (said,):
         if instance.vm_state in MOVES[move].start:
             state.begin(instance, MOVES[move])
-            journal.change_params(run.action, taken=instance.generation, move=move)
+            _record_taken(run, move)
             return ""
     if does not in (PowerState.NOSTATE, instance.power_state):
         state.observe(instance, does)
@@ -157,7 +169,12 @@ def _begin(run: StepContext, does: PowerState) -> str:
     return f"the server is {instance.vm_state}, and stays so"
 
 
-def _look(run: StepContext) -> PowerState:
+def _record_taken(run: Run, move: str) -> None:
+    taken = run.instance.generation
+    journal.change_params(run.action, PowerUpdateParams, lambda params: replace(params, taken=taken, move=move))
+
+
+def _look(run: Run) -> PowerState:
     """Return the power state of the machine; NOSTATE when the hypervisor does not answer."""
     try:
         return run.hypervisor.power_state(run.instance.uuid)
@@ -171,7 +188,7 @@ def _gone(instance: Instance) -> str:
     return f"the server lives on {instance.host}" if instance.host else "the server is on no host any more"
 
 
-def _wait(run: StepContext) -> StepWaiting:
+def _wait(run: Run) -> StepWaiting:
     """Make the step wait for the task to end, and wake older waiting steps: they end as superseded."""
     older = Step.objects.filter(server_id=run.instance.uuid, state=Step.State.WAITING, name=run.step.name)
     for step in older.filter(action__key=run.action.key, action__lt=run.action.pk):
@@ -181,7 +198,7 @@ def _wait(run: StepContext) -> StepWaiting:
     return StepWaiting(journal.FOR_THE_TASK, parked=True)
 
 
-def _is_for_later(run: StepContext) -> bool:
+def _is_for_later(run: Run) -> bool:
     """Return whether the drain need not wait for this step.
 
     That is so when the host drains, and the task belongs to a request that no process begins meanwhile.
@@ -195,9 +212,9 @@ def _is_for_later(run: StepContext) -> bool:
     return others.filter(**unbegun).exists() and not others.exclude(**unbegun).exists()
 
 
-def _is_ours(run: StepContext) -> bool:
+def _is_ours(run: Run) -> bool:
     """Return whether nothing has changed the server since this action took it."""
-    return run.params.get("taken") == run.instance.generation
+    return run.params.taken == run.instance.generation
 
 
 def _lock(instance: Instance) -> None:

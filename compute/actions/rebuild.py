@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.utils import timezone
@@ -17,6 +18,7 @@ from compute.contract.validation import NAME
 from compute.models import ComputeNode, Instance
 from compute.operations.action import (
     OPS,
+    ActionParams,
     ActionRequest,
     ActionResponse,
     On,
@@ -57,7 +59,16 @@ PLAIN = {
 }  # fmt: skip
 
 
-class Rebuild(ServerAction):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuildParams(ActionParams):
+    """The parameters of a rebuild."""
+
+    was: VmState = VmState.ACTIVE  # before the rebuild
+    new: dict[str, Any] = field(default_factory=dict)  # the columns of the server that change
+    image_ticket: str = ""  # permits the download
+
+
+class Rebuild(ServerAction[RebuildParams]):
     """Active or in error -> active; stopped -> stopped. The guest is asked to shut down first."""
 
     key = name = "rebuild"
@@ -83,7 +94,7 @@ class Rebuild(ServerAction):
             fields["personality"] = {"type": "array"}
         return {"type": "object", "properties": fields, "required": ["imageRef"], "additionalProperties": False}
 
-    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> RebuildParams:
         """Return the image and the new columns of the server. Raises BadRequest, Forbidden."""
         body = asked.body
         _refuse_what_we_cannot(body)
@@ -99,64 +110,66 @@ class Rebuild(ServerAction):
             name = body["key_name"]
             new |= references.key(name, asked.caller) if name else {"key_name": None, "key_data": ""}
         new |= {"image_id": image.id, "image": references.image_facts(image)}
-        return {"was": instance.vm_state, "new": new, "image_ticket": tickets.issue(image.id, "read")}
+        ticket = tickets.issue(image.id, "read")
+        return RebuildParams(was=VmState(instance.vm_state), new=new, image_ticket=ticket)
 
-    def move_for(self, params: dict[str, Any]) -> Move:
+    def move_for(self, params: RebuildParams) -> Move:
         """Return the move. A stopped server stays stopped."""
-        return rebuild.move(on=params.get("was") != VmState.STOPPED, failed=VmState.ERROR)
+        return rebuild.move(on=params.was != VmState.STOPPED, failed=VmState.ERROR)
 
-    def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
+    def begin(self, instance: Instance, asked: ActionRequest, params: RebuildParams) -> RebuildParams | None:
         """Take the server and claim room: one that was never built has none. Raises Conflict when the host is full."""
-        super().begin(instance, asked, params)
+        begun = super().begin(instance, asked, params)
         node = ComputeNode.objects.filter(hypervisor_hostname=instance.node).first()
         size = (instance.vcpus, instance.memory_mb, instance.disk_gb)
         if node is None or not claims.claim(instance.uuid, node, *size):
             raise Conflict(f"Host {instance.host} has no room for instance {instance.uuid}.")
+        return begun
 
-    def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
+    def answer(self, params: RebuildParams, asked: ActionRequest) -> ActionResponse:
         """Return the server with its new columns."""
-        return ActionResponse(202, server=params["new"])
+        return ActionResponse(202, server=params.new)
 
     # -- the steps
 
-    def record_image(self, run: StepContext) -> None:
+    def record_image(self, run: StepContext[RebuildParams]) -> None:
         """Record the new image in the request spec, which is shown while the cell is down.
 
         Runs on a conductor, which has access to the global database.
         """
         with run.fenced():
-            RequestSpec.objects.filter(pk=run.instance.uuid).update(image_id=run.params["new"]["image_id"])
+            RequestSpec.objects.filter(pk=run.instance.uuid).update(image_id=run.params.new["image_id"])
 
-    def restore_image_record(self, run: StepContext) -> None:
+    def restore_image_record(self, run: StepContext[RebuildParams]) -> None:
         """Record the image of the server's row again, however far the rebuild came."""
         with run.fenced():
             RequestSpec.objects.filter(pk=run.instance.uuid).update(image_id=run.instance.image_id)
 
-    def power_off(self, run: StepContext) -> None:
+    def power_off(self, run: StepContext[RebuildParams]) -> None:
         """Shut the guest down with its grace period. A missing guest is success."""
         run.note(grace.shut_down(run))
 
-    def destroy_guest(self, run: StepContext) -> None:
+    def destroy_guest(self, run: StepContext[RebuildParams]) -> None:
         """Destroy the guest and its old disk."""
         run.hypervisor.destroy(run.instance.uuid)
 
-    def build(self, run: StepContext) -> None:
+    def build(self, run: StepContext[RebuildParams]) -> None:
         """Build the guest. A guest that is built already is success."""
-        fetch = image_transfer.source(run.instance.image_id, run.params["image_ticket"])
+        fetch = image_transfer.source(run.instance.image_id, run.params.image_ticket)
         on = self.move_for(run.params).done == VmState.ACTIVE
         run.hypervisor.spawn(run.instance.as_guest(), fetch, on=on)
 
-    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext[RebuildParams], power_state: PowerState | None) -> None:
         """Write the new columns after `destroy_guest`: the old disk is gone."""
         if run.step.name == "destroy_guest":
-            state.during(run.instance, self.move_for(run.params), **run.params["new"])
+            state.during(run.instance, self.move_for(run.params), **run.params.new)
 
-    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext[RebuildParams], power_state: PowerState | None) -> None:
         """Finish the move, record the launch time and clear the fault."""
         also: dict[str, Any] = {"launched_at": timezone.now(), "fault": None}
         state.finish(run.instance, self.move_for(run.params), power_state, **also)
 
-    def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
+    def abandon(self, run: StepContext[RebuildParams], error: BaseException, power_state: PowerState | None) -> None:
         """Set the server to ERROR; leave it as it was when its disk was not touched."""
         if rebuild.was_taken(run):
             return

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from compute.actions.evacuate import EvacuateParams
+from compute.hosts import fenced
 from compute.migration import moves
 from compute.models import InstanceAction
 from compute.operations import journal
@@ -9,7 +13,7 @@ from compute.operations.action import OPS, On, ServerAction, StepContext, StepSp
 from compute.virt.base import PowerState
 
 
-class RemoveStaleGuest(ServerAction):
+class RemoveStaleGuest(ServerAction[fenced.CleanupParams]):
     """Opened by `fenced.schedule_cleanup`. It waits until the host is back and is tried until it is done.
 
     While it is queued it blocks no other step of the server.
@@ -18,20 +22,20 @@ class RemoveStaleGuest(ServerAction):
     name = "remove_stale_guest"
     steps = (StepSpec("remove", "compute_remove_stale_guest", On.SOURCE, OPS),)
 
-    def remove(self, run: StepContext) -> None:
+    def remove(self, run: StepContext[fenced.CleanupParams]) -> None:
         """Destroy the stale guest. A missing guest is success; a guest that came back meanwhile stays."""
-        moves.destroy_stale(run, run.params["source"])
+        moves.destroy_stale(run, run.params.source)
 
     def must_run(self, name: str) -> bool:
         """Return True: no other action removes the stale guest."""
         return True
 
-    def after_failure(self, run: StepContext, error: BaseException) -> StepSpec | None:
+    def after_failure(self, run: StepContext[fenced.CleanupParams], error: BaseException) -> StepSpec | None:
         """Return the same step again, with a new count of tries."""
         return self.steps[0]
 
-    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext[fenced.CleanupParams], power_state: PowerState | None) -> None:
         """Set `cleaned` in the params of the evacuation, if there was one: its status depends on that."""
-        if "evacuation" in run.params:
-            evacuation = InstanceAction.objects.get(pk=run.params["evacuation"])
-            journal.change_params(evacuation, cleaned=True)
+        if run.params.evacuation is not None:
+            evacuation = InstanceAction.objects.get(pk=run.params.evacuation)
+            journal.change_params(evacuation, EvacuateParams, lambda params: replace(params, cleaned=True))

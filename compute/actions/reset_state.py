@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cloud.errors import Conflict
 from compute import state
 from compute.models import Instance
 from compute.operations import registry
-from compute.operations.action import ActionRequest, ServerAction
+from compute.operations.action import ActionParams, ActionRequest, ServerAction
 from compute.state import VmState
 
 
@@ -25,10 +23,11 @@ class ResetState(ServerAction):
     }
     needs_host = False
 
-    def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
+    def begin(self, instance: Instance, asked: ActionRequest, params: ActionParams) -> ActionParams:
         """Set the state. Raises Conflict for `active` on a server without a host."""
         wanted = VmState(asked.body["state"])
         if wanted is VmState.ACTIVE and not instance.host:
             raise Conflict(f"Instance {instance.uuid} has no host, so it cannot be active. Delete it instead.")
         state.reset(instance, wanted)
         registry.cancel_open(instance, f"an operator reset the state to {wanted}")
+        return params

@@ -36,7 +36,7 @@ class Resize(cold.ColdMove):
             "additionalProperties": False,
         })  # fmt: skip
 
-    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> cold.ColdMoveParams:
         """Check the new flavor and the quota, and return the params. Raises BadRequest, QuotaExceeded."""
         body = asked.body
         flavor = _flavor(str(body["flavor_id"] if "flavor_id" in body else body["flavorRef"]), instance, asked)
@@ -48,10 +48,10 @@ class Resize(cold.ColdMove):
             "flavor_id": flavor.flavor_id, "flavor": flavor.snapshot(),
         }  # fmt: skip
         quota.must_fit(instance.project_id, instance.uuid, flavor.vcpus, flavor.memory_mb)
-        begun = cold.begun_at(instance, new=new, flavor=flavor)
+        begun = cold.begun_at(instance, options.asked(body), new=new, flavor=flavor)
         if DISK_CONFIG in body:
-            begun["old"][DISK_COLUMN], begun["new"][DISK_COLUMN] = instance.disk_config, body[DISK_CONFIG]
-        return begun | options.asked(body)
+            begun.old[DISK_COLUMN], begun.new[DISK_COLUMN] = instance.disk_config, body[DISK_CONFIG]
+        return begun
 
 
 def _flavor(flavor_id: str, instance: Instance, asked: ActionRequest) -> Flavor:

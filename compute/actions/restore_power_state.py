@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.db.models import Q
 
+from compute.actions.power_update import PowerUpdate, PowerUpdateParams
 from compute.models import InstanceAction
 from compute.operations.action import OnDrain, ServerAction, StepContext, StepSpec
-from compute.power.reconcile import BACK_MOVES, EVENT
+from compute.power.reconcile import BACK_MOVES, EVENT, RestorePowerStateParams
 from compute.power.sync_policy import PowerGoal
 from compute.state import Move
 from compute.virt.base import GuestLocked, PowerState
@@ -23,22 +22,23 @@ LOCKED = "skipped, another controller is using its machine"
 UNABLE = {PowerState.NOSTATE, PowerState.SHUTDOWN, PowerState.CRASHED}  # these cannot be paused or suspended
 
 
-class RestorePowerState(ServerAction):
+class RestorePowerState(ServerAction[RestorePowerStateParams]):
     """Opened by the power sync (`power/reconcile.py`). The server keeps its state; its guest is restored to it."""
 
     name = "power_sync"
+    move = BACK_MOVES[PowerGoal.ON]
     steps = (StepSpec("restore_power_state", EVENT, on_drain=OnDrain.CANCEL),)
 
-    def move_for(self, params: dict[str, Any]) -> Move:
+    def move_for(self, params: RestorePowerStateParams) -> Move:
         """Return the move to the power state to restore."""
-        return BACK_MOVES[PowerGoal(params.get("to", PowerGoal.ON))]
+        return BACK_MOVES[params.to]
 
-    def restore_power_state(self, run: StepContext) -> None:
+    def restore_power_state(self, run: StepContext[RestorePowerStateParams]) -> None:
         """Restore the power state. Look again first: what the sync saw may be over.
 
         A guest that is left alone is compared again by the next sync.
         """
-        back, uuid = PowerGoal(run.params["to"]), run.instance.uuid
+        back, uuid = run.params.to, run.instance.uuid
         # In this order: Ironic keeps its lock until its event is answered. So without a lock the event is recorded.
         is_locked = run.hypervisor.is_locked(uuid)
         seen = run.hypervisor.power_state(uuid)
@@ -50,17 +50,19 @@ class RestorePowerState(ServerAction):
             how = f"skipped, it is {seen.name.lower()} by now"
         else:
             how = _told(run) or _do(run, back)
-        run.note(f"power sync: {how}; {run.params['why']}")
+        run.note(f"power sync: {how}; {run.params.why}")
 
 
-def _told(run: StepContext) -> str:
+def _told(run: StepContext[RestorePowerStateParams]) -> str:
     """Return why a power-update goes first; "" when none is pending and none is newer than this action."""
-    events = InstanceAction.objects.filter(server_id=run.instance.uuid, key="PowerUpdate")
+    events = InstanceAction.objects.filter(server_id=run.instance.uuid, key=PowerUpdate.__name__)
     ahead = events.filter(Q(finished_at__isnull=True) | Q(pk__gt=run.action.pk)).order_by("-pk").first()
-    return f"skipped, {ahead.params['said']} of {ahead.request_id} goes first" if ahead is not None else ""
+    if ahead is None:
+        return ""
+    return f"skipped, {PowerUpdateParams.load(ahead.params).event.tag} of {ahead.request_id} goes first"
 
 
-def _do(run: StepContext, back: PowerGoal) -> str:
+def _do(run: StepContext[RestorePowerStateParams], back: PowerGoal) -> str:
     """Restore the power state; return the outcome in words."""
     driver, uuid = run.hypervisor, run.instance.uuid
     if back in (PowerGoal.ON, PowerGoal.OFF):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from compute import state
 from compute.actions.bases import shelve
 from compute.hosts import fenced
 from compute.models import Instance, InstanceAction
 from compute.operations import journal
-from compute.operations.action import ActionRequest, StepSpec
+from compute.operations.action import ActionParams, ActionRequest, StepSpec
 from compute.state import Move, TaskState, VmState
 
 
-class ShelveOffload(shelve.Offloads):
+class ShelveOffload(shelve.Offloads[ActionParams]):
     """Shelved -> shelved and offloaded. The conductor submits it, too, periodically and without a user id."""
 
     key = name = "shelveOffload"
@@ -21,7 +19,7 @@ class ShelveOffload(shelve.Offloads):
     move = Move(frozenset({VmState.SHELVED}), TaskState.SHELVING_OFFLOADING, VmState.SHELVED_OFFLOADED)
     steps = (StepSpec("offload", "compute_shelve_offload_instance", no_return=True),)
 
-    def record(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> InstanceAction:
+    def record(self, instance: Instance, asked: ActionRequest, params: ActionParams) -> InstanceAction:
         """Journal the action; offload here and now when the host is fenced: only the image is needed."""
         host = instance.host
         if host not in fenced.hosts():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
 
 from compute import state
 from compute.errors import StateConflict
 from compute.hosts import guest_batches, guest_shutdown
+from compute.hosts.guest_shutdown import GuestShutdownParams
 from compute.models import Service, Step
 from compute.models.host import COMPUTE
 from compute.operations import journal
@@ -24,32 +25,34 @@ DOWN = Move(frozenset({VmState.ACTIVE, VmState.PAUSED}), TaskState.POWERING_OFF,
 STAYS = Move(state.LIVING - DOWN.start, TaskState.POWERING_OFF)  # rescued, resized, in ERROR: vm_state stays
 # without reboots: a step that joins the shutdown timer of a reboot would find the guest on again
 STAYS_OFF = frozenset({TaskState.POWERING_OFF, TaskState.DELETING, TaskState.SOFT_DELETING})
+Run = StepContext[GuestShutdownParams]
 LOOK_AGAIN = 5.0  # seconds between looks while another action has the server
 
 
-class ShutdownWithHost(ServerAction):
+class ShutdownWithHost(ServerAction[GuestShutdownParams]):
     """Opened by `guest_shutdown.ask` for every server of a host that is on. Only `call_off` there takes it back.
 
     A server that is being stopped or deleted keeps its task: this step joins the shutdown timer, and ends with it.
     """
 
     name = "stop"
+    move = DOWN
     steps = (StepSpec("power_off", "compute_host_shutdown", On.SOURCE, OPS),)
 
-    def move_for(self, params: dict[str, Any]) -> Move:
+    def move_for(self, params: GuestShutdownParams) -> Move:
         """Return the move for the state the server had when its turn came."""
-        return STAYS if params.get("stays") else DOWN
+        return STAYS if params.stays else DOWN
 
     def must_run(self, name: str) -> bool:
         """Return True: the host shuts down, whichever action has the server."""
         return True
 
-    def power_off(self, run: StepContext) -> None:
+    def power_off(self, run: Run) -> None:
         """Shut the guest down in its turn. Raises StepWaiting.
 
         A guest that is off is success; a guest whose memory is saved stays so.
         """
-        instance, source = run.instance, run.params["source"]
+        instance, source = run.instance, run.params.source
         if instance.deleted or instance.host != source:
             timer = ShutdownTimer.load(run.step.timer)
             gone = "deleted meanwhile" if instance.deleted else f"lives on {instance.host}"
@@ -59,31 +62,31 @@ class ShutdownWithHost(ServerAction):
         if seen is PowerState.SUSPENDED:
             run.note("left alone: suspended, and its memory is saved")
             return
-        if "begun" not in run.params and (seen in guest_shutdown.ON or _was_shut_down(run)):
+        if not run.params.begun and (seen in guest_shutdown.ON or _was_shut_down(run)):
             self._begin(run)
         self._shut_down(run)
 
-    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
+    def record_step(self, run: Run, power_state: PowerState | None) -> None:
         """Wake the steps whose turn may have come."""
         guest_batches.wake(run.step.host, run.action.key)
 
-    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
+    def complete(self, run: Run, power_state: PowerState | None) -> None:
         """Record the server as off, to start again with its host if it was running.
 
         A server that another action took meanwhile is left to that action.
         """
-        if run.params.get("taken"):
+        if run.params.taken:
             with suppress(StateConflict):
-                move, comes_back = self.move_for(run.params), run.params["was_running"]
+                move, comes_back = self.move_for(run.params), run.params.was_running
                 state.finish(run.instance, move, power_state, resumes_with_host=comes_back)
 
-    def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
+    def abandon(self, run: Run, error: BaseException, power_state: PowerState | None) -> None:
         """Record the fault, and wake the steps whose turn may have come: the guest could not be turned off."""
         guest_batches.wake(run.step.host, run.action.key)
-        if run.params.get("taken"):
+        if run.params.taken:
             super().abandon(run, error, power_state)
 
-    def _begin(self, run: StepContext) -> None:
+    def _begin(self, run: Run) -> None:
         """Take the turn and the server, so that no request starts the guest meanwhile. Raises StepWaiting."""
         timer = run.hypervisor.timer(run.instance.uuid)
         with run.fenced(), guest_batches.lock(run.step.host):
@@ -95,15 +98,15 @@ class ShutdownWithHost(ServerAction):
             elif not _take(run) and not joins and (busy := _busy_with(run)):
                 waits = guest_batches.wait(run.step, f"waits for {busy} to end", LOOK_AGAIN)
             elif joins:
-                journal.change_params(run.action, joined=True)
+                journal.change_params(run.action, GuestShutdownParams, lambda params: replace(params, joined=True))
             else:
-                journal.change_params(run.action, begun=True)
+                journal.change_params(run.action, GuestShutdownParams, lambda params: replace(params, begun=True))
         if waits is not None:
             raise waits
 
-    def _shut_down(self, run: StepContext) -> None:
+    def _shut_down(self, run: Run) -> None:
         """Shut the guest down with its own grace period, cut at the deadline of all. Raises StepWaiting."""
-        until = run.params.get("until")
+        until = run.params.until
         left = None if until is None else max(0.0, until - time.time())
         try:
             run.note(grace.shut_down(run, at_most=left))
@@ -112,7 +115,7 @@ class ShutdownWithHost(ServerAction):
             raise
 
 
-def _was_shut_down(run: StepContext) -> bool:
+def _was_shut_down(run: Run) -> bool:
     """Return whether the command shut the guest down by itself and the record still has it as running.
 
     The command does so while this host cannot be asked.
@@ -122,7 +125,7 @@ def _was_shut_down(run: StepContext) -> bool:
     return ended and run.instance.task_state is None and run.instance.vm_state in sync.RUNS
 
 
-def _take(run: StepContext) -> bool:
+def _take(run: Run) -> bool:
     """Take an idle server; return False when another action has it, and keeps it."""
     stays = run.instance.vm_state not in DOWN.start
     try:
@@ -130,13 +133,15 @@ def _take(run: StepContext) -> bool:
     except StateConflict:
         return False
     was_running = run.instance.vm_state != VmState.PAUSED
-    journal.change_params(run.action, taken=True, stays=stays, was_running=was_running)
+    journal.change_params(run.action, GuestShutdownParams, lambda params: replace(
+        params, taken=True, stays=stays, was_running=was_running,
+    ))  # fmt: skip
     return True
 
 
-def _busy_with(run: StepContext) -> str:
+def _busy_with(run: Run) -> str:
     """Return what has the server and must end first; "" when nothing will end, or the deadline of all has passed."""
-    until = run.params.get("until")
+    until = run.params.until
     others = Step.objects.filter(server_id=run.instance.uuid, state__in=journal.OPEN).exclude(pk=run.step.pk)
     others = others.exclude(state=Step.State.WAITING, details=journal.FOR_THE_TASK)  # it waits for this step, too
     host = Service.objects.filter(binary=COMPUTE, host=run.step.host).first()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, replace
 
 from cells import database_clock
 from compute import state
@@ -16,7 +16,14 @@ from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 
 
-class SoftDelete(delete.DeleteBase):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftDeleteParams(delete.DeleteParams):
+    """The parameters of a soft delete."""
+
+    was: VmState | None = None  # the state that a restore restores; None when an earlier soft delete recorded it
+
+
+class SoftDelete(delete.DeleteBase[SoftDeleteParams]):
     """Any state -> soft-deleted: off, and kept. Preempts the action in progress; a repeat restarts the time."""
 
     move = Move(
@@ -24,19 +31,19 @@ class SoftDelete(delete.DeleteBase):
     )  # fmt: skip
     steps = (StepSpec("power_off", "compute_soft_delete_instance", no_return=True), delete.CLEANUP_SOURCE)
 
-    def known_of(self, instance: Instance) -> dict[str, Any]:
-        """Return also the state the server had, for a restore."""
-        known, was = super().known_of(instance), instance.vm_state
-        if was == VmState.SOFT_DELETED:
-            return known
-        waits = cold.awaiting_confirmation(instance) if was == VmState.RESIZED else None
-        return known | {"was": waits.params["was"] if waits is not None else was}
+    def with_source(self, params: SoftDeleteParams, instance: Instance) -> SoftDeleteParams:
+        """Add also the state the server had, for a restore."""
+        params, was = super().with_source(params, instance), VmState(instance.vm_state)
+        if was is VmState.SOFT_DELETED:
+            return params
+        waits = cold.awaiting_confirmation(instance) if was is VmState.RESIZED else None
+        return replace(params, was=cold.ColdMoveParams.load(waits.params).was if waits is not None else was)
 
-    def power_off(self, run: StepContext) -> None:
+    def power_off(self, run: StepContext[SoftDeleteParams]) -> None:
         """Shut the guest down with its grace period. A guest that is off is success."""
         run.note(grace.shut_down(run))
 
-    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext[SoftDeleteParams], power_state: PowerState | None) -> None:
         """Finish the move after `power_off`: from now on the server can be restored."""
         if run.step.name == "power_off":
             state.finish(run.instance, self.move, power_state, soft_deleted_at=database_clock.now())

@@ -8,7 +8,7 @@ from compute.state import Move, TaskState, VmState
 from compute.virt.base import GuestNotFound, VirtError
 
 
-class Unrescue(ServerAction):
+class Unrescue(ServerAction[temporary_power_off.TemporaryPowerOffParams]):
     """Rescued -> active."""
 
     key = name = "unrescue"
@@ -19,11 +19,11 @@ class Unrescue(ServerAction):
         StepSpec("unrescue", "compute_unrescue_instance", queue=OPS),
     )
 
-    def power_off(self, run: StepContext) -> None:
+    def power_off(self, run: StepContext[temporary_power_off.TemporaryPowerOffParams]) -> None:
         """Shut the rescue system down with its grace period, so that its writes to the server's disk are kept."""
         temporary_power_off.turn_off(run)
 
-    def unrescue(self, run: StepContext) -> None:
+    def unrescue(self, run: StepContext[temporary_power_off.TemporaryPowerOffParams]) -> None:
         """Take the guest out of rescue and power it on. A final failure to power on is only noted."""
         guest = run.instance.as_guest()
         run.hypervisor.unrescue(guest)
@@ -34,6 +34,6 @@ class Unrescue(ServerAction):
                 raise
             run.note(f"it is out of rescue, and could not be powered on: {error}")  # the recorded power state shows it
 
-    def power_on_again(self, run: StepContext) -> None:
+    def power_on_again(self, run: StepContext[temporary_power_off.TemporaryPowerOffParams]) -> None:
         """Power the rescue system on again if it was on: the server stays in rescue."""
         temporary_power_off.turn_on_again(run)

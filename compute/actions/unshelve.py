@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.utils import timezone
@@ -29,12 +29,25 @@ FROM = frozenset({VmState.SHELVED, VmState.SHELVED_OFFLOADED})
 OFF_THE_SHELF: dict[str, Any] = {"shelved_image_id": "", "shelved_at": None}
 
 
-class Unshelve(ServerAction):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnshelveParams(moves.MoveParams):
+    """The parameters of an unshelve. Without a source every host of the cell is a candidate."""
+
+    was: VmState
+    image_id: str = ""  # of the disk
+    image: dict[str, Any] = field(default_factory=dict)  # its facts, as `shelve.facts_of()`
+    image_ticket: str = ""  # permits the download
+    pinned: str = ""  # the zone to which the server is pinned from now on
+    zone_before: str = ""  # the zone to which it was pinned before
+
+
+class Unshelve(ServerAction[UnshelveParams]):
     """Shelved, on a host or on none -> active. When no host takes it, it stays as it is."""
 
     key = name = "unshelve"
     policy = "os_compute_api:os-shelve:unshelve"
     needs_host = False
+    move = Move(FROM, TaskState.UNSHELVING, VmState.ACTIVE)
     steps = (
         StepSpec("power_on", "compute_start_instance"),  # of a server that has a host; others begin with `pick`
         StepSpec("pick", "schedule_instances", On.CONDUCTOR, undo="release_claim"),
@@ -56,12 +69,12 @@ class Unshelve(ServerAction):
         zone = {"type": ["string", "null"]}
         return asked | {"properties": {"availability_zone": zone, "host": {"type": "string"}}}
 
-    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> UnshelveParams:
         """Return the destination and the image. Raises BadRequest, Conflict, Forbidden with Nova's texts."""
         named = asked.body if asked.microversion >= (2, 77) and isinstance(asked.body, dict) else {}
-        was = instance.vm_state
+        was = VmState(instance.vm_state)
         pinned = instance.pinned_availability_zone
-        params = {"was": was, "image_id": instance.shelved_image_id, "zone_before": pinned, "uuid": instance.uuid}
+        params = UnshelveParams(was=was, image_id=instance.shelved_image_id, zone_before=pinned)
         if was not in FROM:
             return params
         if named and was == VmState.SHELVED:
@@ -69,63 +82,68 @@ class Unshelve(ServerAction):
                 f'Specifying an availability zone or a host when unshelving server "{instance.uuid}" with status '
                 f'"{was}" is not supported. The server status must be SHELVED_OFFLOADED.'
             )
-        return params if was == VmState.SHELVED else params | _destination(named, pinned, asked) | _image(instance)
+        if was is VmState.SHELVED:
+            return params
+        host, zone = _destination(named, pinned, asked)
+        image = _image(instance)
+        return replace(
+            params, host=host, pinned=zone, image=image, image_ticket=tickets.issue(params.image_id, "read")
+        )
 
-    def move_for(self, params: dict[str, Any]) -> Move:
+    def move_for(self, params: UnshelveParams) -> Move:
         """Return the move, from exactly the state the params were made for."""
-        was = params.get("was")
-        return Move(frozenset({VmState(was)}) if was in FROM else FROM, TaskState.UNSHELVING, VmState.ACTIVE)
+        return replace(self.move, start=frozenset({params.was})) if params.was in FROM else self.move
 
-    def first_step(self, params: dict[str, Any]) -> StepSpec:
+    def first_step(self, params: UnshelveParams) -> StepSpec:
         """Return `power_on` for a server that has a host, else `pick`."""
-        return self.steps[0] if params["was"] == VmState.SHELVED else self.steps[1]
+        return self.steps[0] if params.was is VmState.SHELVED else self.steps[1]
 
     # -- from its own host
 
-    def power_on(self, run: StepContext) -> None:
+    def power_on(self, run: StepContext[UnshelveParams]) -> None:
         """Power the guest on. A running guest is success."""
         run.hypervisor.power_on(run.instance.as_guest())
 
     # -- from no host
 
-    def pick(self, run: StepContext) -> None:
+    def pick(self, run: StepContext[UnshelveParams]) -> None:
         """Pick a host, claim room on it, and record the zone the server is pinned to from now on."""
         params = run.params
-        moves.claim(run, moves.wanted(run.instance, params["host"], zone=params["pinned"]))
+        moves.claim(run, moves.wanted(run.instance, params.host, zone=params.pinned))
         with run.fenced():
-            RequestSpec.objects.filter(pk=run.instance.uuid).update(availability_zone=params["pinned"])
-        run.note(f"to {run.params['destination']}")
+            RequestSpec.objects.filter(pk=run.instance.uuid).update(availability_zone=params.pinned)
+        run.note(f"to {run.params.destination}")
 
-    def build(self, run: StepContext) -> None:
+    def build(self, run: StepContext[UnshelveParams]) -> None:
         """Build the guest. A built guest is success. Its disk is the shelved image, which no other server uses."""
-        guest, facts = run.instance.as_guest(), run.params["image"]
-        image = replace(guest.image, id=run.params["image_id"], sole=True, **facts)
-        fetch = image_transfer.source(image.id, run.params["image_ticket"])
+        guest, facts = run.instance.as_guest(), run.params.image
+        image = replace(guest.image, id=run.params.image_id, sole=True, **facts)
+        fetch = image_transfer.source(image.id, run.params.image_ticket)
         run.hypervisor.spawn(replace(guest, image=image), fetch)
 
-    def cleanup_destination(self, run: StepContext) -> None:
+    def cleanup_destination(self, run: StepContext[UnshelveParams]) -> None:
         """Destroy the guest on the destination: the server does not live there."""
-        moves.destroy_stale(run, run.params["destination"])
+        moves.destroy_stale(run, run.params.destination)
 
-    def release_claim(self, run: StepContext) -> None:
+    def release_claim(self, run: StepContext[UnshelveParams]) -> None:
         """Release the claimed room, and pin the server to its earlier zone."""
         with run.fenced():
             moves.release_claim(run)
             spec = RequestSpec.objects.filter(pk=run.instance.uuid)
-            spec.update(availability_zone=run.params["zone_before"])
+            spec.update(availability_zone=run.params.zone_before)
 
     # -- the end
 
-    def delete_image(self, run: StepContext) -> None:
+    def delete_image(self, run: StepContext[UnshelveParams]) -> None:
         """Delete the shelved image: the disk is on the host now. On a conductor."""
         with run.fenced():
-            shelve.delete_image(run.params["image_id"])
+            shelve.delete_image(run.params.image_id)
 
     def must_run(self, name: str) -> bool:
         """Return True for `delete_image`: an image that no server needs is deleted, whatever becomes of the server."""
         return name == "delete_image" or super().must_run(name)
 
-    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext[UnshelveParams], power_state: PowerState | None) -> None:
         """Finish the move after `power_on` or `build`; close a failed action after `cleanup_destination`.
 
         Raises StateConflict.
@@ -137,25 +155,25 @@ class Unshelve(ServerAction):
             self._arrive(run, move, power_state)
         elif run.step.name == "cleanup_destination":
             moves.release_claim(run)
-            journal.close_action(run.action, outcome=f"it was taken, and left {params['destination']}", failed=True)
+            journal.close_action(run.action, outcome=f"it was taken, and left {params.destination}", failed=True)
 
-    def next_step(self, done: str, run: StepContext) -> StepSpec | None:
+    def next_step(self, done: str, run: StepContext[UnshelveParams]) -> StepSpec | None:
         """Return `cleanup_destination` after a build during which another action took the server."""
         if done == "power_on":
             return self.find("delete_image")
-        if done == "build" and run.instance.host != run.params["destination"]:
+        if done == "build" and run.instance.host != run.params.destination:
             return self.find("cleanup_destination")
         return super().next_step(done, run)
 
-    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext[UnshelveParams], power_state: PowerState | None) -> None:
         """Change nothing: `record_step` has recorded the end."""
 
     @staticmethod
-    def _arrive(run: StepContext, move: Move, power_state: PowerState | None) -> None:
+    def _arrive(run: StepContext[UnshelveParams], move: Move, power_state: PowerState | None) -> None:
         params = run.params
         where = {
-            "host": params["destination"], "node": params["destination_node"],
-            "availability_zone": params.get("zone", ""), "pinned_availability_zone": params["pinned"],
+            "host": params.destination, "node": params.destination_node, "availability_zone": params.zone,
+            "pinned_availability_zone": params.pinned,
         }  # fmt: skip
         try:
             state.finish(run.instance, move, power_state, launched_at=timezone.now(), **where, **OFF_THE_SHELF)
@@ -163,8 +181,8 @@ class Unshelve(ServerAction):
             run.note("the server was taken while it was built")
 
 
-def _destination(named: dict[str, Any], pinned: str, asked: ActionRequest) -> dict[str, Any]:
-    """Return the host and the zone to pin: the named zone; none when the request clears it.
+def _destination(named: dict[str, Any], pinned: str, asked: ActionRequest) -> tuple[str, str]:
+    """Return the host ("": any) and the zone to pin: the named zone; none when the request clears it.
 
     Raises BadRequest, Conflict, Forbidden.
     """
@@ -182,13 +200,13 @@ def _destination(named: dict[str, Any], pinned: str, asked: ActionRequest) -> di
             raise BadRequest(f"Compute host {host} could not be found.")
         if zone and known[host].zone != zone:
             raise Conflict(f'Host "{host}" is not in the availability zone "{zone}".')
-    # without a source every host of the cell is a candidate
-    return {"host": host, "pinned": zone, "source": "", "source_node": ""}
+    return host, zone
 
 
 def _image(instance: Instance) -> dict[str, Any]:
+    """Return the facts of the server's shelved image. Raises Conflict when there is none."""
     image_id = instance.shelved_image_id
     facts = shelve.facts_of(image_id)
     if facts is None:
         raise Conflict(f"Image {image_id}, the disk of shelved instance {instance.uuid}, could not be found.")
-    return {"image": facts, "image_ticket": tickets.issue(image_id, "read")}
+    return dict(facts)

@@ -18,7 +18,7 @@ from compute.admin import allowed_actions
 from compute.contract import microversion
 from compute.models import Flavor
 from compute.operations import registry, submit
-from compute.operations.action import ActionRequest, ServerAction
+from compute.operations.action import ActionRequest, AnyAction
 from compute.servers import deferred_deletes, lookup
 from compute.shutdown import options
 
@@ -76,7 +76,7 @@ class FieldChoices:
         return [(host, host) for host in hosts.values_list("host", flat=True)[:MOST]]
 
 
-def form_of(action: ServerAction, lists: FieldChoices, data: QueryDict | None = None) -> forms.Form:
+def form_of(action: AnyAction, lists: FieldChoices, data: QueryDict | None = None) -> forms.Form:
     """Return the form of an action: its required fields, and those of WORTH_ASKING."""
     fields = {}
     schema = action.schema(VERSION)
@@ -155,7 +155,7 @@ def trace(request: HttpRequest, mapping: InstanceMapping, what: str) -> None:
     LogEntry.objects.log_actions(str(request.user.pk), [mapping], CHANGE, change_message=what)  # type: ignore[list-item]
 
 
-def _body(action: ServerAction, said: Mapping[str, Any]) -> Any:
+def _body(action: AnyAction, said: Mapping[str, Any]) -> Any:
     """Return the value of the action's key; None for a form without values, unless the schema requires an object."""
     schema = action.schema(VERSION)
     required = _required(schema)
@@ -164,5 +164,5 @@ def _body(action: ServerAction, said: Mapping[str, Any]) -> Any:
     return body if body or schema.get("type") == "object" else None
 
 
-def _name(action: ServerAction) -> str:
+def _name(action: AnyAction) -> str:
     return action.key.removeprefix("os-")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from cloud.caller import Caller
 from cloud.errors import ApiError
@@ -13,9 +12,7 @@ from compute.contract import microversion, policy
 from compute.migration import moves as migration_moves
 from compute.models import Instance
 from compute.operations import registry, submit
-from compute.operations.action import ServerAction
-from compute.shutdown import grace
-from compute.state import Move
+from compute.operations.action import AnyAction
 
 READS = frozenset({"os-getConsoleOutput"})  # these only read
 OVER_ANY_TASK = frozenset({"evacuate"})  # its host is gone, so no task can go on
@@ -25,7 +22,7 @@ OVER_ANY_TASK = frozenset({"evacuate"})  # its host is gone, so no task can go o
 class AllowedAction:
     """An action, and why it is not allowed now; "" when it is."""
 
-    action: ServerAction
+    action: AnyAction
     why_not: str
 
     @property
@@ -44,7 +41,7 @@ def none(why: str) -> list[AllowedAction]:
     return [AllowedAction(action, why) for action in _offered()]
 
 
-def why_not(action: ServerAction, instance: Instance, caller: Caller) -> str:
+def why_not(action: AnyAction, instance: Instance, caller: Caller) -> str:
     """Return why an action is not allowed now; "" when it is. Conditions on the request's body are not checked."""
     if not policy.allows(caller, action.policy, instance.project_id):
         return f"it requires the role {policy.RULES[action.policy].value}"
@@ -59,9 +56,9 @@ def why_not(action: ServerAction, instance: Instance, caller: Caller) -> str:
     return _state(action, instance) or _obstacle(action, instance)
 
 
-def _state(action: ServerAction, instance: Instance) -> str:
+def _state(action: AnyAction, instance: Instance) -> str:
     """Return why the server's state fits no move of the action."""
-    moves = _moves(action, instance)
+    moves = action.all_moves().values()
     fits = [move for move in moves if instance.vm_state in move.start]
     if moves and not fits:
         wanted = sorted({start.replace("_", " ") for move in moves for start in move.start})
@@ -72,14 +69,7 @@ def _state(action: ServerAction, instance: Instance) -> str:
     return f"the server is busy (task state {task})"
 
 
-def _moves(action: ServerAction, instance: Instance) -> list[Move]:
-    """Return the moves of the action, for a soft and a hard request."""
-    kinds: tuple[dict[str, Any], ...] = ({"hard": False}, {"hard": True, grace.ASKED: 0})
-    asked = [{"was": instance.vm_state, "on": True, **kind} for kind in kinds]
-    return [move for params in asked if (move := action.move_for(params)) is not None]
-
-
-def _obstacle(action: ServerAction, instance: Instance) -> str:
+def _obstacle(action: AnyAction, instance: Instance) -> str:
     """Return what else is in the way: the action's own checks, with their texts."""
     try:
         for look in OBSTACLES.get(action.key, ()):
@@ -97,7 +87,7 @@ def _must_be_gone(instance: Instance) -> None:
     evacuate.must_be_gone(instance.host)
 
 
-def _offered() -> list[ServerAction]:
+def _offered() -> list[AnyAction]:
     every = (registry.keyed(action.key, microversion.MAXIMUM) for action in registry.every().values())
     known = {action.key: action for action in every if action is not None and action.key not in READS}
     return [known[key] for key in sorted(known, key=_by_name)]

@@ -24,6 +24,7 @@ from compute.admin import action_forms, allowed_actions, badges
 from compute.contract import microversion
 from compute.migration import control, history
 from compute.migration.history import LIVE, MAY_ABORT_QUEUED, MAY_FORCE, STATUSES, TYPES
+from compute.migration.moves import MoveParams
 from compute.models import Instance, InstanceAction, Step
 from compute.operations import registry
 from compute.operations.action import ActionRequest
@@ -72,7 +73,7 @@ def _context(request: HttpRequest, found: history.HistoryPage, filters: dict[str
     servers = _waiting(found) if may_ask else {}
     rows = [_row(request, cell, row, servers.get(row.server_id), may_ask=may_ask) for cell, row in found.rows]
     full = len(found.rows) == PER_PAGE
-    last = str(found.rows[-1][1].params.get("uuid", "")) if full else ""
+    last = MoveParams.load(found.rows[-1][1].params).uuid if full else ""
     asked = {name: value for name, value in filters.items() if value}
     return {
         "title": "Migrations",
@@ -110,12 +111,12 @@ def _waiting(found: history.HistoryPage) -> dict[str, Instance]:
 
 
 def _row(request: HttpRequest, cell: Cell, row: InstanceAction, server: Instance | None, *, may_ask: bool) -> list[Any]:
-    status, params = history.status(row), row.params
+    status, params = history.status(row), MoveParams.load(row.params)
     step = max(row.steps.all(), key=lambda one: one.pk, default=None)
     ended = row.finished_at or timezone.now()
     return [
-        badges.server_link(row.server_id), TYPES[row.key], _status(status, row), params.get("source", "-"),
-        params.get("destination") or params.get("host") or "-", _how_far(row), _step(step),
+        badges.server_link(row.server_id), TYPES[row.key], _status(status, row), params.source or "-",
+        params.destination or params.host or "-", _how_far(row), _step(step),
         f"{look.age(row.started_at)} ago", look.seconds((ended - row.started_at).total_seconds()),
         badges.short(row.user_id or "-"), cell.name,
         _buttons(request, row, server, status) if may_ask else "",
@@ -138,16 +139,12 @@ def _step(step: Step | None) -> Any:
 def _how_far(row: InstanceAction) -> Any:
     """Return a progress bar of memory and disk together; its tooltip has both."""
     known = history.progress(row)
-    total = sum(known.get(f"{what}_total", 0) for what in ("memory", "disk"))
+    total, left = known.memory_total + known.disk_total, known.memory_left + known.disk_left
     if not total and not history.is_copied(row):
         return "-"
-    left = known.get("memory_left", 0) + known.get("disk_left", 0)
     percent = 100 * (total - left) // total if total else 100
-    parts = [
-        f"{what} {(known.get(f'{what}_total', 0) - known.get(f'{what}_left', 0)) >> 20} of "
-        f"{known.get(f'{what}_total', 0) >> 20} MiB"
-        for what in ("memory", "disk") if known.get(f"{what}_total")
-    ]  # fmt: skip
+    measured = (("memory", known.memory_total, known.memory_left), ("disk", known.disk_total, known.disk_left))
+    parts = [f"{what} {(size - rest) >> 20} of {size >> 20} MiB" for what, size, rest in measured if size]
     return format_html(
         '<span class="whitespace-nowrap" title="{1}"><progress max="100" value="{0}" style="width: 6rem">'
         "{0} %</progress> {0} %</span>",

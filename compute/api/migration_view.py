@@ -9,25 +9,25 @@ from compute.api.fields import moment
 from compute.contract.microversion import Version
 from compute.migration import history
 from compute.migration.history import EVACUATE, IN_PROGRESS, LIVE, TYPES, status
+from compute.migration.moves import MoveParams
 from compute.models import InstanceAction
-
-_MEASURES = ("memory", "disk")
 
 
 def as_json(row: InstanceAction, version: Version, *, show_hosts: bool) -> dict[str, Any]:
     """Return the fields that both lists of migrations have."""
-    params = row.params
+    params = MoveParams.load(row.params)
 
     def host(name: str) -> str | None:
-        return params.get(name) if show_hosts else None
+        return name if name and show_hosts else None
 
     shown = {
-        "id": row.pk, "status": status(row), "source_compute": host("source"), "source_node": host("source_node"),
-        "dest_compute": host("destination"), "dest_node": host("destination_node"), "dest_host": None,
+        "id": row.pk, "status": status(row), "source_compute": host(params.source),
+        "source_node": host(params.source_node), "dest_compute": host(params.destination),
+        "dest_node": host(params.destination_node), "dest_host": None,
         "created_at": moment(row.started_at), "updated_at": moment(row.updated_at),
     }  # fmt: skip
     if version >= (2, 59):
-        shown["uuid"] = params.get("uuid")
+        shown["uuid"] = params.uuid or None
     if version >= (2, 80):
         shown |= {"user_id": row.user_id, "project_id": row.project_id}
     return shown
@@ -37,8 +37,8 @@ def of_server(row: InstanceAction, version: Version, *, show_hosts: bool) -> dic
     """Return a migration, with its progress, for /servers/{id}/migrations."""
     progress = history.progress(row)
     measured: dict[str, int] = {}
-    for name in _MEASURES:
-        total, left = progress.get(f"{name}_total", 0), progress.get(f"{name}_left", 0)
+    for name, total, left in (("memory", progress.memory_total, progress.memory_left),
+                              ("disk", progress.disk_total, progress.disk_left)):  # fmt: skip
         measured |= {
             f"{name}_total_bytes": total, f"{name}_processed_bytes": total - left, f"{name}_remaining_bytes": left,
         }  # fmt: skip
@@ -47,7 +47,7 @@ def of_server(row: InstanceAction, version: Version, *, show_hosts: bool) -> dic
 
 def of_all(row: InstanceAction, version: Version, *, show_hosts: bool) -> dict[str, Any]:
     """Return a migration for /os-migrations."""
-    flavor = row.params.get("flavor_numbers", [None, None]) if row.key != EVACUATE else [None, None]  # as in Nova
+    flavor = MoveParams.load(row.params).flavor_numbers if row.key != EVACUATE else [None, None]  # as in Nova
     shown = as_json(row, version, show_hosts=show_hosts) | {
         "instance_uuid": row.server_id, "old_instance_type_id": flavor[0], "new_instance_type_id": flavor[1],
     }  # fmt: skip

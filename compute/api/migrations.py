@@ -17,6 +17,7 @@ from compute.api.server_query import moment
 from compute.contract import validation
 from compute.migration import control, history
 from compute.migration.history import IN_PROGRESS, LIVE, TYPES
+from compute.migration.moves import MoveParams
 from compute.operations.action import ActionRequest
 from compute.servers import listing, lookup
 
@@ -108,7 +109,7 @@ class MigrationsView(ComputeView):
         answer: dict[str, Any] = {
             "migrations": [migration_view.of_all(row, self.version, show_hosts=show) for row in rows]
         }
-        last = str(rows[-1].params.get("uuid", "")) if rows else ""
+        last = MoveParams.load(rows[-1].params).uuid if rows else ""
         more = paging.next_link(request, "/os-migrations", len(rows), last) if paged else []
         return Response(answer | ({"migrations_links": more} if more else {}))
 

@@ -148,7 +148,7 @@ def _build_in(cell: Cell, host: select.HostState, asked: Requirements, request: 
                     request, host=host.host, node=host.node.hypervisor_hostname,
                     availability_zone=host.zone, task_state=TaskState.SPAWNING,
                 )  # fmt: skip
-                params = {**request.action, **asked.destination()}
+                params = create.CreateParams.load(request.action | asked.destination())
                 create.record(instance, request.request_id, params)
                 leases.renew(request)
         except IntegrityError:
@@ -168,7 +168,7 @@ def _record_in_cell0(request: BuildRequest, mapping: InstanceMapping, reason: No
         instance = _write_row(request, vm_state=VmState.ERROR, task_state=None, fault=fault_of(reason))
         action = journal.open_action(
             instance, name="create", key="Create", request_id=request.request_id,
-            user_id=instance.user_id, project_id=instance.project_id, params={},
+            user_id=instance.user_id, project_id=instance.project_id,
         )  # fmt: skip
         journal.close_action(action, outcome=str(reason), failed=True)
         leases.renew(request)

@@ -14,6 +14,8 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
+from compute.actions.bases.event import EventParams, ReceivedEvent
+
 WITHIN = timedelta(minutes=5)  # longer than any client repeats a request
 
 
@@ -44,21 +46,20 @@ class Entry:
     received_at: datetime
 
 
-def params(event: Event) -> dict[str, Any]:
+def received(event: Event) -> ReceivedEvent:
     """Return what the journal keeps of an event so that a repeat is recognised."""
-    return {
-        "name": event.name, "tag": event.tag, "status": event.status, "request_id": event.request_id,
-        "received_at": event.received_at.isoformat(),
-    }  # fmt: skip
+    return ReceivedEvent(
+        name=event.name, tag=event.tag, status=event.status, request_id=event.request_id,
+        received_at=event.received_at,
+    )  # fmt: skip
 
 
 def entry(kept: dict[str, Any], started_at: datetime) -> Entry:
     """Return the entry of a journal row, from its action's params."""
-    event = kept.get("event")
-    if not event:
+    if "event" not in kept:
         return Entry(None, started_at)
-    said = (event["request_id"], event["name"], event["tag"])
-    return Entry(said, datetime.fromisoformat(event["received_at"]))
+    event = EventParams.load(kept).event
+    return Entry((event.request_id, event.name, event.tag), event.received_at)
 
 
 def new_events(events: Iterable[Event], record: Iterable[Entry]) -> list[Event]:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 from uuid import uuid4
 
 from django.db import transaction
 from django.db.models import Q
 
 from cells.context import current_alias
+from compute.actions.bases.event import EventParams
 from compute.external_events import deduplication, event_types
 from compute.external_events.deduplication import Entry, Event
 from compute.models import Instance, InstanceAction, Step
 from compute.operations import journal, registry
+from compute.operations.params import ActionParams
 
 ACCEPTED, UNKNOWN, NO_HOST = 200, 404, 422
 TRIES, PAUSE = 3, 0.1  # to lock servers' rows; seconds between
@@ -104,9 +105,10 @@ def _moving(servers: Iterable[str]) -> dict[str, set[str]]:
     """Source and destination of servers with an open move."""
     going = InstanceAction.objects.filter(server_id__in=list(servers), finished_at__isnull=True)
     hosts: dict[str, set[str]] = defaultdict(set)
-    for server_id, params in going.values_list("server_id", "params"):
-        if params.get("destination"):
-            hosts[server_id] |= {params.get("source", ""), params["destination"]} - {""}
+    for server_id, kept in going.values_list("server_id", "params"):
+        params = ActionParams.load(kept)
+        if params.destination:
+            hosts[server_id] |= {params.source, params.destination} - {""}
     return hosts
 
 
@@ -115,12 +117,10 @@ def _action(event: Event, host: str, moving: set[str],
     """The journal row of an event, and one step for each host that is to receive it."""
     kind = event_types.EVENT_TYPES[event.name]
     carries = registry.named(kind.action)
-    params: dict[str, Any] = {"event": deduplication.params(event)}
-    if kind.tags:
-        params["said"] = event.tag
+    params = EventParams(event=deduplication.received(event))
     action = InstanceAction(
-        server_id=event.server_id, action=kind.tags.get(event.tag, carries.name), key=kind.action, params=params,
-        request_id=_request_id(event, taken) if carries.is_shown else event.request_id,
+        server_id=event.server_id, action=kind.tags.get(event.tag, carries.name), key=kind.action,
+        params=params.as_json(), request_id=_request_id(event, taken) if carries.is_shown else event.request_id,
         user_id=event.user_id, project_id=event.project_id,
     )  # fmt: skip
     first = carries.steps[0]

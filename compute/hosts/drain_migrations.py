@@ -8,6 +8,7 @@ than allowed, and never a row without its move.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -28,7 +29,7 @@ from compute.migration import cold, moves
 from compute.models import DrainMigration, Instance, InstanceAction, Service
 from compute.models.host import COMPUTE
 from compute.operations import dispatch, journal, registry
-from compute.operations.action import ActionRequest
+from compute.operations.action import ActionParams, ActionRequest
 from compute.state import VmState
 
 logger = log.get(__name__)
@@ -152,7 +153,12 @@ def _begin(one: DrainMigration, going: State) -> bool:
         if not _mine(one).update(state=going, request_id=request_id, tries=F("tries") + 1, why="", not_before=None):
             transaction.set_rollback(True, using=current_alias())
             return True
-        _mark_for_wakeup(request_id, one.host, **({cold.COMES_UP: True} if comes_up else {}))
+        _mark_for_wakeup(request_id, one.host)
+        if comes_up:
+            journal.change_params(
+                InstanceAction.objects.get(request_id=request_id), cold.ColdMoveParams,
+                lambda params: replace(params, comes_up=True),
+            )  # fmt: skip
     logger.info("drain_migration.started", server=one.server_id, host=one.host, state=going, request_id=request_id)
     return True
 
@@ -171,9 +177,10 @@ def _destination(one: DrainMigration, going: State) -> str:
     return "" if going == State.MOVING else one.host
 
 
-def _mark_for_wakeup(request_id: str, host: str, **also: Any) -> None:
+def _mark_for_wakeup(request_id: str, host: str) -> None:
     """Mark an action so that its end wakes a conductor for this host (`journal.close_action`)."""
-    journal.change_params(InstanceAction.objects.get(request_id=request_id), empties=host, **also)
+    action = InstanceAction.objects.get(request_id=request_id)
+    journal.change_params(action, ActionParams, lambda params: replace(params, empties=host))
 
 
 # -- results of moves
@@ -217,7 +224,7 @@ def _failed(one: DrainMigration, action: InstanceAction) -> None:
 def _is_ours(server: Instance) -> bool:
     """Whether the move to be confirmed is a drain migration, and not a resize that a user began since."""
     move = cold.awaiting_confirmation(server)
-    return move is not None and "empties" in move.params
+    return move is not None and bool(ActionParams.load(move.params).empties)
 
 
 def _confirm(one: DrainMigration, server: Instance, action: InstanceAction) -> None:
@@ -228,9 +235,10 @@ def _confirm(one: DrainMigration, server: Instance, action: InstanceAction) -> N
     """
     if server.task_state is not None or not _mine(one).filter(_is_due()).exists():
         return
-    left = _service(str(action.params["source"]))
+    source = ActionParams.load(action.params).source
+    left = _service(source)
     if left is None or not left.takes_requests:
-        _write(one, why=f"it has moved, and is confirmed when host {action.params['source']} takes work")
+        _write(one, why=f"it has moved, and is confirmed when host {source} takes work")
         return
     request_id = f"req-{uuid4()}"
     caller = Caller(action.user_id, project_id=action.project_id, roles=ADMIN)

@@ -6,6 +6,7 @@ RemoveStaleGuest. All in the targeted cell.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from uuid import uuid4
 
 from django.db.models import QuerySet
@@ -16,12 +17,19 @@ from compute.errors import StateConflict
 from compute.models import Allocation, Instance, InstanceAction, Service, Step
 from compute.models.host import COMPUTE
 from compute.operations import dispatch, journal, registry
-from compute.operations.action import REQUESTS, On, ServerAction, compensate, fault_of
+from compute.operations.action import REQUESTS, ActionParams, AnyAction, On, compensate, fault_of
 from compute.virt.base import Driver, PowerState
 
 logger = log.get(__name__)
 FORGET, EVACUATE = "RemoveStaleGuest", "Evacuate"  # keys in the journal
 ALIVE = frozenset({PowerState.RUNNING, PowerState.PAUSED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanupParams(ActionParams):
+    """The parameters of the action that removes a stale guest from the host `source`."""
+
+    evacuation: int | None = None  # id of the evacuation's InstanceAction, whose status depends on this
 
 
 def is_fenced(service: Service) -> bool:
@@ -74,7 +82,7 @@ def _open_steps(instance: Instance) -> list[Step]:
     return list(found.order_by("pk"))
 
 
-def _can_follow(action: ServerAction, step: Step) -> bool:
+def _can_follow(action: AnyAction, step: Step) -> bool:
     """Whether the step is a request not yet begun whose action needs nothing that only the lost host has."""
     at_home = all(spec.on in (On.HOST, On.CONDUCTOR) for spec in action.steps)
     unbegun = step.state == Step.State.QUEUED and step.queue == REQUESTS and not step.attempts
@@ -110,7 +118,7 @@ def schedule_cleanup(instance: Instance, host: str, evacuation: InstanceAction |
     owed = Step.objects.filter(host=host, server_id=instance.uuid, action__key=FORGET, state__in=journal.OPEN)
     if owed.exists():
         return
-    params = {"source": host} | ({"evacuation": evacuation.pk} if evacuation is not None else {})
+    params = CleanupParams(source=host, evacuation=evacuation.pk if evacuation is not None else None)
     action = journal.open_action(
         instance, name="remove_stale_guest", key=FORGET, request_id=f"req-{uuid4()}", user_id="",
         project_id=instance.project_id, params=params,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from django.db import transaction
 from django.db.models import QuerySet
@@ -15,10 +16,21 @@ from cells.context import current_alias
 from compute.models import InstanceAction, Service, Step
 from compute.models.host import COMPUTE
 from compute.operations import journal
+from compute.operations.params import ActionParams
 from compute.operations.step import StepWaiting
 
 WAITS = "waits for its turn"
 AGAIN = 30.0  # seconds until a waiting step checks its turn without being woken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchParams(ActionParams):
+    """The parameters of an action that shuts one guest of a host down, or starts it, in its turn."""
+
+    rank: int  # guests of lower rank come first
+    at_once: int  # so many at the same time
+    begun: bool = False  # the guest's turn has come
+    stays: bool = False  # the vm_state of its server stays as it is
 
 
 @contextmanager
@@ -36,10 +48,10 @@ def open_steps(host: str, key: str) -> QuerySet[Step]:
 
 def is_turn(step: Step, action: InstanceAction) -> bool:
     """Whether all guests of lower rank have ended and fewer than `at_once` have begun. Call it under `lock()`."""
-    others = open_steps(step.host, action.key).exclude(pk=step.pk)
-    if others.filter(action__params__rank__lt=action.params["rank"]).exists():
+    others, params = open_steps(step.host, action.key).exclude(pk=step.pk), BatchParams.load(action.params)
+    if others.filter(action__params__rank__lt=params.rank).exists():
         return False
-    return others.filter(action__params__begun=True).count() < action.params["at_once"]
+    return others.filter(action__params__begun=True).count() < params.at_once
 
 
 def wait(step: Step, why: str, seconds: float) -> StepWaiting:
@@ -58,8 +70,8 @@ def wake(host: str, key: str) -> None:
         first = steps.select_related("action").order_by("action__params__rank", "pk").first()
         if first is None:
             return
-        params = first.action.params
-        room = params["at_once"] - steps.filter(action__params__begun=True).count()
-        waiting = steps.filter(state=Step.State.WAITING, details=WAITS, action__params__rank=params["rank"])
+        params = BatchParams.load(first.action.params)
+        room = params.at_once - steps.filter(action__params__begun=True).count()
+        waiting = steps.filter(state=Step.State.WAITING, details=WAITS, action__params__rank=params.rank)
         for step in waiting.order_by("pk")[: max(0, room)]:
             journal.resume_step(step)

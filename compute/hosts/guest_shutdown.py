@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from django.conf import settings
@@ -25,6 +24,7 @@ from compute.hosts import guest_batches
 from compute.models import ComputeNode, Instance, Service, Step, shutdown_preferences
 from compute.models.host import COMPUTE
 from compute.operations import dispatch, journal
+from compute.operations.params import ActionParams
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 from compute.virt.shutdown_timer import ShutdownTimer
@@ -36,6 +36,17 @@ ON = (PowerState.RUNNING, PowerState.PAUSED)
 COMES_UP = Move(frozenset({VmState.STOPPED}), TaskState.POWERING_ON, VmState.ACTIVE)
 # a rescued, resized or failed server that was on: its guest starts, its vm_state stays
 STAYS = Move(state.LIVING - {VmState.STOPPED, VmState.ACTIVE, VmState.PAUSED}, TaskState.POWERING_ON)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuestShutdownParams(guest_batches.BatchParams):
+    """The parameters of the shutdown of one guest with its host, which is `source`."""
+
+    until: float | None = None  # time (seconds since 1970) at which guests that are still on are forced off
+    joined: bool = False  # the guest is being shut down by another action already
+    taken: bool = False  # the server has this action's task
+    was_running: bool = False  # before it was taken
+    called_off: bool = False  # the guest may start again at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +98,18 @@ def ask(host: str, *, by: str, at_once: int = 0, seconds: float | None = None) -
     with guest_batches.lock(host):
         steps = guest_batches.open_steps(host, DOWN).exclude(action__params__has_key="called_off")
         going = list(steps.select_related("action").order_by("pk"))
-        words: dict[str, Any] = {"at_once": at_once or AT_ONCE, "until": until}
-        if going:
-            said = {"at_once": at_once or None, "until": until}
-            words = {name: said[name] or going[0].action.params[name] for name in words}
-            _change(going, words)
+        at_once = at_once or (_params(going[0]).at_once if going else AT_ONCE)
+        until = until or (_params(going[0]).until if going else None)
+        for step in going:
+            _change(step, at_once, until)
         request_id = going[0].action.request_id if going else f"req-{uuid4()}"
         listed = {step.server_id for step in going}
         others = [one for one in are_on(host).order_by("pk") if one.uuid not in listed]
         new = [(shutdown_preferences.priority(one.metadata), one) for one in others]
         for rank, instance in sorted(new, key=lambda ranked: ranked[0]):
-            _open(instance, DOWN, request_id, by, {"source": host, "rank": rank} | words)
+            _open(instance, DOWN, request_id, by, GuestShutdownParams(
+                source=host, rank=rank, at_once=at_once, until=until
+            ))  # fmt: skip
     return request_id if new or listed else ""
 
 
@@ -120,11 +132,12 @@ def call_off(host: str, why: str) -> int:
         steps = list(guest_batches.open_steps(host, DOWN).select_related("action").order_by("pk"))
         for step in steps:
             idle = Step.objects.filter(pk=step.pk, state__in=(Step.State.QUEUED, Step.State.WAITING))
-            unbegun = not step.action.params.keys() & {"begun", "joined"}
+            params = _params(step)
+            unbegun = not (params.begun or params.joined)
             if unbegun and idle.update(state=Step.State.CANCELLED, finished_at=timezone.now(), details=why):
                 journal.close_action(step.action, outcome=why, failed=True)
-            elif "called_off" not in step.action.params:
-                journal.change_params(step.action, called_off=True)
+            elif not params.called_off:
+                journal.change_params(step.action, GuestShutdownParams, lambda params: replace(params, called_off=True))
     return len(steps)
 
 
@@ -148,19 +161,25 @@ def still_on(host: str) -> list[Instance]:
     return list(are_on(host).filter(task_state__isnull=True).order_by("pk"))
 
 
-def _change(steps: Sequence[Step], words: dict[str, Any]) -> None:
-    """Change the time limit or the number at once; waiting steps check again."""
-    for step in steps:
-        if any(step.action.params[name] != word for name, word in words.items()):
-            journal.change_params(step.action, **words)
-            journal.resume_step(step)
+def _change(step: Step, at_once: int, until: float | None) -> None:
+    """Change the time limit or the number at once; a waiting step checks again."""
+    params = _params(step)
+    if (params.at_once, params.until) != (at_once, until):
+        journal.change_params(
+            step.action, GuestShutdownParams, lambda params: replace(params, at_once=at_once, until=until)
+        )
+        journal.resume_step(step)
+
+
+def _params(step: Step) -> GuestShutdownParams:
+    return GuestShutdownParams.load(step.action.params)
 
 
 def _line(step: Step, name: str) -> GuestShutdown:
     timer = ShutdownTimer.load(step.timer)
     left = timer.left(time.time()) if timer is not None and step.state in journal.OPEN else None
     return GuestShutdown(
-        step.server_id, name, step.action.request_id, step.action.params["rank"], _state_of(step, timer),
+        step.server_id, name, step.action.request_id, _params(step).rank, _state_of(step, timer),
         step.details, left, timer.signals if timer else 0,
     )  # fmt: skip
 
@@ -200,7 +219,8 @@ def _start_guests(instance: Instance, request_id: str) -> bool:
     try:
         with transaction.atomic(using=current_alias()):
             state.begin(instance, STAYS if stays else COMES_UP)
-            _open(instance, UP, request_id, "", {"rank": rank, "at_once": AT_ONCE, "stays": stays})
+            params = guest_batches.BatchParams(rank=rank, at_once=AT_ONCE, stays=stays)
+            _open(instance, UP, request_id, "", params)
     except StateConflict:  # another request took the server first
         Instance.objects.filter(pk=instance.pk).update(resumes_with_host=False)
         return False
@@ -219,7 +239,7 @@ STEPS: dict[str, tuple[str, str, str, str]] = {  # action, step, event, queue: a
 }
 
 
-def _open(instance: Instance, key: str, request_id: str, by: str, params: dict[str, Any]) -> None:
+def _open(instance: Instance, key: str, request_id: str, by: str, params: ActionParams) -> None:
     name, step, event, queue = STEPS[key]
     action = journal.open_action(
         instance, name=name, key=key, request_id=request_id, user_id=by[:64],

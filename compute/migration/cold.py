@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from django.conf import settings
@@ -19,7 +20,7 @@ from compute.errors import StateConflict
 from compute.migration import moves as migration_moves
 from compute.models import Flavor, Instance, InstanceAction
 from compute.operations import journal, registry
-from compute.operations.action import OPS, On, ServerAction, StepContext, StepSpec, fault_of
+from compute.operations.action import OPS, ActionParams, On, ServerAction, StepContext, StepSpec, fault_of
 from compute.placement import claims, quota
 from compute.shutdown import grace
 from compute.state import Move, TaskState, VmState
@@ -27,11 +28,34 @@ from compute.virt.base import GuestNotFound, PowerState
 
 FROM = frozenset({VmState.ACTIVE, VmState.STOPPED})
 MOVE = Move(FROM, TaskState.RESIZE_PREP, VmState.RESIZED)
-COMES_UP = "comes_up"  # in params: it is off only because its host was shut down, so it starts at the destination
 SIZE = ("vcpus", "memory_mb", "disk_gb")
 
 
-class ColdMove(ServerAction):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdMoveParams(migration_moves.MoveParams):
+    """The parameters of a resize or a cold migration."""
+
+    was: VmState  # before the move
+    # columns that make the server's size, before and after, with those that are to change with it
+    old: dict[str, Any] = field(default_factory=dict)
+    new: dict[str, Any] = field(default_factory=dict)
+    comes_up: bool = False  # it is off only because its host was shut down, so it starts at the destination
+    ended: str = ""  # "confirmed" or "reverted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedMoveParams(ActionParams):
+    """The parameters of a confirm or a revert: those of the move that it ends."""
+
+    move: int = 0  # id of the move's InstanceAction
+    source_node: str = ""
+    source_zone: str = ""
+    destination_node: str = ""
+    was: VmState = VmState.STOPPED
+    old: dict[str, Any] = field(default_factory=dict)
+
+
+class ColdMove(ServerAction[ColdMoveParams]):
     """Active or stopped -> resized, on another host.
 
     `check_source` is the first step, so an action that waits for a stopped source has changed nothing yet.
@@ -50,90 +74,91 @@ class ColdMove(ServerAction):
 
     # -- the steps
 
-    def check_source(self, run: StepContext) -> None:
+    def check_source(self, run: StepContext[ColdMoveParams]) -> None:
         """Check that the guest is on the source. Raises GuestNotFound."""
         if run.hypervisor.power_state(run.instance.uuid) == PowerState.NOSTATE:
-            raise GuestNotFound(f"no guest {run.instance.uuid} on host {run.params['source']}")
+            raise GuestNotFound(f"no guest {run.instance.uuid} on host {run.params.source}")
 
-    def pick(self, run: StepContext) -> None:
+    def pick(self, run: StepContext[ColdMoveParams]) -> None:
         """Pick another host and claim the new size on it; grow the quota usage to the larger of both sizes."""
-        new = run.params["new"]
+        new = run.params.new
         with run.fenced(), transaction.atomic(using="default"):
             quota.grow(run.instance.project_id, run.instance.uuid, new["vcpus"], new["memory_mb"])
-        migration_moves.claim(run, migration_moves.wanted(run.instance, run.params["host"], size=new))
+        migration_moves.claim(run, migration_moves.wanted(run.instance, run.params.host, size=new))
 
-    def pre_migrate(self, run: StepContext) -> None:
+    def pre_migrate(self, run: StepContext[ColdMoveParams]) -> None:
         """Prepare the destination and record its address for the source."""
         arrival = run.hypervisor.pre_migrate(run.instance.as_guest())
-        run.change_params(arrival=dict(arrival))
+        run.change_params(lambda params: replace(params, arrival=dict(arrival)))
 
-    def migrate_out(self, run: StepContext) -> None:
+    def migrate_out(self, run: StepContext[ColdMoveParams]) -> None:
         """Shut the guest down with its grace period and hand it over, however long the copy takes. Idempotent."""
         guest, driver = run.instance.as_guest(), run.hypervisor
         if driver.power_state(guest.uuid) == PowerState.RUNNING:
-            driver.check_can_migrate(guest.uuid, run.params["arrival"])
+            driver.check_can_migrate(guest.uuid, run.params.arrival)
         off = grace.shut_down(run)
-        went = run.hypervisor.migrate_out(guest, run.params["arrival"], migration_moves.watching(run, MOVE))
+        went = run.hypervisor.migrate_out(guest, run.params.arrival, migration_moves.watching(run, MOVE))
         run.note(f"{off}; {went}")
 
-    def finish_migration(self, run: StepContext) -> None:
+    def finish_migration(self, run: StepContext[ColdMoveParams]) -> None:
         """Give the guest its new size, and start it if it ran. Destroy it if the server was deleted meanwhile."""
         if run.instance.deleted:
             run.hypervisor.destroy(run.instance.uuid)
             return
-        guest = resized(run.instance, run.params["new"]).as_guest()
+        guest = resized(run.instance, run.params.new).as_guest()
         run.hypervisor.finish_migration(guest)
-        if run.params["was"] == VmState.ACTIVE or (run.params.get(COMES_UP) and settings.RESUME_GUESTS):
+        if run.params.was == VmState.ACTIVE or (run.params.comes_up and settings.RESUME_GUESTS):
             run.hypervisor.power_on(guest)
 
-    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext[ColdMoveParams], power_state: PowerState | None) -> None:
         """Record host and size after `finish_migration`; release the source's allocation after `cleanup_source`."""
         if run.step.name == "finish_migration":
-            migration_moves.arrived(run, **run.params["new"])
-            if run.params.get(COMES_UP) and power_state is PowerState.RUNNING:
-                journal.change_params(run.action, was=VmState.ACTIVE)
-            registry.follow(run.instance, run.params["source"])
+            migration_moves.arrived(run, **run.params.new)
+            if run.params.comes_up and power_state is PowerState.RUNNING:
+                journal.change_params(
+                    run.action, ColdMoveParams, lambda params: replace(params, was=VmState.ACTIVE)
+                )
+            registry.follow(run.instance, run.params.source)
         elif run.step.name == "cleanup_source":
-            claims.release(run.instance.uuid, run.params["source_node"])
+            claims.release(run.instance.uuid, run.params.source_node)
 
-    def next_step(self, done: str, run: StepContext) -> StepSpec | None:
+    def next_step(self, done: str, run: StepContext[ColdMoveParams]) -> StepSpec | None:
         """End after `finish_migration`, unless another action took the server: then `cleanup_source` follows."""
         if done == "finish_migration" and run.instance.task_state == MOVE.busy and not run.instance.deleted:
             return None
         return super().next_step(done, run)
 
-    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext[ColdMoveParams], power_state: PowerState | None) -> None:
         """Resized. Does nothing after `cleanup_source`: the server was taken over by another action."""
         if run.step.name == "finish_migration":
             super().complete(run, power_state)
 
-    def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
+    def abandon(self, run: StepContext[ColdMoveParams], error: BaseException, power_state: PowerState | None) -> None:
         """The server is where and as it was; if it was to start again with its host, it still is."""
-        comes_up = run.params.get(COMES_UP, False)
-        state.abandon(run.instance, MOVE, fault_of(error), power_state, resumes_with_host=comes_up)
+        state.abandon(run.instance, MOVE, fault_of(error), power_state, resumes_with_host=run.params.comes_up)
 
-    def cleanup_source(self, run: StepContext) -> None:
+    def cleanup_source(self, run: StepContext[ColdMoveParams]) -> None:
         """Remove what the source has kept for a revert."""
-        migration_moves.remove_stale(run, run.params["source"])
+        migration_moves.remove_stale(run, run.params.source)
 
     # -- the compensations
 
-    def cleanup_destination(self, run: StepContext) -> None:
+    def cleanup_destination(self, run: StepContext[ColdMoveParams]) -> None:
         """Destroy the guest at the destination; the source still has its own."""
         run.hypervisor.destroy(run.instance.uuid)
 
-    def revert_migration(self, run: StepContext) -> None:
+    def revert_migration(self, run: StepContext[ColdMoveParams]) -> None:
         """Restore the guest at the source, and start it if it ran."""
         if not run.instance.deleted:
             run.hypervisor.revert_migration(run.instance.as_guest())
-            if run.params["was"] == VmState.ACTIVE:
+            if run.params.was == VmState.ACTIVE:
                 run.hypervisor.power_on(run.instance.as_guest())
 
-    def cancel_pre_migrate(self, run: StepContext) -> None:
+    def cancel_pre_migrate(self, run: StepContext[ColdMoveParams]) -> None:
         """Undo the preparation of the destination."""
         run.hypervisor.cancel_pre_migrate(run.instance.uuid)
 
-    def release_claim(self, run: StepContext) -> None:
+    def release_claim(self, run: StepContext[ColdMoveParams]) -> None:
         """Release the allocation at the destination, and shrink the quota usage again."""
         with run.fenced():
             migration_moves.release_claim(run)
@@ -141,18 +166,19 @@ class ColdMove(ServerAction):
 
 
 def begun_at(
-    instance: Instance, host: str = "", new: dict[str, Any] | None = None, flavor: Flavor | None = None
-) -> dict[str, Any]:
+    instance: Instance, asked: int | None, *, host: str = "", new: dict[str, Any] | None = None,
+    flavor: Flavor | None = None,
+) -> ColdMoveParams:  # fmt: skip
     """Return the params of a new cold move.
 
-    `new`: columns of the server as they will be, with its new `flavor`; None: the size stays. Reads the global
-    database.
+    `asked`: the requested grace period; `new`: columns of the server as they will be, with its new `flavor`; None: the
+    size stays. Reads the global database.
     """
     old = columns(instance)
-    return {
-        **migration_moves.begun_at(instance, flavor),
-        "host": host, "was": instance.vm_state, "old": old, "new": new or old,
-    }  # fmt: skip
+    params = ColdMoveParams(
+        shutdown_timeout=asked, host=host, was=VmState(instance.vm_state), old=old, new=new or old,
+    )  # fmt: skip
+    return migration_moves.begun_at(instance, params, flavor)
 
 
 def columns(instance: Instance) -> dict[str, Any]:
@@ -172,16 +198,21 @@ def awaiting_confirmation(instance: Instance) -> InstanceAction | None:
     """Return the finished move that waits for confirm or revert, or None."""
     done = InstanceAction.objects.filter(server_id=instance.uuid, key__in=("Resize", "Migrate"), message__isnull=True)
     row = done.filter(finished_at__isnull=False).order_by("-pk").first()
-    return None if row is None or "ended" in row.params else row
+    return None if row is None or ColdMoveParams.load(row.params).ended else row
 
 
-def confirm_params(instance: Instance) -> dict[str, Any]:
+def confirm_params(instance: Instance) -> FinishedMoveParams:
     """Return the params for a confirm or revert. Raises BadRequest when no move waits for it."""
+    if instance.vm_state != VmState.RESIZED:
+        return FinishedMoveParams()  # refused by its state
     row = awaiting_confirmation(instance)
     if row is None:
         raise BadRequest("Instance has not been resized.")
-    kept = ("source", "source_node", "source_zone", "destination", "destination_node", "was", "old", "new")
-    return {"move": row.pk, **{name: row.params.get(name, "") for name in kept}}
+    move = ColdMoveParams.load(row.params)
+    return FinishedMoveParams(
+        move=row.pk, source=move.source, source_node=move.source_node, source_zone=move.source_zone,
+        destination=move.destination, destination_node=move.destination_node, was=move.was, old=move.old,
+    )  # fmt: skip
 
 
 def update_quota(run: StepContext, without: int = 0) -> None:
@@ -195,21 +226,24 @@ def update_quota(run: StepContext, without: int = 0) -> None:
         quota.lock(run.instance.project_id)
         run.instance.refresh_from_db()
         moves = InstanceAction.objects.filter(server_id=run.instance.uuid, key__in=("Resize", "Migrate"))
-        sizes = [row.params["new"] for row in moves.filter(finished_at__isnull=True).exclude(pk=without)]
+        going = moves.filter(finished_at__isnull=True).exclude(pk=without)
+        sizes = [ColdMoveParams.load(row.params).new for row in going]
         waits = awaiting_confirmation(run.instance)
         if waits is not None and waits.pk != without:
-            sizes += [waits.params["old"], waits.params["new"]]
+            move = ColdMoveParams.load(waits.params)
+            sizes += [move.old, move.new]
         largest = columns(run.instance)
         for name in SIZE:
             largest[name] = max(largest[name], *(size[name] for size in sizes), 0)
         quota.count_as(run.instance.uuid, largest)
 
 
-def record_confirmed_or_reverted(run: StepContext, how: str, power_state: PowerState | None = None) -> None:
+def record_confirmed_or_reverted(
+    run: StepContext[FinishedMoveParams], how: str, power_state: PowerState | None = None
+) -> None:
     """Record that a move is confirmed or reverted: resized -> what it was. In the transaction that closes the step."""
-    move = InstanceAction.objects.get(pk=run.params["move"])
-    journal.change_params(move, ended=how)
-    done = VmState(run.params["was"])
+    move = InstanceAction.objects.get(pk=run.params.move)
+    journal.change_params(move, ColdMoveParams, lambda params: replace(params, ended=how))
     with suppress(StateConflict):
         busy = TaskState.RESIZE_REVERTING if how == "reverted" else TaskState.RESIZE_CONFIRMING
-        state.finish(run.instance, Move(frozenset({VmState.RESIZED}), busy, done), power_state)
+        state.finish(run.instance, Move(frozenset({VmState.RESIZED}), busy, run.params.was), power_state)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from django.db.models import Q
 
 from cloud.errors import BadRequest, Conflict, NotFound
 from compute.migration import history
 from compute.migration.history import LIVE
+from compute.migration.moves import MoveParams
 from compute.models import Instance, InstanceAction, Step
 from compute.operations import journal, registry, runner
-from compute.operations.action import ActionRequest
+from compute.operations.action import ActionParams, ActionRequest
 from compute.state import TaskState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationRequestParams(ActionParams):
+    """The parameters of a request to a migration, in the server's history."""
+
+    migration: int
 
 
 def find(instance: Instance, migration_id: str) -> InstanceAction:
@@ -30,7 +40,7 @@ def abort(instance: Instance, migration_id: str, asked: ActionRequest, *, queued
     may = history.MAY_ABORT_QUEUED if queued else history.MAY_ABORT
     row = _under_way(instance, migration_id, may, "abort live migration")
     _record(instance, "live_migration_cancel", row, asked)
-    journal.change_params(row, abort=True)  # read by the running step
+    journal.change_params(row, MoveParams, lambda params: replace(params, abort=True))  # the running step reads it
     for step in row.steps.select_related("action").filter(state=Step.State.QUEUED):
         runner.cancel_action(registry.named(row.key), step, "the migration was aborted")
 
@@ -39,7 +49,7 @@ def force(instance: Instance, migration_id: str, asked: ActionRequest) -> None:
     """Complete the migration now, whatever it costs the guest. Raises Conflict, NotFound, BadRequest."""
     row = _under_way(instance, migration_id, history.MAY_FORCE, "force complete")
     _record(instance, "live_migration_force_complete", row, asked)
-    journal.change_params(row, force=True)
+    journal.change_params(row, MoveParams, lambda params: replace(params, force=True))
 
 
 def _under_way(instance: Instance, migration_id: str, may: frozenset[str], what: str) -> InstanceAction:
@@ -60,6 +70,6 @@ def _record(instance: Instance, name: str, row: InstanceAction, asked: ActionReq
     """Record the request as an action of its own that has ended."""
     word = journal.open_action(
         instance, name=name, key="", request_id=asked.request_id, user_id=asked.caller.user_id,
-        project_id=instance.project_id, params={"migration": row.pk},
+        project_id=instance.project_id, params=MigrationRequestParams(migration=row.pk),
     )  # fmt: skip
     journal.close_action(word, outcome="told the migration")

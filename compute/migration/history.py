@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -20,7 +20,9 @@ from cells import scatter
 from cells.models import CELL0, Cell
 from cloud.errors import BadRequest
 from compute.errors import CellDown
+from compute.migration.moves import MoveParams
 from compute.models import InstanceAction, Step
+from compute.virt.base import Progress
 
 LIVE, EVACUATE = "MigrateLive", "Evacuate"
 TYPES = {LIVE: "live-migration", "Resize": "resize", "Migrate": "migration", EVACUATE: "evacuation"}
@@ -68,14 +70,14 @@ def status(row: InstanceAction) -> str:
     return str(row.status)  # type: ignore[attr-defined]  # annotated by `migrations`
 
 
-def progress(row: InstanceAction) -> dict[str, Any]:
+def progress(row: InstanceAction) -> Progress:
     """Return the memory and disk progress of a migration.
 
     The last report of the guest is from before its end; so once all is copied, nothing is left, whatever that report
     says.
     """
-    known: dict[str, Any] = row.params.get("progress") or {}
-    return known | {"memory_left": 0, "disk_left": 0} if is_copied(row) else known
+    known = MoveParams.load(row.params).progress or Progress()
+    return replace(known, memory_left=0, disk_left=0) if is_copied(row) else known
 
 
 def is_copied(row: InstanceAction) -> bool:

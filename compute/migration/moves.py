@@ -1,6 +1,6 @@
 """Moving servers to another host of their cell: choosing and claiming the destination, progress, cleanup.
 
-A move is an action with `source` and `destination` in its params. It has allocations on both hosts from the moment the
+A move has allocations on both hosts from the moment the
 destination is picked until one of the hosts is left.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import Error, close_old_connections
 from django.db.models import QuerySet
@@ -23,7 +23,7 @@ from compute.models import ComputeNode, Flavor, Instance, InstanceAction, Servic
 from compute.models.host import COMPUTE
 from compute.models.instance import new_uuid
 from compute.operations import journal
-from compute.operations.action import StepContext
+from compute.operations.action import ActionParams, StepContext
 from compute.placement import claims, server_groups
 from compute.scheduler import requirements as scheduler_wanted
 from compute.scheduler import select
@@ -33,18 +33,35 @@ from compute.virt.base import MIGRATES, Command, Progress, VirtError, Watch
 LOOK_EVERY = 0.4  # seconds between two reads of the abort flag: each is a few small queries
 
 
-def begun_at(instance: Instance, new_flavor: Flavor | None = None) -> dict[str, Any]:
-    """Return the params that every move begins with.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveParams(ActionParams):
+    """The parameters of an action that takes a server to another host."""
 
-    `flavor_numbers`: row ids of the old and the new flavor, which Nova shows; None for a deleted flavor. Reads the
-    global database: in the API or on a conductor only.
-    """
+    uuid: str = ""  # of the migration, in os-migrations
+    # row ids of the old and the new flavor, which Nova shows; None for a deleted flavor
+    flavor_numbers: list[int | None] = field(default_factory=lambda: [None, None])
+    source_node: str = ""
+    source_zone: str = ""
+    host: str = ""  # the destination that the request names; "": any
+    forced: bool = False  # to that host without asking the scheduler's filters
+    destination_node: str = ""
+    zone: str = ""  # of the destination
+    arrival: dict[str, str] = field(default_factory=dict)  # what `pre_migrate` told the source about the destination
+    progress: Progress | None = None  # as the source last reported
+    abort: bool = False  # requested while it was under way
+    force: bool = False  # complete it now; requested while it was under way
+
+
+M = TypeVar("M", bound=MoveParams)
+
+
+def begun_at(instance: Instance, params: M, new_flavor: Flavor | None = None) -> M:
+    """Return the params of a new move from the server's host. Reads the global database: in the API or a conductor."""
     old = Flavor.objects.filter(flavor_id=instance.flavor_id).values_list("pk", flat=True).first()
-    return {
-        "flavor_numbers": [old, new_flavor.pk if new_flavor is not None else old],
-        "source": instance.host, "source_node": instance.node, "source_zone": instance.availability_zone,
-        "uuid": new_uuid(),
-    }  # fmt: skip
+    return replace(
+        params, uuid=new_uuid(), flavor_numbers=[old, new_flavor.pk if new_flavor is not None else old],
+        source=instance.host, source_node=instance.node, source_zone=instance.availability_zone,
+    )  # fmt: skip
 
 
 def must_support(instance: Instance) -> None:
@@ -121,46 +138,47 @@ def possible(instance: Instance, what: select.Requirements, *, forced: bool = Fa
     return select.rank(what, hosts, avoid=frozenset({instance.host}))
 
 
-def claim(run: StepContext, what: select.Requirements, *, forced: bool = False) -> None:
+def claim(run: StepContext[MoveParams], what: select.Requirements, *, forced: bool = False) -> None:
     """Pick a host, claim room there and record it as destination. Idempotent. Raises NoValidHost."""
-    if run.params.get("destination"):
+    params = run.params
+    if params.destination:
         return
 
     def look() -> tuple[select.Requirements, list[select.HostState]]:
         now = replace(what, group=server_groups.of_server(what.server_id))
-        return now, candidates(run.params["source_node"], forced=forced, what=now)
+        return now, candidates(params.source_node, forced=forced, what=now)
 
     def note(host: select.HostState) -> None:
         node = host.node.hypervisor_hostname
-        journal.change_params(run.action, destination=host.host, destination_node=node, zone=host.zone)
+        journal.change_params(run.action, MoveParams, lambda params: replace(
+            params, destination=host.host, destination_node=node, zone=host.zone,
+        ))  # fmt: skip
 
-    found = select.claim_best(look, frozenset({run.params["source"]}), note, run.fenced)
-    run.note(f"from {run.params['source']} to {found.host}")
+    found = select.claim_best(look, frozenset({params.source}), note, run.fenced)
+    run.note(f"from {params.source} to {found.host}")
 
 
-def release_claim(run: StepContext) -> None:
+def release_claim(run: StepContext[MoveParams]) -> None:
     """Release the allocation at the destination, unless the server lives there or a newer move goes there."""
-    node = run.params.get("destination_node")
-    host = run.params.get("destination", "")
+    host, node = run.params.destination, run.params.destination_node
     if node and not _lives_at(run, host) and not _goes_to(run, host).exists():
         claims.release(run.instance.uuid, node)
 
 
-def raise_if_draining(run: StepContext) -> None:
+def raise_if_draining(run: StepContext[MoveParams]) -> None:
     """Raise VirtError when the source or destination drains; called while the guest is still untouched."""
-    source, destination = run.params["source"], run.params.get("destination")
+    source, destination = run.params.source, run.params.destination
     if not _service(source).takes_requests:
         raise VirtError(f"host {source} drains")
     if destination and _service(destination).drain_state:
         raise VirtError(f"host {destination} drains")
 
 
-def arrived(run: StepContext, **also: Any) -> None:
+def arrived(run: StepContext[MoveParams], **also: Any) -> None:
     """Record that the guest lives at the destination. In the transaction that closes the step which moved it."""
     params = run.params
     state.set_location(
-        run.instance, host=params["destination"], node=params["destination_node"],
-        availability_zone=params.get("zone", ""), **also,
+        run.instance, host=params.destination, node=params.destination_node, availability_zone=params.zone, **also,
     )  # fmt: skip
 
 
@@ -197,7 +215,7 @@ def _goes_to(run: StepContext, host: str) -> QuerySet[InstanceAction]:
     )
 
 
-def watching(run: StepContext, move: Move, *, deadline: datetime | None = None) -> Watch:
+def watching(run: StepContext[MoveParams], move: Move, *, deadline: datetime | None = None) -> Watch:
     """Return a callback for `migrate_out()` that records the progress and returns GO_ON, END_NOW or ABORT.
 
     It aborts when the action is to be aborted, when another action took the server, and after `deadline`.
@@ -223,16 +241,16 @@ def watching(run: StepContext, move: Move, *, deadline: datetime | None = None) 
     return watch
 
 
-def _look(run: StepContext, move: Move, progress: Progress) -> Command:
+def _look(run: StepContext[MoveParams], move: Move, progress: Progress) -> Command:
     total, left = progress.memory_total + progress.disk_total, progress.memory_left + progress.disk_left
     percent = 100 * (total - left) // total if total else 0
     with run.fenced():
         state.during(run.instance, move, progress=percent)
-        journal.change_params(run.action, progress=asdict(progress))
+        journal.change_params(run.action, MoveParams, lambda params: replace(params, progress=progress))
         journal.set_details(run.step, f"{percent} % of {total >> 20} MiB after {progress.seconds:.0f} s")
-    if run.params.get("abort"):
+    if run.params.abort:
         return Command.ABORT
-    return Command.END_NOW if run.params.get("force") else Command.GO_ON
+    return Command.END_NOW if run.params.force else Command.GO_ON
 
 
 def _service(host: str) -> Service:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any, ClassVar, Generic, cast, get_args
 
 from django.conf import settings
 from django.db import Error, InterfaceError, OperationalError, close_old_connections, transaction
 from django.utils import timezone
+from typing_extensions import TypeVar
 
 from cells.context import current_alias
 from cells.query_deadline import cut_after
@@ -29,6 +31,7 @@ from compute.contract.microversion import Version
 from compute.errors import Conflict, StateConflict
 from compute.models import Instance, InstanceAction, Step
 from compute.operations import journal
+from compute.operations.params import ActionParams
 from compute.operations.step import OPS, REQUESTS, On, OnDrain, OnRestart, StepSpec
 from compute.state import Move
 from compute.virt.base import Driver, PowerState
@@ -36,8 +39,10 @@ from compute.virt.base import Driver, PowerState
 __all__ = (
     "OPS",
     "REQUESTS",
+    "ActionParams",
     "ActionRequest",
     "ActionResponse",
+    "AnyAction",
     "On",
     "OnDrain",
     "OnRestart",
@@ -52,6 +57,8 @@ MAX_TRIES = 8  # of a step with a retryable error: about three minutes of pauses
 DATABASE_AWAY = (OperationalError, InterfaceError)  # the statement may have been executed; other errors are bugs
 PREPARES = 5  # tries of `submit` while other requests change the server
 ASK_SECONDS = 5.0  # seconds that the database has to confirm a claim
+P = TypeVar("P", bound=ActionParams, default=ActionParams)
+P_co = TypeVar("P_co", bound=ActionParams, default=ActionParams, covariant=True)
 
 
 @dataclass(slots=True)
@@ -77,8 +84,8 @@ class ActionResponse:
 
 
 @dataclass(slots=True)
-class StepContext:
-    """One try of one step: the argument of the step's method.
+class StepContext(Generic[P_co]):
+    """One try of one step: the argument of the step's method, made by `ServerAction.context()`.
 
     The method writes to the cell's database and to the global database only inside `fenced()`.
     """
@@ -87,12 +94,13 @@ class StepContext:
     action: InstanceAction
     step: Step
     driver: Driver | None
+    params_type: type[P_co]
     confirmed_at: float = field(default_factory=time.monotonic)  # when the claim was last confirmed
 
     @property
-    def params(self) -> dict[str, Any]:
-        """What the API side recorded for the steps."""
-        return self.action.params
+    def params(self) -> P_co:
+        """What the API side and earlier steps recorded, as last read. Raises msgspec.ValidationError."""
+        return self.params_type.load(self.action.params)
 
     @property
     def hypervisor(self) -> Driver:
@@ -111,10 +119,10 @@ class StepContext:
         """Return a transaction of the cell in which this try holds its claim. Raises StepLost."""
         return journal.fenced(self.step)
 
-    def change_params(self, **changes: Any) -> None:
-        """Change some params of the action while the claim holds. Raises StepLost."""
+    def change_params(self, change: Callable[[P_co], ActionParams]) -> None:
+        """Change params of the action while the claim holds, as `journal.change_params()`. Raises StepLost."""
         with self.fenced():
-            journal.change_params(self.action, **changes)
+            journal.change_params(self.action, self.params_type, change)
 
     def reload(self) -> None:
         """Read server and action again from their rows: a rolled-back transaction left wrong values in memory."""
@@ -144,8 +152,11 @@ class StepContext:
         return journal.fix_deadline(self.step, seconds)
 
 
-class ServerAction:
-    """One operation that a user can request on a server. A subclass declares it; this class implements it."""
+class ServerAction(Generic[P]):
+    """One operation that a user can request on a server. A subclass declares it; this class implements it.
+
+    `P` is the dataclass of its parameters: `class Reboot(ServerAction[RebootParams])`.
+    """
 
     key: ClassVar[str] = ""  # in the body of POST /servers/{id}/action; "" = has no key there
     name: ClassVar[str] = ""  # in os-instance-actions
@@ -155,6 +166,7 @@ class ServerAction:
     since: ClassVar[tuple[int, int]] = (2, 1)
     until: ClassVar[tuple[int, int]] = (2, 999)
     move: ClassVar[Move | None] = None
+    moves: ClassVar[Mapping[str, Move]] = {}  # by kind of request, for people, where there are several
     steps: ClassVar[tuple[StepSpec, ...]] = ()
     clean_up: ClassVar[StepSpec | None] = None  # undoes all of a failed or cancelled action
     elsewhere: ClassVar[StepSpec | None] = None  # finds another host
@@ -170,27 +182,35 @@ class ServerAction:
         """Return the JSON schema of the key's value at a microversion."""
         return self.body
 
-    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
+    def prepare(self, instance: Instance, asked: ActionRequest) -> P:
         """Return the params: what the steps need beyond the server's row. Raises an API error to refuse the request.
 
         Runs before any transaction, and again when the server changed meanwhile.
         """
-        return {}
+        return self.params_type()
 
-    def move_for(self, params: dict[str, Any]) -> Move | None:
+    def move_for(self, params: P) -> Move | None:
         """Return the move; override it where the move depends on the request."""
         return self.move
 
-    def unprepare(self, params: dict[str, Any]) -> None:
+    def all_moves(self) -> dict[str, Move]:
+        """Return the moves that the action may make, by kind of request; "" when there is one kind."""
+        return dict(self.moves) or ({"": self.move} if self.move is not None else {})
+
+    def unprepare(self, params: P) -> None:
         """Undo `prepare`: the action was refused, or `submit` prepares it again."""
 
-    def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
-        """Stable -> busy, in the transaction that records the action. Raises Conflict."""
+    def begin(self, instance: Instance, asked: ActionRequest, params: P) -> P | None:
+        """Stable -> busy, in the transaction that records the action. Raises Conflict, StateConflict.
+
+        Return the params to record; None when nothing is to be recorded.
+        """
         move = self.move_for(params)
         if move is not None:
             state.begin(instance, move)
+        return params
 
-    def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
+    def answer(self, params: P, asked: ActionRequest) -> ActionResponse:
         """Return what the API answers once the action is recorded."""
         return ActionResponse()
 
@@ -210,17 +230,18 @@ class ServerAction:
             instance.refresh_from_db()
         raise Conflict(f"Instance {instance.uuid} is being changed by other requests. Try again.")
 
-    def _take(self, instance: Instance, asked: ActionRequest, params: dict[str, Any], seen: int) -> bool:
+    def _take(self, instance: Instance, asked: ActionRequest, params: P, seen: int) -> bool:
         """Record the action; return False, with nothing recorded, when the row's generation is not `seen` any more."""
         try:
             with transaction.atomic(using=current_alias()):
-                self.begin(instance, asked, params)
+                begun = self.begin(instance, asked, params)
                 if instance.generation > seen + 1:  # `begin` itself adds one
                     transaction.set_rollback(True, using=current_alias())
                     return False
                 self._must_have_run(instance)
                 transaction.on_commit(lambda: failpoints.reached("submit.committed"), using=current_alias())
-                self.record(instance, asked, params)
+                if begun is not None:
+                    self.record(instance, asked, begun)
         except StateConflict as conflict:
             self.unprepare(params)
             raise Conflict(self.refusal(instance, conflict, params)) from conflict
@@ -231,7 +252,7 @@ class ServerAction:
             raise
         return True
 
-    def record(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> InstanceAction:
+    def record(self, instance: Instance, asked: ActionRequest, params: P) -> InstanceAction:
         """Create the action's row and its first step, in the caller's transaction."""
         action = journal.open_action(
             instance, name=self.name, key=type(self).__name__, request_id=asked.request_id,
@@ -244,11 +265,11 @@ class ServerAction:
             journal.close_action(action, outcome="done")
         return action
 
-    def first_step(self, params: dict[str, Any]) -> StepSpec | None:
+    def first_step(self, params: P) -> StepSpec | None:
         """Return the first step; None when recording the action completes it."""
         return self.steps[0] if self.steps else None
 
-    def refusal(self, instance: Instance, conflict: StateConflict, params: dict[str, Any]) -> str:
+    def refusal(self, instance: Instance, conflict: StateConflict, params: P) -> str:
         """Return Nova's error text for a server that is in the wrong state."""
         move = self.move_for(params)
         wrong_vm = move is not None and conflict.vm_state not in move.start
@@ -274,6 +295,17 @@ class ServerAction:
             raise Conflict(f"Instance {instance.uuid} is in an invalid state for '{name}'")
 
     # -- where the step runs
+
+    @cached_property
+    def params_type(self) -> type[P]:
+        """The dataclass of the action's parameters, from its class statement."""
+        bases = (base for one in type(self).__mro__ for base in one.__dict__.get("__orig_bases__", ()))
+        named = (arg for base in bases for arg in get_args(base) if isinstance(arg, type))
+        return cast("type[P]", next(named, ActionParams))
+
+    def context(self, step: Step, driver: Driver | None = None) -> StepContext[P]:
+        """Return the context of a try of a step."""
+        return StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, driver, self.params_type)
 
     def find(self, name: str) -> StepSpec | None:
         """Return the declaration of a step; None when this version of the action does not have it."""
@@ -302,17 +334,17 @@ class ServerAction:
         """Return whether a step is retried after any error, because only it can make record and host agree."""
         return self.must_run(name)
 
-    def still_applies(self, run: StepContext) -> bool:
+    def still_applies(self, run: StepContext[P]) -> bool:
         """Return False once a delete, an operator or a hard reboot took the server: the step must not begin."""
         if self.must_run(run.step.name):
             return True
         move = self.move_for(run.params)
         return move is None or (not run.instance.deleted and run.instance.task_state == move.busy)
 
-    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext[P], power_state: PowerState | None) -> None:
         """Change further rows after a successful step, in the transaction that closes it. A hook."""
 
-    def next_step(self, done: str, run: StepContext) -> StepSpec | None:
+    def next_step(self, done: str, run: StepContext[P]) -> StepSpec | None:
         """Return the step that follows a successful one; None when the action is done."""
         names = [spec.name for spec in self.steps]
         if done not in names:  # not one of the declared sequence, e.g. `clean_up`
@@ -320,23 +352,23 @@ class ServerAction:
         following = names.index(done) + 1
         return self.steps[following] if following < len(names) else None
 
-    def after_failure(self, run: StepContext, error: BaseException) -> StepSpec | None:
+    def after_failure(self, run: StepContext[P], error: BaseException) -> StepSpec | None:
         """Return a step that handles the failure; None: the runner compensates, or ends the action with a fault."""
         return None
 
-    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext[P], power_state: PowerState | None) -> None:
         """Busy -> done, in the transaction that closes the last step. Raises StateConflict."""
         move = self.move_for(run.params)
         if move is not None and not self.is_taken_over(run, move):
             state.finish(run.instance, move, power_state)
 
-    def abandon(self, run: StepContext, error: BaseException, power_state: PowerState | None) -> None:
+    def abandon(self, run: StepContext[P], error: BaseException, power_state: PowerState | None) -> None:
         """Busy -> idle with a fault, in the transaction that closes the failed step. Raises StateConflict."""
         move = self.move_for(run.params)
         if move is not None and not self.is_taken_over(run, move):
             state.abandon(run.instance, move, fault_of(error), power_state)
 
-    def is_taken_over(self, run: StepContext, move: Move) -> bool:
+    def is_taken_over(self, run: StepContext[P], move: Move) -> bool:
         """Return whether a newer action of this kind has the server (HARD over HARD): that one ends the move."""
         if move.busy not in move.over:
             return False
@@ -346,13 +378,16 @@ class ServerAction:
         return newer.exists()
 
 
+AnyAction = ServerAction[Any]  # for code to which the action's parameters do not matter
+
+
 def open_step(action: InstanceAction, spec: StepSpec, instance: Instance) -> Step:
     """Add a declared step to an action, for the host or the conductor that runs it. In the caller's transaction."""
-    host = instance.host if spec.on is On.HOST else str(action.params.get(spec.on.value, ""))
+    host = instance.host if spec.on is On.HOST else _host_of(ActionParams.load(action.params), spec.on)
     return journal.open_step(action, name=spec.name, event=spec.event, host=host, queue=spec.queue)
 
 
-def compensate(action: ServerAction, row: InstanceAction, instance: Instance) -> bool:
+def compensate(action: AnyAction, row: InstanceAction, instance: Instance) -> bool:
     """Open the undo step of the newest step that is not undone yet; return False when there is none.
 
     Runs in the caller's transaction. An action with a `clean_up` undoes everything in that one step.
@@ -377,7 +412,7 @@ def compensate(action: ServerAction, row: InstanceAction, instance: Instance) ->
     return False
 
 
-def hosts_needed(action: ServerAction, row: InstanceAction, opened: StepSpec) -> set[str]:
+def hosts_needed(action: AnyAction, row: InstanceAction, opened: StepSpec) -> set[str]:
     """Return the hosts that an action over a source and a destination still needs after `opened` is opened.
 
     Empty while the action is on the requests queue, and for actions of one host.
@@ -390,7 +425,13 @@ def hosts_needed(action: ServerAction, row: InstanceAction, opened: StepSpec) ->
     needed = list(action.steps[at:]) if going_on else [opened]
     if not any(spec.no_return for spec in behind):
         needed += [spec for spec in behind if spec.undo]
-    return {str(row.params.get(spec.on.value, "")) for spec in needed if spec.on in (On.SOURCE, On.DEST)} - {""}
+    params = ActionParams.load(row.params)
+    return {_host_of(params, spec.on) for spec in needed} - {""}
+
+
+def _host_of(params: ActionParams, on: On) -> str:
+    """Return the host that the params name for a step; "" for a step on a conductor or on the server's host."""
+    return {On.SOURCE: params.source, On.DEST: params.destination}.get(on, "")
 
 
 def fault_of(error: BaseException) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from django.db import transaction
@@ -22,6 +22,7 @@ from cells import database_clock
 from cells.context import current_alias
 from compute.models import HostNeed, Instance, InstanceAction, Service, Step
 from compute.operations import dispatch
+from compute.operations.params import ActionParams
 from compute.virt.shutdown_timer import ShutdownTimer
 
 QUEUED, RUNNING, WAITING = Step.State.QUEUED, Step.State.RUNNING, Step.State.WAITING
@@ -30,6 +31,7 @@ LATEST = datetime.max.replace(tzinfo=UTC)
 MARGIN = timedelta(seconds=30)  # after its deadline a waiting step goes on, even if no message woke it
 LONGEST_PAUSE = 600.0  # seconds before another try; a time further ahead was set by a wrong clock
 FOR_THE_TASK = "waits for the server's task to end"
+P = TypeVar("P", bound=ActionParams)
 FREE: dict[str, Any] = {"incarnation": "", "token": ""}  # columns of a step without a claim
 
 
@@ -38,12 +40,12 @@ class StepLost(Exception):
 
 
 def open_action(instance: Instance, *, name: str, key: str, request_id: str, user_id: str,
-                project_id: str, params: dict[str, Any]) -> InstanceAction:  # fmt: skip
+                project_id: str, params: ActionParams | None = None) -> InstanceAction:  # fmt: skip
     """Create the action's row, in the caller's transaction."""
     now = timezone.now()
     return InstanceAction.objects.create(
         server_id=instance.uuid, action=name, key=key, request_id=request_id, user_id=user_id,
-        project_id=project_id, params=params, started_at=now, updated_at=now,
+        project_id=project_id, params=params.as_json() if params else {}, started_at=now, updated_at=now,
     )  # fmt: skip
 
 
@@ -237,8 +239,8 @@ def close_action(action: InstanceAction, *, outcome: str = "", failed: bool = Fa
     )
     HostNeed.objects.filter(action=action).delete()
     _wake_for_a_free_server(action.server_id)
-    if "empties" in action.params:  # compute/hosts/drain_migrations.py: there may be room for the next move
-        dispatch.drain_migrations_changed(action.params["empties"])
+    if emptied := ActionParams.load(action.params).empties:
+        dispatch.drain_migrations_changed(emptied)  # there may be room for the next move
 
 
 def _wake_for_a_free_server(server_id: str) -> None:
@@ -257,11 +259,15 @@ def remember_fault(action: InstanceAction, fault: dict[str, Any]) -> None:
     InstanceAction.objects.filter(pk=action.pk, fault__isnull=True).update(fault=fault)
 
 
-def change_params(action: InstanceAction, **changes: Any) -> None:
-    """Change some params under the row's lock; keep the others, which another process may be writing."""
+def change_params(action: InstanceAction, kind: type[P], change: Callable[[P], ActionParams]) -> None:
+    """Change params of an action under its row's lock: `change` gets what the row has, and returns it changed.
+
+    Only the fields that `change` has changed are written, so what other processes and other versions wrote stays.
+    """
     with transaction.atomic(using=current_alias()):
         row = InstanceAction.objects.select_for_update().get(pk=action.pk)
-        row.params |= changes
+        known = kind.load(row.params)
+        row.params |= change(known).changes_since(known)
         row.save(update_fields=["params"])
     action.params = row.params
 

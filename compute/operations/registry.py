@@ -8,15 +8,15 @@ from functools import cache
 
 from compute.models import Instance, Step
 from compute.operations import dispatch, journal
-from compute.operations.action import On, ServerAction, compensate, fault_of
+from compute.operations.action import AnyAction, On, ServerAction, compensate, fault_of
 
 ACTIONS = "compute.actions"  # a higher layer: named here, not imported
 
 
 @cache
-def every() -> dict[str, ServerAction]:
+def every() -> dict[str, AnyAction]:
     """Return all actions by class name (the journal's `key`). Raises ValueError when two share an API key."""
-    found: dict[str, ServerAction] = {}
+    found: dict[str, AnyAction] = {}
     for module in pkgutil.iter_modules(importlib.import_module(ACTIONS).__path__):
         loaded = importlib.import_module(f"{ACTIONS}.{module.name}")
         for thing in vars(loaded).values():
@@ -28,7 +28,7 @@ def every() -> dict[str, ServerAction]:
     return found
 
 
-def named(name: str) -> ServerAction:
+def named(name: str) -> AnyAction:
     """Return the action of a journal row, by its `key`. Raises KeyError."""
     return every()[name]
 
@@ -44,7 +44,7 @@ def long_steps() -> tuple[set[str], set[str]]:
     return {key for key, _ in found}, {name for _, name in found}
 
 
-def keyed(key: str, microversion: tuple[int, int]) -> ServerAction | None:
+def keyed(key: str, microversion: tuple[int, int]) -> AnyAction | None:
     """Return the action for a key of `POST /servers/{id}/action` at a microversion; None when there is none."""
     for action in every().values():
         if key and action.key == key and action.since <= microversion <= action.until:

@@ -21,7 +21,7 @@ from compute import state
 from compute.models import Instance, Service, Step
 from compute.models.host import COMPUTE, CONDUCTOR
 from compute.operations import dispatch, journal, registry, runner
-from compute.operations.action import ServerAction
+from compute.operations.action import AnyAction
 
 logger = log.get(__name__)
 STUCK_AFTER = 300.0  # seconds that a step is open, by default
@@ -145,7 +145,7 @@ def is_abandoned(step: Step) -> bool:
     return service is None or not service.beats or service.incarnation != step.incarnation
 
 
-def _may_be_given_up(step: Step) -> ServerAction:
+def _may_be_given_up(step: Step) -> AnyAction:
     """Return the step's action. Raises RepairRefused."""
     action = registry.every().get(step.action.key)
     if action is None or action.find(step.name) is None:
@@ -161,7 +161,7 @@ def _may_be_given_up(step: Step) -> ServerAction:
     return action
 
 
-def _end(action: ServerAction, step: Step, why: str) -> str:
+def _end(action: AnyAction, step: Step, why: str) -> str:
     """Fail the step, in the caller's transaction; return what became of its action. Raises RepairRefused."""
     if not Instance.objects.filter(uuid=step.server_id).exists():
         return _end_without_server(step, why)

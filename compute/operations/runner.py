@@ -8,6 +8,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,13 +21,13 @@ from django.utils import timezone
 from cells.context import current_alias
 from cloud import failpoints, log, metrics
 from compute.errors import StateConflict
-from compute.models import Instance, InstanceAction, Step
+from compute.models import InstanceAction, Step
 from compute.operations import journal
 from compute.operations.action import (
     DATABASE_AWAY,
     MAX_TRIES,
+    AnyAction,
     OnDrain,
-    ServerAction,
     StepContext,
     StepSpec,
     compensate,
@@ -34,7 +35,8 @@ from compute.operations.action import (
     hosts_needed,
     open_step,
 )
-from compute.operations.step import SHUTDOWN_TIMEOUT, StepWaiting
+from compute.operations.params import ActionParams
+from compute.operations.step import StepWaiting
 from compute.virt.base import Driver, HypervisorUnavailable, PowerState, VirtError
 from compute.virt.shutdown_timer import ShutdownTimer
 
@@ -42,7 +44,7 @@ logger = log.get(__name__)
 LONGEST_PAUSE = 60.0  # seconds between two tries
 
 
-def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
+def run_step(action: AnyAction, step: Step, driver: Driver | None) -> None:
     """Run a claimed step and record its end. Writes nothing once the claim is over.
 
     Raises the database's error when the database is away: the step stays claimed, and recovery takes it.
@@ -52,7 +54,7 @@ def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
     )
     good = action.is_compensation(step.name)
     failpoints.reached("undo.begun" if good else "step.claimed", step.name, step.server_id)
-    run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, driver)
+    run = action.context(step, driver)
     try:
         if not action.still_applies(run):
             _until_written(run, partial(_preempted, action, run))
@@ -62,7 +64,7 @@ def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
         power_state = _read_power_state(run)
         _until_written(run, partial(_done, action, run, power_state))
     except StepWaiting as waits:
-        _until_written(run, partial(_wait_step, step, waits, step.action.params.get(SHUTDOWN_TIMEOUT)))
+        _until_written(run, partial(_wait_step, step, waits, run.params.shutdown_timeout))
     except journal.StepLost as lost:
         _log_claim_lost(lost)
     except DATABASE_AWAY:
@@ -73,25 +75,25 @@ def run_step(action: ServerAction, step: Step, driver: Driver | None) -> None:
             _until_written(run, partial(_failed, action, run, error))
 
 
-def fail_step(action: ServerAction, step: Step, why: str) -> None:
+def fail_step(action: AnyAction, step: Step, why: str) -> None:
     """Fail a step whose worker died: undo what the action did, and set a fault that users can read."""
-    run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, None)
+    run = action.context(step)
     _failed(action, run, InterruptedError(why))
 
 
-def give_up(action: ServerAction, step: Step, why: str) -> bool:
+def give_up(action: AnyAction, step: Step, why: str) -> bool:
     """End an open step as failed for an operator; False when it changed since it was read.
 
     As `fail_step`, but also a step that is retried after any error ends here. In the caller's transaction.
     """
-    run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, None)
+    run = action.context(step)
     if not journal.claim_for_operator(step):
         return False
     _close_failed(action, run, InterruptedError(why), None)
     return True
 
 
-def hand_back(action: ServerAction, step: Step) -> bool:
+def hand_back(action: AnyAction, step: Step) -> bool:
     """Take a queued step off a draining host; False when it is not queued any more, or stays for the undrain."""
     spec = action.find(step.name)
     if spec is None or spec.on_drain is OnDrain.WAIT:
@@ -99,18 +101,18 @@ def hand_back(action: ServerAction, step: Step) -> bool:
     why = f"host {step.host} drains"
     if spec.on_drain is OnDrain.CANCEL or action.elsewhere is None:
         return cancel_action(action, step, why)
-    instance = Instance.objects.get(uuid=step.server_id)
+    run = action.context(step)
     with transaction.atomic(using=current_alias()):
-        if not action.still_applies(StepContext(instance, step.action, step, None)) or not journal.cancel(step, why):
+        if not action.still_applies(run) or not journal.cancel(step, why):
             return False
-        journal.change_params(step.action, left=step.host)
-        open_step(step.action, action.elsewhere, instance)
+        journal.change_params(step.action, ActionParams, lambda params: replace(params, drained_host=step.host))
+        open_step(step.action, action.elsewhere, run.instance)
     return True
 
 
-def cancel_action(action: ServerAction, step: Step, why: str) -> bool:
+def cancel_action(action: AnyAction, step: Step, why: str) -> bool:
     """End an action whose step is still queued, and compensate what it did; False when the step runs or must run."""
-    run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, None)
+    run = action.context(step)
     fault = fault_of(InterruptedError(why))
     with transaction.atomic(using=current_alias()):
         if action.must_run(step.name) or not action.still_applies(run) or not journal.cancel(step, why):
@@ -129,7 +131,7 @@ def _log_claim_lost(why: object) -> None:
     logger.warning("step.claim_lost", reason=str(why))
 
 
-def _wait_step(step: Step, waits: StepWaiting, known: Any) -> None:
+def _wait_step(step: Step, waits: StepWaiting, known: int | None) -> None:
     """Record that the step waits, then check whether the reason to wait has changed meanwhile.
 
     `known`: the shutdown timeout when this try began; another request may have shortened it since.
@@ -139,14 +141,14 @@ def _wait_step(step: Step, waits: StepWaiting, known: Any) -> None:
             _log_claim_lost("it was to wait")
             return
         asked = InstanceAction.objects.values_list("params", flat=True).get(pk=step.action_id)
-        if asked.get(SHUTDOWN_TIMEOUT) != known:
+        if ActionParams.load(asked).shutdown_timeout != known:
             journal.resume_step(step)  # another request shortened the wait meanwhile
         journal.wake_next(step.server_id)  # e.g. a delete that ends the wait, or joins it
     logger.info("step.waiting", reason=waits.why)
     waits.then()
 
 
-def _done(action: ServerAction, run: StepContext, power_state: PowerState | None) -> None:
+def _done(action: AnyAction, run: StepContext, power_state: PowerState | None) -> None:
     """In one transaction close the step, and open the next one or end the action."""
     with transaction.atomic(using=current_alias()):
         transaction.on_commit(lambda: failpoints.reached("step.committed", run.step.name), using=current_alias())
@@ -165,7 +167,7 @@ def _done(action: ServerAction, run: StepContext, power_state: PowerState | None
     logger.info("step.done", seconds=round(seconds, 3))
 
 
-def _advance(action: ServerAction, run: StepContext, power_state: PowerState | None) -> None:
+def _advance(action: AnyAction, run: StepContext, power_state: PowerState | None) -> None:
     """Open what follows a successful step, or end the action."""
     action.record_step(run, power_state)
     if run.action.fault is not None:  # it was an undo step: there may be more to undo
@@ -180,7 +182,7 @@ def _advance(action: ServerAction, run: StepContext, power_state: PowerState | N
     journal.close_action(run.action, outcome=run.step.details or "done")
 
 
-def _preempted(action: ServerAction, run: StepContext) -> None:
+def _preempted(action: AnyAction, run: StepContext) -> None:
     """In one transaction cancel a step whose server was taken, and compensate what its action did."""
     timer = ShutdownTimer.load(run.step.timer)
     run.note(f"preempted: {timer.words()}" if timer else "preempted before it began")
@@ -192,7 +194,7 @@ def _preempted(action: ServerAction, run: StepContext) -> None:
         journal.wake_next(run.step.server_id)
 
 
-def _preempt(action: ServerAction, run: StepContext, why: str) -> None:
+def _preempt(action: AnyAction, run: StepContext, why: str) -> None:
     """Another action or an operator took the server: undo what this action did."""
     if action.clean_up is None:
         journal.remember_fault(run.action, fault_of(InterruptedError(why)))
@@ -200,7 +202,7 @@ def _preempt(action: ServerAction, run: StepContext, why: str) -> None:
         journal.close_action(run.action, outcome=why, failed=True)
 
 
-def _failed(action: ServerAction, run: StepContext, error: Exception) -> None:
+def _failed(action: AnyAction, run: StepContext, error: Exception) -> None:
     """Retry the step later, or fail it for good."""
     insists = action.retry_always(run.step.name)
     if insists and isinstance(error, HypervisorUnavailable):
@@ -213,7 +215,7 @@ def _failed(action: ServerAction, run: StepContext, error: Exception) -> None:
     _close_failed(action, run, error, _read_power_state(run))
 
 
-def _close_failed(action: ServerAction, run: StepContext, error: Exception, power_state: PowerState | None) -> None:
+def _close_failed(action: AnyAction, run: StepContext, error: Exception, power_state: PowerState | None) -> None:
     """In one transaction fail the step for good, and compensate or end the action with a fault."""
     stack = "".join(traceback.format_exception(error))[-8000:]
     run.note(str(error) or type(error).__name__)
@@ -230,7 +232,7 @@ def _close_failed(action: ServerAction, run: StepContext, error: Exception, powe
         journal.wake_next(run.step.server_id)
 
 
-def _after_failure(action: ServerAction, run: StepContext, error: Exception, power_state: PowerState | None) -> None:
+def _after_failure(action: AnyAction, run: StepContext, error: Exception, power_state: PowerState | None) -> None:
     """Open the step of `after_failure`, else the undo steps one by one, else end the action."""
     following = action.after_failure(run, error)
     if following is not None:
@@ -245,7 +247,7 @@ def _after_failure(action: ServerAction, run: StepContext, error: Exception, pow
 
 
 def _end_with_fault(
-    action: ServerAction, run: StepContext, fault: dict[str, Any], power_state: PowerState | None
+    action: AnyAction, run: StepContext, fault: dict[str, Any], power_state: PowerState | None
 ) -> None:
     """End an action that is fully undone: free the server and set its fault, unless another action has it."""
     try:
@@ -255,7 +257,7 @@ def _end_with_fault(
     journal.close_action(run.action, outcome=str(fault["message"]), failed=True)
 
 
-def _open(action: ServerAction, run: StepContext, spec: StepSpec) -> None:
+def _open(action: AnyAction, run: StepContext, spec: StepSpec) -> None:
     open_step(run.action, spec, run.instance)
     if spec in action.steps:
         journal.set_needs(run.action, hosts_needed(action, run.action, spec))

@@ -10,7 +10,6 @@ from compute.operations import dispatch
 from compute.virt.shutdown_timer import ShutdownTimer
 
 REQUESTS, OPS = dispatch.REQUESTS, dispatch.OPS
-SHUTDOWN_TIMEOUT = "shutdown_timeout"  # in an action's params: the requested seconds, 0 is HARD
 
 
 class StepWaiting(Exception):

@@ -11,10 +11,10 @@ from compute.contract.microversion import Version
 from compute.errors import ServerLocked, ServerNotReady
 from compute.models import Instance
 from compute.operations import registry
-from compute.operations.action import ActionRequest, ActionResponse, ServerAction
+from compute.operations.action import ActionRequest, ActionResponse, AnyAction
 
 
-def parse(body: Any, version: Version) -> tuple[ServerAction, Any]:
+def parse(body: Any, version: Version) -> tuple[AnyAction, Any]:
     """Return the action that the single key of a body names, and the key's value. Raises BadRequest."""
     if not isinstance(body, dict) or len(body) != 1:
         raise BadRequest("Malformed request body")
@@ -26,7 +26,7 @@ def parse(body: Any, version: Version) -> tuple[ServerAction, Any]:
     return action, value
 
 
-def submit(action: ServerAction, instance: Instance, asked: ActionRequest) -> ActionResponse:
+def submit(action: AnyAction, instance: Instance, asked: ActionRequest) -> ActionResponse:
     """Record the action and return the answer.
 
     Raises Forbidden, ServerLocked, ServerNotReady, Conflict, and what the action itself raises.
@@ -39,6 +39,6 @@ def submit(action: ServerAction, instance: Instance, asked: ActionRequest) -> Ac
     return action.submit(instance, asked)
 
 
-def is_locked(action: ServerAction, instance: Instance, caller: Caller) -> bool:
+def is_locked(action: AnyAction, instance: Instance, caller: Caller) -> bool:
     """Return whether a lock refuses the action to the caller. An admin passes every lock."""
     return bool(action.respects_lock and instance.locked_by and not caller.is_admin)

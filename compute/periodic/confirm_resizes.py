@@ -14,7 +14,7 @@ from cloud.errors import BadRequest, Conflict
 from compute.migration import cold, moves
 from compute.models import Instance, InstanceAction
 from compute.operations import registry
-from compute.operations.action import ActionRequest
+from compute.operations.action import ActionParams, ActionRequest
 from compute.state import VmState
 
 logger = log.get(__name__)
@@ -31,7 +31,7 @@ def confirm() -> int:
     confirmed = 0
     for instance in _overdue():
         move = cold.awaiting_confirmation(instance)
-        if move is None or not moves.can_run_steps(move.params["source"]):
+        if move is None or not moves.can_run_steps(ActionParams.load(move.params).source):
             continue
         asked = ActionRequest(Caller("", project_id=instance.project_id), f"req-{uuid4()}")
         try:

@@ -18,6 +18,7 @@ from compute.hosts import guest_shutdown
 from compute.models import Instance, InstanceAction, Service, Step
 from compute.models.host import COMPUTE
 from compute.operations import journal
+from compute.operations.params import ActionParams
 from compute.operations.step import OPS, REQUESTS
 from compute.power import flap_guard, sync_policy
 from compute.power.sync_policy import OFF, PowerAuthority, PowerGoal, SyncAction, Verdict
@@ -36,6 +37,14 @@ BACK_MOVES = {
 }
 BACK_NAMES = {PowerGoal.ON: "start", PowerGoal.OFF: "stop", PowerGoal.PAUSED: "pause", PowerGoal.SUSPENDED: "suspend"}
 FOLLOW_NAMES = {VmState.STOPPED: "stop", VmState.ACTIVE: "start", VmState.PAUSED: "pause"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorePowerStateParams(ActionParams):
+    """The parameters of the action that restores a guest's power state."""
+
+    to: PowerGoal
+    why: str = ""  # what the power sync saw
 
 
 @dataclass(slots=True)
@@ -160,8 +169,8 @@ def _journal_entries(one: PowerMismatch, flaps: flap_guard.FlapCounter) -> Itera
     """Yield the journal entry of a mismatch: the server's history also shows changes that no user requested."""
     seen = f"the guest is {one.power_state.name.lower()}: {one.why}"
     if one.back:
-        params = {"to": one.back, "why": f"{seen}; power authority {one.truth}"}
-        action = _action(one, BACK_NAMES[one.back], flap_guard.BACK, params=params)
+        params = RestorePowerStateParams(to=one.back, why=f"{seen}; power authority {one.truth}")
+        action = _action(one, BACK_NAMES[one.back], flap_guard.BACK, params=params.as_json())
         yield action, [Step(name="restore_power_state", event=EVENT, host=one.instance.host, queue=REQUESTS)]
     elif one.verdict and one.verdict.vm_state:
         yield _closed_entry(_action(one, FOLLOW_NAMES[one.verdict.vm_state], "", outcome=seen), one, "observe")

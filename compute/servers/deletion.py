@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from django.conf import settings
@@ -16,6 +17,7 @@ from cells.context import current_alias
 from cells.models import InstanceMapping
 from compute.models import Instance, Step
 from compute.operations import journal
+from compute.operations.params import ActionParams
 from compute.shutdown import grace, options
 from compute.state import TaskState, VmState
 
@@ -48,14 +50,14 @@ def is_ended(instance: Instance) -> bool:
     return instance.deleted or instance.vm_state == VmState.SOFT_DELETED or instance.task_state in GOING
 
 
-def shutdown_options(instance: Instance, words: Any) -> dict[str, Any]:
-    """Return the params for the grace period of a deleted server's guest: none, as in Nova, unless one is set.
+def shutdown_timeout(instance: Instance, words: Any) -> int | None:
+    """Return the requested grace period of a deleted server's guest: 0, as in Nova, unless one is set.
 
-    The request (including SOFT) takes precedence over the server's own grace period.
+    None: the server's own grace period holds. The request (including SOFT) takes precedence over that.
     """
     if options.has_options(words):
         return options.asked(words)
-    return {} if grace.requested_timeout(instance) is not None else {grace.ASKED: 0}
+    return None if grace.requested_timeout(instance) is not None else 0
 
 
 def shorten_wait(instance: Instance, words: Any) -> None:
@@ -63,10 +65,10 @@ def shorten_wait(instance: Instance, words: Any) -> None:
 
     The step is locked while the action changes: a step that is about to wait reads it again then (`runner._wait_step`).
     """
-    if options.asked(words).get(grace.ASKED) != 0:
+    if options.asked(words) != 0:
         return
     with transaction.atomic(using=current_alias()):
         going = Step.objects.select_for_update(of=("self",)).select_related("action")
         for step in going.filter(server_id=instance.uuid, action__key__in=KEYS, state__in=journal.OPEN):
-            journal.change_params(step.action, **{grace.ASKED: 0})
+            journal.change_params(step.action, ActionParams, lambda params: replace(params, shutdown_timeout=0))
             journal.resume_step(step)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.conf import settings
 
 from compute.models import Step, shutdown_preferences
-from compute.operations.step import SHUTDOWN_TIMEOUT, StepWaiting
+from compute.operations.step import StepWaiting
 from compute.virt.base import HypervisorUnavailable, VirtError
 from compute.virt.shutdown_timer import ShutdownTimer
 from compute.virt.shutdown_watcher import ShutdownWatcher
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from compute.operations.action import StepContext
 
 OWN, OF_IMAGE, LONGEST = shutdown_preferences.OWN, shutdown_preferences.OF_IMAGE, shutdown_preferences.LONGEST
-ASKED = SHUTDOWN_TIMEOUT
 
 
 class _Watch:
@@ -44,10 +43,10 @@ def recheck(server_id: str) -> None:
         _Watch.watcher.mind(server_id)
 
 
-def timeout_for(instance: Instance, params: dict[str, Any] | None = None) -> int:
+def timeout_for(instance: Instance, asked: int | None = None) -> int:
     """Return the grace period in seconds: the request's, else the server's, its image's, the operator's."""
     said = shutdown_preferences.said(instance.metadata, instance.image.get("properties", {}))
-    for seconds in (shutdown_preferences.seconds((params or {}).get(ASKED)), said):
+    for seconds in (shutdown_preferences.seconds(asked), said):
         if seconds is not None:
             return seconds
     return int(settings.SHUTDOWN_TIMEOUT)
@@ -65,7 +64,7 @@ def shut_down(run: StepContext, at_most: float | None = None) -> str:
     seconds, whatever the grace period; 0 also ends a timer that another action started.
     """
     driver, uuid, known = run.hypervisor, run.instance.uuid, ShutdownTimer.load(run.step.timer)
-    seconds: float = timeout_for(run.instance, run.params)
+    seconds: float = timeout_for(run.instance, run.params.shutdown_timeout)
     seconds = seconds if at_most is None else min(seconds, at_most)
     try:
         timer = driver.begin_shutdown(uuid, seconds, settings.SHUTDOWN_RETRY_INTERVAL)

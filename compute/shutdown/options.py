@@ -1,7 +1,7 @@
 """The shutdown options: those of a request, and those on the server itself.
 
-An action that turns a server off declares `body = options.add_to_schema(...)` and puts `options.asked(body)` among its
-params. Nothing else is needed.
+An action that turns a server off declares `body = options.add_to_schema(...)` and keeps `options.asked(body)` as the
+`shutdown_timeout` of its params. Nothing else is needed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any
 
 from compute.contract import validation
 from compute.models import shutdown_preferences
-from compute.shutdown import grace
 
 TYPE, TIMEOUT = "shutdown_type", "shutdown_timeout"
 HARD = "HARD"
@@ -49,12 +48,12 @@ def of_query(query: Mapping[str, str]) -> dict[str, str]:
     return said
 
 
-def asked(body: Any) -> dict[str, Any]:
-    """Return an action's params for a request's options: seconds for the guest, 0 for HARD; empty for SOFT alone."""
+def asked(body: Any) -> int | None:
+    """Return the seconds that a request gives the guest, 0 for HARD; None without options and for SOFT alone."""
     said = body if isinstance(body, dict) else {}
     if str(said.get(TYPE, "")).upper() == HARD:
-        return {grace.ASKED: 0}
-    return {grace.ASKED: int(said[TIMEOUT])} if TIMEOUT in said else {}
+        return 0
+    return int(said[TIMEOUT]) if TIMEOUT in said else None
 
 
 def has_options(body: Any) -> bool:

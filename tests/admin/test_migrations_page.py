@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -13,8 +14,10 @@ from django.db.backends.utils import CursorWrapper
 from cells import circuit_breaker
 from cells.context import target_cell
 from compute.admin import migrations
+from compute.migration.moves import MoveParams
 from compute.models import InstanceAction
 from compute.operations import journal
+from compute.virt.base import Progress
 from tests.admin.conftest import EVIL, staff
 from tests.admin.test_pages import text
 from tests.flow import stories, two_hosts
@@ -53,8 +56,9 @@ def test_a_completed_migration_shows_that_all_of_it_is_there(body, browser, admi
     act(admin, server_id, body)
     cloud.work()
     with target_cell(cloud.cells["cell1"]):  # as the last report before the end of the copy leaves it
-        left = {"memory_total": 512 << 20, "memory_left": 20 << 20, "disk_total": 0, "disk_left": 0}
-        journal.change_params(two_hosts.action_of(cloud, server_id), progress=left)
+        left = Progress(memory_total=512 << 20, memory_left=20 << 20)
+        action = two_hosts.action_of(cloud, server_id)
+        journal.change_params(action, MoveParams, lambda params: replace(params, progress=left))
     page = text(browser, PAGE)
     assert rows(page)[0][5] == "100 % 100 %"
     assert 'title="memory 512 of 512 MiB"' in page
@@ -181,7 +185,9 @@ def test_nothing_secret_and_nothing_a_user_wrote_is_run(browser, admin, cloud):
     until(cloud, "migrate_out")
     row = two_hosts.action_of(cloud, server_id)
     with target_cell(cloud.cells["cell1"]):
-        journal.change_params(row, image_ticket="TOP-SECRET", host=EVIL, arrival={"key": "TOP-SECRET"}, source=EVIL)
+        journal.change_params(
+            row, MoveParams, lambda params: replace(params, host=EVIL, arrival={"key": "TOP-SECRET"}, source=EVIL)
+        )
     page = text(browser, PAGE)
     assert "TOP-SECRET" not in page
     assert EVIL not in page

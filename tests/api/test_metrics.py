@@ -74,7 +74,7 @@ def operation(cell, name, queue, *, age, state=Step.State.QUEUED):
     server = rows.server(cell)
     with target_cell(cell):
         action = journal.open_action(
-            server, name=name, key=name.title(), request_id="req-1", user_id="u", project_id="p", params={}
+            server, name=name, key=name.title(), request_id="req-1", user_id="u", project_id="p"
         )
         step = journal.open_step(action, name=name, event=f"compute_{name}", host="h1", queue=queue)
         Step.objects.filter(pk=step.pk).update(state=state)

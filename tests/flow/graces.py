@@ -7,9 +7,8 @@ import re
 import pytest
 
 from cells.context import target_cell
-from compute.models import Instance, Step
+from compute.models import Step
 from compute.operations import registry
-from compute.operations.action import StepContext
 from compute.virt.shutdown_timer import ShutdownTimer
 from tests.flow import one_host
 from tests.flow.stories import Killed, act
@@ -76,8 +75,8 @@ def killed(cloud, host, when):
     else:
         step = host.begin(step.pk)
         with target_cell(host.cell):
-            run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, host.driver)
-            getattr(registry.named(step.action.key), step.name)(run)
+            action = registry.named(step.action.key)
+            getattr(action, step.name)(action.context(step, host.driver))
     assert host.restart() == 1
 
 

@@ -13,7 +13,6 @@ from django.utils import timezone
 from cells.context import target_cell
 from compute.models import InstanceAction, Step
 from compute.operations import registry
-from compute.operations.action import StepContext
 from compute.periodic import purge_events
 from compute.virt.base import NotSupported
 from tests.flow import stories
@@ -66,7 +65,7 @@ def test_a_host_killed_while_it_hears_does_so_again_in_its_next_life(api, admin,
     if heard_already:
         with target_cell(host.cell), suppress(NotSupported):
             action = registry.named(begun.action.key)
-            getattr(action, begun.name)(StepContext(cloud.row(server_id), begun.action, begun, host.driver))
+            getattr(action, begun.name)(action.context(begun, host.driver))
     assert host.restart() == 1
     cloud.work()
     assert stories.states(cloud, server_id) == ("active", None)

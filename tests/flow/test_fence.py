@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from django.db import DataError, InterfaceError, OperationalError, connections
 from cells.context import target_cell
 from compute.models import Flavor, Instance, InstanceAction, Service, Step
 from compute.operations import journal, recovery, registry, runner
+from compute.operations.params import ActionParams
 from compute.virt.base import VirtError
 from compute.virt.fake.effects import Effect
 from tasks import heartbeat, periodic, run_step, worker
@@ -427,7 +429,8 @@ def test_a_build_that_failed_keeps_what_others_wrote_about_it_meanwhile(api, two
     step = host.begin(two.queued()[0][1].pk)
     assert step.action.params  # as it read them
     with target_cell(two.cells["cell1"]):
-        journal.change_params(InstanceAction.objects.get(server_id=server_id), empties=host.name)
+        action = InstanceAction.objects.get(server_id=server_id)
+        journal.change_params(action, ActionParams, lambda params: replace(params, empties=host.name))
     host.finish(step)
     params = two.history(server_id)[-1].params
     assert (params["tried"], params.get("empties")) == ([host.name], host.name)

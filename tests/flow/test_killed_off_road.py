@@ -12,9 +12,8 @@ import pytest
 
 from cells.context import target_cell
 from cells.models import InstanceMapping
-from compute.models import Instance, Service, Step
+from compute.models import Service, Step
 from compute.operations import journal, recovery, registry, runner
-from compute.operations.action import StepContext
 from compute.virt.base import VirtError
 from tests.byhand import Cloud
 from tests.flow import stories
@@ -132,7 +131,7 @@ def die(cloud: Cloud, server_id: str, waiting: Step, moment: str) -> None:
         assert claimed is not None
         action = registry.named(claimed.action.key)
         if moment == MOMENTS[2]:
-            run = StepContext(Instance.objects.get(uuid=server_id), claimed.action, claimed, None)
+            run = registry.named(claimed.action.key).context(claimed)
             getattr(action, claimed.name)(run)
         elif moment == MOMENTS[3]:
             runner.run_step(action, claimed, None)

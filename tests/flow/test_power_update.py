@@ -7,9 +7,11 @@ from uuid import uuid4
 
 import pytest
 from django.db import transaction
+from django.utils import timezone
 
 from cells.context import target_cell
 from compute.actions import power_update
+from compute.actions.bases.event import ReceivedEvent
 from compute.actions.power_update import OFF, ON
 from compute.hosts import drain as hosts_drain
 from compute.hosts import guest_shutdown
@@ -32,11 +34,14 @@ def cloud(cloud: Cloud) -> Cloud:
 
 def say(cloud: Cloud, server_id: str, said: str, request_id: str = "") -> InstanceAction:
     """As the API records it."""
-    row = cloud.row(server_id)
+    row, request_id = cloud.row(server_id), request_id or f"req-{uuid4()}"
+    params = power_update.PowerUpdateParams(event=ReceivedEvent(
+        name="power-update", tag=said, status="completed", request_id=request_id, received_at=timezone.now(),
+    ))  # fmt: skip
     with target_cell(row._state.db) as alias, transaction.atomic(using=alias):
         action = journal.open_action(
-            row, name=power_update.NAMES[said], key="PowerUpdate", request_id=request_id or f"req-{uuid4()}",
-            user_id="ironic", project_id=row.project_id, params={"said": said},
+            row, name=power_update.NAMES[said], key="PowerUpdate", request_id=request_id,
+            user_id="ironic", project_id=row.project_id, params=params,
         )  # fmt: skip
         journal.open_step(action, name="power_update", event="compute_power_update", host=row.host, queue="ops")
     return action

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from cloud import failpoints
-from compute.actions.power_update import OFF, ON
+from compute.actions.power_update import OFF, ON, PowerUpdateParams
 from compute.models import InstanceAction
 from compute.operations import journal
 from compute.operations.action import MAX_TRIES
@@ -49,10 +50,11 @@ def dies_once(cloud: Cloud, server_id: str, moment: str, monkeypatch: pytest.Mon
     if moment == "asked":  # and its answer is not on record
         change = journal.change_params
 
-        def changed(action: InstanceAction, **more: object) -> None:
-            if "does" in more:
+        def changed(action: InstanceAction, kind: type[PowerUpdateParams], new: Any) -> None:
+            known = kind.load(action.params)
+            if new(known).does != known.does:
                 die()
-            change(action, **more)
+            change(action, kind, new)
 
         monkeypatch.setattr(journal, "change_params", changed)
     return died

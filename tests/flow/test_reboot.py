@@ -6,8 +6,6 @@ import pytest
 
 from cells.context import target_cell
 from compute.actions.reboot import Reboot
-from compute.models import Instance
-from compute.operations.action import StepContext
 from compute.virt.base import PowerState
 from compute.virt.fake.effects import Effect
 from tests.flow import stories
@@ -45,8 +43,7 @@ def test_a_reboot_killed_between_the_work_and_its_record_happens_once(story, api
     host = cloud.host_of(server_id)
     step = host.begin(stories.only_step(cloud).pk)
     with target_cell(host.cell):
-        run = StepContext(Instance.objects.get(uuid=server_id), step.action, step, host.driver)
-        Reboot().reboot(run)
+        Reboot().reboot(Reboot().context(step, host.driver))
     before = [one.effect for one in host.driver.effects(server_id)]
     assert before.count(Effect.REBOOTED) == 1
     presses = host.driver.calls.count(("signal_shutdown", server_id))

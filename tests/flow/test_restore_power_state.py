@@ -6,9 +6,8 @@ import pytest
 
 from cells.context import target_cell
 from compute.hosts import guest_shutdown
-from compute.models import Instance, Service
+from compute.models import Service
 from compute.operations import registry, runner
-from compute.operations.action import StepContext
 from compute.virt.base import GuestInvalidState, PowerState
 from tests.flow import stories
 from tests.flow.going_down import one_host
@@ -264,9 +263,8 @@ def test_a_host_that_is_killed_meanwhile_ends_it_in_its_next_life(moment, api, c
         step = host.begin(stories.only_step(cloud).pk)
         if moment == "after the work":
             with target_cell(host.cell):
-                registry.named("RestorePowerState").restore_power_state(
-                    StepContext(Instance.objects.get(uuid=off), step.action, step, host.driver)
-                )
+                action = registry.named("RestorePowerState")
+                action.restore_power_state(action.context(step, host.driver))
     host.restart()
     cloud.work()
     is_back(cloud, off)

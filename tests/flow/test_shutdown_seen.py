@@ -193,7 +193,7 @@ def test_a_clock_whose_end_nobody_saw_does_not_run_for_ever(api, cloud, state, w
     server_id = cloud.boot(api)
     with target_cell(cloud.cell_of(server_id)):
         action = journal.open_action(Instance.objects.get(uuid=server_id), name="stop", key="Stop", request_id="r",
-                                     user_id="u", project_id="p", params={})  # fmt: skip
+                                     user_id="u", project_id="p")  # fmt: skip
         step = journal.open_step(action, name="power_off", event="e", host="host1", queue="requests")
         step.state, step.timer = state, ShutdownTimer.start(time.time(), 60, 10).facts
         seen = status.as_json(step)

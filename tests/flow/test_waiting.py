@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from cells.context import target_cell
 from compute.hosts import drain, drain_handback
-from compute.models import Instance, Service, Step
+from compute.models import Service, Step
 from compute.operations import action as operations_action
 from compute.operations import journal, recovery, registry
 from compute.operations.action import StepContext
@@ -28,7 +28,7 @@ from tests.flow.waits import WAYS, Waiting, begin
 def run_of(waiting: Waiting, step: Step) -> StepContext:
     """One try of a step, by hand."""
     with target_cell(waiting.host.cell):
-        return StepContext(Instance.objects.get(uuid=waiting.server_id), step.action, step, waiting.host.driver)
+        return registry.named(step.action.key).context(step, waiting.host.driver)
 
 
 def work(waiting: Waiting, step: Step) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cells.context import target_cell
-from compute.models import Allocation, HostNeed, Instance, InstanceAction, Service, Step
+from compute.models import Allocation, HostNeed, InstanceAction, Service, Step
 from compute.operations import journal, recovery, registry, runner
-from compute.operations.action import StepContext
 from tests.byhand import Cloud
 
 CONDUCTOR = "nova-conductor@test"
@@ -78,8 +77,8 @@ def work(cloud: Cloud, step: Step) -> None:
     """Its work is done, and not recorded."""
     driver = cloud.hosts[step.host].driver if step.host else None
     with target_cell(cloud.cells["cell1"]):
-        run = StepContext(Instance.objects.get(uuid=step.server_id), step.action, step, driver)
-        getattr(registry.named(step.action.key), step.name)(run)
+        action = registry.named(step.action.key)
+        getattr(action, step.name)(action.context(step, driver))
 
 
 def restart(cloud: Cloud, step: Step) -> int:

@@ -6,7 +6,8 @@ The quota and the grace period of a delete are in `compute/servers/deletion.py`.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
 
 from cells.models import InstanceMapping
 from compute import state
@@ -16,6 +17,7 @@ from compute.models import Instance, InstanceAction
 from compute.operations import journal, registry
 from compute.operations.action import (
     OPS,
+    ActionParams,
     ActionRequest,
     ActionResponse,
     On,
@@ -33,7 +35,18 @@ from compute.virt.base import HypervisorUnavailable, PowerState, VirtError
 CLEANUP_SOURCE = StepSpec("cleanup_source", "compute_forget_source", On.SOURCE, OPS)  # only for a resized server
 
 
-class DeleteBase(ServerAction):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteParams(ActionParams):
+    """The parameters of a delete. `source`: where a resized server has left something; "" for other servers."""
+
+    move: int = 0  # id of the resize's InstanceAction
+    source_node: str = ""
+
+
+D = TypeVar("D", bound=DeleteParams)
+
+
+class DeleteBase(ServerAction[D]):
     """Base class of Delete and SoftDelete: a delete preempts the action in progress.
 
     When a delete fails, the step `restore_quota` returns the server to the quota usage before it takes requests again.
@@ -53,40 +66,36 @@ class DeleteBase(ServerAction):
             return ActionResponse(204)
         return super().submit(instance, asked)
 
-    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
-        """Return the grace period of the guest, for the params."""
-        return deletion.shutdown_options(instance, asked.body)
+    def prepare(self, instance: Instance, asked: ActionRequest) -> D:
+        """Return the grace period of the guest."""
+        return self.params_type(shutdown_timeout=deletion.shutdown_timeout(instance, asked.body))
 
-    def begin(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> None:
+    def begin(self, instance: Instance, asked: ActionRequest, params: D) -> D | None:
         """Take the server and cancel its queued steps; a step that runs ends before this delete begins.
 
-        A delete that loses the race to another one sets `late` in the params and raises nothing.
+        Return None, and raise nothing, when another delete won the race.
         """
         try:
             super().begin(instance, asked, params)
         except StateConflict:
-            params["late"] = True  # another delete won the race
             deletion.shorten_wait(instance, asked.body)
-            return
+            return None
         registry.cancel_open(instance, "the server was deleted")
-        params |= self.known_of(instance)
+        return self.with_source(params, instance)
 
-    def known_of(self, instance: Instance) -> dict[str, Any]:
-        """Return the params about the source of a resize; also for a server in ERROR after a failed delete."""
+    def with_source(self, params: D, instance: Instance) -> D:
+        """Add the source of a resize to the params; also for a server in ERROR after a failed delete."""
         waits = cold.awaiting_confirmation(instance)
         if waits is None:
-            return {}
-        return {"move": waits.pk, "source": waits.params["source"], "source_node": waits.params["source_node"]}
+            return params
+        move = cold.ColdMoveParams.load(waits.params)
+        return replace(params, move=waits.pk, source=move.source, source_node=move.source_node)
 
-    def record(self, instance: Instance, asked: ActionRequest, params: dict[str, Any]) -> Any:
-        """Journal the action, unless another delete won the race (`late`)."""
-        return None if params.get("late") else super().record(instance, asked, params)
-
-    def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
+    def answer(self, params: D, asked: ActionRequest) -> ActionResponse:
         """Return 204 without a body."""
         return ActionResponse(204)
 
-    def shut_down(self, run: StepContext) -> None:
+    def shut_down(self, run: StepContext[D]) -> None:
         """Shut the guest down with its grace period. A guest that cannot be shut down does not stop the delete.
 
         Raises HypervisorUnavailable.
@@ -98,23 +107,24 @@ class DeleteBase(ServerAction):
         except VirtError as error:
             run.note(f"could not be shut down: {error}")
 
-    def cleanup_source(self, run: StepContext) -> None:
+    def cleanup_source(self, run: StepContext[D]) -> None:
         """Destroy what the source host of a resize has kept for a revert."""
-        moves.destroy_stale(run, run.params["source"])
+        moves.destroy_stale(run, run.params.source)
 
-    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext[D], power_state: PowerState | None) -> None:
         """Release the source's allocation after `cleanup_source`, and record the resize as confirmed."""
-        if run.step.name == "cleanup_source" and run.instance.host != run.params["source"]:
-            claims.release(run.instance.uuid, run.params["source_node"])
-            move = InstanceAction.objects.get(pk=run.params["move"])
-            if "ended" not in move.params:
-                journal.change_params(move, ended="confirmed")
+        if run.step.name == "cleanup_source" and run.instance.host != run.params.source:
+            claims.release(run.instance.uuid, run.params.source_node)
+            move = InstanceAction.objects.get(pk=run.params.move)
+            journal.change_params(
+                move, cold.ColdMoveParams, lambda params: replace(params, ended=params.ended or "confirmed")
+            )
 
-    def next_step(self, done: str, run: StepContext) -> StepSpec | None:
+    def next_step(self, done: str, run: StepContext[D]) -> StepSpec | None:
         """Return `cleanup_source` only for a resized server: other servers left nothing on another host."""
-        return super().next_step(done, run) if "source" in run.params else None
+        return super().next_step(done, run) if run.params.source else None
 
-    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext[D], power_state: PowerState | None) -> None:
         """Close a failed delete after `restore_quota`: free the server with a fault, unless a newer delete has it."""
         if run.step.name != "restore_quota":
             return
@@ -124,11 +134,11 @@ class DeleteBase(ServerAction):
             state.abandon(run.instance, self.move, fault_of(VirtError(why)))
         journal.close_action(run.action, outcome=why, failed=True)
 
-    def after_failure(self, run: StepContext, error: BaseException) -> StepSpec | None:
+    def after_failure(self, run: StepContext[D], error: BaseException) -> StepSpec | None:
         """Return `restore_quota` when the first step fails."""
         return self.clean_up if run.step.name == self.steps[0].name else None
 
-    def restore_quota(self, run: StepContext) -> None:
+    def restore_quota(self, run: StepContext[D]) -> None:
         """Count the server in the quota usage again, unless a newer delete has it.
 
         Runs on a conductor, which has access to the global database.

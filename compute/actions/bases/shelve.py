@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +18,7 @@ from cloud.images import service
 from compute import state
 from compute.models import Instance
 from compute.operations import dispatch, journal, registry
-from compute.operations.action import ActionRequest, ServerAction, StepContext
+from compute.operations.action import ActionParams, ActionRequest, P, ServerAction, StepContext
 from compute.placement import claims
 from compute.state import VmState
 from compute.virt.base import PowerState
@@ -26,13 +27,20 @@ logger = log.get(__name__)
 BATCH = 500
 
 
-class Offloads(ServerAction):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteShelvedImageParams(ActionParams):
+    """The parameters of the deletion of a shelved image."""
+
+    image_id: str
+
+
+class Offloads(ServerAction[P]):
     """Base class of actions with a step `offload`. Once it has begun nothing is undone.
 
     From then on the image is the only copy of the disk that is certain to exist.
     """
 
-    def offload(self, run: StepContext) -> None:
+    def offload(self, run: StepContext[P]) -> None:
         """Destroy the guest. A missing guest is success."""
         run.hypervisor.destroy(run.instance.uuid)
 
@@ -40,11 +48,11 @@ class Offloads(ServerAction):
         """Return True for `offload`: a half-removed guest is of no use."""
         return name == "offload" or super().retry_always(name)
 
-    def still_applies(self, run: StepContext) -> bool:
+    def still_applies(self, run: StepContext[P]) -> bool:
         """Return True for a repeated `offload`, even when another action has taken the server."""
         return (run.step.name == "offload" and run.step.attempts > 1) or super().still_applies(run)
 
-    def record_step(self, run: StepContext, power_state: PowerState | None) -> None:
+    def record_step(self, run: StepContext[P], power_state: PowerState | None) -> None:
         """Record after `offload` that the server has no host, and release its allocation.
 
         Also when another action has taken the server.
@@ -52,7 +60,7 @@ class Offloads(ServerAction):
         if run.step.name == "offload":
             leave_host(run.instance)
 
-    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext[P], power_state: PowerState | None) -> None:
         """Finish the move, so that the server takes the next request."""
         move = self.move_for(run.params)
         if move is not None:
@@ -66,7 +74,7 @@ def leave_host(instance: Instance) -> None:
     claims.release(instance.uuid)
 
 
-def is_offloading(run: StepContext) -> bool:
+def is_offloading(run: StepContext[P]) -> bool:
     """Return whether the step `offload` of this action has ever begun."""
     return run.action.steps.filter(name="offload", attempts__gt=0).exists()
 
@@ -98,7 +106,7 @@ def leave_image(instance: Instance) -> None:
         return
     action = journal.open_action(
         instance, name="delete_shelved_image", key="DeleteShelvedImage", request_id=f"req-{uuid4()}", user_id="",
-        project_id=instance.project_id, params={"image_id": instance.shelved_image_id},
+        project_id=instance.project_id, params=DeleteShelvedImageParams(image_id=instance.shelved_image_id),
     )  # fmt: skip
     journal.open_step(action, name="delete_image", event="conductor_delete_shelved_image", host="", queue=dispatch.OPS)
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
 
 from cloud.images import service, tickets
 from compute.contract import bare_metal
 from compute.models import Instance
 from compute.operations import journal
-from compute.operations.action import ActionRequest, ActionResponse, On, ServerAction, StepContext, StepSpec
+from compute.operations.action import (
+    ActionParams,
+    ActionRequest,
+    ActionResponse,
+    On,
+    ServerAction,
+    StepContext,
+    StepSpec,
+)
 from compute.placement import quota
 from compute.servers import image_transfer
 from compute.state import Move, TaskState, VmState
@@ -17,7 +26,18 @@ from compute.virt.base import PowerState
 FROM = frozenset({VmState.ACTIVE, VmState.STOPPED, VmState.PAUSED, VmState.SUSPENDED})
 
 
-class Snapshot(ServerAction):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotParams(ActionParams):
+    """The parameters of a createImage or createBackup."""
+
+    image_id: str
+    image_ticket: str  # permits the upload
+
+
+S = TypeVar("S", bound=SnapshotParams)
+
+
+class Snapshot(ServerAction[S]):
     """Base class of CreateImage and CreateBackup. The server stays as it was.
 
     The API creates the image record, the host uploads the data, and a failure discards the record.
@@ -32,7 +52,7 @@ class Snapshot(ServerAction):
         """Return the image properties that mark this kind of image."""
         return {"image_type": "snapshot"}
 
-    def prepare(self, instance: Instance, asked: ActionRequest) -> dict[str, Any]:
+    def create_record(self, instance: Instance, asked: ActionRequest) -> SnapshotParams:
         """Create the image record, so that the response can name its id. Raises Forbidden."""
         metadata = asked.body.get("metadata") or {}
         quota.check_metadata(asked.caller.project_id, metadata)
@@ -44,35 +64,35 @@ class Snapshot(ServerAction):
             "base_image_ref": instance.image_id,
         }
         image = service.create_snapshot_record(asked.caller, asked.body["name"], properties)
-        return {"image_id": image.id, "image_ticket": tickets.issue(image.id, "write")}
+        return SnapshotParams(image_id=image.id, image_ticket=tickets.issue(image.id, "write"))
 
-    def unprepare(self, params: dict[str, Any]) -> None:
+    def unprepare(self, params: S) -> None:
         """Discard the image record of a refused snapshot."""
-        service.discard(params["image_id"])
+        service.discard(params.image_id)
 
-    def answer(self, params: dict[str, Any], asked: ActionRequest) -> ActionResponse:
+    def answer(self, params: S, asked: ActionRequest) -> ActionResponse:
         """Return the image id: in the Location header before 2.45, in the body since."""
         if asked.microversion >= (2, 45):
-            return ActionResponse(202, {"image_id": params["image_id"]})
-        return ActionResponse(202, headers={"Location": image_transfer.image_url(params["image_id"])})
+            return ActionResponse(202, {"image_id": params.image_id})
+        return ActionResponse(202, headers={"Location": image_transfer.image_url(params.image_id)})
 
-    def snapshot(self, run: StepContext) -> None:
+    def snapshot(self, run: StepContext[S]) -> None:
         """Copy the disk and upload it to the image service. An image that is stored already is success."""
-        with image_transfer.scratch(run.params["image_id"]) as path:
+        with image_transfer.scratch(run.params.image_id) as path:
             run.hypervisor.snapshot(run.instance.uuid, path)
-            image_transfer.upload(run.params["image_id"], run.params["image_ticket"], path)
+            image_transfer.upload(run.params.image_id, run.params.image_ticket, path)
 
-    def after_failure(self, run: StepContext, error: BaseException) -> StepSpec | None:
+    def after_failure(self, run: StepContext[S], error: BaseException) -> StepSpec | None:
         """Return `discard_image`: the image record goes before the server takes the next request."""
         return self.clean_up if run.step.name == "snapshot" else None
 
-    def complete(self, run: StepContext, power_state: PowerState | None) -> None:
+    def complete(self, run: StepContext[S], power_state: PowerState | None) -> None:
         """Finish the move; after `discard_image` close the action as failed."""
         super().complete(run, power_state)
         if run.step.name == "discard_image":
             journal.close_action(run.action, outcome="the snapshot failed; its image was discarded", failed=True)
 
-    def discard_image(self, run: StepContext) -> None:
+    def discard_image(self, run: StepContext[S]) -> None:
         """Discard the image record. Runs on a conductor, which has access to the global database."""
         with run.fenced():
-            service.discard(run.params["image_id"])
+            service.discard(run.params.image_id)
