@@ -243,11 +243,10 @@ def external_events() -> str:
     """Return the table of the external events of a server."""
     from compute.contract import microversion  # noqa: PLC0415
     from compute.external_events import event_types  # noqa: PLC0415
-    from compute.operations import registry  # noqa: PLC0415
 
     rows = []
     for kind in event_types.EVENT_TYPES.values():
-        action = registry.named(kind.action)
+        action = kind.action()
         shown = " or ".join(f"`{name}`" for name in kind.tags.values() or [action.name]) if action.is_shown else ""
         heard = "its host; while it moves, both" if kind.both_hosts else "its host"
         tag = f"{kind.about}, required" if kind.needs_tag else kind.about

@@ -17,7 +17,6 @@ from cells import broker_circuit_breaker, circuit_breaker
 from cells.context import target_cell
 from cloud import log
 from compute.actions import delete
-from compute.actions.bases import shelve
 from compute.builds import leases
 from compute.external_events import deferred
 from compute.hosts import drain_migrations, fenced
@@ -25,6 +24,7 @@ from compute.operations import recovery
 from compute.periodic import (
     abandoned_snapshots,
     confirm_resizes,
+    offload_shelved,
     purge_events,
     reclaim_deleted,
     stale_delete_flags,
@@ -95,7 +95,7 @@ def tasks_of(role: str) -> list[Periodic]:
         if settings.RECLAIM_INSTANCE_INTERVAL > 0:
             rounds.append(Periodic("reclaim", 15, lambda me: reclaim_deleted.reclaim()))
         if settings.SHELVED_OFFLOAD_TIME >= 0:
-            rounds.append(Periodic("shelved", 60, lambda me: shelve.offload_due()))
+            rounds.append(Periodic("shelved", 60, lambda me: offload_shelved.offload()))
         if settings.RESIZE_CONFIRM_WINDOW:
             often_enough = max(relay, min(60.0, settings.RESIZE_CONFIRM_WINDOW / 10))
             rounds.append(Periodic("confirm_window", often_enough, lambda me: confirm_resizes.confirm()))

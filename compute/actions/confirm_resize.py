@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compute.migration import cold, moves
 from compute.models import Instance
-from compute.operations.action import OPS, ActionRequest, ActionResponse, On, ServerAction, StepContext, StepSpec
+from compute.operations.action import OPS, ActionRequest, ActionResponse, On, Role, ServerAction, StepContext, StepSpec
 from compute.placement import claims
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
@@ -14,6 +14,7 @@ class ConfirmResize(ServerAction[cold.FinishedMoveParams]):
     """Resized -> what it was before the resize or the cold migration."""
 
     key = name = "confirmResize"
+    role = Role.CONFIRM_RESIZE
     policy = "os_compute_api:servers:confirm_resize"
     move = Move(frozenset({VmState.RESIZED}), TaskState.RESIZE_CONFIRMING)
     steps = (
@@ -39,7 +40,7 @@ class ConfirmResize(ServerAction[cold.FinishedMoveParams]):
 
     def record_step(self, run: StepContext[cold.FinishedMoveParams], power_state: PowerState | None) -> None:
         """Release the allocation on the source; after `update_quota` finish the server's move."""
-        if run.step.name == "cleanup_source":
+        if run.runs(self.cleanup_source):
             claims.release(run.instance.uuid, run.params.source_node)
         else:
             cold.record_confirmed_or_reverted(run, "confirmed")

@@ -20,6 +20,7 @@ class ConsoleOutput(ServerAction):
         "additionalProperties": False,
     }
     respects_lock = False
+    reads_only = True
 
     def submit(self, instance: Instance, asked: ActionRequest) -> ActionResponse:
         """Ask the server's host; `later` in the response waits for its answer.

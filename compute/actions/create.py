@@ -11,7 +11,6 @@ from django.utils import timezone
 
 from compute import state
 from compute.errors import NoValidHost
-from compute.models import Instance, InstanceAction
 from compute.operations import journal
 from compute.operations.action import (
     MAX_TRIES,
@@ -21,7 +20,6 @@ from compute.operations.action import (
     ServerAction,
     StepContext,
     StepSpec,
-    open_step,
 )
 from compute.placement import claims, inventory
 from compute.scheduler import requirements, select
@@ -76,7 +74,7 @@ class Create(ServerAction[CreateParams]):
 
     def next_step(self, done: str, run: StepContext[CreateParams]) -> StepSpec | None:
         """Return `build` after `reschedule`: it runs on the new host."""
-        if done == "reschedule":
+        if run.runs(self.reschedule):
             run.instance.refresh_from_db()
             return self.steps[0]
         return None
@@ -88,7 +86,7 @@ class Create(ServerAction[CreateParams]):
 
     def after_failure(self, run: StepContext[CreateParams], error: BaseException) -> StepSpec | None:
         """Return `reschedule`, unless the image is unusable or MAX_ATTEMPTS hosts or nodes were tried."""
-        if run.step.name != "build" or isinstance(error, ImageUnusable):
+        if not run.runs(self.build) or isinstance(error, ImageUnusable):
             return None
         tried = [*dict.fromkeys([*run.params.tried, inventory.failure_scope(run.instance)])]
         why = str(error) or type(error).__name__
@@ -138,13 +136,3 @@ class Create(ServerAction[CreateParams]):
             error = NoValidHost(text)
         super().abandon(run, error, power_state)
         claims.release(run.instance.uuid)
-
-
-def record(instance: Instance, request_id: str, params: CreateParams) -> InstanceAction:
-    """Journal the boot of a server, in the transaction that writes its row."""
-    action = journal.open_action(
-        instance, name="create", key="Create", request_id=request_id, user_id=instance.user_id,
-        project_id=instance.project_id, params=params,
-    )  # fmt: skip
-    open_step(action, Create.steps[0], instance)
-    return action

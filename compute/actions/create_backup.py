@@ -84,5 +84,5 @@ class CreateBackup(Snapshot[BackupParams]):
         try:
             super().complete(run, power_state)
         except StateConflict:
-            if run.step.name != "rotate":
+            if not run.runs(self.rotate):
                 raise

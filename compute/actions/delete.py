@@ -7,12 +7,13 @@ from django.utils import timezone
 
 from cells.context import current_alias
 from compute import state
-from compute.actions.bases import delete, shelve
+from compute.actions.bases import delete
+from compute.actions.delete_shelved_image import DeleteShelvedImage, DeleteShelvedImageParams
 from compute.errors import StateConflict
 from compute.hosts import fenced
 from compute.models import Instance, InstanceAction, Step
 from compute.operations import journal
-from compute.operations.action import ActionRequest, StepContext, StepSpec
+from compute.operations.action import ActionRequest, Role, StepContext, StepSpec
 from compute.placement import claims
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
@@ -24,6 +25,7 @@ RECLAIM = Move(frozenset({VmState.SOFT_DELETED}), TaskState.DELETING)
 class Delete(delete.DeleteBase[delete.DeleteParams]):
     """Any state -> deleted. Preempts the action in progress; a server without a host is deleted at once."""
 
+    role = Role.DELETE
     move = Move(
         state.LIVING, TaskState.DELETING, failed=VmState.ERROR,  # can be deleted again
         over=frozenset(TaskState) - {TaskState.DELETING},
@@ -44,10 +46,7 @@ class Delete(delete.DeleteBase[delete.DeleteParams]):
         """Journal the action; delete the server here and now when it has no host, or a fenced one."""
         if instance.host and instance.host not in fenced.hosts():
             return super().record(instance, asked, params)
-        action = journal.open_action(
-            instance, name=self.name, key="Delete", request_id=asked.request_id,
-            user_id=asked.caller.user_id, project_id=asked.caller.project_id, params=params,
-        )  # fmt: skip
+        action = self.open_row(instance, asked, params)
         _end_at_once(instance, action)
         return action
 
@@ -58,7 +57,7 @@ class Delete(delete.DeleteBase[delete.DeleteParams]):
 
     def record_step(self, run: StepContext[delete.DeleteParams], power_state: PowerState | None) -> None:
         """Mark the server as deleted after `terminate` and release its allocations; the row stays as history."""
-        if run.step.name == "terminate":
+        if run.runs(self.terminate):
             mark_deleted_and_release(run.instance)
         super().record_step(run, power_state)
 
@@ -67,13 +66,15 @@ def mark_deleted_and_release(instance: Instance) -> None:
     """Mark the server as deleted, release its allocations, delete its shelved image. In the caller's transaction."""
     state.mark_deleted(instance)
     claims.release(instance.uuid)
-    shelve.leave_image(instance)
+    if instance.shelved_image_id:
+        params = DeleteShelvedImageParams(image_id=instance.shelved_image_id)
+        DeleteShelvedImage().record(instance, ActionRequest.of_cloud(instance), params)
 
 
 def end_waiting() -> int:
     """End the deletes that wait for hosts which are fenced by now, in the targeted cell; return how many."""
     waiting = Step.objects.select_related("action").filter(
-        host__in=fenced.hosts(), action__key="Delete", name=Delete.steps[0].name, state__in=journal.OPEN
+        host__in=fenced.hosts(), action__key=Delete.__name__, name=Delete.steps[0].name, state__in=journal.OPEN
     )
     ended = 0
     for step in waiting[:BATCH]:

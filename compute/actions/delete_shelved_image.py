@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from compute.actions.bases import shelve
-from compute.operations.action import OPS, On, ServerAction, StepContext, StepSpec
+from compute.operations.action import OPS, ActionParams, On, ServerAction, StepContext, StepSpec
 
 
-class DeleteShelvedImage(ServerAction[shelve.DeleteShelvedImageParams]):
-    """Opened by `shelve.leave_image` where the server is deleted; no API request asks for it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteShelvedImageParams(ActionParams):
+    """The parameters of the deletion."""
+
+    image_id: str
+
+
+class DeleteShelvedImage(ServerAction[DeleteShelvedImageParams]):
+    """Opened where the server is deleted (`delete.py`); no API request asks for it."""
 
     name = "delete_shelved_image"
     steps = (StepSpec("delete_image", "conductor_delete_shelved_image", On.CONDUCTOR, OPS),)
     needs_host = False
 
-    def delete_image(self, run: StepContext[shelve.DeleteShelvedImageParams]) -> None:
+    def delete_image(self, run: StepContext[DeleteShelvedImageParams]) -> None:
         """Delete the image. A missing image is success."""
         with run.fenced():
             shelve.delete_image(run.params.image_id)

@@ -25,6 +25,7 @@ from compute.operations.action import (
     ActionRequest,
     ActionResponse,
     On,
+    Role,
     ServerAction,
     StepContext,
     StepSpec,
@@ -60,12 +61,14 @@ class Evacuate(ServerAction[EvacuateParams]):
 
     key = name = "evacuate"
     policy = "os_compute_api:os-evacuate"
+    role = Role.EVACUATION
     respects_lock = False
+    over_any_task = True
     builds = True
     unsupported_on_bare_metal = bare_metal.CANNOT_MOVE
     move = rebuild.move(on=True)
     steps = (
-        StepSpec("pick", "rebuild_server", On.CONDUCTOR, undo="release_claim"),
+        StepSpec("pick", "rebuild_server", On.CONDUCTOR, undo="release_claim", status="accepted"),
         StepSpec(
             "build", "compute_rebuild_instance", On.DEST, OPS, undo="cleanup_destination", no_return=True, long=True
         ),
@@ -99,6 +102,10 @@ class Evacuate(ServerAction[EvacuateParams]):
         return moves.begun_at(instance, EvacuateParams(
             host=host, forced=bool(host) and forced, on=on, image_ticket=tickets.issue(instance.image_id, "read"),
         ))  # fmt: skip
+
+    def check_obstacles(self, instance: Instance) -> None:
+        """Raise BadRequest or Conflict while the server's host may run the guest."""
+        must_be_gone(instance.host)
 
     def move_for(self, params: EvacuateParams) -> Move:
         """Return the move: the server ends off if it was off, and always since 2.95."""
@@ -142,7 +149,7 @@ class Evacuate(ServerAction[EvacuateParams]):
 
         A server that was deleted meanwhile is removed from the new host, too.
         """
-        if run.step.name != "build":
+        if not run.runs(self.build):
             return
         moves.arrived(run)
         if run.instance.deleted:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from compute.actions.delete import Delete
 from compute.models import Instance
-from compute.operations import registry
 from compute.operations.action import ActionRequest, ActionResponse, ServerAction
 from compute.servers import deletion
 from compute.shutdown import options
@@ -21,5 +21,5 @@ class ForceDelete(ServerAction):
     def submit(self, instance: Instance, asked: ActionRequest) -> ActionResponse:
         """Submit a Delete without a grace period."""
         with deletion.marked_for_delete(instance.uuid):
-            registry.named("Delete").submit(instance, replace(asked, body=options.AT_ONCE))
+            Delete().submit(instance, replace(asked, body=options.AT_ONCE))
         return ActionResponse(202)

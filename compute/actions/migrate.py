@@ -10,7 +10,7 @@ from compute.contract.microversion import Version
 from compute.contract.validation import NAME
 from compute.migration import cold, moves
 from compute.models import Instance
-from compute.operations.action import ActionRequest
+from compute.operations.action import ActionRequest, Role
 from compute.shutdown import options
 
 RULE = "os_compute_api:os-migrate-server:migrate"
@@ -22,6 +22,7 @@ class Migrate(cold.ColdMove):
 
     key = name = "migrate"
     policy = RULE
+    role = Role.COLD_MIGRATION
 
     def schema(self, version: Version) -> dict[str, Any]:
         """Return the JSON schema: a host can be named since 2.56."""

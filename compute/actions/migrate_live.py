@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from django.utils import timezone
@@ -18,7 +18,16 @@ from compute.hosts import fenced
 from compute.migration import moves
 from compute.models import Instance
 from compute.operations import registry
-from compute.operations.action import OPS, ActionRequest, On, OnDrain, ServerAction, StepContext, StepSpec, fault_of
+from compute.operations.action import (
+    OPS,
+    ActionRequest,
+    On,
+    OnDrain,
+    Role,
+    StepContext,
+    StepSpec,
+    fault_of,
+)
 from compute.placement import claims
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import MigrationAborted, PowerState
@@ -41,24 +50,36 @@ class MigrateLiveParams(moves.MoveParams):
 Run = StepContext[MigrateLiveParams]
 
 
-class MigrateLive(ServerAction[MigrateLiveParams]):
+class MigrateLive(moves.Migration[MigrateLiveParams]):
     """Active or paused -> the same, elsewhere. Until `migrate_out` is done a failure undoes every step; then none."""
 
     key, name, called = "os-migrateLive", "live-migration", "os-migrateLive"
     policy = RULE
+    role = Role.LIVE_MIGRATION
     unsupported_on_bare_metal = bare_metal.CANNOT_MOVE
     move = MOVE
     steps = (
-        StepSpec("pick", "conductor_live_migrate_instance", On.CONDUCTOR, undo="release_claim"),
-        StepSpec("check_destination", "compute_check_can_live_migrate_destination", On.DEST, on_drain=OnDrain.CANCEL),
-        StepSpec("check_source", "compute_check_can_live_migrate_source", On.SOURCE, on_drain=OnDrain.CANCEL),
-        StepSpec("pre_migrate", "compute_pre_live_migration", On.DEST, OPS, undo="cancel_pre_migrate"),
+        StepSpec("pick", "conductor_live_migrate_instance", On.CONDUCTOR, undo="release_claim", status="accepted"),
         StepSpec(
-            "migrate_out", "compute_live_migration", On.SOURCE, OPS, undo="revert_migration", no_return=True, long=True
+            "check_destination", "compute_check_can_live_migrate_destination", On.DEST, on_drain=OnDrain.CANCEL,
+            status="queued",
         ),
-        StepSpec("finish_migration", "compute_post_live_migration_at_destination", On.DEST, OPS),
-        StepSpec("cleanup_source", "compute_post_live_migration", On.SOURCE, OPS),
-    )
+        StepSpec(
+            "check_source", "compute_check_can_live_migrate_source", On.SOURCE, on_drain=OnDrain.CANCEL,
+            status="queued",
+        ),
+        StepSpec(
+            "pre_migrate", "compute_pre_live_migration", On.DEST, OPS, undo="cancel_pre_migrate", status="preparing"
+        ),
+        StepSpec(
+            "migrate_out", "compute_live_migration", On.SOURCE, OPS, undo="revert_migration", no_return=True,
+            long=True, status="running",
+        ),
+        StepSpec(
+            "finish_migration", "compute_post_live_migration_at_destination", On.DEST, OPS, status="post-migrating"
+        ),
+        StepSpec("cleanup_source", "compute_post_live_migration", On.SOURCE, OPS, status="post-migrating"),
+    )  # fmt: skip
 
     # -- API side
 
@@ -92,6 +113,11 @@ class MigrateLive(ServerAction[MigrateLiveParams]):
         copies = None if block == "auto" else validation.is_true(block)
         return moves.begun_at(instance, MigrateLiveParams(host=host, forced=forced, copies_disk=copies))
 
+    def check_obstacles(self, instance: Instance) -> None:
+        """Raise BadRequest for a host that cannot migrate guests, and Conflict for one that drains."""
+        super().check_obstacles(instance)
+        moves.must_not_drain(instance.host, leaving=True)
+
     def _must_find_a_host(self, instance: Instance, host: str, *, forced: bool) -> None:
         try:
             moves.possible(instance, moves.wanted(instance, host, forced=forced), forced=forced)
@@ -119,11 +145,10 @@ class MigrateLive(ServerAction[MigrateLiveParams]):
             raise MigrationAborted("the guest does not run")
 
     def pre_migrate(self, run: Run) -> None:
-        """Prepare the destination and record where the source reaches it."""
+        """Prepare the destination, and compare its storage with the request."""
         _raise_if_aborted(run)
-        arrival = run.hypervisor.pre_migrate(run.instance.as_guest())
-        _check_storage(run.params.copies_disk, arrival)
-        run.change_params(lambda params: replace(params, arrival=dict(arrival)))
+        super().pre_migrate(run)
+        _check_storage(run.params.copies_disk, run.params.arrival)
 
     # -- the move
 
@@ -149,13 +174,9 @@ class MigrateLive(ServerAction[MigrateLiveParams]):
         else:
             run.hypervisor.finish_migration(run.instance.as_guest())
 
-    def cleanup_source(self, run: Run) -> None:
-        """Remove what is left on the source, unless the guest has come back there."""
-        moves.remove_stale(run, run.params.source)
-
     def record_step(self, run: Run, power_state: PowerState | None) -> None:
         """Record the new host after `finish_migration`, and free the server for the next request."""
-        if run.step.name != "finish_migration":
+        if not run.runs(self.finish_migration):
             return
         self._belongs_to_destination(run)
         with suppress(StateConflict):  # a delete took the server, and follows it to the new host
@@ -168,7 +189,7 @@ class MigrateLive(ServerAction[MigrateLiveParams]):
 
     def retry_always(self, name: str) -> bool:
         """Return False for `finish_migration`: a guest that cannot settle is reported as lost at once."""
-        return name != "finish_migration" and super().retry_always(name)
+        return name != self.finish_migration.__name__ and super().retry_always(name)
 
     def complete(self, run: Run, power_state: PowerState | None) -> None:
         """Change nothing: `record_step` has recorded the arrival."""
@@ -180,10 +201,6 @@ class MigrateLive(ServerAction[MigrateLiveParams]):
         if not run.instance.deleted:
             run.hypervisor.revert_migration(run.instance.as_guest())
 
-    def cancel_pre_migrate(self, run: Run) -> None:
-        """Undo the preparation at the destination."""
-        run.hypervisor.cancel_pre_migrate(run.instance.uuid)
-
     def release_claim(self, run: Run) -> None:
         """Release the room claimed at the destination."""
         with run.fenced():
@@ -194,9 +211,9 @@ class MigrateLive(ServerAction[MigrateLiveParams]):
 
         A guest that is lost in `finish_migration` belongs to the destination, and its server is in ERROR.
         """
-        if run.step.name == "cleanup_source":
+        if run.runs(self.cleanup_source):
             return
-        if run.step.name == "finish_migration":
+        if run.runs(self.finish_migration):
             self._belongs_to_destination(run)
             lost = Move(MOVE.start, MOVE.busy, failed=VmState.ERROR)
             state.abandon(run.instance, lost, fault_of(error), power_state)

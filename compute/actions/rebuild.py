@@ -161,7 +161,7 @@ class Rebuild(ServerAction[RebuildParams]):
 
     def record_step(self, run: StepContext[RebuildParams], power_state: PowerState | None) -> None:
         """Write the new columns after `destroy_guest`: the old disk is gone."""
-        if run.step.name == "destroy_guest":
+        if run.runs(self.destroy_guest):
             state.during(run.instance, self.move_for(run.params), **run.params.new)
 
     def complete(self, run: StepContext[RebuildParams], power_state: PowerState | None) -> None:
@@ -173,7 +173,7 @@ class Rebuild(ServerAction[RebuildParams]):
         """Set the server to ERROR; leave it as it was when its disk was not touched."""
         if rebuild.was_taken(run):
             return
-        touched = run.action.steps.filter(name="destroy_guest", attempts__gt=0).exists()
+        touched = run.action.steps.filter(name=self.destroy_guest.__name__, attempts__gt=0).exists()
         move = rebuild.move(on=True, failed=VmState.ERROR if touched else None)
         state.abandon(run.instance, move, fault_of(error), power_state)
         if run.instance.launched_at is None:

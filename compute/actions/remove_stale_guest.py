@@ -9,7 +9,7 @@ from compute.hosts import fenced
 from compute.migration import moves
 from compute.models import InstanceAction
 from compute.operations import journal
-from compute.operations.action import OPS, On, ServerAction, StepContext, StepSpec
+from compute.operations.action import OPS, On, Role, ServerAction, StepContext, StepSpec
 from compute.virt.base import PowerState
 
 
@@ -20,6 +20,7 @@ class RemoveStaleGuest(ServerAction[fenced.CleanupParams]):
     """
 
     name = "remove_stale_guest"
+    role = Role.REMOVE_STALE_GUEST
     steps = (StepSpec("remove", "compute_remove_stale_guest", On.SOURCE, OPS),)
 
     def remove(self, run: StepContext[fenced.CleanupParams]) -> None:

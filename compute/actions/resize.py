@@ -10,7 +10,7 @@ from compute.contract.microversion import Version
 from compute.errors import FlavorNotFound
 from compute.migration import cold, moves
 from compute.models import Flavor, Instance
-from compute.operations.action import ActionRequest
+from compute.operations.action import ActionRequest, Role
 from compute.placement import quota
 from compute.servers import flavors
 from compute.shutdown import options
@@ -25,6 +25,7 @@ class Resize(cold.ColdMove):
 
     key = name = "resize"
     policy = "os_compute_api:servers:resize"
+    role = Role.RESIZE
 
     def schema(self, version: Version) -> dict[str, Any]:
         """Return the JSON schema. `flavor_id` is the key in the Nova spec "Controlled shutdown of guests"."""

@@ -6,7 +6,7 @@ from django.db.models import Q
 
 from compute.actions.power_update import PowerUpdate, PowerUpdateParams
 from compute.models import InstanceAction
-from compute.operations.action import OnDrain, ServerAction, StepContext, StepSpec
+from compute.operations.action import OnDrain, Role, ServerAction, StepContext, StepSpec
 from compute.power.reconcile import BACK_MOVES, EVENT, RestorePowerStateParams
 from compute.power.sync_policy import PowerGoal
 from compute.state import Move
@@ -26,6 +26,7 @@ class RestorePowerState(ServerAction[RestorePowerStateParams]):
     """Opened by the power sync (`power/reconcile.py`). The server keeps its state; its guest is restored to it."""
 
     name = "power_sync"
+    role = Role.RESTORE_POWER_STATE
     move = BACK_MOVES[PowerGoal.ON]
     steps = (StepSpec("restore_power_state", EVENT, on_drain=OnDrain.CANCEL),)
 

@@ -70,7 +70,7 @@ class RevertResize(ServerAction[cold.FinishedMoveParams]):
 
     def after_failure(self, run: StepContext[cold.FinishedMoveParams], error: BaseException) -> StepSpec | None:
         """Return `update_quota` after a failed `cleanup_destination`: the quota does not wait for its cleanup."""
-        return self.steps[-1] if run.step.name == "cleanup_destination" else None
+        return self.steps[-1] if run.runs(self.cleanup_destination) else None
 
     def update_quota(self, run: StepContext[cold.FinishedMoveParams]) -> None:
         """Count the old size in the quota usage. Runs on a conductor, which has access to the global database."""
@@ -78,7 +78,7 @@ class RevertResize(ServerAction[cold.FinishedMoveParams]):
 
     def record_step(self, run: StepContext[cold.FinishedMoveParams], power_state: PowerState | None) -> None:
         """Record the source as the host after `revert_migration`, and free the server for the next request."""
-        if run.step.name != "revert_migration":
+        if not run.runs(self.revert_migration):
             return
         params = run.params
         zone = params.source_zone or run.instance.availability_zone  # older versions did not record it

@@ -88,17 +88,17 @@ class Shelve(shelve.Offloads[ShelveParams]):
     def record_step(self, run: StepContext[ShelveParams], power_state: PowerState | None) -> None:
         """Record the shelved image after `snapshot`; clear it after `delete_image`."""
         super().record_step(run, power_state)
-        if run.step.name == "snapshot":
+        if run.runs(self.snapshot):
             state.during(
                 run.instance, self.move_for(run.params), power_state=PowerState.SHUTDOWN,
                 shelved_image_id=run.params.image_id, shelved_at=database_clock.now(),
             )  # fmt: skip
-        elif run.step.name == "delete_image" and not shelve.is_offloading(run):
+        elif run.runs(self.delete_image) and not shelve.is_offloading(run):
             state.set_location(run.instance, shelved_image_id="", shelved_at=None)
 
     def next_step(self, done: str, run: StepContext[ShelveParams]) -> StepSpec | None:
         """Return None after `snapshot` when the server stays on its host for a while."""
-        return None if done == "snapshot" and not run.params.offload else super().next_step(done, run)
+        return None if run.runs(self.snapshot) and not run.params.offload else super().next_step(done, run)
 
     def abandon(self, run: StepContext[ShelveParams], error: BaseException, power_state: PowerState | None) -> None:
         """Leave the server as it was; when `offload` has begun, leave it shelved."""

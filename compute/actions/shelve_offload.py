@@ -24,10 +24,7 @@ class ShelveOffload(shelve.Offloads[ActionParams]):
         host = instance.host
         if host not in fenced.hosts():
             return super().record(instance, asked, params)
-        action = journal.open_action(
-            instance, name=self.name, key="ShelveOffload", request_id=asked.request_id,
-            user_id=asked.caller.user_id, project_id=asked.caller.project_id, params=params,
-        )  # fmt: skip
+        action = self.open_row(instance, asked, params)
         shelve.leave_host(instance)
         state.finish(instance, self.move)
         fenced.schedule_cleanup(instance, host)

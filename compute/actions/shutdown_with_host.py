@@ -13,7 +13,7 @@ from compute.hosts.guest_shutdown import GuestShutdownParams
 from compute.models import Service, Step
 from compute.models.host import COMPUTE
 from compute.operations import journal
-from compute.operations.action import OPS, REQUESTS, On, ServerAction, StepContext, StepSpec
+from compute.operations.action import OPS, REQUESTS, On, Role, ServerAction, StepContext, StepSpec
 from compute.operations.step import StepWaiting
 from compute.power import sync
 from compute.shutdown import grace
@@ -36,6 +36,7 @@ class ShutdownWithHost(ServerAction[GuestShutdownParams]):
     """
 
     name = "stop"
+    role = Role.SHUT_DOWN_WITH_HOST
     move = DOWN
     steps = (StepSpec("power_off", "compute_host_shutdown", On.SOURCE, OPS),)
 

@@ -9,7 +9,7 @@ from compute import state
 from compute.actions.bases import delete
 from compute.migration import cold
 from compute.models import Instance
-from compute.operations.action import StepContext, StepSpec
+from compute.operations.action import Role, StepContext, StepSpec
 from compute.servers import deletion
 from compute.shutdown import grace
 from compute.state import Move, TaskState, VmState
@@ -26,6 +26,7 @@ class SoftDeleteParams(delete.DeleteParams):
 class SoftDelete(delete.DeleteBase[SoftDeleteParams]):
     """Any state -> soft-deleted: off, and kept. Preempts the action in progress; a repeat restarts the time."""
 
+    role = Role.SOFT_DELETE
     move = Move(
         state.LIVING, TaskState.SOFT_DELETING, VmState.SOFT_DELETED, over=frozenset(TaskState) - deletion.GOING,
     )  # fmt: skip
@@ -45,6 +46,6 @@ class SoftDelete(delete.DeleteBase[SoftDeleteParams]):
 
     def record_step(self, run: StepContext[SoftDeleteParams], power_state: PowerState | None) -> None:
         """Finish the move after `power_off`: from now on the server can be restored."""
-        if run.step.name == "power_off":
+        if run.runs(self.power_off):
             state.finish(run.instance, self.move, power_state, soft_deleted_at=database_clock.now())
         super().record_step(run, power_state)

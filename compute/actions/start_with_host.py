@@ -7,7 +7,7 @@ from dataclasses import replace
 from compute.hosts import guest_batches, guest_shutdown
 from compute.hosts.guest_batches import BatchParams
 from compute.operations import journal
-from compute.operations.action import ServerAction, StepContext, StepSpec
+from compute.operations.action import Role, ServerAction, StepContext, StepSpec
 from compute.state import Move
 from compute.virt.base import PowerState
 
@@ -16,6 +16,7 @@ class StartWithHost(ServerAction[BatchParams]):
     """Opened by `guest_shutdown.start_guests`. Guests that went down last start first."""
 
     name = "start"
+    role = Role.START_WITH_HOST
     move = guest_shutdown.COMES_UP
     steps = (StepSpec("power_on", "compute_host_startup"),)
 

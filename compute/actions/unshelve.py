@@ -141,7 +141,7 @@ class Unshelve(ServerAction[UnshelveParams]):
 
     def must_run(self, name: str) -> bool:
         """Return True for `delete_image`: an image that no server needs is deleted, whatever becomes of the server."""
-        return name == "delete_image" or super().must_run(name)
+        return name == self.delete_image.__name__ or super().must_run(name)
 
     def record_step(self, run: StepContext[UnshelveParams], power_state: PowerState | None) -> None:
         """Finish the move after `power_on` or `build`; close a failed action after `cleanup_destination`.
@@ -149,20 +149,20 @@ class Unshelve(ServerAction[UnshelveParams]):
         Raises StateConflict.
         """
         move, params = self.move_for(run.params), run.params
-        if run.step.name == "power_on":
+        if run.runs(self.power_on):
             state.finish(run.instance, move, power_state, **OFF_THE_SHELF)
-        elif run.step.name == "build":
+        elif run.runs(self.build):
             self._arrive(run, move, power_state)
-        elif run.step.name == "cleanup_destination":
+        elif run.runs(self.cleanup_destination):
             moves.release_claim(run)
             journal.close_action(run.action, outcome=f"it was taken, and left {params.destination}", failed=True)
 
     def next_step(self, done: str, run: StepContext[UnshelveParams]) -> StepSpec | None:
         """Return `cleanup_destination` after a build during which another action took the server."""
-        if done == "power_on":
-            return self.find("delete_image")
-        if done == "build" and run.instance.host != run.params.destination:
-            return self.find("cleanup_destination")
+        if run.runs(self.power_on):
+            return self.find(self.delete_image.__name__)
+        if run.runs(self.build) and run.instance.host != run.params.destination:
+            return self.find(self.cleanup_destination.__name__)
         return super().next_step(done, run)
 
     def complete(self, run: StepContext[UnshelveParams], power_state: PowerState | None) -> None:

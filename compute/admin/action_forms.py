@@ -14,7 +14,6 @@ from cells.models import HostMapping, InstanceMapping
 from cloud.caller import Caller
 from cloud.errors import ApiError
 from cloud.images import service
-from compute.admin import allowed_actions
 from compute.contract import microversion
 from compute.models import Flavor
 from compute.operations import registry, submit
@@ -124,7 +123,7 @@ def carry_out(request: HttpRequest, mapping: InstanceMapping) -> str:
     if request.POST.get("verb") == DELETE:
         return _delete(request, mapping)
     action = registry.keyed(request.POST.get("verb", ""), VERSION)
-    if action is None or action.key in allowed_actions.READS:
+    if action is None or action.reads_only:
         return "Unknown action."
     form = form_of(action, FieldChoices(mapping), request.POST)
     if not form.is_valid():

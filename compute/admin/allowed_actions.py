@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from cloud.caller import Caller
 from cloud.errors import ApiError
-from compute.actions import evacuate
 from compute.contract import microversion, policy
-from compute.migration import moves as migration_moves
 from compute.models import Instance
 from compute.operations import registry, submit
 from compute.operations.action import AnyAction
-
-READS = frozenset({"os-getConsoleOutput"})  # these only read
-OVER_ANY_TASK = frozenset({"evacuate"})  # its host is gone, so no task can go on
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +58,7 @@ def _state(action: AnyAction, instance: Instance) -> str:
         wanted = sorted({start.replace("_", " ") for move in moves for start in move.start})
         return f"the server is {instance.vm_state}; the action requires {' or '.join(wanted)}"
     task = instance.task_state
-    if task is None or not fits or action.key in OVER_ANY_TASK or any(task in move.over for move in fits):
+    if task is None or not fits or action.over_any_task or any(task in move.over for move in fits):
         return ""
     return f"the server is busy (task state {task})"
 
@@ -72,34 +66,17 @@ def _state(action: AnyAction, instance: Instance) -> str:
 def _obstacle(action: AnyAction, instance: Instance) -> str:
     """Return what else is in the way: the action's own checks, with their texts."""
     try:
-        for look in OBSTACLES.get(action.key, ()):
-            look(instance)
+        action.check_obstacles(instance)
     except ApiError as refusal:
         return refusal.message.rstrip(".")
     return ""
 
 
-def _must_leave(instance: Instance) -> None:
-    migration_moves.must_not_drain(instance.host, leaving=True)
-
-
-def _must_be_gone(instance: Instance) -> None:
-    evacuate.must_be_gone(instance.host)
-
-
 def _offered() -> list[AnyAction]:
     every = (registry.keyed(action.key, microversion.MAXIMUM) for action in registry.every().values())
-    known = {action.key: action for action in every if action is not None and action.key not in READS}
+    known = {action.key: action for action in every if action is not None and not action.reads_only}
     return [known[key] for key in sorted(known, key=_by_name)]
 
 
 def _by_name(key: str) -> str:
     return key.removeprefix("os-").lower()
-
-
-OBSTACLES: dict[str, tuple[Callable[[Instance], None], ...]] = {
-    "migrate": (migration_moves.must_support,),
-    "resize": (migration_moves.must_support,),
-    "os-migrateLive": (migration_moves.must_support, _must_leave),
-    "evacuate": (_must_be_gone,),
-}

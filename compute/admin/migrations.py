@@ -20,13 +20,13 @@ from cells import admin_widgets as look
 from cells import scatter
 from cells.models import Cell, InstanceMapping
 from cloud.errors import ApiError
+from compute.actions.confirm_resize import ConfirmResize
+from compute.actions.revert_resize import RevertResize
 from compute.admin import action_forms, allowed_actions, badges
-from compute.contract import microversion
 from compute.migration import control, history
-from compute.migration.history import LIVE, MAY_ABORT_QUEUED, MAY_FORCE, STATUSES, TYPES
+from compute.migration.history import MAY_ABORT_QUEUED, MAY_FORCE, STATUSES
 from compute.migration.moves import MoveParams
 from compute.models import Instance, InstanceAction, Step
-from compute.operations import registry
 from compute.operations.action import ActionRequest
 from compute.servers import lookup
 
@@ -35,7 +35,7 @@ HEADERS = (
     "Server", "Type", "Status", "Source", "Destination", "Progress", "Step", "Requested", "Duration", "Requested by",
     "Cell", "",
 )  # fmt: skip
-CONFIRM_OR_REVERT = ("confirmResize", "revertResize")  # a resized server waits for one of these
+CONFIRM_OR_REVERT = {"Confirm": ConfirmResize(), "Revert": RevertResize()}  # a resized server waits for one of these
 FINISHED = "finished"
 GOING = frozenset({"accepted", "queued", "preparing", "running", "pre-migrating", "migrating", "post-migrating"})
 COLOURS = {
@@ -80,7 +80,7 @@ def _context(request: HttpRequest, found: history.HistoryPage, filters: dict[str
         "table": {"headers": HEADERS, "rows": rows},
         "filters": filters,
         "statuses": STATUSES,
-        "kinds": sorted(TYPES.values()),
+        "kinds": sorted(history.types().values()),
         "older": urlencode(asked | {"after": last}) if last else "",
         "newest": urlencode(asked) if request.GET.get("after") else None,
         "down": look.named_down(cells, found.down),
@@ -96,7 +96,7 @@ def _where(filters: dict[str, str]) -> Q:
 
 
 def _keys(kind: str) -> list[str]:
-    return [key for key, shown in TYPES.items() if kind in ("", shown)]
+    return [key for key, shown in history.types().items() if kind in ("", shown)]
 
 
 def _waiting(found: history.HistoryPage) -> dict[str, Instance]:
@@ -115,7 +115,7 @@ def _row(request: HttpRequest, cell: Cell, row: InstanceAction, server: Instance
     step = max(row.steps.all(), key=lambda one: one.pk, default=None)
     ended = row.finished_at or timezone.now()
     return [
-        badges.server_link(row.server_id), TYPES[row.key], _status(status, row), params.source or "-",
+        badges.server_link(row.server_id), history.types()[row.key], _status(status, row), params.source or "-",
         params.destination or params.host or "-", _how_far(row), _step(step),
         f"{look.age(row.started_at)} ago", look.seconds((ended - row.started_at).total_seconds()),
         badges.short(row.user_id or "-"), cell.name,
@@ -155,17 +155,14 @@ def _how_far(row: InstanceAction) -> Any:
 def _buttons(request: HttpRequest, row: InstanceAction, server: Instance | None, status: str) -> SafeString | str:
     """Return the buttons that apply now. Confirm and revert are greyed with the reason when not allowed."""
     verbs: list[tuple[str, str, str]] = []
-    if row.key == LIVE and status in MAY_ABORT_QUEUED:
+    if history.is_live(row) and status in MAY_ABORT_QUEUED:
         verbs.append(("abort", "Abort", ""))
-    if row.key == LIVE and status in MAY_FORCE:
+    if history.is_live(row) and status in MAY_FORCE:
         verbs.append(("force", "Force complete", ""))
     if status == FINISHED and server is not None:
         who = action_forms.caller(request, InstanceMapping(server_id=server.uuid, project_id=server.project_id))
-        for key in CONFIRM_OR_REVERT:
-            action = registry.keyed(key, microversion.MAXIMUM)
-            if action is not None:
-                why_not = allowed_actions.why_not(action, server, who)
-                verbs.append((key, key.removesuffix("Resize").capitalize(), why_not))
+        for text, action in CONFIRM_OR_REVERT.items():
+            verbs.append((action.key, text, allowed_actions.why_not(action, server, who)))
     context = {"verbs": verbs, "row": row, "csrf": get_token(request), "path": request.get_full_path()}
     return render_to_string("admin/stillwater/migration_buttons.html", context) if verbs else ""
 
@@ -176,7 +173,7 @@ def _handle_post(request: HttpRequest) -> str:
     mapping = InstanceMapping.objects.select_related("cell").filter(pk=server_id).first()
     if mapping is None:
         return "No such server."
-    if verb in CONFIRM_OR_REVERT:
+    if verb in (action.key for action in CONFIRM_OR_REVERT.values()):
         return action_forms.carry_out(request, mapping)
     tell = {"abort": control.abort, "force": control.force}.get(verb)
     if tell is None:

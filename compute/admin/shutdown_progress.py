@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cells import admin_widgets as look
+from compute.actions.force_delete import ForceDelete
+from compute.actions.reboot import Reboot
+from compute.actions.stop import Stop
 from compute.admin import allowed_actions
 from compute.models import InstanceAction, Step
 from compute.operations import journal
@@ -20,7 +23,7 @@ AT_DEADLINE = {  # what happens at the deadline, by the action that waits
     "stop": FORCED, "reboot": "it is reset (hard reboot)", "delete": f"{FORCED} and it is deleted",
 }  # fmt: skip
 GOES_ON = f"{FORCED} and the {{}} continues"
-STOP, REBOOT, DELETE = "os-stop", "reboot", "forceDelete"
+STOP, REBOOT, DELETE = Stop.key, Reboot.key, ForceDelete.key
 
 
 @dataclass(frozen=True, slots=True)

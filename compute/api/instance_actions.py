@@ -133,7 +133,8 @@ def _cell_of(mapping: InstanceMapping) -> Cell:
 
 def _shown(server_id: str) -> QuerySet[InstanceAction]:
     """Return the actions that are part of a server's history; the journal has others."""
-    return InstanceAction.objects.filter(server_id=server_id).exclude(key__in=registry.hidden())
+    hidden = registry.keys(lambda action: not action.is_shown)
+    return InstanceAction.objects.filter(server_id=server_id).exclude(key__in=hidden)
 
 
 def _naive(when: datetime | None) -> str | None:

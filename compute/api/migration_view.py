@@ -8,7 +8,7 @@ from compute.api.base import links
 from compute.api.fields import moment
 from compute.contract.microversion import Version
 from compute.migration import history
-from compute.migration.history import EVACUATE, IN_PROGRESS, LIVE, TYPES, status
+from compute.migration.history import IN_PROGRESS, status
 from compute.migration.moves import MoveParams
 from compute.models import InstanceAction
 
@@ -47,12 +47,12 @@ def of_server(row: InstanceAction, version: Version, *, show_hosts: bool) -> dic
 
 def of_all(row: InstanceAction, version: Version, *, show_hosts: bool) -> dict[str, Any]:
     """Return a migration for /os-migrations."""
-    flavor = MoveParams.load(row.params).flavor_numbers if row.key != EVACUATE else [None, None]  # as in Nova
+    flavor = [None, None] if history.is_evacuation(row) else MoveParams.load(row.params).flavor_numbers  # as in Nova
     shown = as_json(row, version, show_hosts=show_hosts) | {
         "instance_uuid": row.server_id, "old_instance_type_id": flavor[0], "new_instance_type_id": flavor[1],
     }  # fmt: skip
     if version >= (2, 23):
-        shown["migration_type"] = TYPES[row.key]
-        if row.key == LIVE and shown["status"] in IN_PROGRESS:
+        shown["migration_type"] = history.types()[row.key]
+        if history.is_live(row) and shown["status"] in IN_PROGRESS:
             shown["links"] = links(f"/servers/{row.server_id}/migrations/{row.pk}")
     return shown

@@ -16,9 +16,10 @@ from compute.api.fields import object_schema
 from compute.api.server_query import moment
 from compute.contract import validation
 from compute.migration import control, history
-from compute.migration.history import IN_PROGRESS, LIVE, TYPES
+from compute.migration.history import IN_PROGRESS
 from compute.migration.moves import MoveParams
-from compute.operations.action import ActionRequest
+from compute.operations import registry
+from compute.operations.action import ActionRequest, Role
 from compute.servers import listing, lookup
 
 FORCE = object_schema({"force_complete": {"type": "null"}}, ["force_complete"])
@@ -41,7 +42,8 @@ class ServerMigrationsView(ComputeView):
         with lookup.server(server_id, self.caller) as instance:
             self.check(RULE, instance.project_id)
             show = self.allows(f"{RULE}:host")
-            live = Q(server_id=instance.uuid, key=LIVE, finished_at__isnull=True, status__in=IN_PROGRESS)
+            key = registry.key_of(Role.LIVE_MIGRATION)
+            live = Q(server_id=instance.uuid, key=key, finished_at__isnull=True, status__in=IN_PROGRESS)
             found = history.migrations(live).order_by("-pk")
             shown = [migration_view.of_server(row, self.version, show_hosts=show) for row in found]
         return Response({"migrations": shown})
@@ -57,7 +59,7 @@ class ServerMigrationView(ComputeView):
         with lookup.server(server_id, self.caller) as instance:
             self.check("os_compute_api:servers:migrations:show", instance.project_id)
             row = control.find(instance, migration_id)
-            if row.key != LIVE:
+            if not history.is_live(row):
                 raise NotFound(f"Migration {migration_id} for server {server_id} is not live-migration.")
             if history.status(row) not in IN_PROGRESS:
                 raise NotFound(f"Migration {migration_id} for server {server_id} is not in progress.")
@@ -115,7 +117,7 @@ class MigrationsView(ComputeView):
 
     def _keys(self) -> list[str]:
         wanted = self.request.query_params.get("migration_type")
-        return [key for key, shown in TYPES.items() if wanted in (None, shown)]
+        return [key for key, shown in history.types().items() if wanted in (None, shown)]
 
     def _where(self, project: str | None) -> Q:
         """Return the filter for the cells.

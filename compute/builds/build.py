@@ -149,7 +149,7 @@ def _build_in(cell: Cell, host: select.HostState, asked: Requirements, request: 
                     availability_zone=host.zone, task_state=TaskState.SPAWNING,
                 )  # fmt: skip
                 params = create.CreateParams.load(request.action | asked.destination())
-                create.record(instance, request.request_id, params)
+                create.Create().record(instance, _asked(instance, request), params)
                 leases.renew(request)
         except IntegrityError:
             pass  # an earlier try wrote the row
@@ -166,12 +166,13 @@ def _record_in_cell0(request: BuildRequest, mapping: InstanceMapping, reason: No
         if Instance.objects.filter(uuid=mapping.server_id).exists():
             return
         instance = _write_row(request, vm_state=VmState.ERROR, task_state=None, fault=fault_of(reason))
-        action = journal.open_action(
-            instance, name="create", key="Create", request_id=request.request_id,
-            user_id=instance.user_id, project_id=instance.project_id,
-        )  # fmt: skip
+        action = create.Create().open_row(instance, _asked(instance, request), create.CreateParams())
         journal.close_action(action, outcome=str(reason), failed=True)
         leases.renew(request)
+
+
+def _asked(instance: Instance, request: BuildRequest) -> ActionRequest:
+    return ActionRequest.of_cloud(instance, user_id=instance.user_id, request_id=request.request_id)
 
 
 def _write_row(request: BuildRequest, **columns: Any) -> Instance:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from compute.actions.extend_volume import ExtendVolume
+from compute.actions.external_event import ExternalEvent
+from compute.actions.power_update import NAMES, PowerUpdate
 from compute.contract.microversion import Version
+from compute.operations.action import ServerAction
 
 STATUSES = ("failed", "completed", "in-progress")
-DELIVER = "ExternalEvent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +22,7 @@ class EventType:
     name: str
     since: Version
     about: str  # what the tag names, for people
-    action: str = DELIVER  # the ServerAction that carries it out
+    action: type[ServerAction[Any]] = ExternalEvent  # carries it out
     needs_tag: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
     both_hosts: bool = False  # a moving server: delivered to source and destination
@@ -35,9 +39,8 @@ _ALL = (
     EventType("network-vif-plugged", (2, 1), "port id", both_hosts=True),
     EventType("network-vif-unplugged", (2, 1), "port id", both_hosts=True),
     EventType("network-vif-deleted", (2, 1), "port id", both_hosts=True),
-    EventType("volume-extended", (2, 51), "volume id", "ExtendVolume", needs_tag=True),
-    EventType("power-update", (2, 76), "POWER_ON or POWER_OFF", "PowerUpdate", needs_tag=True,
-         tags={"POWER_ON": "start", "POWER_OFF": "stop"}),
+    EventType("volume-extended", (2, 51), "volume id", ExtendVolume, needs_tag=True),
+    EventType("power-update", (2, 76), "POWER_ON or POWER_OFF", PowerUpdate, needs_tag=True, tags=NAMES),
     EventType("accelerator-request-bound", (2, 82), "ARQ uuid", needs_tag=True),
     EventType("volume-reimaged", (2, 93), "volume id"),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from compute.actions.bases.event import EventParams
 from compute.external_events import deduplication, event_types
 from compute.external_events.deduplication import Entry, Event
 from compute.models import Instance, InstanceAction, Step
-from compute.operations import journal, registry
+from compute.operations import journal
 from compute.operations.params import ActionParams
 
 ACCEPTED, UNKNOWN, NO_HOST = 200, 404, 422
@@ -116,10 +116,10 @@ def _action(event: Event, host: str, moving: set[str],
             taken: set[tuple[str, str]]) -> tuple[InstanceAction, list[Step]]:  # fmt: skip
     """The journal row of an event, and one step for each host that is to receive it."""
     kind = event_types.EVENT_TYPES[event.name]
-    carries = registry.named(kind.action)
+    carries = kind.action()
     params = EventParams(event=deduplication.received(event))
     action = InstanceAction(
-        server_id=event.server_id, action=kind.tags.get(event.tag, carries.name), key=kind.action,
+        server_id=event.server_id, action=kind.tags.get(event.tag, carries.name), key=kind.action.__name__,
         params=params.as_json(), request_id=_request_id(event, taken) if carries.is_shown else event.request_id,
         user_id=event.user_id, project_id=event.project_id,
     )  # fmt: skip

@@ -29,7 +29,7 @@ from compute.migration import cold, moves
 from compute.models import DrainMigration, Instance, InstanceAction, Service
 from compute.models.host import COMPUTE
 from compute.operations import dispatch, journal, registry
-from compute.operations.action import ActionParams, ActionRequest
+from compute.operations.action import ActionParams, ActionRequest, Role
 from compute.state import VmState
 
 logger = log.get(__name__)
@@ -166,10 +166,10 @@ def _begin(one: DrainMigration, going: State) -> bool:
 def _move(server: Instance, caller: Caller, request_id: str, to: str) -> None:
     """Live-migrate a running or paused server, cold-migrate a stopped one. Raises ApiError."""
     if server.vm_state in LIVE:
-        name, body = "MigrateLive", {"host": to or None, "block_migration": "auto"}
+        role, body = Role.LIVE_MIGRATION, {"host": to or None, "block_migration": "auto"}
     else:
-        name, body = "Migrate", {"host": to or None}
-    registry.named(name).submit(server, ActionRequest(caller, request_id, body, VERSION))
+        role, body = Role.COLD_MIGRATION, {"host": to or None}
+    registry.playing(role).submit(server, ActionRequest(caller, request_id, body, VERSION))
 
 
 def _destination(one: DrainMigration, going: State) -> str:
@@ -247,7 +247,7 @@ def _confirm(one: DrainMigration, server: Instance, action: InstanceAction) -> N
         if not _mine(one).update(request_id=request_id, not_before=later):
             return
         try:
-            registry.named("ConfirmResize").submit(server, ActionRequest(caller, request_id, None, VERSION))
+            registry.playing(Role.CONFIRM_RESIZE).submit(server, ActionRequest(caller, request_id, None, VERSION))
         except ApiError:  # the user confirmed or reverted first
             transaction.set_rollback(True, using=current_alias())
             return

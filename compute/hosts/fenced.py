@@ -7,7 +7,6 @@ RemoveStaleGuest. All in the targeted cell.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from uuid import uuid4
 
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -16,12 +15,20 @@ from cloud import log
 from compute.errors import StateConflict
 from compute.models import Allocation, Instance, InstanceAction, Service, Step
 from compute.models.host import COMPUTE
-from compute.operations import dispatch, journal, registry
-from compute.operations.action import REQUESTS, ActionParams, AnyAction, On, compensate, fault_of
+from compute.operations import journal, registry
+from compute.operations.action import (
+    REQUESTS,
+    ActionParams,
+    ActionRequest,
+    AnyAction,
+    On,
+    Role,
+    compensate,
+    fault_of,
+)
 from compute.virt.base import Driver, PowerState
 
 logger = log.get(__name__)
-FORGET, EVACUATE = "RemoveStaleGuest", "Evacuate"  # keys in the journal
 ALIVE = frozenset({PowerState.RUNNING, PowerState.PAUSED})
 
 
@@ -115,15 +122,10 @@ def _end(instance: Instance, step: Step, off: frozenset[str]) -> None:
 
 def schedule_cleanup(instance: Instance, host: str, evacuation: InstanceAction | None = None) -> None:
     """Queue the cleanup of the server's stale guest on a host, unless one is queued. In the caller's transaction."""
-    owed = Step.objects.filter(host=host, server_id=instance.uuid, action__key=FORGET, state__in=journal.OPEN)
-    if owed.exists():
+    if _cleanups(host).filter(server_id=instance.uuid).exists():
         return
     params = CleanupParams(source=host, evacuation=evacuation.pk if evacuation is not None else None)
-    action = journal.open_action(
-        instance, name="remove_stale_guest", key=FORGET, request_id=f"req-{uuid4()}", user_id="",
-        project_id=instance.project_id, params=params,
-    )  # fmt: skip
-    journal.open_step(action, name="remove", event="compute_remove_stale_guest", host=host, queue=dispatch.OPS)
+    registry.playing(Role.REMOVE_STALE_GUEST).record(instance, ActionRequest.of_cloud(instance), params)
 
 
 def pending_cleanups(host: str) -> int:
@@ -156,11 +158,13 @@ def cancel_cleanups(host: str) -> None:
 
 
 def _cleanups(host: str) -> QuerySet[Step]:
-    return Step.objects.filter(action__key=FORGET, host=host, state__in=journal.OPEN)
+    key = registry.key_of(Role.REMOVE_STALE_GUEST)
+    return Step.objects.filter(action__key=key, host=host, state__in=journal.OPEN)
 
 
 def _open_evacuations(host: str) -> QuerySet[InstanceAction]:
     """Open evacuations of servers with an allocation on a host, to another host: each such host may have the guest."""
     room = Allocation.objects.filter(node__host=host).values("server_id")
-    leaving = InstanceAction.objects.filter(key=EVACUATE, finished_at__isnull=True, server_id__in=room)
+    key = registry.key_of(Role.EVACUATION)
+    leaving = InstanceAction.objects.filter(key=key, finished_at__isnull=True, server_id__in=room)
     return leaving.exclude(params__has_key="destination", params__destination=host)  # no key: not yet picked

@@ -23,14 +23,13 @@ from compute.errors import StateConflict
 from compute.hosts import guest_batches
 from compute.models import ComputeNode, Instance, Service, Step, shutdown_preferences
 from compute.models.host import COMPUTE
-from compute.operations import dispatch, journal
-from compute.operations.params import ActionParams
+from compute.operations import journal, registry
+from compute.operations.action import ActionRequest, Role
 from compute.state import Move, TaskState, VmState
 from compute.virt.base import PowerState
 from compute.virt.shutdown_timer import ShutdownTimer
 
 logger = log.get(__name__)
-DOWN, UP = "ShutdownWithHost", "StartWithHost"  # keys in the journal
 AT_ONCE = 16  # default number of guests that are shut down, or started, at the same time
 ON = (PowerState.RUNNING, PowerState.PAUSED)
 COMES_UP = Move(frozenset({VmState.STOPPED}), TaskState.POWERING_ON, VmState.ACTIVE)
@@ -96,7 +95,7 @@ def ask(host: str, *, by: str, at_once: int = 0, seconds: float | None = None) -
     """
     until = time.time() + seconds if seconds is not None else None
     with guest_batches.lock(host):
-        steps = guest_batches.open_steps(host, DOWN).exclude(action__params__has_key="called_off")
+        steps = open_steps(host).exclude(action__params__has_key="called_off")
         going = list(steps.select_related("action").order_by("pk"))
         at_once = at_once or (_params(going[0]).at_once if going else AT_ONCE)
         until = until or (_params(going[0]).until if going else None)
@@ -107,20 +106,25 @@ def ask(host: str, *, by: str, at_once: int = 0, seconds: float | None = None) -
         others = [one for one in are_on(host).order_by("pk") if one.uuid not in listed]
         new = [(shutdown_preferences.priority(one.metadata), one) for one in others]
         for rank, instance in sorted(new, key=lambda ranked: ranked[0]):
-            _open(instance, DOWN, request_id, by, GuestShutdownParams(
-                source=host, rank=rank, at_once=at_once, until=until
-            ))  # fmt: skip
+            params = GuestShutdownParams(source=host, rank=rank, at_once=at_once, until=until)
+            asked = ActionRequest.of_cloud(instance, user_id=by, request_id=request_id)
+            registry.playing(Role.SHUT_DOWN_WITH_HOST).record(instance, asked, params)
     return request_id if new or listed else ""
 
 
 def going_on(host: str) -> bool:
     """Whether a host's guests are being shut down and this has not been called off."""
-    return guest_batches.open_steps(host, DOWN).exclude(action__params__has_key="called_off").exists()
+    return open_steps(host).exclude(action__params__has_key="called_off").exists()
 
 
 def has_open(host: str) -> bool:
     """Whether any guest shutdown of the host is open, called off or not."""
-    return guest_batches.open_steps(host, DOWN).exists()
+    return open_steps(host).exists()
+
+
+def open_steps(host: str) -> QuerySet[Step]:
+    """Return the steps of the host's guest shutdowns that have not ended."""
+    return guest_batches.open_steps(host, registry.key_of(Role.SHUT_DOWN_WITH_HOST))
 
 
 def call_off(host: str, why: str) -> int:
@@ -129,7 +133,7 @@ def call_off(host: str, why: str) -> int:
     Those that have begun go on to their end and are marked; their guests may start again at once.
     """
     with guest_batches.lock(host):
-        steps = list(guest_batches.open_steps(host, DOWN).select_related("action").order_by("pk"))
+        steps = list(open_steps(host).select_related("action").order_by("pk"))
         for step in steps:
             idle = Step.objects.filter(pk=step.pk, state__in=(Step.State.QUEUED, Step.State.WAITING))
             params = _params(step)
@@ -144,11 +148,11 @@ def call_off(host: str, why: str) -> int:
 def read(host: str, request_id: str = "") -> tuple[GuestShutdown, ...]:
     """Return the progress of a host's guests, for one shutdown or the current one. At most three queries."""
     if not request_id:
-        going = guest_batches.open_steps(host, DOWN).order_by("-pk").values_list("action__request_id", flat=True)
-        request_id = going.first() or ""
+        request_id = open_steps(host).order_by("-pk").values_list("action__request_id", flat=True).first() or ""
     if not request_id:
         return ()
-    steps = Step.objects.filter(action__request_id=request_id, action__key=DOWN, host=host)
+    key = registry.key_of(Role.SHUT_DOWN_WITH_HOST)
+    steps = Step.objects.filter(action__request_id=request_id, action__key=key, host=host)
     found = list(steps.select_related("action").defer("traceback").order_by("pk"))
     named = Instance.objects.filter(uuid__in=[step.server_id for step in found])
     names = dict(named.values_list("uuid", "display_name"))
@@ -220,7 +224,8 @@ def _start_guests(instance: Instance, request_id: str) -> bool:
         with transaction.atomic(using=current_alias()):
             state.begin(instance, STAYS if stays else COMES_UP)
             params = guest_batches.BatchParams(rank=rank, at_once=AT_ONCE, stays=stays)
-            _open(instance, UP, request_id, "", params)
+            asked = ActionRequest.of_cloud(instance, request_id=request_id)
+            registry.playing(Role.START_WITH_HOST).record(instance, asked, params)
     except StateConflict:  # another request took the server first
         Instance.objects.filter(pk=instance.pk).update(resumes_with_host=False)
         return False
@@ -231,18 +236,3 @@ def takes_work(host: str) -> bool:
     """Whether a host is neither draining, drained nor being emptied."""
     service = Service.objects.filter(binary=COMPUTE, host=host).first()
     return service is not None and not service.drain_state
-
-
-STEPS: dict[str, tuple[str, str, str, str]] = {  # action, step, event, queue: as the actions declare them
-    DOWN: ("stop", "power_off", "compute_host_shutdown", dispatch.OPS),
-    UP: ("start", "power_on", "compute_host_startup", dispatch.REQUESTS),
-}
-
-
-def _open(instance: Instance, key: str, request_id: str, by: str, params: ActionParams) -> None:
-    name, step, event, queue = STEPS[key]
-    action = journal.open_action(
-        instance, name=name, key=key, request_id=request_id, user_id=by[:64],
-        project_id=instance.project_id, params=params,
-    )  # fmt: skip
-    journal.open_step(action, name=step, event=event, host=instance.host, queue=queue)

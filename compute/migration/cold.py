@@ -20,7 +20,7 @@ from compute.errors import StateConflict
 from compute.migration import moves as migration_moves
 from compute.models import Flavor, Instance, InstanceAction
 from compute.operations import journal, registry
-from compute.operations.action import OPS, ActionParams, On, ServerAction, StepContext, StepSpec, fault_of
+from compute.operations.action import OPS, ActionParams, On, StepContext, StepSpec, fault_of
 from compute.placement import claims, quota
 from compute.shutdown import grace
 from compute.state import Move, TaskState, VmState
@@ -55,7 +55,7 @@ class FinishedMoveParams(ActionParams):
     old: dict[str, Any] = field(default_factory=dict)
 
 
-class ColdMove(ServerAction[ColdMoveParams]):
+class ColdMove(migration_moves.Migration[ColdMoveParams]):
     """Active or stopped -> resized, on another host.
 
     `check_source` is the first step, so an action that waits for a stopped source has changed nothing yet.
@@ -67,10 +67,16 @@ class ColdMove(ServerAction[ColdMoveParams]):
         StepSpec("check_source", "compute_check_source"),
         StepSpec("pick", "cold_migrate", On.CONDUCTOR, OPS, undo="release_claim"),
         StepSpec("pre_migrate", "compute_prep_resize", On.DEST, OPS, undo="cancel_pre_migrate"),
-        StepSpec("migrate_out", "compute_resize_instance", On.SOURCE, OPS, undo="revert_migration", long=True),
-        StepSpec("finish_migration", "compute_finish_resize", On.DEST, OPS, undo="cleanup_destination", no_return=True),
-        StepSpec("cleanup_source", "compute_forget_source", On.SOURCE, OPS),
-    )
+        StepSpec(
+            "migrate_out", "compute_resize_instance", On.SOURCE, OPS, undo="revert_migration", long=True,
+            status="migrating",
+        ),
+        StepSpec(
+            "finish_migration", "compute_finish_resize", On.DEST, OPS, undo="cleanup_destination", no_return=True,
+            status="post-migrating",
+        ),
+        StepSpec("cleanup_source", "compute_forget_source", On.SOURCE, OPS, status="post-migrating"),
+    )  # fmt: skip
 
     # -- the steps
 
@@ -85,11 +91,6 @@ class ColdMove(ServerAction[ColdMoveParams]):
         with run.fenced(), transaction.atomic(using="default"):
             quota.grow(run.instance.project_id, run.instance.uuid, new["vcpus"], new["memory_mb"])
         migration_moves.claim(run, migration_moves.wanted(run.instance, run.params.host, size=new))
-
-    def pre_migrate(self, run: StepContext[ColdMoveParams]) -> None:
-        """Prepare the destination and record its address for the source."""
-        arrival = run.hypervisor.pre_migrate(run.instance.as_guest())
-        run.change_params(lambda params: replace(params, arrival=dict(arrival)))
 
     def migrate_out(self, run: StepContext[ColdMoveParams]) -> None:
         """Shut the guest down with its grace period and hand it over, however long the copy takes. Idempotent."""
@@ -112,34 +113,30 @@ class ColdMove(ServerAction[ColdMoveParams]):
 
     def record_step(self, run: StepContext[ColdMoveParams], power_state: PowerState | None) -> None:
         """Record host and size after `finish_migration`; release the source's allocation after `cleanup_source`."""
-        if run.step.name == "finish_migration":
+        if run.runs(self.finish_migration):
             migration_moves.arrived(run, **run.params.new)
             if run.params.comes_up and power_state is PowerState.RUNNING:
                 journal.change_params(
                     run.action, ColdMoveParams, lambda params: replace(params, was=VmState.ACTIVE)
                 )
             registry.follow(run.instance, run.params.source)
-        elif run.step.name == "cleanup_source":
+        elif run.runs(self.cleanup_source):
             claims.release(run.instance.uuid, run.params.source_node)
 
     def next_step(self, done: str, run: StepContext[ColdMoveParams]) -> StepSpec | None:
         """End after `finish_migration`, unless another action took the server: then `cleanup_source` follows."""
-        if done == "finish_migration" and run.instance.task_state == MOVE.busy and not run.instance.deleted:
+        if run.runs(self.finish_migration) and run.instance.task_state == MOVE.busy and not run.instance.deleted:
             return None
         return super().next_step(done, run)
 
     def complete(self, run: StepContext[ColdMoveParams], power_state: PowerState | None) -> None:
         """Resized. Does nothing after `cleanup_source`: the server was taken over by another action."""
-        if run.step.name == "finish_migration":
+        if run.runs(self.finish_migration):
             super().complete(run, power_state)
 
     def abandon(self, run: StepContext[ColdMoveParams], error: BaseException, power_state: PowerState | None) -> None:
         """The server is where and as it was; if it was to start again with its host, it still is."""
         state.abandon(run.instance, MOVE, fault_of(error), power_state, resumes_with_host=run.params.comes_up)
-
-    def cleanup_source(self, run: StepContext[ColdMoveParams]) -> None:
-        """Remove what the source has kept for a revert."""
-        migration_moves.remove_stale(run, run.params.source)
 
     # -- the compensations
 
@@ -153,10 +150,6 @@ class ColdMove(ServerAction[ColdMoveParams]):
             run.hypervisor.revert_migration(run.instance.as_guest())
             if run.params.was == VmState.ACTIVE:
                 run.hypervisor.power_on(run.instance.as_guest())
-
-    def cancel_pre_migrate(self, run: StepContext[ColdMoveParams]) -> None:
-        """Undo the preparation of the destination."""
-        run.hypervisor.cancel_pre_migrate(run.instance.uuid)
 
     def release_claim(self, run: StepContext[ColdMoveParams]) -> None:
         """Release the allocation at the destination, and shrink the quota usage again."""
@@ -196,9 +189,13 @@ def resized(instance: Instance, new: dict[str, Any]) -> Instance:
 
 def awaiting_confirmation(instance: Instance) -> InstanceAction | None:
     """Return the finished move that waits for confirm or revert, or None."""
-    done = InstanceAction.objects.filter(server_id=instance.uuid, key__in=("Resize", "Migrate"), message__isnull=True)
+    done = InstanceAction.objects.filter(server_id=instance.uuid, key__in=_keys(), message__isnull=True)
     row = done.filter(finished_at__isnull=False).order_by("-pk").first()
     return None if row is None or ColdMoveParams.load(row.params).ended else row
+
+
+def _keys() -> list[str]:
+    return registry.keys(lambda action: isinstance(action, ColdMove))
 
 
 def confirm_params(instance: Instance) -> FinishedMoveParams:
@@ -225,7 +222,7 @@ def update_quota(run: StepContext, without: int = 0) -> None:
     with run.fenced(), transaction.atomic(using="default"):
         quota.lock(run.instance.project_id)
         run.instance.refresh_from_db()
-        moves = InstanceAction.objects.filter(server_id=run.instance.uuid, key__in=("Resize", "Migrate"))
+        moves = InstanceAction.objects.filter(server_id=run.instance.uuid, key__in=_keys())
         going = moves.filter(finished_at__isnull=True).exclude(pk=without)
         sizes = [ColdMoveParams.load(row.params).new for row in going]
         waits = awaiting_confirmation(run.instance)

@@ -8,7 +8,6 @@ from django.db.models import Q
 
 from cloud.errors import BadRequest, Conflict, NotFound
 from compute.migration import history
-from compute.migration.history import LIVE
 from compute.migration.moves import MoveParams
 from compute.models import Instance, InstanceAction, Step
 from compute.operations import journal, registry, runner
@@ -58,7 +57,7 @@ def _under_way(instance: Instance, migration_id: str, may: frozenset[str], what:
         raise Conflict(f"Cannot '{what}' instance {instance.uuid} while it is in task_state {instance.task_state}")
     row = find(instance, migration_id)
     status = history.status(row)
-    if row.key != LIVE or status not in may:
+    if not history.is_live(row) or status not in may:
         raise BadRequest(
             f"Migration {migration_id} state of instance {instance.uuid} is {status}. Cannot {what} while the "
             "migration is in this state."

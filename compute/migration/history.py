@@ -22,21 +22,16 @@ from cloud.errors import BadRequest
 from compute.errors import CellDown
 from compute.migration.moves import MoveParams
 from compute.models import InstanceAction, Step
+from compute.operations import registry
+from compute.operations.action import On, Role, StepSpec
 from compute.virt.base import Progress
 
-LIVE, EVACUATE = "MigrateLive", "Evacuate"
-TYPES = {LIVE: "live-migration", "Resize": "resize", "Migrate": "migration", EVACUATE: "evacuation"}
-IN_PROGRESS = frozenset({"accepted", "queued", "preparing", "running", "post-migrating"})  # of live migrations
-MAY_FORCE = MAY_ABORT = frozenset({"running"})
+RUNNING = "running"
+IN_PROGRESS = frozenset({"accepted", "queued", "preparing", RUNNING, "post-migrating"})  # of live migrations
+MAY_FORCE = MAY_ABORT = frozenset({RUNNING})
 MAY_ABORT_QUEUED = frozenset({"accepted", "queued", "preparing", "running"})  # since 2.65
-# the open step of a migration -> its status; a queued `migrate_out` is still "preparing" (see `_on_the_way`)
-_LIVE_AT = {
-    "pick": "accepted", "check_destination": "queued", "check_source": "queued", "pre_migrate": "preparing",
-    "migrate_out": "running", "finish_migration": "post-migrating", "cleanup_source": "post-migrating",
-}  # fmt: skip
-_COLD_AT = {"migrate_out": "migrating", "finish_migration": "post-migrating", "cleanup_source": "post-migrating"}
 _COPIED = frozenset({"post-migrating", "completed", "finished", "confirmed", "reverted", "done"})
-_BEGUN = ("pre_migrate", "build")  # the steps that leave something at the destination
+MIGRATIONS = (Role.LIVE_MIGRATION, Role.RESIZE, Role.COLD_MIGRATION, Role.EVACUATION)
 STATUSES = (
     "accepted", "queued", "preparing", "running", "pre-migrating", "migrating", "post-migrating", "completed",
     "finished", "confirmed", "reverted", "done", "cancelled", "failed", "error",
@@ -60,9 +55,24 @@ class HistoryPage:
     down: dict[str, scatter.CellFailure] = field(default_factory=dict)
 
 
+def types() -> dict[str, str]:
+    """Return the type in os-migrations of each action that is a migration, by its key in the journal."""
+    return {key: str(action.role) for key, action in registry.every().items() if action.role in MIGRATIONS}
+
+
+def is_live(row: InstanceAction) -> bool:
+    """Return whether a migration is a live migration."""
+    return row.key == registry.key_of(Role.LIVE_MIGRATION)
+
+
+def is_evacuation(row: InstanceAction) -> bool:
+    """Return whether a migration is an evacuation."""
+    return row.key == registry.key_of(Role.EVACUATION)
+
+
 def migrations(where: Q | None = None) -> QuerySet[InstanceAction]:
     """Return the migrations of the targeted cell, annotated with `status`."""
-    return InstanceAction.objects.annotate(status=_status()).filter(where or Q(), key__in=TYPES)
+    return InstanceAction.objects.annotate(status=_status()).filter(where or Q(), key__in=types())
 
 
 def status(row: InstanceAction) -> str:
@@ -85,9 +95,9 @@ def is_copied(row: InstanceAction) -> bool:
     return status(row) in _COPIED
 
 
-def page(where: Q, limit: int | None, marker: str = "", *, keys: Collection[str] = tuple(TYPES),
+def page(where: Q, limit: int | None, marker: str = "", *, keys: Collection[str] | None = None,
          with_steps: bool = False) -> HistoryPage:  # fmt: skip
-    """Return a page of migrations, after the one whose uuid is `marker`.
+    """Return a page of migrations, after the one whose uuid is `marker`; `keys`: of the actions, all by default.
 
     Raises BadRequest when no cell has the marker, CellDown when a down cell may have it.
     """
@@ -98,7 +108,8 @@ def page(where: Q, limit: int | None, marker: str = "", *, keys: Collection[str]
 
     def read(cell: Cell) -> list[InstanceAction]:
         found = migrations(where & _after(cell, place))
-        return _newest(found.prefetch_related("steps") if with_steps else found, limit, keys)
+        found = found.prefetch_related("steps") if with_steps else found
+        return _newest(found, limit, types() if keys is None else keys)
 
     gathered = scatter.gather(cells.values(), read)
     age = place.age if place else None
@@ -153,7 +164,7 @@ def _place(uuid: str, cells: dict[str, Cell]) -> HistoryMarker:
 
 
 def _all() -> QuerySet[InstanceAction]:
-    return InstanceAction.objects.filter(key__in=TYPES)
+    return InstanceAction.objects.filter(key__in=types())
 
 
 def _status() -> Case:
@@ -161,12 +172,13 @@ def _status() -> Case:
     wrong = Q(fault__isnull=False) | Q(message__isnull=False)
     called_off = Q(params__abort=True) | Q(Exists(steps.filter(state=Step.State.CANCELLED)))
     over = Q(finished_at__isnull=False)
+    live, evacuation = Q(key=registry.key_of(Role.LIVE_MIGRATION)), Q(key=registry.key_of(Role.EVACUATION))
     return Case(
         _word(wrong & called_off, "cancelled"),
-        _word(wrong & Q(Exists(steps.filter(name__in=_BEGUN))), "failed"),
+        _word(wrong & Q(Exists(steps.filter(name__in=_prepares_destination()))), "failed"),
         _word(wrong, "error"),
-        _word(over & (Q(key=LIVE) | Q(key=EVACUATE, params__cleaned=True)), "completed"),
-        _word(over & Q(key=EVACUATE), "done"),  # the old host has not removed its guest yet
+        _word(over & (live | evacuation & Q(params__cleaned=True)), "completed"),
+        _word(over & evacuation, "done"),  # the old host has not removed its guest yet
         When(over & Q(params__has_key="ended"), then=KT("params__ended")),
         _word(over, "finished"),  # waits for confirm or revert
         default=_on_the_way(steps),
@@ -175,16 +187,25 @@ def _status() -> Case:
 
 
 def _on_the_way(steps: QuerySet[Step]) -> Any:
-    live, evacuation = Q(action__key=LIVE), Q(action__key=EVACUATE)
+    declared = [(Q(action__key=key, name=spec.name), spec) for key, spec in _specs() if spec.status]
+    queued = [where & Q(state=Step.State.QUEUED) for where, spec in declared if spec.status == RUNNING]
     at = Case(
-        _word(live & Q(name="migrate_out", state=Step.State.QUEUED), "preparing"),
-        *(_word(live & Q(name=name), word) for name, word in _LIVE_AT.items()),
-        _word(evacuation & Q(name="pick"), "accepted"),
-        *(_word(~evacuation & Q(name=name), word) for name, word in _COLD_AT.items()),
+        *(_word(where, "preparing") for where in queued),
+        *(_word(where, spec.status) for where, spec in declared),
         default=Value("pre-migrating"),
         output_field=CharField(),
     )
     return Coalesce(Subquery(steps.annotate(word=at).order_by("-pk").values("word")[:1]), Value("accepted"))
+
+
+def _prepares_destination() -> set[str]:
+    """The names of the steps that leave something at the destination."""
+    return {spec.name for _, spec in _specs() if spec.on is On.DEST and spec.undo}
+
+
+def _specs() -> Iterator[tuple[str, StepSpec]]:
+    """The steps of all migrations, with the keys of their actions."""
+    return ((key, spec) for key in types() for spec in registry.named(key).steps)
 
 
 def _word(condition: Q, word: str) -> When:

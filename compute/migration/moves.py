@@ -23,7 +23,7 @@ from compute.models import ComputeNode, Flavor, Instance, InstanceAction, Servic
 from compute.models.host import COMPUTE
 from compute.models.instance import new_uuid
 from compute.operations import journal
-from compute.operations.action import ActionParams, StepContext
+from compute.operations.action import ActionParams, ServerAction, StepContext
 from compute.placement import claims, server_groups
 from compute.scheduler import requirements as scheduler_wanted
 from compute.scheduler import select
@@ -53,6 +53,27 @@ class MoveParams(ActionParams):
 
 
 M = TypeVar("M", bound=MoveParams)
+
+
+class Migration(ServerAction[M]):
+    """Base class of the actions in which the hypervisors of two hosts hand a guest over: live and cold migrations."""
+
+    def check_obstacles(self, instance: Instance) -> None:
+        """Raise BadRequest for a host that cannot migrate guests."""
+        must_support(instance)
+
+    def pre_migrate(self, run: StepContext[M]) -> None:
+        """Prepare the destination and record where the source reaches it."""
+        arrival = run.hypervisor.pre_migrate(run.instance.as_guest())
+        run.change_params(lambda params: replace(params, arrival=dict(arrival)))
+
+    def cancel_pre_migrate(self, run: StepContext[M]) -> None:
+        """Undo the preparation of the destination."""
+        run.hypervisor.cancel_pre_migrate(run.instance.uuid)
+
+    def cleanup_source(self, run: StepContext[M]) -> None:
+        """Remove what is left on the source, unless the guest has come back there."""
+        remove_stale(run, run.params.source)
 
 
 def begun_at(instance: Instance, params: M, new_flavor: Flavor | None = None) -> M:
@@ -200,7 +221,7 @@ def _is_expected(run: StepContext, host: str) -> bool:
     Before that preparation what is there is stale. Steps of one server run one at a time, so the answer stays true
     while the step runs.
     """
-    ready = _goes_to(run, host).filter(steps__name="pre_migrate", steps__state=Step.State.DONE)
+    ready = _goes_to(run, host).filter(steps__name=Migration.pre_migrate.__name__, steps__state=Step.State.DONE)
     return _lives_at(run, host) or ready.exists()
 
 

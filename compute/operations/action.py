@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any, ClassVar, Generic, cast, get_args
+from uuid import uuid4
 
 from django.conf import settings
 from django.db import Error, InterfaceError, OperationalError, close_old_connections, transaction
@@ -32,7 +33,7 @@ from compute.errors import Conflict, StateConflict
 from compute.models import Instance, InstanceAction, Step
 from compute.operations import journal
 from compute.operations.params import ActionParams
-from compute.operations.step import OPS, REQUESTS, On, OnDrain, OnRestart, StepSpec
+from compute.operations.step import OPS, REQUESTS, On, OnDrain, OnRestart, Role, StepSpec
 from compute.state import Move
 from compute.virt.base import Driver, PowerState
 
@@ -46,6 +47,7 @@ __all__ = (
     "On",
     "OnDrain",
     "OnRestart",
+    "Role",
     "ServerAction",
     "StepContext",
     "StepSpec",
@@ -69,6 +71,12 @@ class ActionRequest:
     request_id: str
     body: Any = None
     microversion: tuple[int, int] = (2, 1)
+
+    @classmethod
+    def of_cloud(cls, instance: Instance, *, user_id: str = "", request_id: str = "") -> ActionRequest:
+        """Return a request that the cloud makes itself, in the server's project."""
+        caller = Caller(user_id[:64], project_id=instance.project_id)
+        return cls(caller, request_id or f"req-{uuid4()}")
 
 
 @dataclass(slots=True)
@@ -124,6 +132,10 @@ class StepContext(Generic[P_co]):
         with self.fenced():
             journal.change_params(self.action, self.params_type, change)
 
+    def runs(self, method: Callable[..., None]) -> bool:
+        """Return whether this is a try of the step that a method of the action carries out."""
+        return self.step.name == method.__name__
+
     def reload(self) -> None:
         """Read server and action again from their rows: a rolled-back transaction left wrong values in memory."""
         self.instance = Instance.objects.get(uuid=self.step.server_id)
@@ -175,6 +187,9 @@ class ServerAction(Generic[P]):
     respects_lock: ClassVar[bool] = True
     unsupported_on_bare_metal: ClassVar[str] = ""  # why bare metal cannot do it; "" when it can
     is_shown: ClassVar[bool] = True  # in os-instance-actions
+    reads_only: ClassVar[bool] = False
+    over_any_task: ClassVar[bool] = False  # no task can go on: the server's host is fenced
+    role: ClassVar[Role | None] = None
 
     # -- API side
 
@@ -196,6 +211,9 @@ class ServerAction(Generic[P]):
     def all_moves(self) -> dict[str, Move]:
         """Return the moves that the action may make, by kind of request; "" when there is one kind."""
         return dict(self.moves) or ({"": self.move} if self.move is not None else {})
+
+    def check_obstacles(self, instance: Instance) -> None:
+        """Raise an API error when something but the server's state refuses every request now, whatever its body."""
 
     def unprepare(self, params: P) -> None:
         """Undo `prepare`: the action was refused, or `submit` prepares it again."""
@@ -254,16 +272,20 @@ class ServerAction(Generic[P]):
 
     def record(self, instance: Instance, asked: ActionRequest, params: P) -> InstanceAction:
         """Create the action's row and its first step, in the caller's transaction."""
-        action = journal.open_action(
-            instance, name=self.name, key=type(self).__name__, request_id=asked.request_id,
-            user_id=asked.caller.user_id, project_id=asked.caller.project_id, params=params,
-        )  # fmt: skip
+        action = self.open_row(instance, asked, params)
         first = self.first_step(params)
         if first is not None:
             open_step(action, first, instance)
         else:
             journal.close_action(action, outcome="done")
         return action
+
+    def open_row(self, instance: Instance, asked: ActionRequest, params: P) -> InstanceAction:
+        """Create the action's row without a step, in the caller's transaction."""
+        return journal.open_action(
+            instance, name=self.name, key=type(self).__name__, request_id=asked.request_id,
+            user_id=asked.caller.user_id, project_id=asked.caller.project_id, params=params,
+        )  # fmt: skip
 
     def first_step(self, params: P) -> StepSpec | None:
         """Return the first step; None when recording the action completes it."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Callable
 from functools import cache
 
 from compute.models import Instance, Step
 from compute.operations import dispatch, journal
-from compute.operations.action import AnyAction, On, ServerAction, compensate, fault_of
+from compute.operations.action import AnyAction, On, Role, ServerAction, compensate, fault_of
 
 ACTIONS = "compute.actions"  # a higher layer: named here, not imported
 
@@ -33,9 +34,20 @@ def named(name: str) -> AnyAction:
     return every()[name]
 
 
-def hidden() -> list[str]:
-    """Return the keys of the actions that os-instance-actions does not show."""
-    return [name for name, action in every().items() if not action.is_shown]
+def playing(role: Role) -> AnyAction:
+    """Return the action that has a role."""
+    return named(key_of(role))
+
+
+def key_of(role: Role) -> str:
+    """Return the journal's key of the action that has a role."""
+    (key,) = keys(lambda action: action.role is role)
+    return key
+
+
+def keys(fits: Callable[[AnyAction], bool]) -> list[str]:
+    """Return the journal's keys of the actions that fit."""
+    return [key for key, action in every().items() if fits(action)]
 
 
 def long_steps() -> tuple[set[str], set[str]]:

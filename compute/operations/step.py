@@ -58,6 +58,22 @@ class OnDrain(StrEnum):
     CANCEL = "cancel"  # the action ends with a fault, and nothing has happened to the server
 
 
+class Role(StrEnum):
+    """What lower packages, which cannot import the class of an action, open it as or look for it as."""
+
+    LIVE_MIGRATION = "live-migration"  # this and the next three: the types of os-migrations
+    RESIZE = "resize"
+    COLD_MIGRATION = "migration"
+    EVACUATION = "evacuation"
+    CONFIRM_RESIZE = "confirm_resize"
+    DELETE = "delete"
+    SOFT_DELETE = "soft_delete"
+    REMOVE_STALE_GUEST = "remove_stale_guest"
+    SHUT_DOWN_WITH_HOST = "shut_down_with_host"
+    START_WITH_HOST = "start_with_host"
+    RESTORE_POWER_STATE = "restore_power_state"
+
+
 @dataclass(frozen=True, slots=True)
 class StepSpec:
     """The declaration of one step: the method of the action that does the work, and where it runs.
@@ -77,6 +93,7 @@ class StepSpec:
     undo: str = ""
     no_return: bool = False
     long: bool = False
+    status: str = ""  # of the migration in os-migrations while this step is open; "": pre-migrating
 
     @property
     def undone_by(self) -> StepSpec | None:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
-
 from django.conf import settings
 from django.db.models import OuterRef, QuerySet, Subquery
 
 from cells import database_clock
 from cloud import log
-from cloud.caller import Caller
 from cloud.errors import BadRequest, Conflict
+from compute.actions.confirm_resize import ConfirmResize
+from compute.actions.migrate import Migrate
+from compute.actions.resize import Resize
+from compute.actions.revert_resize import RevertResize
 from compute.migration import cold, moves
 from compute.models import Instance, InstanceAction
-from compute.operations import registry
 from compute.operations.action import ActionParams, ActionRequest
 from compute.state import VmState
 
 logger = log.get(__name__)
 # Each of these actions restarts the window: a user whose revert failed may try again.
-RESTARTS = ("Resize", "Migrate", "ConfirmResize", "RevertResize")
+RESTARTS = [kind.__name__ for kind in (Resize, Migrate, ConfirmResize, RevertResize)]
 
 
 def confirm() -> int:
@@ -33,9 +33,9 @@ def confirm() -> int:
         move = cold.awaiting_confirmation(instance)
         if move is None or not moves.can_run_steps(ActionParams.load(move.params).source):
             continue
-        asked = ActionRequest(Caller("", project_id=instance.project_id), f"req-{uuid4()}")
+        asked = ActionRequest.of_cloud(instance)
         try:
-            registry.named("ConfirmResize").submit(instance, asked)
+            ConfirmResize().submit(instance, asked)
         except (BadRequest, Conflict) as taken:
             logger.info("confirm_window.skipped", server=instance.uuid, reason=str(taken))
             continue

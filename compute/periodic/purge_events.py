@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from cells.context import current_alias
-from compute.external_events import event_types
+from compute.actions.external_event import ExternalEvent
 from compute.models import InstanceAction
 
 KEPT = timedelta(hours=1)  # longer than any client repeats a request
@@ -23,7 +23,7 @@ SECONDS = 3.0  # after which a round begins no batch: the relay runs in the same
 def purge() -> int:
     """Remove old event rows of the targeted cell; return how many. Several conductors may run it at once."""
     now, end = timezone.now(), time.monotonic() + SECONDS
-    events = InstanceAction.objects.filter(key=event_types.DELIVER)
+    events = InstanceAction.objects.filter(key=ExternalEvent.__name__)
     # Each query is ordered as an index of its own: `heard_events`, `open_actions`.
     heard = events.filter(finished_at__lt=now - KEPT).order_by("finished_at")
     unheard = events.filter(finished_at__isnull=True, started_at__lt=now - UNHEARD).order_by("started_at")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
-
 from django.conf import settings
 from django.db.models import QuerySet
 
 from cells import database_clock
 from cells.models import InstanceMapping
 from cloud import log
-from cloud.caller import Caller
 from compute.actions.delete import Delete
 from compute.models import Instance
 from compute.operations.action import ActionRequest
@@ -30,7 +27,7 @@ def reclaim() -> int:
         return 0
     reclaimed = 0
     for instance in _overdue():
-        asked = ActionRequest(Caller("", project_id=instance.project_id), f"req-{uuid4()}")
+        asked = ActionRequest.of_cloud(instance)
         if Delete().reclaim(instance, asked):
             InstanceMapping.objects.filter(pk=instance.uuid).update(queued_for_delete=True)
             logger.info("reclaim.deleted", server=instance.uuid, request_id=asked.request_id)

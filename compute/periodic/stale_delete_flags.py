@@ -15,12 +15,15 @@ from django.db.models import Q
 from cells import scatter
 from cells.models import BuildRequest, Cell, DeferredDelete, InstanceMapping
 from cloud import log
+from compute.actions.delete import Delete
+from compute.actions.restore import Restore
+from compute.actions.soft_delete import SoftDelete
 from compute.models import Instance, InstanceAction
 from compute.state import TaskState, VmState
 
 logger = log.get(__name__)
 BATCH = 500
-COUNTING = ("Delete", "SoftDelete", "Restore")  # actions that set or clear the flag themselves
+COUNTING = [kind.__name__ for kind in (Delete, SoftDelete, Restore)]  # these set or clear the flag themselves
 _seen: dict[str, float] = {}  # by server id: when it was first seen alive with the flag (monotonic)
 _after: dict[str, str] = {}  # by cell: last id checked; flags of deleted servers stay forever
 

@@ -14,9 +14,10 @@ from django.db.models import Count, Max
 from django.utils import timezone
 
 from compute.models import InstanceAction
+from compute.operations import registry
+from compute.operations.action import Role
 
-BACK = "RestorePowerState"  # the key of the actions that count
-KEY = "PowerFlaps"  # the key of the history entry that says so; its updated_at is the server's last change
+KEY = "PowerFlaps"  # the key of a history entry, which no action has; its updated_at is the server's last change
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,11 @@ def check(server_ids: Sequence[str]) -> FlapCounter:
     """Return which of the servers that would be put back are left alone. One query."""
     if not server_ids or not settings.POWER_FLAPS:
         return FlapCounter(frozenset(), {})
-    recent = InstanceAction.objects.filter(server_id__in=server_ids, key__in=(BACK, KEY), updated_at__gt=_since())
+    back = registry.key_of(Role.RESTORE_POWER_STATE)
+    recent = InstanceAction.objects.filter(server_id__in=server_ids, key__in=(back, KEY), updated_at__gt=_since())
     counted = list(recent.values_list("server_id", "key").annotate(Count("pk"), Max("pk")).order_by())
     last = {server_id: newest for server_id, key, _, newest in counted if key == KEY}
-    often = {server_id for server_id, key, times, _ in counted if key == BACK and times >= settings.POWER_FLAPS}
+    often = {server_id for server_id, key, times, _ in counted if key == back and times >= settings.POWER_FLAPS}
     return FlapCounter(frozenset(often - last.keys()), last)
 
 

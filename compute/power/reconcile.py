@@ -17,9 +17,8 @@ from compute import state
 from compute.hosts import guest_shutdown
 from compute.models import Instance, InstanceAction, Service, Step
 from compute.models.host import COMPUTE
-from compute.operations import journal
-from compute.operations.params import ActionParams
-from compute.operations.step import OPS, REQUESTS
+from compute.operations import journal, registry
+from compute.operations.action import OPS, ActionParams, Role
 from compute.power import flap_guard, sync_policy
 from compute.power.sync_policy import OFF, PowerAuthority, PowerGoal, SyncAction, Verdict
 from compute.state import Move, TaskState, VmState
@@ -170,8 +169,9 @@ def _journal_entries(one: PowerMismatch, flaps: flap_guard.FlapCounter) -> Itera
     seen = f"the guest is {one.power_state.name.lower()}: {one.why}"
     if one.back:
         params = RestorePowerStateParams(to=one.back, why=f"{seen}; power authority {one.truth}")
-        action = _action(one, BACK_NAMES[one.back], flap_guard.BACK, params=params.as_json())
-        yield action, [Step(name="restore_power_state", event=EVENT, host=one.instance.host, queue=REQUESTS)]
+        key = registry.key_of(Role.RESTORE_POWER_STATE)
+        action, (spec,) = _action(one, BACK_NAMES[one.back], key, params=params.as_json()), registry.named(key).steps
+        yield action, [Step(name=spec.name, event=spec.event, host=one.instance.host, queue=spec.queue)]
     elif one.verdict and one.verdict.vm_state:
         yield _closed_entry(_action(one, FOLLOW_NAMES[one.verdict.vm_state], "", outcome=seen), one, "observe")
     elif flaps.begins(one.instance.uuid):

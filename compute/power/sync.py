@@ -8,7 +8,7 @@ from __future__ import annotations
 from django.db.models import Exists, OuterRef, QuerySet
 
 from cloud import log, metrics
-from compute.hosts import guest_batches, guest_shutdown
+from compute.hosts import guest_shutdown
 from compute.models import Instance
 from compute.power import orphan_guests, reconcile
 from compute.power.reconcile import PowerMismatch
@@ -67,7 +67,7 @@ def sync(host: str, driver: Driver, *, booted: bool = False) -> int:
 
 def _servers(host: str) -> QuerySet[Instance]:
     """Return the servers of a host. `goes_down`: it is shut down with its host, and that action records the outcome."""
-    down = guest_batches.open_steps(host, guest_shutdown.DOWN).filter(server_id=OuterRef("uuid"))
+    down = guest_shutdown.open_steps(host).filter(server_id=OuterRef("uuid"))
     here = Instance.objects.filter(host=host, deleted=False).only(*COLUMNS)
     return here.annotate(goes_down=Exists(down))
 

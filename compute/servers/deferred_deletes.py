@@ -14,7 +14,6 @@ from cloud import log
 from cloud.caller import Caller
 from compute.errors import CellDown, Conflict, ServerLocked, ServerNotFound
 from compute.models import Instance
-from compute.operations import registry
 from compute.operations.action import ActionRequest
 from compute.servers import deletion, lookup, mappings
 
@@ -33,7 +32,7 @@ def delete_or_defer(mapping: InstanceMapping, asked: ActionRequest) -> bool:
             if instance.locked_by and not asked.caller.is_admin:
                 raise ServerLocked(mapping.server_id)
             with deletion.marked_for_delete(mapping.server_id):
-                registry.named(deletion.key_for(instance)).submit(instance, asked)
+                deletion.action_for(instance).submit(instance, asked)
     except CellDown:
         defer(mapping, asked)
         return False
@@ -83,7 +82,7 @@ def _delete(kept: DeferredDelete) -> str:
         return "it is locked"
     caller = Caller(kept.user_id, project_id=kept.project_id, roles=frozenset({"admin"} if kept.is_admin else ()))
     try:
-        registry.named(deletion.key_for(instance)).submit(instance, ActionRequest(caller, kept.request_id, kept.words))
+        deletion.action_for(instance).submit(instance, ActionRequest(caller, kept.request_id, kept.words))
     except Conflict as refused:
         return str(refused)
     return ""

@@ -16,19 +16,24 @@ from django.db import transaction
 from cells.context import current_alias
 from cells.models import InstanceMapping
 from compute.models import Instance, Step
-from compute.operations import journal
+from compute.operations import journal, registry
+from compute.operations.action import AnyAction, Role
 from compute.operations.params import ActionParams
 from compute.shutdown import grace, options
 from compute.state import TaskState, VmState
 
-KEYS = ("Delete", "SoftDelete")
 GOING = frozenset({TaskState.DELETING, TaskState.SOFT_DELETING})
 
 
-def key_for(instance: Instance) -> str:
+def action_for(instance: Instance) -> AnyAction:
     """Return the action for a DELETE. Only a server that has run and is on a host is soft-deleted."""
     keeps = settings.RECLAIM_INSTANCE_INTERVAL > 0 and instance.launched_at is not None and instance.host
-    return "SoftDelete" if keeps else "Delete"
+    return registry.playing(Role.SOFT_DELETE if keeps else Role.DELETE)
+
+
+def keys() -> list[str]:
+    """Return the keys of the actions that delete a server."""
+    return registry.keys(lambda action: action.role in (Role.DELETE, Role.SOFT_DELETE))
 
 
 @contextmanager
@@ -69,6 +74,6 @@ def shorten_wait(instance: Instance, words: Any) -> None:
         return
     with transaction.atomic(using=current_alias()):
         going = Step.objects.select_for_update(of=("self",)).select_related("action")
-        for step in going.filter(server_id=instance.uuid, action__key__in=KEYS, state__in=journal.OPEN):
+        for step in going.filter(server_id=instance.uuid, action__key__in=keys(), state__in=journal.OPEN):
             journal.change_params(step.action, ActionParams, lambda params: replace(params, shutdown_timeout=0))
             journal.resume_step(step)

@@ -7,6 +7,8 @@ from typing import Any
 from django.conf import settings
 
 from cells.context import target_cell
+from compute.actions.shutdown_with_host import ShutdownWithHost
+from compute.actions.start_with_host import StartWithHost
 from compute.hosts import guest_batches, guest_shutdown
 from compute.models import Instance, Service, Step
 from compute.operations import recovery
@@ -63,7 +65,7 @@ def process(host: Host) -> Worker:
 def open_starts(cloud: Cloud) -> int:
     """Guests that are on their way back."""
     with target_cell(cloud.cells["cell1"]):
-        return guest_batches.open_steps("host1", guest_shutdown.UP).count()
+        return guest_batches.open_steps("host1", StartWithHost.__name__).count()
 
 
 def come_back(cloud: Cloud) -> int:
@@ -80,7 +82,7 @@ def flagged(cloud: Cloud) -> set[str]:
         return set(Instance.objects.filter(resumes_with_host=True).values_list("uuid", flat=True))
 
 
-def step_of(cloud: Cloud, server_id: str, key: str = guest_shutdown.DOWN) -> Step:
+def step_of(cloud: Cloud, server_id: str, key: str = ShutdownWithHost.__name__) -> Step:
     """Its newest step of a kind."""
     with target_cell(cloud.cells["cell1"]):
         found = Step.objects.select_related("action").filter(server_id=server_id, action__key=key)

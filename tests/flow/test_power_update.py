@@ -13,6 +13,7 @@ from cells.context import target_cell
 from compute.actions import power_update
 from compute.actions.bases.event import ReceivedEvent
 from compute.actions.power_update import OFF, ON
+from compute.actions.shutdown_with_host import ShutdownWithHost
 from compute.hosts import drain as hosts_drain
 from compute.hosts import guest_shutdown
 from compute.models import InstanceAction, Service, Step
@@ -455,7 +456,7 @@ def test_guests_that_go_down_with_their_host_do_not_wait_for_an_event_that_waits
     host = cloud.host_of(server_id)
     with target_cell(host.cell):
         guest_shutdown.ask(host.name, by="test")
-        [step] = Step.objects.filter(action__key=guest_shutdown.DOWN)
+        [step] = Step.objects.filter(action__key=ShutdownWithHost.__name__)
     host.run(step.pk)
     assert host.driver.power_state(server_id) is PowerState.SHUTDOWN
     cloud.work()

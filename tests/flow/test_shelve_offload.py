@@ -8,8 +8,8 @@ import pytest
 from django.utils import timezone
 
 from cells.context import target_cell
-from compute.actions.bases import shelve
 from compute.models import Instance
+from compute.periodic import offload_shelved
 from compute.virt.base import VirtError
 from tests.flow import one_host, stories, two_hosts
 from tests.flow.one_host import MOMENTS, booted, done
@@ -99,15 +99,15 @@ def test_the_clock_offloads_what_is_shelved_for_long_enough(age, asked_for, clou
     settings.SHELVED_OFFLOAD_TIME = 60
     with target_cell(cloud.cells["cell1"]):
         Instance.objects.update(shelved_at=timezone.now() - timedelta(seconds=age))
-        assert shelve.offload_due() == asked_for
-        assert shelve.offload_due() == 0  # it goes on already
+        assert offload_shelved.offload() == asked_for
+        assert offload_shelved.offload() == 0  # it goes on already
     cloud.work()
     (is_offloaded if asked_for else is_kept)(cloud, shelved)
 
 
 def test_where_they_are_to_stay_the_clock_leaves_them_alone(cloud, shelved):
     with target_cell(cloud.cells["cell1"]):
-        assert shelve.offload_due() == 0
+        assert offload_shelved.offload() == 0
     is_kept(cloud, shelved)
 
 

@@ -6,6 +6,7 @@ import pytest
 from django.conf import settings as django_settings
 
 from cells.context import target_cell
+from compute.actions.start_with_host import StartWithHost
 from compute.hosts import drain, guest_shutdown
 from compute.models import Service
 from compute.power import sync
@@ -228,7 +229,7 @@ def test_a_host_killed_while_it_starts_a_guest(when, api, cloud, host):
     down(cloud, first, second)
     with target_cell(host.cell):
         assert guest_shutdown.start_guests("host1") == 2
-    two_hosts.killed(cloud, step_of(cloud, second, guest_shutdown.UP), when)
+    two_hosts.killed(cloud, step_of(cloud, second, StartWithHost.__name__), when)
     with target_cell(host.cell):
         assert guest_shutdown.start_guests("host1") == 0, "each is brought back once"
     cloud.work()

@@ -113,7 +113,7 @@ class DeleteBase(ServerAction[D]):
 
     def record_step(self, run: StepContext[D], power_state: PowerState | None) -> None:
         """Release the source's allocation after `cleanup_source`, and record the resize as confirmed."""
-        if run.step.name == "cleanup_source" and run.instance.host != run.params.source:
+        if run.runs(self.cleanup_source) and run.instance.host != run.params.source:
             claims.release(run.instance.uuid, run.params.source_node)
             move = InstanceAction.objects.get(pk=run.params.move)
             journal.change_params(
@@ -126,7 +126,7 @@ class DeleteBase(ServerAction[D]):
 
     def complete(self, run: StepContext[D], power_state: PowerState | None) -> None:
         """Close a failed delete after `restore_quota`: free the server with a fault, unless a newer delete has it."""
-        if run.step.name != "restore_quota":
+        if not run.runs(self.restore_quota):
             return
         ended = run.action.steps.filter(name=self.steps[0].name, state__in=("failed", "cancelled")).last()
         why = ended.details if ended else "the delete was taken back"
@@ -144,7 +144,7 @@ class DeleteBase(ServerAction[D]):
         Runs on a conductor, which has access to the global database.
         """
         instance = run.instance
-        newer = InstanceAction.objects.filter(server_id=instance.uuid, key__in=deletion.KEYS, pk__gt=run.action.pk)
+        newer = InstanceAction.objects.filter(server_id=instance.uuid, key__in=deletion.keys(), pk__gt=run.action.pk)
         stays = self.move.failed or instance.vm_state
         with run.fenced():
             if not instance.deleted and stays != VmState.SOFT_DELETED and not newer.exists():

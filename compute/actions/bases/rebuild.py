@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from compute.models import InstanceAction
+from compute.operations import registry
 from compute.operations.action import StepContext
 from compute.state import Move, TaskState, VmState
 
 FROM = frozenset({VmState.ACTIVE, VmState.STOPPED, VmState.ERROR})
-KEYS = ("Rebuild", "Evacuate")
 
 
 def move(*, on: bool, failed: VmState | None = None, then: TaskState | None = None) -> Move:
@@ -17,5 +17,6 @@ def move(*, on: bool, failed: VmState | None = None, then: TaskState | None = No
 
 def was_taken(run: StepContext) -> bool:
     """Return whether a newer rebuild or evacuation has the server, which then has the same task_state."""
-    newer = InstanceAction.objects.filter(server_id=run.instance.uuid, key__in=KEYS, pk__gt=run.action.pk)
+    keys = registry.keys(lambda action: action.move is not None and action.move.busy is TaskState.REBUILDING)
+    newer = InstanceAction.objects.filter(server_id=run.instance.uuid, key__in=keys, pk__gt=run.action.pk)
     return newer.filter(finished_at__isnull=True).exists()

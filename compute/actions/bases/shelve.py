@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
-from django.conf import settings
-
-from cells import database_clock
-from cloud import log
 from cloud.caller import Caller
-from cloud.errors import Conflict
 from cloud.images import service
 from compute import state
 from compute.models import Instance
-from compute.operations import dispatch, journal, registry
-from compute.operations.action import ActionParams, ActionRequest, P, ServerAction, StepContext
+from compute.operations.action import P, ServerAction, StepContext
 from compute.placement import claims
 from compute.state import VmState
 from compute.virt.base import PowerState
-
-logger = log.get(__name__)
-BATCH = 500
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteShelvedImageParams(ActionParams):
-    """The parameters of the deletion of a shelved image."""
-
-    image_id: str
 
 
 class Offloads(ServerAction[P]):
@@ -46,25 +27,25 @@ class Offloads(ServerAction[P]):
 
     def retry_always(self, name: str) -> bool:
         """Return True for `offload`: a half-removed guest is of no use."""
-        return name == "offload" or super().retry_always(name)
+        return name == self.offload.__name__ or super().retry_always(name)
 
     def still_applies(self, run: StepContext[P]) -> bool:
         """Return True for a repeated `offload`, even when another action has taken the server."""
-        return (run.step.name == "offload" and run.step.attempts > 1) or super().still_applies(run)
+        return (run.runs(self.offload) and run.step.attempts > 1) or super().still_applies(run)
 
     def record_step(self, run: StepContext[P], power_state: PowerState | None) -> None:
         """Record after `offload` that the server has no host, and release its allocation.
 
         Also when another action has taken the server.
         """
-        if run.step.name == "offload":
+        if run.runs(self.offload):
             leave_host(run.instance)
 
     def complete(self, run: StepContext[P], power_state: PowerState | None) -> None:
         """Finish the move, so that the server takes the next request."""
         move = self.move_for(run.params)
         if move is not None:
-            state.finish(run.instance, move, None if run.step.name == "offload" else power_state)
+            state.finish(run.instance, move, None if run.runs(self.offload) else power_state)
 
 
 def leave_host(instance: Instance) -> None:
@@ -76,7 +57,7 @@ def leave_host(instance: Instance) -> None:
 
 def is_offloading(run: StepContext[P]) -> bool:
     """Return whether the step `offload` of this action has ever begun."""
-    return run.action.steps.filter(name="offload", attempts__gt=0).exists()
+    return run.action.steps.filter(name=Offloads.offload.__name__, attempts__gt=0).exists()
 
 
 # -- the image
@@ -98,39 +79,6 @@ def create_image_record(instance: Instance, image_id: str) -> None:
 def delete_image(image_id: str) -> None:
     """Delete a shelved image, on a conductor (global database). A missing image is success; a protected one stays."""
     service.remove(image_id)
-
-
-def leave_image(instance: Instance) -> None:
-    """Schedule the deletion of a deleted server's shelved image. In the transaction that deletes the server."""
-    if not instance.shelved_image_id:
-        return
-    action = journal.open_action(
-        instance, name="delete_shelved_image", key="DeleteShelvedImage", request_id=f"req-{uuid4()}", user_id="",
-        project_id=instance.project_id, params=DeleteShelvedImageParams(image_id=instance.shelved_image_id),
-    )  # fmt: skip
-    journal.open_step(action, name="delete_image", event="conductor_delete_shelved_image", host="", queue=dispatch.OPS)
-
-
-# -- periodic task of the conductor
-
-
-def offload_due() -> int:
-    """Submit the offload of servers shelved for SHELVED_OFFLOAD_TIME, in the targeted cell; return how many.
-
-    Several conductors may do this at once: the state transition lets one of them win.
-    """
-    if settings.SHELVED_OFFLOAD_TIME < 0:
-        return 0
-    since = database_clock.now(-settings.SHELVED_OFFLOAD_TIME)
-    shelved = Instance.objects.filter(vm_state=VmState.SHELVED, task_state__isnull=True, deleted=False)
-    asked_for = 0
-    for instance in shelved.filter(shelved_at__lte=since).order_by("shelved_at")[:BATCH]:
-        asked = ActionRequest(Caller("", project_id=instance.project_id), f"req-{uuid4()}")
-        with suppress(Conflict):
-            registry.named("ShelveOffload").submit(instance, asked)
-            logger.info("shelved.offload_started", server=instance.uuid, request_id=asked.request_id)
-            asked_for += 1
-    return asked_for
 
 
 def facts_of(image_id: str) -> Mapping[str, Any] | None:

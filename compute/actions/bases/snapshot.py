@@ -84,12 +84,12 @@ class Snapshot(ServerAction[S]):
 
     def after_failure(self, run: StepContext[S], error: BaseException) -> StepSpec | None:
         """Return `discard_image`: the image record goes before the server takes the next request."""
-        return self.clean_up if run.step.name == "snapshot" else None
+        return self.clean_up if run.runs(self.snapshot) else None
 
     def complete(self, run: StepContext[S], power_state: PowerState | None) -> None:
         """Finish the move; after `discard_image` close the action as failed."""
         super().complete(run, power_state)
-        if run.step.name == "discard_image":
+        if run.runs(self.discard_image):
             journal.close_action(run.action, outcome="the snapshot failed; its image was discarded", failed=True)
 
     def discard_image(self, run: StepContext[S]) -> None:
