@@ -146,6 +146,18 @@ def test_each_action_declares_what_the_rest_is_made_of(action):
     assert nobodys or not action.steps or action.all_moves()
 
 
+def test_no_action_is_named_by_a_string():
+    """Where its class cannot be imported, an action has a `Role`. An index of the database can only have a string."""
+    names = set(registry.every())
+    found = {
+        f"{path}: {node.value}"
+        for path, source in sources().items()
+        for node in ast.walk(source)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names
+    }
+    assert found == {"compute/models/action.py: ExternalEvent"}
+
+
 def test_every_policy_rule_is_used_and_every_rule_used_exists():
     used, spoken = set(), set()
     for path, source in sources().items():

@@ -6,23 +6,16 @@ about one action is in `compute/actions/<name>.py`.
 
 from __future__ import annotations
 
-import time
-import traceback
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import cached_property
 from typing import Any, ClassVar, Generic, cast, get_args
 from uuid import uuid4
 
-from django.conf import settings
-from django.db import Error, InterfaceError, OperationalError, close_old_connections, transaction
-from django.utils import timezone
+from django.db import InterfaceError, OperationalError, transaction
 from typing_extensions import TypeVar
 
 from cells.context import current_alias
-from cells.query_deadline import cut_after
 from cloud import failpoints
 from cloud.caller import Caller
 from cloud.errors import BadRequest
@@ -32,6 +25,8 @@ from compute.contract.microversion import Version
 from compute.errors import Conflict, StateConflict
 from compute.models import Instance, InstanceAction, Step
 from compute.operations import journal
+from compute.operations.compensation import compensate, fault_of, open_step
+from compute.operations.context import StepContext
 from compute.operations.params import ActionParams
 from compute.operations.step import OPS, REQUESTS, On, OnDrain, OnRestart, Role, StepSpec
 from compute.state import Move
@@ -58,9 +53,7 @@ __all__ = (
 MAX_TRIES = 8  # of a step with a retryable error: about three minutes of pauses
 DATABASE_AWAY = (OperationalError, InterfaceError)  # the statement may have been executed; other errors are bugs
 PREPARES = 5  # tries of `submit` while other requests change the server
-ASK_SECONDS = 5.0  # seconds that the database has to confirm a claim
 P = TypeVar("P", bound=ActionParams, default=ActionParams)
-P_co = TypeVar("P_co", bound=ActionParams, default=ActionParams, covariant=True)
 
 
 @dataclass(slots=True)
@@ -89,79 +82,6 @@ class ActionResponse:
     server: dict[str, Any] | None = None  # the body is the server with these new columns
     # returns the answer, which takes time: called after the API has released the cell
     later: Callable[[], ActionResponse] | None = None
-
-
-@dataclass(slots=True)
-class StepContext(Generic[P_co]):
-    """One try of one step: the argument of the step's method, made by `ServerAction.context()`.
-
-    The method writes to the cell's database and to the global database only inside `fenced()`.
-    """
-
-    instance: Instance
-    action: InstanceAction
-    step: Step
-    driver: Driver | None
-    params_type: type[P_co]
-    confirmed_at: float = field(default_factory=time.monotonic)  # when the claim was last confirmed
-
-    @property
-    def params(self) -> P_co:
-        """What the API side and earlier steps recorded, as last read. Raises msgspec.ValidationError."""
-        return self.params_type.load(self.action.params)
-
-    @property
-    def hypervisor(self) -> Driver:
-        """The virt driver, for the next effect on the hypervisor. Only steps on a host have one.
-
-        Each access first checks the claim's token in the database: read the property again after anything slow. Raises
-        StepLost when the claim is over. Raises the database's error when the database does not answer and the last
-        confirmation is older than the lease (SERVICE_DOWN_TIME): another process may have recovered the step since.
-        """
-        if self.driver is None:
-            raise RuntimeError(f"step {self.step.name} runs where there is no hypervisor")
-        self._must_be_ours()
-        return self.driver
-
-    def fenced(self) -> AbstractContextManager[None]:
-        """Return a transaction of the cell in which this try holds its claim. Raises StepLost."""
-        return journal.fenced(self.step)
-
-    def change_params(self, change: Callable[[P_co], ActionParams]) -> None:
-        """Change params of the action while the claim holds, as `journal.change_params()`. Raises StepLost."""
-        with self.fenced():
-            journal.change_params(self.action, self.params_type, change)
-
-    def runs(self, method: Callable[..., None]) -> bool:
-        """Return whether this is a try of the step that a method of the action carries out."""
-        return self.step.name == method.__name__
-
-    def reload(self) -> None:
-        """Read server and action again from their rows: a rolled-back transaction left wrong values in memory."""
-        self.instance = Instance.objects.get(uuid=self.step.server_id)
-        self.action.refresh_from_db()
-
-    def _must_be_ours(self) -> None:
-        asked_at = time.monotonic()
-        try:
-            with cut_after(current_alias(), ASK_SECONDS):
-                ours = journal.is_ours(self.step)
-        except Error:
-            close_old_connections()
-            if time.monotonic() - self.confirmed_at > settings.SERVICE_DOWN_TIME:
-                raise
-            return
-        if not ours:
-            raise journal.StepLost(f"step {self.step.pk} ({self.step.name}) is not ours any more")
-        self.confirmed_at = asked_at
-
-    def note(self, text: str) -> None:
-        """Set the step's details: one line for the operator, at most 2000 characters, saved when the step is closed."""
-        self.step.details = text[:2000]
-
-    def deadline(self, seconds: float) -> datetime:
-        """Return the deadline of this step: the first try sets it, a restart does not move it. Raises StepLost."""
-        return journal.fix_deadline(self.step, seconds)
 
 
 class ServerAction(Generic[P]):
@@ -401,67 +321,3 @@ class ServerAction(Generic[P]):
 
 
 AnyAction = ServerAction[Any]  # for code to which the action's parameters do not matter
-
-
-def open_step(action: InstanceAction, spec: StepSpec, instance: Instance) -> Step:
-    """Add a declared step to an action, for the host or the conductor that runs it. In the caller's transaction."""
-    host = instance.host if spec.on is On.HOST else _host_of(ActionParams.load(action.params), spec.on)
-    return journal.open_step(action, name=spec.name, event=spec.event, host=host, queue=spec.queue)
-
-
-def compensate(action: AnyAction, row: InstanceAction, instance: Instance) -> bool:
-    """Open the undo step of the newest step that is not undone yet; return False when there is none.
-
-    Runs in the caller's transaction. An action with a `clean_up` undoes everything in that one step.
-    """
-    steps = list(row.steps.order_by("-pk").values_list("name", "state", "started_at"))
-    begun = {name for name, _, _ in steps}
-    if action.clean_up is not None:
-        if action.clean_up.name not in begun:
-            open_step(row, action.clean_up, instance)
-            return True
-        return False
-    for name, ended, started_at in steps:
-        spec = action.find(name)
-        if spec is None or (ended == Step.State.CANCELLED and started_at is None):
-            continue
-        if spec.no_return and ended == Step.State.DONE:
-            return False
-        if spec.undone_by is not None and spec.undo not in begun:
-            open_step(row, spec.undone_by, instance)
-            journal.set_needs(row, hosts_needed(action, row, spec.undone_by))
-            return True
-    return False
-
-
-def hosts_needed(action: AnyAction, row: InstanceAction, opened: StepSpec) -> set[str]:
-    """Return the hosts that an action over a source and a destination still needs after `opened` is opened.
-
-    Empty while the action is on the requests queue, and for actions of one host.
-    """
-    if opened.queue != OPS or not any(spec.on in (On.SOURCE, On.DEST) for spec in action.steps):
-        return set()
-    at = next(i for i, spec in enumerate(action.steps) if opened.name in (spec.name, spec.undo))
-    going_on = opened.name == action.steps[at].name
-    behind = action.steps[:at]
-    needed = list(action.steps[at:]) if going_on else [opened]
-    if not any(spec.no_return for spec in behind):
-        needed += [spec for spec in behind if spec.undo]
-    params = ActionParams.load(row.params)
-    return {_host_of(params, spec.on) for spec in needed} - {""}
-
-
-def _host_of(params: ActionParams, on: On) -> str:
-    """Return the host that the params name for a step; "" for a step on a conductor or on the server's host."""
-    return {On.SOURCE: params.source, On.DEST: params.destination}.get(on, "")
-
-
-def fault_of(error: BaseException) -> dict[str, Any]:
-    """Return the `fault` of a server that failed: a short message for users, the traceback for admins."""
-    message = str(error) or type(error).__name__
-    return {
-        "code": 500,
-        "message": message[:255],
-        "details": "".join(traceback.format_exception(error))[-4000:],
-        "created": timezone.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }

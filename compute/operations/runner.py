@@ -32,9 +32,9 @@ from compute.operations.action import (
     StepSpec,
     compensate,
     fault_of,
-    hosts_needed,
     open_step,
 )
+from compute.operations.compensation import hosts_needed
 from compute.operations.params import ActionParams
 from compute.operations.step import StepWaiting
 from compute.virt.base import Driver, HypervisorUnavailable, PowerState, VirtError

@@ -431,7 +431,8 @@ def test_a_build_that_failed_keeps_what_others_wrote_about_it_meanwhile(api, two
     with target_cell(two.cells["cell1"]):
         action = InstanceAction.objects.get(server_id=server_id)
         journal.change_params(action, ActionParams, lambda params: replace(params, empties=host.name))
+        InstanceAction.objects.filter(pk=action.pk).update(params=action.params | {"of_a_newer_version": [1]})
     host.finish(step)
     params = two.history(server_id)[-1].params
-    assert (params["tried"], params.get("empties")) == ([host.name], host.name)
+    assert (params["tried"], params["empties"], params["of_a_newer_version"]) == ([host.name], host.name, [1])
     two.work()

@@ -56,7 +56,7 @@ MUTANTS = (
         "if not list(_mine(step)", "if False and not list(_mine(step)",
     ),
     Mutant(
-        "no look at the claim before an effect", "compute.operations.action:StepContext._must_be_ours",
+        "no look at the claim before an effect", "compute.operations.context:StepContext._must_be_ours",
         "asked_at = time.monotonic()", "return",
     ),
     Mutant(
