@@ -136,8 +136,8 @@ class Bars:
 class View:
     """What a command shows while it waits: on a terminal a page that is written over itself, else a line per change.
 
-    `render` returns the page; `changes` returns what can be told now, where an empty line is not printed. `animated`:
-    the page is also rendered between two calls of `refresh`, in a thread of rich, and vanishes at the end.
+    `render` returns the page; `changes` returns what there is to report, where an empty line is not printed.
+    `animated`: the page is also rendered between two calls of `refresh`, in a thread of rich, and vanishes at the end.
     """
 
     def __init__(

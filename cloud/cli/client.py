@@ -53,7 +53,7 @@ class Client:
 
     def __init__(self, cloud: str | None) -> None:
         logging.getLogger("keystoneauth").setLevel(logging.CRITICAL)  # we report what it warns of
-        with _explained():
+        with _translated_errors():
             config = OpenStackConfig(app_name="stillwater", app_version=VERSION)
             region = config.get_one(cloud)
             region.config["api_timeout"] = region.config.get("api_timeout") or REQUEST_SECONDS
@@ -66,16 +66,16 @@ class Client:
     def send(self, method: str, path: str, body: Any = None, seconds: float = REQUEST_SECONDS) -> Response:
         """Send one request. `seconds`: its timeout. Raises RequestRefused, ServiceUnavailable."""
         more = {} if body is None else {"json": body}
-        with _explained():
+        with _translated_errors():
             response = self._compute.request(path, method, microversion=self._version, timeout=seconds, **more)
         request_id = response.headers.get("X-Openstack-Request-Id", "")
         if response.status_code >= 400:
             raise _refusal(response, request_id)
         return Response(request_id, response.json() if response.content else {})
 
-    def server(self, name: str, *, all_projects: bool = False) -> KnownServer:
+    def find_server(self, name: str, *, all_projects: bool = False) -> KnownServer:
         """Return the server with this name or id. Raises CliError when there is none, or several of that name."""
-        shown = self.show(name) if _is_id(name) else None
+        shown = self.read_server(name) if _is_id(name) else None
         if shown is not None:
             return KnownServer(name, shown.get("name", ""))
         query = {"name": f"^{re.escape(name)}$"} | ({"all_tenants": "1"} if all_projects else {})
@@ -90,15 +90,15 @@ class Client:
             )
         return KnownServer(found[0]["id"], name)
 
-    def show(self, server_id: str, seconds: float = REQUEST_SECONDS) -> dict[str, Any] | None:
+    def read_server(self, server_id: str, seconds: float = REQUEST_SECONDS) -> dict[str, Any] | None:
         """Return the server; None when there is none."""
-        return self._found(f"/servers/{server_id}", "server", seconds)
+        return self._read(f"/servers/{server_id}", "server", seconds)
 
-    def action(self, server_id: str, request_id: str, seconds: float = REQUEST_SECONDS) -> dict[str, Any] | None:
+    def read_action(self, server_id: str, request_id: str, seconds: float = REQUEST_SECONDS) -> dict[str, Any] | None:
         """Return the instance action of a request; None when there is none."""
-        return self._found(f"/servers/{server_id}/os-instance-actions/{request_id}", "instanceAction", seconds)
+        return self._read(f"/servers/{server_id}/os-instance-actions/{request_id}", "instanceAction", seconds)
 
-    def servers(self, query: Mapping[str, str], limit: int | None) -> Iterator[dict[str, Any]]:
+    def list_servers(self, query: Mapping[str, str], limit: int | None) -> Iterator[dict[str, Any]]:
         """Yield servers, page by page, each once."""
         asked, seen = dict(query) | ({"limit": str(limit)} if limit else {}), set[str]()
         while True:
@@ -112,15 +112,15 @@ class Client:
                 return
             asked = dict(parse_qsl(urlsplit(more).query))
 
-    def flavor(self, name: str) -> str:
+    def find_flavor(self, name: str) -> str:
         """Return the id of a flavor, by name or id. Raises CliError when there is none."""
         return _find("flavor", self._compute.find_flavor, name)
 
-    def image(self, name: str) -> str:
+    def find_image(self, name: str) -> str:
         """Return the id of an image, by name or id. Raises CliError when there is none."""
         return _find("image", self._connection.image.find_image, name)
 
-    def _found(self, path: str, key: str, seconds: float) -> dict[str, Any] | None:
+    def _read(self, path: str, key: str, seconds: float) -> dict[str, Any] | None:
         try:
             return dict(self.send("GET", path, seconds=seconds).body[key])
         except RequestRefused as refused:
@@ -153,30 +153,30 @@ def _refusal(response: Any, request_id: str) -> CliError:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     """Raise the errors of the libraries as ours."""
     try:
         yield
     except (sdk.ConfigException, login.MissingRequiredOptions, login.MissingAuthPlugin, login.NoMatchingPlugin) as exc:
-        raise UsageError(f"no cloud to log in to: {_line(exc)}", WHICH) from exc
+        raise UsageError(f"no cloud to log in to: {_one_line(exc)}", WHICH) from exc
     except login.Unauthorized as exc:
-        raise CliError(f"the login was refused: {_line(exc)}", _ADVICE[401]) from exc
+        raise CliError(f"the login was refused: {_one_line(exc)}", _ADVICE[401]) from exc
     except login.ConnectionError as exc:
         advice = "Is the cloud up (`make status`), and auth_url in clouds.yaml right?"
         # after ": HTTP" come internals of urllib3
-        raise ServiceUnavailable(_line(exc).partition(": HTTP")[0], advice) from exc
+        raise ServiceUnavailable(_one_line(exc).partition(": HTTP")[0], advice) from exc
     except (login.ServiceUnavailable, login.BadGateway, login.GatewayTimeout) as exc:
-        raise ServiceUnavailable(_line(exc), "Try again in a moment.") from exc
+        raise ServiceUnavailable(_one_line(exc), "Try again in a moment.") from exc
     except (login.ClientException, sdk.SDKException) as exc:
-        raise CliError(_line(exc), "Check this cloud in clouds.yaml, or the OS_ variables.") from exc
+        raise CliError(_one_line(exc), "Check this cloud in clouds.yaml, or the OS_ variables.") from exc
 
 
-def _line(exc: Exception) -> str:
+def _one_line(exc: Exception) -> str:
     return " ".join(str(exc).split()) or type(exc).__name__
 
 
 def _find(kind: str, find: Callable[[str], Any], name: str) -> str:
-    with _explained():
+    with _translated_errors():
         found = find(name)
     if found is None:
         raise CliError(f"there is no {kind} {name!r}", f"See which there are: openstack {kind} list")

@@ -27,11 +27,11 @@ def run(options: Namespace) -> int:
 def _act(client: Client, options: Namespace) -> int:
     """Find all servers before a request is sent, so that a typing error changes nothing."""
     action, ids = actions.select_action(options), {}
-    found = [client.server(name, all_projects=options.all_projects) for name in options.servers]
+    found = [client.find_server(name, all_projects=options.all_projects) for name in options.servers]
     if getattr(options, "flavor", None):
-        ids["flavor"] = client.flavor(options.flavor)
+        ids["flavor"] = client.find_flavor(options.flavor)
     if getattr(options, "image", None):
-        ids["image"] = client.image(options.image)
+        ids["image"] = client.find_image(options.image)
     requests = [ServerRequest(server, action) for server in dict.fromkeys(found)]
     try:
         for request in requests:
@@ -95,12 +95,12 @@ def _list(client: Client, options: Namespace) -> int:
     query = {"name": options.name, "status": options.status, "marker": options.marker}
     query = {key: value for key, value in query.items() if value}
     query |= {"all_tenants": "1"} if options.all_projects else {}
-    servers = list(client.servers(query, options.limit))
+    servers = list(client.list_servers(query, options.limit))
     code = errors.DONE
     if options.wait:
         busy = [server for server in servers if server.get("OS-EXT-STS:task_state")]
         code = _wait_until_idle(client, [KnownServer(one["id"], one.get("name", "")) for one in busy], options)
-        servers = list(client.servers(query, options.limit))
+        servers = list(client.list_servers(query, options.limit))
     rows = [output.to_row(server) for server in servers]
     output.print_rows(rows, LISTED, options)
     if options.limit and len(rows) >= options.limit:
@@ -109,9 +109,9 @@ def _list(client: Client, options: Namespace) -> int:
 
 
 def _show(client: Client, options: Namespace) -> int:
-    server = client.server(options.server, all_projects=options.all_projects)
+    server = client.find_server(options.server, all_projects=options.all_projects)
     code = _wait_until_idle(client, [server], options) if options.wait else errors.DONE
-    shown = client.show(server.id)
+    shown = client.read_server(server.id)
     if shown is None:
         raise CliError(f"server {options.server!r} was deleted", "See which there are: stillwater server list")
     output.print_row(output.to_full_row(shown), options)

@@ -68,8 +68,8 @@ def _changes(watched: list[ServerRequest]) -> list[Change]:
 def _read(client: Client, request: ServerRequest, seconds: float) -> bool:
     """Read the instance action and then the server; return whether the API answered."""
     try:  # in this order: the server then shows the effects of an action that is over
-        action = client.action(request.server.id, request.request_id, seconds) if request.request_id else None
-        server = client.show(request.server.id, seconds)
+        action = client.read_action(request.server.id, request.request_id, seconds) if request.request_id else None
+        server = client.read_server(request.server.id, seconds)
     except ServiceUnavailable as error:  # the operation continues without the API, and so does the wait
         request.state = replace(request.state, unreachable=str(error))
         return False

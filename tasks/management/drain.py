@@ -65,7 +65,7 @@ def _follow(
     rest = [one.location for one in snapshots if one.name not in outcomes]
     latest = {one.name: one for one in snapshots}
     if rest:
-        last, followed = follow(rest, goal, command.output, command.interval, command.patience)
+        last, followed = follow(command, rest, goal)
         if command.shutdown_guests:
             followed = {one.name: shutdown_guests.complete(command, one, followed[one.name]) for one in last}
         outcomes |= followed

@@ -7,11 +7,10 @@ the rest of their grace period, and the host's next start starts those that are 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from dataclasses import replace
+from itertools import groupby
 
 from django.conf import settings
 
@@ -54,13 +53,23 @@ def shut_down(command: HostCommand, one: ServiceSnapshot, why: str) -> Outcome:
 def _shut_down(command: HostCommand, one: ServiceSnapshot, driver: Driver) -> Outcome:
     began = time.time()
     until = began + command.seconds if command.seconds is not None else None
-    preferences = sorted(driver.shutdown_preferences().items(), key=lambda item: item[1].priority)
-    guests = {uuid: GuestShutdown(uuid, wanted.name, "", wanted.priority, "waiting") for uuid, wanted in preferences}
-    for priority in sorted({wanted.priority for _, wanted in preferences}):
-        group = {uuid: wanted for uuid, wanted in preferences if wanted.priority == priority}
-        for _ in _shut_down_group(driver, group, guests, until, command):
-            one = replace(one, guests=tuple(guests.values()))
-            command.output.show([one])
+    preferences = driver.shutdown_preferences()
+    guests = {uuid: GuestShutdown(uuid, preference.name, "", preference.priority, "waiting")
+              for uuid, preference in sorted(preferences.items(), key=lambda item: item[1].priority)}  # fmt: skip
+    pool = ThreadPoolExecutor(command.parallel or AT_ONCE, "shutdown")
+    try:
+        for _, group in groupby(list(guests.values()), key=lambda line: line.priority):
+            uuids = [line.server_id for line in group]
+            pending = {pool.submit(_power_off, driver, preferences[uuid], uuid, until): uuid for uuid in uuids}
+            while pending:
+                done, _ = wait(pending, command.interval, FIRST_COMPLETED)
+                for future, uuid in pending.items():
+                    guests[uuid] = _ended(guests[uuid], future) if future in done else _running(guests[uuid], driver)
+                pending = {future: uuid for future, uuid in pending.items() if future not in done}
+                one = replace(one, guests=tuple(guests.values()))
+                command.output.show([one])
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
     if not guests:
         command.output.show([one])
         return Outcome(DONE, f"{one.name}: no guest is on.")
@@ -68,29 +77,9 @@ def _shut_down(command: HostCommand, one: ServiceSnapshot, driver: Driver) -> Ou
     return Outcome(code, guests_sentence(one, time.time() - began), one)
 
 
-def _shut_down_group(
-    driver: Driver, group: dict[str, ShutdownPreference], guests: dict[str, GuestShutdown], until: float | None,
-    command: HostCommand,
-) -> Iterator[None]:  # fmt: skip
-    """Shut down the guests of one priority; yield whenever `guests` is up to date."""
-    pool = ThreadPoolExecutor(command.parallel or AT_ONCE, "shutdown")
-    try:
-        futures = {pool.submit(_power_off, driver, wanted, uuid, until): uuid for uuid, wanted in group.items()}
-        while futures:
-            with suppress(NotYet):
-                for future in as_completed(list(futures), timeout=command.interval):
-                    uuid = futures.pop(future)
-                    guests[uuid] = _ended(guests[uuid], future)
-            for uuid in futures.values():
-                guests[uuid] = _running(guests[uuid], driver)
-            yield
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _power_off(driver: Driver, wanted: ShutdownPreference, uuid: str, until: float | None) -> ShutdownTimer | None:
+def _power_off(driver: Driver, preference: ShutdownPreference, uuid: str, until: float | None) -> ShutdownTimer | None:
     """Shut a guest down with its own grace period, cut at the deadline of all."""
-    seconds = float(settings.SHUTDOWN_TIMEOUT if wanted.seconds is None else wanted.seconds)
+    seconds = float(settings.SHUTDOWN_TIMEOUT if preference.seconds is None else preference.seconds)
     if until is not None:
         seconds = min(seconds, max(0.0, until - time.time()))
     timer = driver.begin_shutdown(uuid, seconds, settings.SHUTDOWN_RETRY_INTERVAL)

@@ -20,7 +20,6 @@ from tasks.management.snapshot import ServiceLocation, ServiceSnapshot, take_sna
 from tasks.worker_process import WorkerNode
 
 UP_SECONDS = 90.0
-Followed = tuple[list[ServiceSnapshot], dict[str, Outcome]]
 
 
 def start(command: HostCommand) -> int:
@@ -33,12 +32,9 @@ def stop(command: HostCommand) -> int:
     locations = command.locate_processes(compute=command.shutdown_guests)
     done: dict[str, Outcome] = {}
     if command.shutdown_guests:
-        snapshots, locations = take_snapshots(locations), []
-        for one in snapshots:  # before the processes are signalled; `--timeout` is the time to follow them
-            found = shutdown_guests.request(replace(command, seconds=None), one)
-            locations.append(found if isinstance(found, ServiceLocation) else one.location)
-            if isinstance(found, Outcome):
-                done[one.name] = found
+        # before the processes are signalled; `--timeout` is the time to follow them
+        followed, done = shutdown_guests.request_all(replace(command, seconds=None), take_snapshots(locations))
+        locations = [followed.get(one.name, one) for one in locations]
     snapshots, outcomes = _stop(command, locations)
     if command.shutdown_guests:
         outcomes = {one.name: _add_guests(command, one, outcomes[one.name], done) for one in snapshots}
@@ -66,7 +62,7 @@ def restart(command: HostCommand) -> int:
     return code
 
 
-def _restart(command: HostCommand, group: Sequence[ServiceLocation]) -> Followed:
+def _restart(command: HostCommand, group: Sequence[ServiceLocation]) -> wait.Followed:
     """Stop and start. A worker that left operations unfinished is started, too: that is how they continue."""
     snapshots, outcomes = _stop(command, group)
     if not _succeeded(outcomes):
@@ -76,7 +72,7 @@ def _restart(command: HostCommand, group: Sequence[ServiceLocation]) -> Followed
     return _start(command, group)
 
 
-def _start(command: HostCommand, locations: Sequence[ServiceLocation]) -> Followed:
+def _start(command: HostCommand, locations: Sequence[ServiceLocation]) -> wait.Followed:
     before = {one.name: one for one in take_snapshots(locations, details=False)}
     outcomes = {name: _still_ending(one) for name, one in before.items() if _is_ending(one)}
     rest = [one for one in locations if one.name not in outcomes]
@@ -87,14 +83,14 @@ def _start(command: HostCommand, locations: Sequence[ServiceLocation]) -> Follow
     known = {name: one.service.incarnation for name, one in before.items() if one.service and name in begun}
     if rest:
         goal = _up_or_dead(wait.started(known))
-        last, found = wait.follow(rest, goal, command.output, command.interval, UP_SECONDS)
+        last, found = wait.follow(command, rest, goal, UP_SECONDS)
         outcomes |= found
         before |= {one.name: one for one in last}
     _name_unmapped(command, locations)
     return list(before.values()), {name: outcomes[name] for name in before}
 
 
-def _stop(command: HostCommand, locations: Sequence[ServiceLocation]) -> Followed:
+def _stop(command: HostCommand, locations: Sequence[ServiceLocation]) -> wait.Followed:
     seconds = command.seconds
     if seconds is None:
         graceful = [_node(one).graceful_seconds for one in locations]
@@ -102,7 +98,7 @@ def _stop(command: HostCommand, locations: Sequence[ServiceLocation]) -> Followe
     for one in locations:
         worker_process.end(_node(one))
     goal = wait.stopped(time.monotonic() + seconds if seconds else 0.0)
-    snapshots, outcomes = wait.follow(locations, goal, command.output, command.interval, math.inf)
+    snapshots, outcomes = wait.follow(command, locations, goal, math.inf)
     for one in locations:
         _node(one).daemon.forget_if_dead()
         if command.force and outcomes[one.name].code == STILL:

@@ -43,24 +43,27 @@ def shutdown_guests(command: HostCommand) -> int:
 
 def _run_round(command: HostCommand, snapshots: Sequence[ServiceSnapshot], *, first: bool) -> dict[str, Outcome]:
     """Send the request to the hosts; return the outcomes of those that had something to do."""
-    outcomes, followed = {}, []
-    for one in snapshots:
-        found = request(command, one)
-        if isinstance(found, ServiceLocation):
-            followed.append(found)
-        elif first or found.code != DONE:
-            outcomes[one.name] = found
+    requested, outcomes = request_all(command, snapshots)
+    outcomes = {name: one for name, one in outcomes.items() if first or one.code != DONE}
     if command.no_wait:
         sentence = "{0} is requested to shut its guests down. Follow it: manage.py host shutdown-guests {0}"
-        return outcomes | {one.name: Outcome(DONE, sentence.format(one.name)) for one in followed}
-    if followed:
-        last, found_outcomes = _follow(command, followed)
-        for one in last:
-            outcomes[one.name] = replace(complete(command, one, found_outcomes[one.name]), snapshot=one)
+        return outcomes | {name: Outcome(DONE, sentence.format(name)) for name in requested}
+    if requested:
+        last, followed = follow(command, list(requested.values()), guests_off())
+        outcomes |= {one.name: replace(complete(command, one, followed[one.name]), snapshot=one) for one in last}
     return outcomes
 
 
-def request(command: HostCommand, one: ServiceSnapshot) -> ServiceLocation | Outcome:
+def request_all(
+    command: HostCommand, snapshots: Sequence[ServiceSnapshot]
+) -> tuple[dict[str, ServiceLocation], dict[str, Outcome]]:
+    """Write all requests. Return by name the locations to follow, and the outcomes of the other hosts."""
+    found = {one.name: _request(command, one) for one in snapshots}
+    return ({name: one for name, one in found.items() if isinstance(one, ServiceLocation)},
+            {name: one for name, one in found.items() if isinstance(one, Outcome)})  # fmt: skip
+
+
+def _request(command: HostCommand, one: ServiceSnapshot) -> ServiceLocation | Outcome:
     """Write the request of a shutdown; return the location to follow, or the outcome if there is one already."""
     if one.down or one.is_dead:
         return shut_down_without_worker(command, one)
@@ -117,17 +120,11 @@ def _shut_down_late_guests(command: HostCommand, one: ServiceSnapshot, outcome: 
     late = one.location.run_in_cell(lambda: bool(guest_shutdown.still_on(one.name)))
     if late is not True:
         return outcome
-    found = request(command, one)
+    found = _request(command, one)
     if isinstance(found, ServiceLocation):
-        [one], outcomes = _follow(command, [found])
+        [one], outcomes = follow(command, [found], guests_off())
         found = outcomes[one.name]
     return Outcome(found.code, f"{outcome.sentence}\n{found.sentence}", found.snapshot or one)
-
-
-def _follow(
-    command: HostCommand, locations: Sequence[ServiceLocation]
-) -> tuple[list[ServiceSnapshot], dict[str, Outcome]]:
-    return follow(locations, guests_off(), command.output, command.interval, command.patience)
 
 
 def _refuse_working_hosts(snapshots: Sequence[ServiceSnapshot]) -> None:

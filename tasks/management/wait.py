@@ -9,13 +9,15 @@ from datetime import datetime
 
 from cloud.words import counted
 from compute.models import Service
+from tasks.management.options import HostCommand
 from tasks.management.outcome import CANCELLED, DONE, SILENT, STILL, UNFINISHED, Outcome
-from tasks.management.output import Output, count_guests, describe_guest
+from tasks.management.output import count_guests, describe_guest
 from tasks.management.snapshot import ServiceLocation, ServiceSnapshot, take_snapshots
 
 MARGIN = 15.0  # seconds in which a process records and closes after its deadline
 
 Goal = Callable[[ServiceSnapshot], Outcome | None]  # None: not yet
+Followed = tuple[list[ServiceSnapshot], dict[str, Outcome]]  # the last snapshots; the outcomes by host
 
 
 @dataclass(slots=True)
@@ -55,19 +57,22 @@ class LivenessWatch:
 
 
 def follow(
-    locations: Sequence[ServiceLocation], goal: Goal, output: Output, interval: float, patience: float
-) -> tuple[list[ServiceSnapshot], dict[str, Outcome]]:
-    """Read and show all hosts until each has an outcome. Return the last snapshots, and the outcomes by name."""
-    watch, outcomes = LivenessWatch(patience), dict[str, Outcome]()
+    command: HostCommand, locations: Sequence[ServiceLocation], goal: Goal, patience: float | None = None
+) -> Followed:
+    """Read and show all hosts until each has an outcome.
+
+    `patience`: give up a host that is silent for so many seconds; default: as the command line says.
+    """
+    watch, outcomes = LivenessWatch(command.patience if patience is None else patience), dict[str, Outcome]()
     while True:
         snapshots = take_snapshots(locations)
         for one in snapshots:
             if one.name not in outcomes and (outcome := goal(one) or watch.lost(one)):
                 outcomes[one.name] = outcome
-        output.show(snapshots)
+        command.output.show(snapshots)
         if len(outcomes) == len(locations):
             return snapshots, {one.name: outcomes[one.name] for one in locations}
-        time.sleep(interval)
+        time.sleep(command.interval)
 
 
 def drained(began: datetime) -> Goal:

@@ -20,7 +20,7 @@ class Command(BaseCommand):
     help = (
         "Map hosts that announced themselves (by a nova-compute service record) to their cell. Safe to run "
         "as often as you like. Exit codes: 0 done; 1 --strict and nothing new, a cell that did not answer, "
-        "or a host that is in another cell already; 2 somebody else mapped a host meanwhile: run it again."
+        "or a host that is in another cell already; 2 a host was mapped by another process: run it again."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -65,7 +65,7 @@ class Command(BaseCommand):
         try:
             HostMapping.objects.create(host=host, cell=cell)
         except IntegrityError:
-            shared.exit_with(self, 2, f"Somebody else mapped the host {host} meanwhile; run this again.")
+            shared.exit_with(self, 2, f"Another process mapped the host {host} meanwhile; run this again.")
         if verbose:
             self.stdout.write(f"{host} is in {cell.name}")
 

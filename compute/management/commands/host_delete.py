@@ -19,7 +19,7 @@ class Command(BaseCommand):
     help = (
         "Forget which cell a host is in. A host that still runs is found again by discover_hosts. "
         "Exit codes: 0 done; 1 no such cell; 2 no such host; 3 the host is not in that cell; 4 it has "
-        "servers; 5 its cell does not answer, so nobody knows whether it has."
+        "servers; 5 its cell does not answer, so whether it has is not known."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -33,10 +33,10 @@ class Done:
 
 
 class Command(BaseCommand):
-    """Batch after batch, each a few conditional updates: run again it goes on, and nobody waits for it."""
+    """Migrates in batches of a few conditional updates, which block no request. A later run continues."""
 
     help = (
-        "Fill up data that older versions wrote, in batches of 50. Exit codes: 0 nothing is left; 1 more is left "
+        "Fill in data that older versions wrote, in batches of 50. Exit codes: 0 nothing is left; 1 more is left "
         "(--max-count was reached): run it again; 2 some could not be done, because a cell does not answer: run it "
         "again when it does; 127 --max-count is not a positive number."
     )

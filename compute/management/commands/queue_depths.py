@@ -18,7 +18,7 @@ GLOBAL = "global"
 
 
 class Command(BaseCommand):
-    """A broker or a cell that is away is said, not raised."""
+    """Prints the depths; a broker or a cell that does not answer is named on standard error."""
 
     help = (
         "Messages waiting in every queue: the scheduler's on the global broker; in each cell the conductor's "

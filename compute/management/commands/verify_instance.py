@@ -16,7 +16,7 @@ class Command(BaseCommand):
     """Looks and changes nothing."""
 
     help = (
-        "Say in which cell a server is. Exit codes: 0 mapped (or its cell does not answer: said); "
+        "Print in which cell a server is. Exit codes: 0 mapped (also when its cell does not answer); "
         "1 no mapping; 2 not in a cell yet; 3 deleted in its cell, but still mapped; 4 not in its cell any "
         "more, but mapped."
     )
@@ -27,7 +27,7 @@ class Command(BaseCommand):
         parser.add_argument("--quiet", action="store_true", help="Print nothing; the exit code says it.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Look at the mapping first, then into the cell."""
+        """Read the mapping first, then the cell."""
         code, sentence = _verdict(options["server"].lower())
         if code and options["quiet"]:
             raise SystemExit(code)
