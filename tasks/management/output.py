@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from django.core.management.base import OutputWrapper
@@ -82,10 +82,12 @@ class Output:
             yield about, change, line and at + line
         now = {_key(row): f"{row['host']}: {row['step']} of {row['server']} is over"
                for row in _other_operations(self._snapshots)}  # fmt: skip
+        down = {one.name for one in self._snapshots if one.down}
+        hidden = {key: line for key, line in self._operations.items() if key[0] in down}
         for key, line in self._operations.items():
-            if key not in now:
+            if key not in now and key not in hidden:
                 yield ("over", *key), True, at + line
-        self._operations = now
+        self._operations = now | hidden
 
 
 def to_document(snapshots: Sequence[ServiceSnapshot], outcomes: Mapping[str, Outcome] | None = None) -> dict[str, Any]:
@@ -121,7 +123,7 @@ def render_details(snapshots: Sequence[ServiceSnapshot], columns: Sequence[str])
                         Rows(GUESTS, [_guest_row(line) for line in guests], 2))  # fmt: skip
 
 
-def describe(snapshots: Iterable[ServiceSnapshot]) -> Iterator[Change]:
+def describe(snapshots: Sequence[ServiceSnapshot]) -> Iterator[Change]:
     """Yield a line for each host, move, guest and operation. What changes by itself is not in the change."""
     for one in snapshots:
         yield one.name, (text := summarize(one)), text
@@ -132,7 +134,7 @@ def describe(snapshots: Iterable[ServiceSnapshot]) -> Iterator[Change]:
             text, left = describe_guest(guest), guest.seconds_left
             more = f", {left:.0f} s left" if left and not guest.is_over else ""
             yield (one.name, "guest", guest.server_id), text, text and f"{one.name}: {text}{more}"
-    for row in _other_operations(list(snapshots)):
+    for row in _other_operations(snapshots):
         left = row["ends_within"]
         ends = f", ends within {format_duration(left)}" if left is not None else ""
         line = f"{row['host']}: {row['operation']} of {row['server']} is {row['state']}: {_waits_for(row)}{ends}"

@@ -293,6 +293,20 @@ def test_lines_say_each_change_once():
     ]  # fmt: skip
 
 
+def test_an_operation_is_not_over_because_its_cell_does_not_answer_for_a_while():
+    out = io.StringIO()
+    lines = output.Output("table", OutputWrapper(out))
+    known = seen(operation(), **wanted())
+    for look in (known, ServiceSnapshot(known.location, down="silent"), known, seen(**wanted())):
+        lines.show([look])
+    said = [line.split(" ", 1)[1] for line in out.getvalue().splitlines()]
+    assert said == [
+        "h draining: 1 in progress, 0 waiting", "h: stop of server-1 is running: power_off to end",
+        "h unknown: cell1 does not answer (silent)", "h draining: 1 in progress, 0 waiting",
+        "h draining: 0 in progress, 0 waiting", "h: power_off of server-1 is over",
+    ]  # fmt: skip
+
+
 @pytest.fixture
 def live(monkeypatch) -> Callable[[int], tuple[output.Output, io.StringIO]]:
     """`live(columns)`: the output of a command on a terminal of so many columns, and what the terminal got."""
