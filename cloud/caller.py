@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from uuid import uuid4
 
+ADMIN = frozenset({"admin"})
 _IMPLIES = {
     "admin": {"admin", "manager", "member", "reader"},
     "manager": {"manager", "member", "reader"},
     "member": {"member", "reader"},
 }
+
+
+def new_request_id() -> str:
+    """Return an id in the format of OpenStack's X-Openstack-Request-Id."""
+    return f"req-{uuid4()}"
 
 
 @dataclass(frozen=True, slots=True)

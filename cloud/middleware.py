@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from uuid import uuid4
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from cloud import log
+from cloud.caller import new_request_id
 
 _REQUEST_ID = re.compile(r"req-[0-9a-f-]{36}\Z")
 _UNLIMITED = re.compile(r"/image/v2/images/[^/]+/file\Z")
@@ -24,7 +24,7 @@ class RequestIdMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         """Return the answer, with both id headers that Nova sends."""
         sent = request.headers.get("X-Openstack-Request-Id", "")
-        request_id = sent if _REQUEST_ID.match(sent) else f"req-{uuid4()}"
+        request_id = sent if _REQUEST_ID.match(sent) else new_request_id()
         request.request_id = request_id  # type: ignore[attr-defined]
         log.clear()
         log.bind(request_id=request_id)

@@ -21,7 +21,7 @@ from cloud import log, metrics
 from compute.hosts import drain_moves
 from compute.models import Instance, Service, Step
 from compute.models.host import COMPUTE
-from compute.operations import dispatch, journal
+from compute.operations import dispatch
 
 logger = log.get(__name__)
 GLOBAL = "global"
@@ -90,11 +90,11 @@ def _global() -> tuple[list[Cell], dict[str, set[str]], list[tuple[str, str, str
 
 def _read(cell: Cell) -> CellSample:
     seconds = probes.timed(cell)
-    open_steps = Step.objects.filter(state__in=journal.OPEN)
+    open_steps = Step.objects.open()
     grouped = open_steps.values_list("action__action", "queue", "state").annotate(
         count=Count("action", distinct=True), since=Min("action__started_at")
     )
-    living = Instance.objects.filter(deleted=False).values_list("vm_state").annotate(count=Count("id"))
+    living = Instance.objects.living().values_list("vm_state").annotate(count=Count("id"))
     services = list(Service.objects.order_by("id"))
     guests = open_steps.filter(state=Step.State.WAITING, timer__isnull=False, deadline__isnull=False)
     timers = guests.values_list("host").annotate(count=Count("server_id", distinct=True), first=Min("deadline"))

@@ -73,14 +73,14 @@ def mark_deleted_and_release(instance: Instance) -> None:
 
 def end_waiting() -> int:
     """End the deletes that wait for hosts which are fenced by now, in the targeted cell; return how many."""
-    waiting = Step.objects.select_related("action").filter(
-        host__in=fenced.hosts(), action__key=Delete.__name__, name=Delete.steps[0].name, state__in=journal.OPEN
+    waiting = Step.objects.select_related("action").open(
+        host__in=fenced.hosts(), action__key=Delete.__name__, name=Delete.steps[0].name
     )
     ended = 0
     for step in waiting[:BATCH]:
         instance = Instance.objects.get(uuid=step.server_id)
         with transaction.atomic(using=current_alias()):
-            mine = Step.objects.filter(pk=step.pk, state__in=journal.OPEN)
+            mine = Step.objects.open(pk=step.pk)
             why = f"host {step.host} is gone"
             if mine.update(state=Step.State.CANCELLED, finished_at=timezone.now(), details=why):
                 _end_at_once(instance, step.action)

@@ -211,7 +211,7 @@ def _final_move(run: StepContext[EvacuateParams]) -> Move:
 
 def must_be_gone(host: str) -> None:
     """Raise BadRequest or Conflict unless an operator forced the host down and it has been silent since."""
-    service = Service.objects.filter(binary=COMPUTE, host=host).first()
+    service = Service.objects.of_host(host)
     if service is None or fenced.is_fenced(service):
         return
     if service.is_up:
@@ -229,7 +229,7 @@ def must_be_gone(host: str) -> None:
 
 def _must_accept_server(instance: Instance, host: str) -> None:
     """Raise NotFound, BadRequest or Conflict when the named host cannot take the server."""
-    if not Service.objects.filter(binary=COMPUTE, host=host).exists():
+    if not Service.objects.computes(host=host).exists():
         raise NotFound(f"Compute host {host} not found.")
     if host == instance.host:
         raise BadRequest("The target host can't be the same one.")

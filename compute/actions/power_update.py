@@ -11,7 +11,6 @@ from cloud import log
 from compute import state
 from compute.actions.bases.event import EventParams
 from compute.models import Instance, InstanceAction, Service, Step
-from compute.models.host import COMPUTE
 from compute.operations import journal
 from compute.operations.action import OPS, REQUESTS, ServerAction, StepContext, StepSpec
 from compute.operations.step import StepWaiting
@@ -203,10 +202,10 @@ def _is_for_later(run: Run) -> bool:
 
     That is so when the host drains, and the task belongs to a request that no process begins meanwhile.
     """
-    host = Service.objects.filter(binary=COMPUTE, host=run.step.host).first()
+    host = Service.objects.of_host(run.step.host)
     if host is None or host.takes_requests:
         return False
-    steps = Step.objects.filter(server_id=run.instance.uuid, state__in=journal.OPEN)
+    steps = Step.objects.open(server_id=run.instance.uuid)
     others = steps.exclude(action__key=run.action.key)
     unbegun = {"host": run.step.host, "queue": REQUESTS, "state": Step.State.QUEUED, "attempts": 0}
     return others.filter(**unbegun).exists() and not others.exclude(**unbegun).exists()

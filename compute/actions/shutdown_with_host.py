@@ -11,7 +11,6 @@ from compute.errors import StateConflict
 from compute.hosts import guest_batches, guest_shutdown
 from compute.hosts.guest_shutdown import GuestShutdownParams
 from compute.models import Service, Step
-from compute.models.host import COMPUTE
 from compute.operations import journal
 from compute.operations.action import OPS, REQUESTS, On, Role, ServerAction, StepContext, StepSpec
 from compute.operations.step import StepWaiting
@@ -143,9 +142,9 @@ def _take(run: Run) -> bool:
 def _busy_with(run: Run) -> str:
     """Return what has the server and must end first; "" when nothing will end, or the deadline of all has passed."""
     until = run.params.until
-    others = Step.objects.filter(server_id=run.instance.uuid, state__in=journal.OPEN).exclude(pk=run.step.pk)
+    others = Step.objects.open(server_id=run.instance.uuid).exclude(pk=run.step.pk)
     others = others.exclude(state=Step.State.WAITING, details=journal.FOR_THE_TASK)  # it waits for this step, too
-    host = Service.objects.filter(binary=COMPUTE, host=run.step.host).first()
+    host = Service.objects.of_host(run.step.host)
     if host is not None and not host.takes_requests:  # a draining host does not begin it
         others = others.exclude(host=host.host, queue=REQUESTS, state=Step.State.QUEUED, attempts=0)
     if not others.exists() or (until is not None and time.time() >= until):

@@ -11,7 +11,7 @@ from django.http import HttpRequest, QueryDict
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from cells.models import HostMapping, InstanceMapping
-from cloud.caller import Caller
+from cloud.caller import ADMIN, Caller
 from cloud.errors import ApiError
 from cloud.images import service
 from compute.contract import microversion
@@ -41,7 +41,7 @@ LABELS = {
 def caller(request: HttpRequest, mapping: InstanceMapping) -> Caller:
     """Return an admin as caller, in the server's project: an image the action creates belongs to that project."""
     user = request.user
-    return Caller(str(user.pk), user.get_username(), mapping.project_id, roles=frozenset({"admin"}))
+    return Caller(str(user.pk), user.get_username(), mapping.project_id, roles=ADMIN)
 
 
 def may_ask(request: HttpRequest) -> bool:
@@ -67,7 +67,7 @@ class FieldChoices:
         return [(flavor.flavor_id, size.format(flavor)) for flavor in found]
 
     def _images(self) -> Choices:
-        found = service.visible(Caller("", roles=frozenset({"admin"}))).filter(status="active").order_by("name")
+        found = service.visible(Caller("", roles=ADMIN)).filter(status="active").order_by("name")
         return [(str(pk), f"{name or pk}") for pk, name in found.values_list("pk", "name")[:MOST]]
 
     def _hosts(self) -> Choices:

@@ -20,7 +20,6 @@ from cells import circuit_breaker, outages, probes
 from cells.models import Cell, DeferredDelete, DeferredEvent, InstanceMapping, masked
 from cloud.words import counted
 from compute.models import Instance, Service
-from compute.models.host import COMPUTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +177,8 @@ class CellPage(look.JoinedPage):
 
 
 def _inside(_: Cell) -> CellContents:
-    hosts = Counter(_host_state(service) for service in Service.objects.filter(binary=COMPUTE))
-    servers = Instance.objects.filter(deleted=False).values_list("vm_state").annotate(count=Count("id"))
+    hosts = Counter(_host_state(service) for service in Service.objects.computes())
+    servers = Instance.objects.living().values_list("vm_state").annotate(count=Count("id"))
     return CellContents(hosts, dict(servers.order_by("vm_state")))
 
 

@@ -76,7 +76,7 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
 def _read(_: Cell) -> CloudTotals:
     statuses: Counter[str] = Counter()
-    states = Instance.objects.filter(deleted=False).order_by().values("vm_state", "task_state")
+    states = Instance.objects.living().order_by().values("vm_state", "task_state")
     for vm_state, task_state, number in states.annotate(n=Count("pk")).values_list(
         "vm_state", "task_state", "n"
     ):

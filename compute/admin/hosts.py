@@ -18,8 +18,7 @@ from cells.models import HostMapping
 from cloud.words import counted
 from compute.admin import badges, drain_forms, services
 from compute.models import ComputeNode, Instance, Service, Step
-from compute.models.host import COMPUTE
-from compute.operations import dispatch, journal
+from compute.operations import dispatch
 
 SHOWN = (
     "host", "cell", "administrative_state", "operational_state", "reason", "in_flight", "waiting", "beat", "version",
@@ -171,12 +170,12 @@ class HostPage(look.JoinedPage):
 
 def read_facts(hosts: list[str]) -> dict[str, HostFacts]:
     """Return the facts of hosts of the targeted cell, by name."""
-    found = {s.host: s for s in Service.objects.filter(binary=COMPUTE, host__in=hosts)}
+    found = {s.host: s for s in Service.objects.computes(host__in=hosts)}
     nodes: dict[str, list[ComputeNode]] = {}
     for node in ComputeNode.objects.filter(host__in=hosts).defer("cpu_info"):
         nodes.setdefault(node.host, []).append(node)
-    servers = _count(Instance.objects.filter(host__in=hosts, deleted=False))
-    steps = _count(Step.objects.filter(host__in=hosts, state__in=journal.OPEN))
+    servers = _count(Instance.objects.living(host__in=hosts))
+    steps = _count(Step.objects.open(host__in=hosts))
     waiting = _count(Step.objects.filter(host__in=hosts, state=Step.State.QUEUED, queue=dispatch.REQUESTS))
     return {
         host: HostFacts(

@@ -18,7 +18,6 @@ from cells.models import BuildRequest, Cell
 from compute.admin import badges, wait_reasons
 from compute.builds.leases import LEASE
 from compute.models import InstanceAction, Service, Step
-from compute.operations import journal
 
 MOST = 500  # open steps read per cell, oldest first
 ENDED = 20  # newest ended actions shown, of all cells together
@@ -79,7 +78,7 @@ def view(request: HttpRequest, model_admin: Any) -> HttpResponse:
 
 def read(limit: int) -> OpenOperations:
     """Return the oldest open steps of the targeted cell with their actions, without columns that may hold secrets."""
-    steps = Step.objects.filter(state__in=journal.OPEN).select_related("action").defer(*HIDDEN)
+    steps = Step.objects.open().select_related("action").defer(*HIDDEN)
     return OpenOperations(list(steps.order_by("queued_at", "pk")[:limit]), list(Service.objects.all()))
 
 

@@ -18,7 +18,7 @@ from cloud.caller import Caller
 from compute import state
 from compute.admin import action_forms, allowed_actions, badges, last_known, server_warnings, shutdown_progress
 from compute.models import Instance, InstanceAction, Step
-from compute.operations import journal, repair
+from compute.operations import repair
 from compute.power import flap_guard, sync_policy
 
 ACTIONS = 50  # newest first
@@ -38,7 +38,7 @@ class ActionHistory:
         return [
             {
                 "row": row, "state": badges.step_state(row), "took": _took(row) if row.started_at else "-",
-                "is_open": row.state in journal.OPEN, "warning": repair.warning(row),
+                "is_open": row.is_open, "warning": repair.warning(row),
             }
             for row in self.rows
         ]  # fmt: skip

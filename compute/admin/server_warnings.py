@@ -12,8 +12,6 @@ from django.utils.safestring import SafeString
 
 from cells import admin_widgets as look
 from compute.models import Instance, Service, Step
-from compute.models.host import COMPUTE
-from compute.operations import journal
 
 STUCK_AFTER = timedelta(minutes=2)  # just after it begins or ends, an action briefly has no open step
 NOTHING = SafeString("")
@@ -54,7 +52,7 @@ class HostsOfServers:
 def around(instances: Iterable[Instance]) -> HostsOfServers:
     """Return the data for the warnings of some servers, with two queries of the targeted cell."""
     some = list(instances)
-    hosts = Service.objects.filter(binary=COMPUTE, host__in={one.host for one in some if one.host})
+    hosts = Service.objects.computes(host__in={one.host for one in some if one.host})
     busy = [one.uuid for one in some if one.task_state]
-    open_steps = Step.objects.filter(server_id__in=busy, state__in=journal.OPEN)
+    open_steps = Step.objects.open(server_id__in=busy)
     return HostsOfServers({one.host: one for one in hosts}, frozenset(open_steps.values_list("server_id", flat=True)))

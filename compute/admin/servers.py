@@ -123,7 +123,7 @@ class ServerPage(look.JoinedPage):
             return queryset, False
 
         def named(_: Cell) -> list[str]:
-            found = Instance.objects.filter(deleted=False, display_name__icontains=term)
+            found = Instance.objects.living(display_name__icontains=term)
             return list(found.values_list("uuid", flat=True)[:NAMES_FOUND])
 
         cells = {cell.pk: cell for cell in Cell.objects.all()}

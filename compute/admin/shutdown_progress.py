@@ -13,7 +13,6 @@ from compute.actions.reboot import Reboot
 from compute.actions.stop import Stop
 from compute.admin import allowed_actions
 from compute.models import InstanceAction, Step
-from compute.operations import journal
 from compute.shutdown import status
 from compute.state import TaskState
 from compute.virt.shutdown_timer import ShutdownTimer
@@ -107,7 +106,7 @@ def of(history: Iterable[tuple[InstanceAction, Step]], task: str | None,
     asked: list[str] = []
     waiting: tuple[InstanceAction, ShutdownTimer] | None = None
     for action, step in history:
-        timer = ShutdownTimer.load(step.timer) if step.state in journal.OPEN else None
+        timer = ShutdownTimer.load(step.timer) if step.is_open else None
         if timer is not None and timer.runs:
             asked.append(_who(action))
             waiting = action, timer

@@ -15,7 +15,6 @@ from compute.contract import policy, validation
 from compute.contract.microversion import Version
 from compute.errors import FlavorNotFound
 from compute.models import Flavor, Instance, ServerGroup, Service
-from compute.models.host import COMPUTE
 from compute.placement import aggregates, quota, server_groups
 from compute.servers import flavors, references
 from compute.servers.create import BuildOrder
@@ -194,7 +193,7 @@ def _check_zone(zone: str) -> None:
     known = aggregates.by_host()
 
     def zones(_: Cell) -> set[str]:
-        hosts = Service.objects.filter(binary=COMPUTE).only("host", "availability_zone")
+        hosts = Service.objects.computes().only("host", "availability_zone")
         return {aggregates.zone_of(host, known) for host in hosts}
 
     found = scatter.gather(Cell.objects.exclude(pk=CELL0), zones)

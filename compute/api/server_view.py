@@ -16,7 +16,6 @@ from compute.api.base import bookmark, links
 from compute.contract import policy
 from compute.contract.microversion import Version
 from compute.models import Instance, Service
-from compute.models.host import COMPUTE
 from compute.placement import server_groups
 from compute.servers import rows as servers_rows
 from compute.servers.rows import NameRow, ServerRow
@@ -179,7 +178,7 @@ def _services_of(row: ServerRow, database: str, caller: Caller) -> dict[str, Ser
     """Return the compute service of the server's host; nothing for a caller who may not see `host_status`."""
     if not row.host or not policy.allows(caller, "os_compute_api:servers:show:host_status"):
         return {}
-    found = Service.objects.using(database).filter(binary=COMPUTE, host=row.host)
+    found = Service.objects.using(database).computes(host=row.host)
     return {service.host: service for service in found}
 
 

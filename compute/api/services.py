@@ -199,7 +199,7 @@ def _remove(one: ServiceRecord) -> None:
         try:
             with transaction.atomic(using=one.cell.alias):
                 if one.service.binary == COMPUTE:
-                    if Instance.objects.filter(host=one.service.host, deleted=False).exists():
+                    if Instance.objects.living(host=one.service.host).exists():
                         raise _hosts_servers()
                     ComputeNode.objects.filter(host=one.service.host).delete()
                     fenced.cancel_cleanups(one.service.host)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from uuid import uuid4
 
 from django.db import transaction
 from django.db.models import Q
 
 from cells.context import current_alias
+from cloud.caller import new_request_id
 from compute.actions.bases.event import EventParams
 from compute.external_events import deduplication, event_types
 from compute.external_events.deduplication import Entry, Event
@@ -24,7 +24,7 @@ TRIES, PAUSE = 3, 0.1  # to lock servers' rows; seconds between
 
 def look(servers: Collection[str]) -> dict[str, int]:
     """Return the current code of each server of the targeted cell: one fast read, which shows that the cell answers."""
-    living = Instance.objects.filter(uuid__in=servers, deleted=False)
+    living = Instance.objects.living(uuid__in=servers)
     hosts = dict(living.values_list("uuid", "host"))
     return {server_id: _code(hosts.get(server_id)) for server_id in servers}
 
@@ -53,7 +53,7 @@ def record(events: Sequence[Event]) -> dict[str, int]:
 
 def _lock(servers: Collection[str]) -> dict[str, str]:
     """The hosts of the servers whose rows are now locked, until the transaction ends."""
-    living = Instance.objects.filter(uuid__in=servers, deleted=False)
+    living = Instance.objects.living(uuid__in=servers)
     return dict(living.select_for_update(skip_locked=True, of=("self",)).values_list("uuid", "host"))
 
 
@@ -132,6 +132,6 @@ def _request_id(event: Event, taken: set[tuple[str, str]]) -> str:
     """The event's request id; a new one when the server's history has it already, as Nova looks an action up by it."""
     mine = (event.server_id, event.request_id)
     if mine in taken:
-        return f"req-{uuid4()}"
+        return new_request_id()
     taken.add(mine)
     return event.request_id

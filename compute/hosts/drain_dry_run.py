@@ -48,7 +48,7 @@ class Forecast:
 
 def of_host(host: str) -> Forecast:
     """Run the dry run for a host of the targeted cell. Also reads the global database (scheduler hints, aggregates)."""
-    servers = list(Instance.objects.filter(host=host, deleted=False).order_by("pk"))
+    servers = list(Instance.objects.living(host=host).order_by("pk"))
     idle = [server for server in servers if server.task_state is None]
     advice = {server.uuid: advice_for(server) for server in idle}
     going = [server for server in idle if server.vm_state in LIVE | COLD and not advice[server.uuid]]

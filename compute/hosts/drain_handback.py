@@ -7,7 +7,7 @@ from collections.abc import Collection
 from django.db.models import Exists, OuterRef, Q
 
 from compute.models import Step
-from compute.operations import dispatch, journal, registry, runner
+from compute.operations import dispatch, registry, runner
 
 BATCH = 500
 
@@ -61,7 +61,7 @@ def send_next_long(host: str, room: int) -> int:
 
 def _send_oldest(which: Q, room: int) -> int:
     busy = Step.objects.filter(server_id=OuterRef("server_id"), state=Step.State.RUNNING)
-    waiting = Step.objects.filter(which, journal.is_due(), ~Exists(busy), state=Step.State.QUEUED)
+    waiting = Step.objects.due(which, ~Exists(busy))
     steps = list(waiting.order_by("queued_at", "pk")[:room])
     dispatch.send(steps)
     return len(steps)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
-from uuid import uuid4
 
 from django.db import transaction
 from django.db.models import F, Q
@@ -19,7 +18,7 @@ from django.utils import timezone
 from cells import database_clock
 from cells.context import current_alias
 from cloud import log
-from cloud.caller import Caller
+from cloud.caller import ADMIN, Caller, new_request_id
 from cloud.errors import ApiError
 from compute.contract import bare_metal
 from compute.errors import NoValidHost
@@ -27,13 +26,12 @@ from compute.hosts import drain_moves
 from compute.hosts.drain_moves import COMING, IDLE, UNDER_WAY, State
 from compute.migration import cold, moves
 from compute.models import DrainMigration, Instance, InstanceAction, Service
-from compute.models.host import COMPUTE
 from compute.operations import dispatch, journal, registry
 from compute.operations.action import ActionParams, ActionRequest, Role
 from compute.state import VmState
 
 logger = log.get(__name__)
-VERSION, ADMIN = (2, 96), frozenset({"admin"})  # microversion and roles of our own requests
+VERSION = (2, 96)  # microversion of our own requests
 PAUSE, LONGEST = 5.0, 300.0  # seconds until the next try: the first pause, doubled each time, and the maximum
 LIVE, COLD = frozenset({VmState.ACTIVE, VmState.PAUSED}), frozenset({VmState.STOPPED})
 ADVICE: dict[str, str] = {
@@ -49,7 +47,7 @@ ADVICE: dict[str, str] = {
 def run_all() -> None:
     """Advance the drain migrations of every host that has some under way or waiting."""
     listed = DrainMigration.objects.filter(state__in=(*UNDER_WAY, *COMING)).values_list("host", flat=True)
-    wanted = Service.objects.filter(binary=COMPUTE, drain_wanted=False, drain_moves__gt=0)
+    wanted = Service.objects.computes(drain_wanted=False, drain_moves__gt=0)
     for host in sorted({*listed, *wanted.values_list("host", flat=True)}):
         run(host)
 
@@ -58,7 +56,7 @@ def run(host: str) -> None:
     """Record the results of a host's ended moves, and begin as many new ones as are allowed."""
     for one in DrainMigration.objects.filter(host=host, state__in=UNDER_WAY):
         _follow(one)
-    service = _service(host)
+    service = Service.objects.of_host(host)
     if service is None:
         return
     if service.drain_state == "emptying":
@@ -75,7 +73,7 @@ def run(host: str) -> None:
 def _begin_all(host: str, waiting: tuple[State, ...], going: State) -> None:
     """Begin moves of waiting servers until the limit is reached."""
     rows = list(DrainMigration.objects.filter(_is_due(), host=host, state__in=waiting).order_by("tries", "pk"))
-    servers = {s.uuid: s for s in Instance.objects.filter(uuid__in=[row.server_id for row in rows], deleted=False)}
+    servers = {s.uuid: s for s in Instance.objects.living(uuid__in=[row.server_id for row in rows])}
     full = False
     for one in rows:
         server = servers.get(one.server_id)
@@ -114,7 +112,7 @@ def advice_for(server: Instance) -> str:
 
 def _is_full(host: str) -> bool:
     """Whether the limit of moves is reached. Without the lock: `_begin()` checks again under it."""
-    service = _service(host)
+    service = Service.objects.of_host(host)
     if service is None:
         return True
     return DrainMigration.objects.filter(host=host, state__in=UNDER_WAY).count() >= service.drain_moves
@@ -133,7 +131,7 @@ def _has_room(one: DrainMigration, server: Instance, going: State) -> bool:
 def _begin(one: DrainMigration, going: State) -> bool:
     """Open the move and record it in one transaction; False when the limit of moves is reached."""
     with transaction.atomic(using=current_alias()):
-        service = Service.objects.select_for_update().get(binary=COMPUTE, host=one.host)
+        service = Service.objects.select_for_update().computes().get(host=one.host)
         leaving, coming = service.drain_state == "emptying", service.is_returning and not service.drain_state
         wanted = leaving if going == State.MOVING else coming
         moving_now = DrainMigration.objects.filter(host=one.host, state__in=UNDER_WAY).count()
@@ -143,7 +141,7 @@ def _begin(one: DrainMigration, going: State) -> bool:
         if server.host != (one.host if going == State.MOVING else one.moved_to):  # another request moved it
             return True
         comes_up = server.resumes_with_host and server.vm_state in COLD  # read first: submitting the move clears it
-        by, request_id = (service.drain_by or "stillwater")[:64], f"req-{uuid4()}"
+        by, request_id = (service.drain_by or "stillwater")[:64], new_request_id()
         caller = Caller(by, project_id=server.project_id, roles=ADMIN)
         try:
             _move(server, caller, request_id, _destination(one, going))
@@ -190,7 +188,7 @@ def _follow(one: DrainMigration) -> None:
     """Record the result of an ended move. A move under way is left alone."""
     # read before the server: else a move that ends between the two reads would be judged by the old host
     action = InstanceAction.objects.filter(server_id=one.server_id, request_id=one.request_id).first()
-    server = Instance.objects.filter(uuid=one.server_id, deleted=False).first()
+    server = Instance.objects.living(uuid=one.server_id).first()
     if server is None:
         _mine(one).delete()
         return
@@ -210,7 +208,7 @@ def _follow(one: DrainMigration) -> None:
 
 def _has_left(one: DrainMigration, server: Instance) -> None:
     """Record that the server lives on another host; if the drain is undone and servers return, it is next to return."""
-    service = _service(one.host)
+    service = Service.objects.of_host(one.host)
     state = State.RETURN_WAITING if service is not None and service.is_returning else State.AWAY
     logger.info("drain_migration.moved_away", server=one.server_id, host=one.host, to=server.host)
     _write(one, state=state, moved_to=server.host, tries=0, why="", not_before=None)
@@ -236,11 +234,11 @@ def _confirm(one: DrainMigration, server: Instance, action: InstanceAction) -> N
     if server.task_state is not None or not _mine(one).filter(_is_due()).exists():
         return
     source = ActionParams.load(action.params).source
-    left = _service(source)
+    left = Service.objects.of_host(source)
     if left is None or not left.takes_requests:
         _write(one, why=f"it has moved, and is confirmed when host {source} takes work")
         return
-    request_id = f"req-{uuid4()}"
+    request_id = new_request_id()
     caller = Caller(action.user_id, project_id=action.project_id, roles=ADMIN)
     with transaction.atomic(using=current_alias()):
         later = database_clock.now(LONGEST)  # the next try if the confirmation fails
@@ -273,7 +271,7 @@ def _try_again(one: DrainMigration, why: str) -> None:
 def _drain(host: str) -> bool:
     """Begin the drain of the host when no server is left to move, or its deadline has passed; whether it drains now."""
     with transaction.atomic(using=current_alias()):
-        service = Service.objects.select_for_update().get(binary=COMPUTE, host=host)
+        service = Service.objects.select_for_update().computes().get(host=host)
         if service.drain_state != "emptying":
             return True
         late = service.drain_deadline is not None and service.drain_deadline <= timezone.now()
@@ -289,7 +287,7 @@ def _is_back(host: str) -> bool:
     """Whether no server is left that is to return; then the return is ended."""
     if DrainMigration.objects.filter(host=host, state__in=(*UNDER_WAY, *COMING)).exists():
         return False
-    returning = Service.objects.filter(binary=COMPUTE, host=host, drain_wanted=False, drain_asked_at__isnull=True)
+    returning = Service.objects.computes(host=host, drain_wanted=False, drain_asked_at__isnull=True)
     returning.update(drain_moves=0)
     return True
 
@@ -298,12 +296,8 @@ def _is_back(host: str) -> bool:
 
 
 def _returns(host: str) -> bool:
-    service = _service(host)
+    service = Service.objects.of_host(host)
     return service is not None and service.is_returning
-
-
-def _service(host: str) -> Service | None:
-    return Service.objects.filter(binary=COMPUTE, host=host).first()
 
 
 def _is_due() -> Q:

@@ -101,7 +101,7 @@ def read_all(hosts: Collection[str]) -> dict[str, DrainMoves]:
     rows = list(DrainMigration.objects.filter(host__in=hosts).order_by("pk")) if hosts else []
     if not rows:
         return {}
-    living = Instance.objects.filter(uuid__in=[row.server_id for row in rows], deleted=False)
+    living = Instance.objects.living(uuid__in=[row.server_id for row in rows])
     servers = {uuid: (at, progress) for uuid, at, progress in living.values_list("uuid", "host", "progress")}
     asked = [row.request_id for row in rows if row.state in UNDER_WAY]
     moves = InstanceAction.objects.filter(request_id__in=asked).values_list("request_id", "params__destination")
@@ -130,7 +130,7 @@ def list_servers(host: str) -> None:
 
     Dropped are servers that are deleted or that others moved away before their move began. Idempotent.
     """
-    here = list(Instance.objects.filter(host=host, deleted=False).order_by("pk").values_list("uuid", flat=True))
+    here = list(Instance.objects.living(host=host).order_by("pk").values_list("uuid", flat=True))
     listed = dict(DrainMigration.objects.filter(host=host).values_list("server_id", "state"))
     new = [DrainMigration(host=host, server_id=uuid) for uuid in here if uuid not in listed]
     DrainMigration.objects.bulk_create(new, ignore_conflicts=True)
@@ -145,7 +145,7 @@ def list_servers(host: str) -> None:
 
 def is_empty(host: str) -> bool:
     """Whether no server lives on the host or is about to, and no server of the list is still to move."""
-    lives = Instance.objects.filter(host=host, deleted=False).exists()
+    lives = Instance.objects.living(host=host).exists()
     listed = DrainMigration.objects.filter(host=host).exclude(state=State.AWAY).exists()
     # A move to this host that is past its checks goes on; its server then has to leave again.
     needed = HostNeed.objects.filter(host=host, action__finished_at__isnull=True).exists()
@@ -186,5 +186,5 @@ def request_return(host: str) -> list[DrainMove]:
 
 def _homes(rows: Iterable[DrainMigration]) -> dict[str, str]:
     """The hosts of the servers that are not deleted."""
-    living = Instance.objects.filter(uuid__in=[row.server_id for row in rows], deleted=False)
+    living = Instance.objects.living(uuid__in=[row.server_id for row in rows])
     return dict(living.values_list("uuid", "host"))

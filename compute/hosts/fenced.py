@@ -14,7 +14,6 @@ from django.utils import timezone
 from cloud import log
 from compute.errors import StateConflict
 from compute.models import Allocation, Instance, InstanceAction, Service, Step
-from compute.models.host import COMPUTE
 from compute.operations import journal, registry
 from compute.operations.action import (
     REQUESTS,
@@ -46,7 +45,7 @@ def is_fenced(service: Service) -> bool:
 
 def hosts() -> frozenset[str]:
     """Return the names of all fenced hosts of the targeted cell."""
-    forced = Service.objects.filter(binary=COMPUTE, forced_down=True)
+    forced = Service.objects.computes(forced_down=True)
     return frozenset(service.host for service in forced if is_fenced(service))
 
 
@@ -85,7 +84,7 @@ def abort_all_steps(instance: Instance) -> set[str]:
 
 
 def _open_steps(instance: Instance) -> list[Step]:
-    found = Step.objects.select_related("action").filter(server_id=instance.uuid, state__in=journal.OPEN)
+    found = Step.objects.select_related("action").open(server_id=instance.uuid)
     return list(found.order_by("pk"))
 
 
@@ -99,7 +98,7 @@ def _can_follow(action: AnyAction, step: Step) -> bool:
 def _end(instance: Instance, step: Step, off: frozenset[str]) -> None:
     """Compensate what the action did elsewhere and end it; a step that only cleans up waits for the host's return."""
     action = registry.every().get(step.action.key)
-    here = Step.objects.filter(pk=step.pk, state__in=journal.OPEN)
+    here = Step.objects.open(pk=step.pk)
     if action is not None and action.retry_always(step.name) and not action.is_compensation(step.name):
         begun = here.exclude(state=Step.State.QUEUED)
         begun.update(state=Step.State.QUEUED, not_before=None, **journal.FREE)
@@ -141,7 +140,7 @@ def power_off_evacuated(host: str, driver: Driver) -> int:
     guest, even a running one, before this looks.
     """
     owed = set(_cleanups(host).values_list("server_id", flat=True))
-    home = Instance.objects.filter(uuid__in=owed, host=host, deleted=False).values_list("uuid", flat=True)
+    home = Instance.objects.living(uuid__in=owed, host=host).values_list("uuid", flat=True)
     lost = (owed - set(home)) | set(_open_evacuations(host).values_list("server_id", flat=True))
     alive = [uuid for uuid, power in driver.guests().items() if uuid in lost and power in ALIVE] if lost else []
     for uuid in alive:
@@ -159,7 +158,7 @@ def cancel_cleanups(host: str) -> None:
 
 def _cleanups(host: str) -> QuerySet[Step]:
     key = registry.key_of(Role.REMOVE_STALE_GUEST)
-    return Step.objects.filter(action__key=key, host=host, state__in=journal.OPEN)
+    return Step.objects.open(action__key=key, host=host)
 
 
 def _open_evacuations(host: str) -> QuerySet[InstanceAction]:

@@ -14,7 +14,6 @@ from django.db.models import QuerySet
 
 from cells.context import current_alias
 from compute.models import InstanceAction, Service, Step
-from compute.models.host import COMPUTE
 from compute.operations import journal
 from compute.operations.params import ActionParams
 from compute.operations.step import StepWaiting
@@ -37,13 +36,13 @@ class BatchParams(ActionParams):
 def lock(host: str) -> Iterator[None]:
     """Lock the host's service record, so that one process at a time decides. Opens a transaction or a savepoint."""
     with transaction.atomic(using=current_alias()):
-        list(Service.objects.select_for_update().filter(binary=COMPUTE, host=host).values_list("pk"))
+        list(Service.objects.select_for_update().computes(host=host).values_list("pk"))
         yield
 
 
 def open_steps(host: str, key: str) -> QuerySet[Step]:
     """Return the open steps of a host for one action key."""
-    return Step.objects.filter(host=host, action__key=key, state__in=journal.OPEN)
+    return Step.objects.open(host=host, action__key=key)
 
 
 def is_turn(step: Step, action: InstanceAction) -> bool:

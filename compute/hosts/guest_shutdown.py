@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from uuid import uuid4
 
 from django.conf import settings
 from django.db import transaction
@@ -18,11 +17,11 @@ from django.utils import timezone
 
 from cells.context import current_alias
 from cloud import log
+from cloud.caller import new_request_id
 from compute import state
 from compute.errors import StateConflict
 from compute.hosts import guest_batches
 from compute.models import ComputeNode, Instance, Service, Step, shutdown_preferences
-from compute.models.host import COMPUTE
 from compute.operations import journal, registry
 from compute.operations.action import ActionRequest, Role
 from compute.state import Move, TaskState, VmState
@@ -76,7 +75,7 @@ def are_on(host: str) -> QuerySet[Instance]:
     Without bare-metal servers: they stay on while the host that manages them is down.
     """
     machines = ComputeNode.objects.filter(host=host, is_whole=True).values("hypervisor_hostname")
-    here = Instance.objects.filter(host=host, deleted=False).exclude(node__in=machines)
+    here = Instance.objects.living(host=host).exclude(node__in=machines)
     on = Q(power_state__in=ON) | Q(vm_state__in=(VmState.ACTIVE, VmState.PAUSED)) | Q(task_state__isnull=False)
     return here.filter(on).exclude(vm_state=VmState.SUSPENDED, task_state__isnull=True)
 
@@ -101,7 +100,7 @@ def ask(host: str, *, by: str, at_once: int = 0, seconds: float | None = None) -
         until = until or (_params(going[0]).until if going else None)
         for step in going:
             _change(step, at_once, until)
-        request_id = going[0].action.request_id if going else f"req-{uuid4()}"
+        request_id = going[0].action.request_id if going else new_request_id()
         listed = {step.server_id for step in going}
         others = [one for one in are_on(host).order_by("pk") if one.uuid not in listed]
         new = [(shutdown_preferences.priority(one.metadata), one) for one in others]
@@ -181,7 +180,7 @@ def _params(step: Step) -> GuestShutdownParams:
 
 def _line(step: Step, name: str) -> GuestShutdown:
     timer = ShutdownTimer.load(step.timer)
-    left = timer.left(time.time()) if timer is not None and step.state in journal.OPEN else None
+    left = timer.left(time.time()) if timer is not None and step.is_open else None
     return GuestShutdown(
         step.server_id, name, step.action.request_id, _params(step).rank, _state_of(step, timer),
         step.details, left, timer.signals if timer else 0,
@@ -202,7 +201,7 @@ def start_guests(host: str) -> int:
 
     Without STILLWATER_RESUME_GUESTS they stay off and are no longer marked to resume.
     """
-    flagged = Instance.objects.filter(host=host, deleted=False, resumes_with_host=True)
+    flagged = Instance.objects.living(host=host, resumes_with_host=True)
     priority = shutdown_preferences.priority
     servers: Sequence[Instance] = sorted(flagged, key=lambda one: (-priority(one.metadata), one.pk))
     if not settings.RESUME_GUESTS:
@@ -210,7 +209,7 @@ def start_guests(host: str) -> int:
         if stay_off:
             logger.info("host.guests_stay_off", host=host, servers=stay_off, reason="STILLWATER_RESUME_GUESTS is off")
         return 0
-    request_id = f"req-{uuid4()}"
+    request_id = new_request_id()
     begun = sum(_start_guests(instance, request_id) for instance in servers)
     if begun:
         logger.info("host.guests_starting", host=host, servers=begun, request_id=request_id)
@@ -234,5 +233,5 @@ def _start_guests(instance: Instance, request_id: str) -> bool:
 
 def takes_work(host: str) -> bool:
     """Whether a host is neither draining, drained nor being emptied."""
-    service = Service.objects.filter(binary=COMPUTE, host=host).first()
+    service = Service.objects.of_host(host)
     return service is not None and not service.drain_state

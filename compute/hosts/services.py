@@ -98,7 +98,7 @@ def hypervisors(*, counts: bool = False, servers: bool = False) -> CellResults[H
     """Return the compute nodes of every cell that have a service; at most four queries per cell."""
 
     def read(cell: Cell) -> list[Hypervisor]:
-        by_host = {service.host: service for service in Service.objects.filter(binary=COMPUTE)}
+        by_host = {service.host: service for service in Service.objects.computes()}
         nodes = [node for node in ComputeNode.objects.order_by("id") if node.host in by_host]
         counted = _counts() if counts else {}
         hosted = _servers() if servers else {}
@@ -133,7 +133,7 @@ def _keys(node: ComputeNode) -> tuple[tuple[str, str], tuple[str, str]]:
 
 
 def _living() -> Any:
-    return Instance.objects.filter(deleted=False).exclude(host="")
+    return Instance.objects.living().exclude(host="")
 
 
 def _counts() -> dict[tuple[str, str], tuple[int, int]]:

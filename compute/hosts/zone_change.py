@@ -14,7 +14,6 @@ from cells.models import Cell, HostMapping
 from cloud.errors import ApiError
 from compute.errors import CellDown
 from compute.models import Allocation, Instance, Service
-from compute.models.host import COMPUTE
 from compute.placement import aggregates
 from compute.placement.aggregates import ZONE, ByHost
 
@@ -51,8 +50,8 @@ def _said(known: ByHost, host: str) -> set[str]:
 def _busy(hosts: set[str], before: ByHost, after: ByHost) -> bool:
     """Whether a host whose zone really changes has servers or allocations; in the targeted cell."""
     moving = {
-        service.host for service in Service.objects.filter(binary=COMPUTE, host__in=hosts)
+        service.host for service in Service.objects.computes(host__in=hosts)
         if aggregates.zone_of(service, before) != aggregates.zone_of(service, after)
     }  # fmt: skip
-    here = Instance.objects.filter(host__in=moving, deleted=False)
+    here = Instance.objects.living(host__in=moving)
     return here.exists() or Allocation.objects.filter(node__host__in=moving).exists()

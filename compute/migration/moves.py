@@ -108,7 +108,8 @@ def must_not_drain(host: str, *, leaving: bool = False) -> None:
 
 def is_up(host: str) -> bool:
     """Whether the compute service of a host exists and is up."""
-    return Service.objects.filter(binary=COMPUTE, host=host).exists() and _service(host).is_up
+    service = Service.objects.of_host(host)
+    return service is not None and service.is_up
 
 
 def can_run_steps(host: str) -> bool:

@@ -6,10 +6,16 @@ event is a step; Compute API reference, os-instance-actions).
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import models
 from django.db.models import Q
+from django.db.models.expressions import Combinable
 
+from cells import database_clock
 from cells.models import CellModel
+
+LONGEST_PAUSE = 600.0  # seconds before another try; a time further ahead was set by a wrong clock
 
 
 class InstanceAction(CellModel):
@@ -58,6 +64,19 @@ class HostNeed(CellModel):
         return f"{self.action_id} needs {self.host}"
 
 
+class Steps(models.QuerySet["Step"]):
+    """Steps of a cell."""
+
+    def open(self, *conditions: Q | Combinable, **columns: Any) -> Steps:
+        """Return those that have not ended, and meet the conditions."""
+        return self.filter(*conditions, state__in=Step.OPEN, **columns)
+
+    def due(self, *conditions: Q | Combinable, **columns: Any) -> Steps:
+        """Return the queued ones whose pause is over by the database's clock, and that meet the conditions."""
+        over = database_clock.is_over("not_before", LONGEST_PAUSE)
+        return self.filter(over, *conditions, state=Step.State.QUEUED, **columns)
+
+
 class Step(CellModel):
     """One unit of work of an action, run by one process. The row is the message.
 
@@ -75,6 +94,7 @@ class Step(CellModel):
         FAILED = "failed"
         CANCELLED = "cancelled"
 
+    OPEN = (State.QUEUED, State.RUNNING, State.WAITING)
     action = models.ForeignKey(InstanceAction, on_delete=models.CASCADE, related_name="steps")
     server_id = models.CharField(max_length=36)
     name = models.CharField(max_length=64)  # the method of the ServerAction
@@ -97,6 +117,8 @@ class Step(CellModel):
     details = models.TextField(blank=True, default="")  # one line for the operator
     traceback = models.TextField(blank=True, default="")
 
+    objects = Steps.as_manager()
+
     class Meta:
         indexes = (
             models.Index(fields=("action", "queued_at"), name="steps_of_action"),
@@ -112,3 +134,8 @@ class Step(CellModel):
 
     def __str__(self) -> str:
         return f"{self.name} of {self.server_id} ({self.state})"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+        return self.state in self.OPEN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db import models
@@ -22,6 +23,14 @@ class Services(models.QuerySet["Service"]):
         """Return those with a heartbeat within SERVICE_DOWN_TIME that have not deregistered since."""
         beats = database_clock.is_recent("last_seen_up", settings.SERVICE_DOWN_TIME)
         return self.filter(beats, ended_at__isnull=True)
+
+    def computes(self, **columns: Any) -> Services:
+        """Return the compute services with these columns."""
+        return self.filter(binary=COMPUTE, **columns)
+
+    def of_host(self, host: str) -> Service | None:
+        """Return the compute service of a host."""
+        return self.computes(host=host).first()
 
     def set_right(self) -> int:
         """Set heartbeats in the future, which a wrong clock wrote, to now; return how many there were.

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from django.db import models
 from django.db.models import Q
+from django.db.models.expressions import Combinable
 
 from cells.models import CellModel
 from compute.models import shutdown_preferences
@@ -17,6 +18,14 @@ from compute.virt.base import Guest, Image
 def new_uuid() -> str:
     """Return a new server id."""
     return str(uuid4())
+
+
+class Instances(models.QuerySet["Instance"]):
+    """Servers of a cell."""
+
+    def living(self, *conditions: Q | Combinable, **columns: Any) -> Instances:
+        """Return those that are not deleted, and meet the conditions; a soft-deleted server lives."""
+        return self.filter(*conditions, deleted=False, **columns)
 
 
 class Instance(CellModel):
@@ -80,6 +89,8 @@ class Instance(CellModel):
     resumes_with_host = models.BooleanField(default=False, db_default=False)  # its host took it down: start it again
     shelved_at = models.DateTimeField(null=True)
     shelved_image_id = models.CharField(max_length=36, blank=True, default="", db_default="")  # its disk while shelved
+
+    objects = Instances.as_manager()
 
     class Meta:
         constraints = (

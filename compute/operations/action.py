@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Generic, cast, get_args
-from uuid import uuid4
 
 from django.db import InterfaceError, OperationalError, transaction
 from typing_extensions import TypeVar
 
 from cells.context import current_alias
 from cloud import failpoints
-from cloud.caller import Caller
+from cloud.caller import Caller, new_request_id
 from cloud.errors import BadRequest
 from compute import state
 from compute.contract import bare_metal
@@ -61,7 +60,7 @@ class ActionRequest:
     """An API request for an action: the caller, the parameters, the microversion."""
 
     caller: Caller
-    request_id: str
+    request_id: str = field(default_factory=new_request_id)
     body: Any = None
     microversion: tuple[int, int] = (2, 1)
 
@@ -69,7 +68,7 @@ class ActionRequest:
     def of_cloud(cls, instance: Instance, *, user_id: str = "", request_id: str = "") -> ActionRequest:
         """Return a request that the cloud makes itself, in the server's project."""
         caller = Caller(user_id[:64], project_id=instance.project_id)
-        return cls(caller, request_id or f"req-{uuid4()}")
+        return cls(caller, request_id or new_request_id())
 
 
 @dataclass(slots=True)

@@ -14,7 +14,6 @@ from cells.context import current_alias
 from cells.models import Cell
 from compute.errors import CellDown, HostUnreachable, ServerNotReady
 from compute.models import HostCall, Instance, Service
-from compute.models.host import COMPUTE
 from compute.operations import dispatch
 
 DEADLINE, KEPT = 8.0, 600.0  # seconds
@@ -24,7 +23,7 @@ def send(instance: Instance, method: str, params: dict[str, Any]) -> HostCall:
     """Call the server's host; `wait` returns its answer. Raises ServerNotReady, HostUnreachable (the host is down)."""
     if not instance.host:
         raise ServerNotReady(instance.uuid)
-    service = Service.objects.filter(binary=COMPUTE, host=instance.host).first()
+    service = Service.objects.of_host(instance.host)
     if service is None or not service.is_up:
         raise HostUnreachable(f"The host of instance {instance.uuid} does not answer now. Try again later.")
     with transaction.atomic(using=current_alias()):

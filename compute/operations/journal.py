@@ -26,10 +26,8 @@ from compute.operations.params import ActionParams
 from compute.virt.shutdown_timer import ShutdownTimer
 
 QUEUED, RUNNING, WAITING = Step.State.QUEUED, Step.State.RUNNING, Step.State.WAITING
-OPEN = (QUEUED, RUNNING, WAITING)
 LATEST = datetime.max.replace(tzinfo=UTC)
 MARGIN = timedelta(seconds=30)  # after its deadline a waiting step goes on, even if no message woke it
-LONGEST_PAUSE = 600.0  # seconds before another try; a time further ahead was set by a wrong clock
 FOR_THE_TASK = "waits for the server's task to end"
 P = TypeVar("P", bound=ActionParams)
 FREE: dict[str, Any] = {"incarnation": "", "token": ""}  # columns of a step without a claim
@@ -69,7 +67,7 @@ def open_many(asked: Sequence[tuple[InstanceAction, Sequence[Step]]]) -> None:
     now = timezone.now()
     for action, first in asked:
         action.started_at = action.updated_at = now
-        if any(step.state not in OPEN for step in first):
+        if any(not step.is_open for step in first):
             action.finished_at = now
     InstanceAction.objects.bulk_create([action for action, _ in asked])
     steps = []
@@ -83,11 +81,6 @@ def open_many(asked: Sequence[tuple[InstanceAction, Sequence[Step]]]) -> None:
             steps.append(step)
     Step.objects.bulk_create(steps)
     dispatch.steps([step for step in steps if step.state == QUEUED])
-
-
-def is_due() -> Q:
-    """Return the filter for queued steps whose pause is over, by the database's clock."""
-    return database_clock.is_over("not_before", LONGEST_PAUSE)
 
 
 def claim(
@@ -111,13 +104,13 @@ def claim(
         if Step.objects.filter(server_id=step.server_id, state=RUNNING).exists():
             return None
         if why_not is not None and (why := why_not(step)):
-            Step.objects.filter(is_due(), pk=step_id, state=QUEUED).update(details=why)
+            Step.objects.due(pk=step_id).update(details=why)
             return None
         now = timezone.now()
         # A step that waited for a guest keeps its first start: the wait is part of its run time.
         begun = Case(When(timer__isnull=False, then=Coalesce("started_at", now)), default=now)
         rightful = ~Exists(newer_incarnation(worker, incarnation))
-        won = Step.objects.filter(is_due(), rightful, pk=step_id, state=QUEUED).update(
+        won = Step.objects.due(rightful, pk=step_id).update(
             state=RUNNING, worker=worker, incarnation=incarnation, token=str(uuid4()), attempts=F("attempts") + 1,
             started_at=begun,
         )  # fmt: skip

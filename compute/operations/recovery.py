@@ -16,6 +16,7 @@ from cells import database_clock
 from cells.context import current_alias
 from cloud import failpoints, log, metrics
 from compute.models import Service, Step
+from compute.models.action import LONGEST_PAUSE
 from compute.models.host import CONDUCTOR
 from compute.operations import dispatch, host_request, journal, registry, runner
 from compute.operations.action import MAX_TRIES, OnRestart
@@ -72,7 +73,7 @@ def relay() -> int:
             journal.resume_step(step)
     host_request.sweep()
     # A host that is away for long has many steps; they are not due, and must not fill the batch.
-    late = Step.objects.filter(journal.is_due(), dispatch.is_due_again(now), state=Step.State.QUEUED)
+    late = Step.objects.due(dispatch.is_due_again(now))
     sent = [step.pk for step in dispatch.send(late.order_by("queued_at", "pk")[:BATCH])]
     if sent:
         late.filter(pk__in=sent).update(sent_at=now, sends=F("sends") + 1)
@@ -119,7 +120,7 @@ def _has_waited(now: datetime) -> Q:
 
     A step without a timer never waits longer than LONGEST_PAUSE: a later time was set by a wrong clock.
     """
-    ahead = Q(timer__isnull=True, not_before__gt=now + timedelta(seconds=journal.LONGEST_PAUSE))
+    ahead = Q(timer__isnull=True, not_before__gt=now + timedelta(seconds=LONGEST_PAUSE))
     return Q(not_before__lte=now) | ahead
 
 

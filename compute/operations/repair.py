@@ -52,7 +52,7 @@ def read(limit: int, after: Q | None = None, *, server_id: str = "", stuck_for: 
     `after`: a filter, for keyset pagination. `stuck_for`: only steps that are open for more than so many seconds and
     have no deadline ahead, and steps whose recovery failed.
     """
-    found = Step.objects.filter(after or Q(), state__in=journal.OPEN).select_related("action").defer(*HIDDEN)
+    found = Step.objects.open(after or Q()).select_related("action").defer(*HIDDEN)
     if server_id:
         found = found.filter(server_id=server_id)
     if stuck_for is not None:
@@ -79,7 +79,7 @@ def find(pk: int) -> Step:
     step = Step.objects.select_related("action").filter(pk=pk).first()
     if step is None:
         raise RepairRefused("No such step.")
-    if step.state not in journal.OPEN:
+    if not step.is_open:
         ended = f" {step.finished_at:%F %T}" if step.finished_at else ""
         raise RepairRefused(f"Step {step.name} of server {step.server_id} has ended{ended}: {step.state}.")
     return step

@@ -47,6 +47,6 @@ def confirm() -> int:
 def _overdue() -> QuerySet[Instance]:
     """Servers resized and idle for longer than the window, by the time in the journal: a restart changes nothing."""
     said = InstanceAction.objects.filter(server_id=OuterRef("uuid"), key__in=RESTARTS).order_by("-pk")
-    resized = Instance.objects.filter(vm_state=VmState.RESIZED, task_state__isnull=True, deleted=False)
+    resized = Instance.objects.living(vm_state=VmState.RESIZED, task_state__isnull=True)
     since = resized.annotate(resized_at=Subquery(said.values("finished_at")[:1]))
     return since.filter(resized_at__lt=database_clock.now(-settings.RESIZE_CONFIRM_WINDOW))

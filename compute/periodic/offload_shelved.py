@@ -26,7 +26,7 @@ def offload() -> int:
     if settings.SHELVED_OFFLOAD_TIME < 0:
         return 0
     since = database_clock.now(-settings.SHELVED_OFFLOAD_TIME)
-    shelved = Instance.objects.filter(vm_state=VmState.SHELVED, task_state__isnull=True, deleted=False)
+    shelved = Instance.objects.living(vm_state=VmState.SHELVED, task_state__isnull=True)
     submitted = 0
     for instance in shelved.filter(shelved_at__lte=since).order_by("shelved_at")[:BATCH]:
         asked = ActionRequest.of_cloud(instance)

@@ -36,6 +36,6 @@ def reclaim() -> int:
 
 
 def _overdue() -> QuerySet[Instance]:
-    kept = Instance.objects.filter(vm_state=VmState.SOFT_DELETED, task_state__isnull=True, deleted=False)
+    kept = Instance.objects.living(vm_state=VmState.SOFT_DELETED, task_state__isnull=True)
     long_ago = database_clock.now(-settings.RECLAIM_INSTANCE_INTERVAL)
     return kept.filter(soft_deleted_at__lt=long_ago).order_by("soft_deleted_at")[:BATCH]

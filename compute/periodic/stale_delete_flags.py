@@ -62,7 +62,7 @@ def _some_flagged(cell: Cell) -> set[str]:
 def _nobody_deletes(ids: Collection[str]) -> set[str]:
     """Servers that live in the targeted cell without a delete under way, or a restore, which clears its own flag."""
     going_on = InstanceAction.objects.filter(server_id__in=ids, key__in=COUNTING, finished_at__isnull=True)
-    living = Instance.objects.filter(uuid__in=ids, deleted=False).exclude(vm_state=VmState.SOFT_DELETED)
+    living = Instance.objects.living(uuid__in=ids).exclude(vm_state=VmState.SOFT_DELETED)
     busy = Q(task_state__in=[TaskState.DELETING, TaskState.SOFT_DELETING])
     return set(living.exclude(busy).values_list("uuid", flat=True)) - set(going_on.values_list("server_id", flat=True))
 

@@ -54,5 +54,5 @@ def added(project_id: str, known: Sizes) -> tuple[int, int, int]:
 
 
 def _sizes(project_id: str) -> dict[str, tuple[int, int]]:
-    rows = Instance.objects.filter(project_id=project_id, deleted=False)
+    rows = Instance.objects.living(project_id=project_id)
     return {uuid: (vcpus, memory_mb) for uuid, vcpus, memory_mb in rows.values_list("uuid", "vcpus", "memory_mb")}

@@ -13,8 +13,6 @@ from django.db.models import Case, Exists, OuterRef, Q, When
 
 from cloud import log, metrics
 from compute.models import Instance, InstanceAction, Service, Step
-from compute.models.host import COMPUTE
-from compute.operations import journal
 from compute.state import VmState
 from compute.virt.base import Driver, PowerState, VirtError
 
@@ -56,10 +54,10 @@ def _known(host: str, guests: Collection[str]) -> Collection[tuple[str, bool, bo
     That is sure when the server has no open action or step, and is deleted, shelved offloaded, or lives on a host that
     is up. A host that is not up may be this one, under its previous name.
     """
-    up = Service.objects.alive().filter(binary=COMPUTE, forced_down=False).exclude(host=host)
+    up = Service.objects.alive().computes(forced_down=False).exclude(host=host)
     gone = Q(deleted=True) | Q(vm_state=VmState.SHELVED_OFFLOADED) | Exists(up.filter(host=OuterRef("host")))
     goes_on = Exists(InstanceAction.objects.filter(server_id=OuterRef("uuid"), finished_at__isnull=True))
-    open_steps = Exists(Step.objects.filter(server_id=OuterRef("uuid"), state__in=journal.OPEN))
+    open_steps = Exists(Step.objects.open(server_id=OuterRef("uuid")))
     is_left_over = Case(When(gone & ~goes_on & ~open_steps, then=True), default=False)
     rows = Instance.objects.filter(uuid__in=guests).exclude(host=host, deleted=False)
     return list(rows.annotate(is_left_over=is_left_over).values_list("uuid", "deleted", "is_left_over"))

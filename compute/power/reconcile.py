@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
 from django.conf import settings
 from django.db import transaction
 
 from cells.context import current_alias
 from cloud import log, metrics
+from cloud.caller import new_request_id
 from compute import state
 from compute.hosts import guest_shutdown
 from compute.models import Instance, InstanceAction, Service, Step
-from compute.models.host import COMPUTE
 from compute.operations import journal, registry
 from compute.operations.action import OPS, ActionParams, Role
 from compute.power import flap_guard, sync_policy
@@ -135,10 +134,10 @@ def _not_put_back(host: str, backs: Sequence[PowerMismatch], *, booted: bool) ->
     everybody = {one.instance.uuid for one in backs}
     if not backs or booted:
         return everybody
-    service = Service.objects.filter(binary=COMPUTE, host=host).first()
+    service = Service.objects.of_host(host)
     if service is None or not service.takes_requests or service.forced_down or guest_shutdown.has_open(host):
         return everybody
-    waiting = Step.objects.filter(server_id__in=everybody, state__in=journal.OPEN)
+    waiting = Step.objects.open(server_id__in=everybody)
     return set(waiting.values_list("server_id", flat=True))
 
 
@@ -182,7 +181,7 @@ def _journal_entries(one: PowerMismatch, flaps: flap_guard.FlapCounter) -> Itera
 
 def _action(one: PowerMismatch, name: str, key: str, **more: Any) -> InstanceAction:
     return InstanceAction(
-        server_id=one.instance.uuid, action=name, key=key, request_id=f"req-{uuid4()}", user_id="",
+        server_id=one.instance.uuid, action=name, key=key, request_id=new_request_id(), user_id="",
         project_id=one.instance.project_id, **more,
     )  # fmt: skip
 

@@ -68,7 +68,7 @@ def sync(host: str, driver: Driver, *, booted: bool = False) -> int:
 def _servers(host: str) -> QuerySet[Instance]:
     """Return the servers of a host. `goes_down`: it is shut down with its host, and that action records the outcome."""
     down = guest_shutdown.open_steps(host).filter(server_id=OuterRef("uuid"))
-    here = Instance.objects.filter(host=host, deleted=False).only(*COLUMNS)
+    here = Instance.objects.living(host=host).only(*COLUMNS)
     return here.annotate(goes_down=Exists(down))
 
 

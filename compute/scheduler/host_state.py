@@ -10,7 +10,6 @@ from typing import Any
 from django.db.models import Count
 
 from compute.models import Allocation, ComputeNode, InstanceAction, Service, Step
-from compute.models.host import COMPUTE
 from compute.placement import aggregates
 from compute.placement.aggregates import ByHost
 from compute.scheduler.requirements import Requirements
@@ -63,7 +62,7 @@ def read(cell_id: str = "", wanted: Requirements | None = None, known: ByHost | 
     `wanted`: fill in `neighbours` for these requirements; `known`: the aggregates, if they are read already.
     """
     known = aggregates.by_host() if known is None else known
-    services = {s.host: s for s in Service.objects.filter(binary=COMPUTE)}
+    services = {s.host: s for s in Service.objects.computes()}
     operations = _operations()
     there = _where(wanted.neighbours) if wanted is not None and wanted.neighbours else {}
     return [

@@ -11,7 +11,7 @@ from django.utils import timezone
 from cells import circuit_breaker, scatter
 from cells.models import Cell, DeferredDelete, InstanceMapping
 from cloud import log
-from cloud.caller import Caller
+from cloud.caller import ADMIN, Caller
 from compute.errors import CellDown, Conflict, ServerLocked, ServerNotFound
 from compute.models import Instance
 from compute.operations.action import ActionRequest
@@ -75,12 +75,12 @@ def carry_out() -> int:
 
 def _delete(kept: DeferredDelete) -> str:
     """Delete in the targeted cell; return why it is refused, or an empty string. Already deleted is success."""
-    instance = Instance.objects.filter(uuid=kept.server_id, deleted=False).first()
+    instance = Instance.objects.living(uuid=kept.server_id).first()
     if instance is None:
         return ""
     if instance.locked_by and not kept.is_admin:
         return "it is locked"
-    caller = Caller(kept.user_id, project_id=kept.project_id, roles=frozenset({"admin"} if kept.is_admin else ()))
+    caller = Caller(kept.user_id, project_id=kept.project_id, roles=ADMIN if kept.is_admin else frozenset())
     try:
         deletion.action_for(instance).submit(instance, ActionRequest(caller, kept.request_id, kept.words))
     except Conflict as refused:

@@ -74,6 +74,6 @@ def shorten_wait(instance: Instance, words: Any) -> None:
         return
     with transaction.atomic(using=current_alias()):
         going = Step.objects.select_for_update(of=("self",)).select_related("action")
-        for step in going.filter(server_id=instance.uuid, action__key__in=keys(), state__in=journal.OPEN):
+        for step in going.open(server_id=instance.uuid, action__key__in=keys()):
             journal.change_params(step.action, ActionParams, lambda params: replace(params, shutdown_timeout=0))
             journal.resume_step(step)

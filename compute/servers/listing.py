@@ -38,7 +38,6 @@ from cells.models import BuildRequest, Cell, InstanceMapping
 from cloud.errors import BadRequest
 from compute.errors import CellDown, PartialList
 from compute.models import Instance, Service
-from compute.models.host import COMPUTE
 from compute.servers import create, pending
 from compute.servers import rows as servers_rows
 from compute.servers.rows import ServerQuery
@@ -216,7 +215,7 @@ def _read(query: Query, where: Q, before: Sequence[KeyRow], count: int, made: _S
         made[same] = _statement(query, where, last, count)
     found, rows = made[same].read(alias)
     hosts: Iterable[str] = {row.host for row in rows if row.host} if query.services is not None else ()
-    services = Service.objects.filter(binary=COMPUTE, host__in=hosts).only(*_OF_A_SERVICE)
+    services = Service.objects.computes(host__in=hosts).only(*_OF_A_SERVICE)
     known = list(services) if hosts else []
     return _CellPart(_with_times_as_text(found, query), rows, services=known, ended=len(rows) < count)
 

@@ -67,7 +67,7 @@ def server(server_id: str, caller: Caller) -> Iterator[Instance]:
     if found.down is not None:
         raise CellDown(cell.name)
     with targeted_cell(cell):
-        instance = Instance.objects.filter(uuid=server_id, deleted=False).first()
+        instance = Instance.objects.living(uuid=server_id).first()
         if instance is None:
             raise ServerNotReady(server_id) if found.request else ServerNotFound(server_id)
         yield instance
@@ -115,7 +115,7 @@ def _in_cell_or_none(mapping: InstanceMapping, cell: Cell) -> FoundServer | None
 
 def _in_cell(mapping: InstanceMapping, cell: Cell) -> FoundServer:
     def read(_: Cell) -> Instance | None:
-        return Instance.objects.filter(uuid=mapping.server_id, deleted=False).first()
+        return Instance.objects.living(uuid=mapping.server_id).first()
 
     answer = scatter.ask_one(cell, read)
     if isinstance(answer, scatter.CellFailure):

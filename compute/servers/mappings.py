@@ -141,7 +141,7 @@ def _counted() -> QuerySet[InstanceMapping]:
 
 
 def _living() -> QuerySet[Instance]:
-    return Instance.objects.filter(deleted=False)
+    return Instance.objects.living()
 
 
 def _map_again(cell: Cell) -> int:

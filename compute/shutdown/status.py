@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from compute.models import Step
-from compute.operations import journal
 from compute.shutdown import grace
 from compute.virt.shutdown_timer import ShutdownTimer
 
@@ -23,7 +22,7 @@ UNSEEN = {  # the timer's copy still runs, the step has ended: no process saw th
 
 def in_progress(server_id: str, database: str | None = None) -> list[Step]:
     """Return the server's open steps that have a shutdown timer, the oldest first. One query."""
-    steps = Step.objects.using(database).filter(server_id=server_id, state__in=journal.OPEN, timer__isnull=False)
+    steps = Step.objects.using(database).open(server_id=server_id, timer__isnull=False)
     return list(steps.select_related("action").defer("traceback", "action__params").order_by("pk"))
 
 
@@ -35,7 +34,7 @@ def as_json(step: Step) -> dict[str, Any] | None:
     return {
         "begun": zulu(timer.begun),
         "deadline": zulu(timer.deadline),
-        "seconds_left": round(timer.left(time.time()), 1) if step.state in journal.OPEN else 0.0,
+        "seconds_left": round(timer.left(time.time()), 1) if step.is_open else 0.0,
         "signals": timer.signals,
         "by": timer.by,
         "outcome": outcome(step, timer),

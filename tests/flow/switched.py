@@ -13,7 +13,7 @@ from cells.context import target_cell
 from cloud import failpoints
 from compute.actions.power_update import OFF, ON
 from compute.models import Instance, InstanceAction, Service, Step
-from compute.operations import journal, recovery
+from compute.operations import recovery
 from compute.power import sync as power_sync
 from compute.virt.base import PowerState
 from tests.byhand import Cloud
@@ -152,7 +152,7 @@ class Switched:
                 for step in steps:
                     self.host.run(step.pk)
             with target_cell(self.host.cell):
-                if not Step.objects.filter(server_id=self.server_id, state__in=journal.OPEN).exists():
+                if not Step.objects.open(server_id=self.server_id).exists():
                     return
             self.relay()
             stories.later(self.cloud)
@@ -173,7 +173,7 @@ class Switched:
             assert action.finished_at is not None, f"{action.action} has not ended"
             assert action.outcome, f"{action.action} ended without a word"
         with target_cell(self.host.cell):
-            assert not Step.objects.filter(server_id=self.server_id, state__in=journal.OPEN).exists()
+            assert not Step.objects.open(server_id=self.server_id).exists()
         self._heard_in_order()
         if row.deleted:
             assert self.server_id not in self.host.driver.guests()

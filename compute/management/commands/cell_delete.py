@@ -57,7 +57,7 @@ class Command(BaseCommand):
             return
 
         def undead(_: Cell) -> int:
-            return Instance.objects.filter(deleted=False).count()
+            return Instance.objects.living().count()
 
         found = scatter.ask_one(cell, undead)
         if isinstance(found, scatter.CellFailure):

@@ -11,7 +11,6 @@ from cells import scatter
 from cells.management import options as shared
 from cells.models import Cell, HostMapping
 from compute.models import Service
-from compute.models.host import COMPUTE
 
 
 class Command(BaseCommand):
@@ -71,4 +70,4 @@ class Command(BaseCommand):
 
 
 def _announced(_: Cell) -> list[str]:
-    return list(Service.objects.filter(binary=COMPUTE).order_by("host").values_list("host", flat=True))
+    return list(Service.objects.computes().order_by("host").values_list("host", flat=True))

@@ -38,7 +38,7 @@ class Command(BaseCommand):
             shared.exit_with(self, 3, f"The host {host} is not in the cell {cell.name}.")
 
         def servers(_: Cell) -> int:
-            return Instance.objects.filter(host=host, deleted=False).count()
+            return Instance.objects.living(host=host).count()
 
         count = scatter.ask_one(cell, servers)
         if isinstance(count, scatter.CellFailure):

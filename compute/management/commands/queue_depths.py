@@ -11,7 +11,6 @@ from cells import brokers, scatter
 from cells.management import options as shared
 from cells.models import Cell, HostMapping
 from compute.models import Service
-from compute.models.host import COMPUTE
 from compute.operations import dispatch
 
 GLOBAL = "global"
@@ -72,7 +71,7 @@ class Command(BaseCommand):
 
 
 def _announced(_: Cell) -> list[str]:
-    return list(Service.objects.filter(binary=COMPUTE).values_list("host", flat=True))
+    return list(Service.objects.computes().values_list("host", flat=True))
 
 
 def _queues(hosts: set[str]) -> list[str]:
