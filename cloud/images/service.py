@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from django.db.models import Q, QuerySet
 from django.utils import timezone
@@ -74,15 +75,12 @@ def backups(owner: str, server_id: str, backup_type: str) -> list[Image]:
     return list(own.filter(**{f"properties__{name}": value for name, value in made.items()}).order_by("-created_at"))
 
 
-def queued_snapshots(before: datetime, after: str, most: int) -> dict[str, str]:
-    """Return the server id by image id of snapshots and backups that have no content yet.
-
-    They were created before `before` and have ids after `after`; at most `most` of them, ordered by id.
-    """
-    queued = Image.objects.filter(status=Status.QUEUED, created_at__lt=before, pk__gt=after)
+def queued_snapshots(before: datetime) -> QuerySet[Image, Any]:
+    """Return image id and server id of the snapshots and backups created before then that have no content yet."""
+    queued = Image.objects.filter(status=Status.QUEUED, created_at__lt=before)
     made = queued.filter(properties__image_type__in=["snapshot", "backup"])
     marked = made.filter(properties__has_keys=["instance_uuid", "base_image_ref"])
-    return dict(marked.order_by("pk").values_list("pk", "properties__instance_uuid")[:most])
+    return marked.values_list("pk", "properties__instance_uuid")
 
 
 def discard(image_id: str) -> None:

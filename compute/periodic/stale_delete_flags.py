@@ -12,7 +12,7 @@ from collections.abc import Collection
 from django.conf import settings
 from django.db.models import Q
 
-from cells import scatter
+from cells import batches, scatter
 from cells.models import BuildRequest, Cell, DeferredDelete, InstanceMapping
 from cloud import log
 from compute.actions.delete import Delete
@@ -25,7 +25,7 @@ logger = log.get(__name__)
 BATCH = 500
 COUNTING = [kind.__name__ for kind in (Delete, SoftDelete, Restore)]  # these set or clear the flag themselves
 _seen: dict[str, float] = {}  # by server id: when it was first seen alive with the flag (monotonic)
-_after: dict[str, str] = {}  # by cell: last id checked; flags of deleted servers stay forever
+_cursor = batches.BatchCursor()  # flags of deleted servers stay forever
 
 
 def clear() -> int:
@@ -34,11 +34,8 @@ def clear() -> int:
     A flag is cleared only after it was wrong for RESEND_AFTER: the delete may be on its way.
     """
     again = 0
-    for cell in Cell.objects.all():
-        flagged = _some_flagged(cell)
-        living = scatter.ask_one(cell, lambda _, ids=flagged: _nobody_deletes(ids))  # type: ignore[misc]
-        if isinstance(living, scatter.CellFailure):
-            continue
+    flags = {cell.pk: _some_flagged(cell) for cell in Cell.objects.all()}
+    for cell, flagged, living in batches.ask_cells(flags, _nobody_deletes):
         for server_id in flagged - living:
             _seen.pop(server_id, None)
         for server_id in living:
@@ -50,9 +47,7 @@ def clear() -> int:
 
 def _some_flagged(cell: Cell) -> set[str]:
     flagged = InstanceMapping.objects.filter(cell=cell, queued_for_delete=True)
-    batch = flagged.filter(pk__gt=_after.get(cell.id, "")).order_by("pk").values_list("pk", flat=True)[:BATCH]
-    ids = list(batch)
-    _after[cell.id] = ids[-1] if len(ids) == BATCH else ""
+    ids = {server_id for (server_id,) in _cursor.next(flagged.values_list("pk"), BATCH, cell.pk)}
     wanted = {*ids, *flagged.filter(pk__in=list(_seen)[:BATCH]).values_list("pk", flat=True)}
     # The scheduler deletes these, when they are placed or when their cell is back.
     later = (BuildRequest.objects, DeferredDelete.objects)

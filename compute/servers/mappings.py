@@ -17,7 +17,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
-from cells import scatter
+from cells import batches, scatter
 from cells.models import BuildRequest, Cell, InstanceMapping, RequestSpec, ServerSnapshot
 from cloud import log
 from compute.models import Instance
@@ -31,8 +31,7 @@ PATIENCE = 600.0  # seconds
 _lost_since: dict[str, dict[str, float]] = defaultdict(dict)  # by cell: counted mappings without a living row
 _unmapped_since: dict[str, dict[str, float]] = defaultdict(dict)  # by cell: rows without a mapping
 _missized_since: dict[str, dict[str, float]] = defaultdict(dict)  # by cell: rows counted with another size
-_after_mapping: dict[str, str] = {}  # by cell: where the last batch ended
-_after_row: dict[str, int] = {}
+_mappings_cursor, _rows_cursor = batches.BatchCursor(), batches.BatchCursor()
 
 
 def repair() -> int:
@@ -82,7 +81,8 @@ def map_rows(cell: Cell, rows: Collection[Instance]) -> None:
 
 def _count_as_they_are(cell: Cell) -> int:
     ids = _some_counted(cell)
-    living = scatter.ask_one(cell, lambda _: {row.uuid: row for row in _living().filter(uuid__in=ids).defer("image")})
+    rows = Instance.objects.living(uuid__in=ids).defer("image")
+    living = scatter.ask_one(cell, lambda _: {row.uuid: row for row in rows.all()})
     if isinstance(living, scatter.CellFailure):
         _lost_since.pop(cell.pk, None)
         _missized_since.pop(cell.pk, None)
@@ -125,9 +125,7 @@ def _size(row: Instance) -> dict[str, Any]:
 
 def _some_counted(cell: Cell) -> set[str]:
     counted = _counted().filter(cell=cell)
-    following = counted.filter(pk__gt=_after_mapping.get(cell.pk, "")).order_by("pk")
-    page = list(following.values_list("pk", flat=True)[:BATCH])
-    _after_mapping[cell.pk] = page[-1] if len(page) == BATCH else ""
+    page = [server_id for (server_id,) in _mappings_cursor.next(counted.values_list("pk"), BATCH, cell.pk)]
     wrong = [*_lost_since[cell.pk], *_missized_since[cell.pk]][:BATCH]
     again = counted.filter(pk__in=wrong).values_list("pk", flat=True)
     ids = {*page, *again}
@@ -140,27 +138,22 @@ def _counted() -> QuerySet[InstanceMapping]:
     return InstanceMapping.objects.filter(server_groups.LIVING).exclude(Exists(building))
 
 
-def _living() -> QuerySet[Instance]:
-    return Instance.objects.living()
-
-
 def _map_again(cell: Cell) -> int:
-    after, again = _after_row.get(cell.pk, 0), list(_unmapped_since[cell.pk])[:BATCH]
+    again = list(_unmapped_since[cell.pk])[:BATCH]
 
     def read(_: Cell) -> tuple[list[tuple[int, str, bool]], list[str]]:
-        page = Instance.objects.filter(pk__gt=after).order_by("pk").values_list("pk", "uuid", "deleted")[:BATCH]
-        return list(page), list(_living().filter(uuid__in=again).values_list("uuid", flat=True))
+        seen = list(Instance.objects.living(uuid__in=again).values_list("uuid", flat=True))
+        return _rows_cursor.next(Instance.objects.values_list("pk", "uuid", "deleted"), BATCH, cell.pk), seen
 
     answer = scatter.ask_one(cell, read)
     if isinstance(answer, scatter.CellFailure):
         _unmapped_since.pop(cell.pk, None)
         return 0
     page, seen = answer
-    _after_row[cell.pk] = page[-1][0] if len(page) == BATCH else 0
     ids = {*seen, *(uuid for _, uuid, deleted in page if not deleted)}
     mapped = set(InstanceMapping.objects.filter(pk__in=ids).values_list("pk", flat=True))
     due = _due(_unmapped_since[cell.pk], looked_at=ids | set(again), wrong=ids - mapped)
-    rows = scatter.ask_one(cell, lambda _: list(_living().filter(uuid__in=due))) if due else []
+    rows = scatter.ask_one(cell, lambda _: list(Instance.objects.living(uuid__in=due))) if due else []
     if isinstance(rows, scatter.CellFailure):
         return 0
     map_rows(cell, rows)

@@ -30,8 +30,8 @@ def at_once(monkeypatch, settings):
     monkeypatch.setattr(mappings, "PATIENCE", 0.0)
     settings.RESEND_AFTER = 0
     for memory in (mappings._lost_since, mappings._unmapped_since, mappings._missized_since,
-                   mappings._after_mapping, mappings._after_row,
-                   stale_delete_flags._seen, stale_delete_flags._after):  # fmt: skip
+                   mappings._mappings_cursor, mappings._rows_cursor,
+                   stale_delete_flags._seen, stale_delete_flags._cursor):  # fmt: skip
         memory.clear()
 
 

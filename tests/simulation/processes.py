@@ -12,6 +12,7 @@ from django.conf import settings
 from django.db import Error
 
 from cells import broker_circuit_breaker, circuit_breaker
+from cells.batches import BatchCursor
 from compute.builds import build
 from compute.operations import dispatch
 from compute.periodic import abandoned_snapshots, stale_delete_flags, stale_group_members
@@ -57,9 +58,9 @@ GLOBALS: tuple[tuple[Any, str, Callable[[], Any]], ...] = (
     (broker_circuit_breaker, "_changed", primitives.Condition),
     (mappings, "_lost_since", lambda: defaultdict(dict)), (mappings, "_unmapped_since", lambda: defaultdict(dict)),
     (mappings, "_missized_since", lambda: defaultdict(dict)),
-    (mappings, "_after_mapping", dict), (mappings, "_after_row", dict),
-    (stale_delete_flags, "_seen", dict), (stale_delete_flags, "_after", dict),
-    (abandoned_snapshots, "_after", str), (stale_group_members, "_after", int),
+    (mappings, "_mappings_cursor", BatchCursor), (mappings, "_rows_cursor", BatchCursor),
+    (stale_delete_flags, "_seen", dict), (stale_delete_flags, "_cursor", BatchCursor),
+    (abandoned_snapshots, "_cursor", BatchCursor), (stale_group_members, "_cursor", BatchCursor),
     (orphan_guests, "_said", dict),
     (restart_guests, "_due", primitives.Event),
     (periodic, "_paused", primitives.Event), (periodic, "_back", primitives.Event),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from compute.virt.base import OperationTimedOut
@@ -18,22 +19,29 @@ def bounded(seconds: float, what: str, call: Callable[[], Result]) -> Result:
     A call that timed out goes on in its daemon thread, because libvirt cannot cancel it. `what` names the call in
     errors.
     """
-    results: list[Result] = []
-    errors: list[BaseException] = []
-    done = threading.Event()
+    began = begin(what, call)
+    if not has_ended(began, seconds):
+        raise OperationTimedOut(f"{what} did not end within {seconds:g} s")
+    return began.result()
+
+
+def begin(what: str, call: Callable[[], Result]) -> Future[Result]:
+    """Begin a call in a daemon thread, for which the end of the process does not wait."""
+    future: Future[Result] = Future()
 
     def work() -> None:
         try:
             with translated():
-                results.append(call())
+                result = call()
         except BaseException as error:  # raised again in the caller's thread
-            errors.append(error)
-        finally:
-            done.set()
+            future.set_exception(error)
+        else:
+            future.set_result(result)
 
     threading.Thread(target=work, name=f"libvirt-{what}", daemon=True).start()
-    if not done.wait(seconds):
-        raise OperationTimedOut(f"{what} did not end within {seconds:g} s")
-    if errors:
-        raise errors[0]
-    return results[0]
+    return future
+
+
+def has_ended(call: Future[Result], seconds: float) -> bool:
+    """Wait up to `seconds` for the end of a call, and return whether it has ended."""
+    return bool(wait([call], seconds).done)

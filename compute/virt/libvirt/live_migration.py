@@ -29,7 +29,7 @@ from compute.virt.base import (
     Watch,
 )
 from compute.virt.libvirt import qemu_img, volumes
-from compute.virt.libvirt.call_timeout import bounded
+from compute.virt.libvirt.call_timeout import begin, bounded, has_ended
 from compute.virt.libvirt.destination import OPEN_SECONDS, Destination
 from compute.virt.libvirt.errors import translated
 from compute.virt.libvirt.files import GuestFiles
@@ -123,24 +123,20 @@ class LiveMigration:
         if not self.shared:
             size = qemu_img.virtual_size_in_use(self.files.disk)
             volumes.create_disk(self.there.connection, self.there.files.disk, size)
-        failures: list[VirtError] = []
-        done = threading.Event()
 
         def call() -> None:
-            try:
-                with closing(bounded(OPEN_SECONDS, "open", self.host.another)) as connection, translated():
-                    self._ask(LibvirtGuest(connection.lookupByUUIDString(self.uuid)))
-            except VirtError as error:
-                failures.append(error)
-            finally:
-                done.set()
+            with closing(bounded(OPEN_SECONDS, "open", self.host.another)) as connection:
+                self._ask(LibvirtGuest(connection.lookupByUUIDString(self.uuid)))
 
-        threading.Thread(target=call, name="libvirt-migrate", daemon=True).start()
-        aborted = self._look_on(watch, done.wait)
-        if failures and self.post_copy and POST_COPY.search(str(failures[0])):
+        migration = begin("migrate", call)
+        aborted = self._look_on(watch, lambda seconds: has_ended(migration, seconds))
+        failure = migration.exception() if migration.done() else None
+        if failure is not None and not isinstance(failure, VirtError):
+            raise failure
+        if failure and self.post_copy and POST_COPY.search(str(failure)):
             self.post_copy = False  # the kernel may refuse post-copy to this user: retry without it
             return None
-        return MigrationAborted("the migration was aborted") if aborted else next(iter(failures), None)
+        return MigrationAborted("the migration was aborted") if aborted else failure
 
     def _accompany(self, watch: Watch) -> VirtError | None:
         """Watch a migration that an earlier process began."""

@@ -26,6 +26,7 @@ from compute.virt.base import (
     Watch,
 )
 from compute.virt.libvirt import qemu_img, volumes
+from compute.virt.libvirt.call_timeout import begin, has_ended
 from compute.virt.libvirt.errors import translated
 
 LOOK_EVERY = 0.4  # seconds between two calls of `watch`
@@ -113,26 +114,15 @@ class _Stopped(Exception):
 
 def _in_thread(work: Callable[[_UploadState], None], way: CopyProgress, bandwidth: int) -> None:
     """Run `work` in a thread: a stream that hangs cannot be interrupted, and ends with its connection."""
-    pouring, errors, done = _UploadState(bandwidth), list[BaseException](), threading.Event()
-
-    def run() -> None:
-        try:
-            with translated():
-                work(pouring)
-        except BaseException as error:  # raised again in the caller's thread
-            errors.append(error)
-        finally:
-            done.set()
-
-    threading.Thread(target=run, name="libvirt-upload", daemon=True).start()
+    pouring = _UploadState(bandwidth)
+    upload = begin("upload", lambda: work(pouring))
     try:
-        while not done.wait(LOOK_EVERY):
+        while not has_ended(upload, LOOK_EVERY):
             way.look(pouring.at)
     finally:
         pouring.stopped.set()
-        done.wait(LOOK_EVERY)
-    if errors:
-        raise errors[0]
+        has_ended(upload, LOOK_EVERY)
+    upload.result()
     way.look(pouring.at)
 
 
