@@ -55,7 +55,7 @@ test-sqlite: # both in one run: tests are looked for once
 	$(PYTEST) -n 2 -m "$(ALL)" --moments $(or $(MOMENTS),1) $(STRICT)
 
 test-postgres: ## the fast tests and races that use a database, on a temporary PostgreSQL server; STORIES=1: all stories
-	$(PYTHON) -m deploy.local.postgres $(PYTEST) -n 2 -p tests.databases --stories $(or $(STORIES),8) -m "$(ALL) and (race or not weather)" $(STRICT)
+	$(PYTHON) -m tests.servers.postgres $(PYTEST) -n 2 -p tests.databases --stories $(or $(STORIES),8) -m "$(ALL) and (race or not weather)" $(STRICT)
 
 test-live: ## real Redis, workers, guests and clients, also killed
 	$(PYTEST) -n 3 --dist loadscope -p tests.live.together -m "live or chaos" $(STRICT)

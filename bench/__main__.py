@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import boots, bounds, drain, emptying, grace, place, report
-from deploy.local import postgres
+from tests.servers import postgres
 
 WHAT = ("lists", "boots", "drain", "emptying", "grace", "down", "events", "all")
 

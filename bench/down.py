@@ -30,7 +30,7 @@ from cells.models import CELL0, BuildRequest, Cell, InstanceMapping, RequestSpec
 from cloud.images.models import Image
 from compute.models import Flavor, Instance, Quota
 from deploy.local.ports import any_free
-from deploy.local.postgres import Server
+from tests.servers.postgres import Server
 
 CLIENTS = (1, 16)
 PREFIX = "/compute/v2.1"

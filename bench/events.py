@@ -27,7 +27,7 @@ from cells.context import target_cell
 from cells.models import CELL0, Cell, DeferredEvent, InstanceMapping
 from compute.models import Instance
 from deploy.local.ports import any_free
-from deploy.local.postgres import Server
+from tests.servers.postgres import Server
 
 CELLS, SERVERS, EVENTS, UNKNOWN, BAD, TIMES = 10, 2000, 1000, 10, 10, 7
 PATH = "/compute/v2.1/os-server-external-events"

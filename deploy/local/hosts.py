@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from cloud.polling import wait_until
+from deploy.local import libvirtd_conf
 from deploy.local.libvirtd import LibvirtHost
 from deploy.local.output import Failed
 from deploy.local.state import StackState, require
@@ -78,11 +79,8 @@ def stop_guests(state: StackState, seconds: float, tell: Callable[[str], None]) 
 
 def _virsh(host: LibvirtHost, *words: str) -> str:
     """Return what virsh printed. A missing daemon or guest gives an empty text, so that the caller goes on."""
-    command = ["virsh", "-q", "-c", host.uri, *words]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=VIRSH_SECONDS, stdin=subprocess.DEVNULL
-        )
+        done = libvirtd_conf.virsh(host, *words, seconds=VIRSH_SECONDS)
     except (subprocess.TimeoutExpired, FileNotFoundError):
         return ""
     return done.stdout if done.returncode == 0 else ""

@@ -1,19 +1,15 @@
 """Private libvirt hosts on one machine, without systemd or containers; other libvirtds are not touched.
 
-    python -m deploy.local.libvirtd start|stop|status ROOT name...
-
 As root, a host is a libvirtd in its own mount and UTS namespace. As an ordinary user, it is that user's session daemon
 with directories of its own.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import pwd
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -205,30 +201,3 @@ def _libvirt_qemu_user() -> None:
     except KeyError:
         command = ["useradd", "-r", "-M", "-s", "/usr/sbin/nologin", "libvirt-qemu"]
         subprocess.run(command, check=True, timeout=30)
-
-
-def main() -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("verb", choices=("start", "stop", "status"))
-    parser.add_argument("root", type=Path)
-    parser.add_argument("names", nargs="+", metavar="name")
-    options = parser.parse_args()
-    missing = [tool for tool in ("libvirtd", "virsh", "unshare") if not shutil.which(tool)]
-    if missing and options.verb == "start":
-        print(f"{', '.join(missing)} not installed: apt-get install libvirt-daemon libvirt-clients")
-        return 1
-    for index, name in enumerate(options.names):
-        host = LibvirtHost(name, options.root, index)
-        if options.verb == "start":
-            host.start()
-        elif options.verb == "stop":
-            host.destroy_all()
-            host.stop()
-        state = "running" if host.is_running() else "stopped"
-        print(f"{name} {state} pid={host.pid() or '-'} guests={len(host.qemu_pids())} {host.uri}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

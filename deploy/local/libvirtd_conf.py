@@ -98,10 +98,10 @@ def warm(host: LibvirtHost) -> None:
         _copy_once(_capabilities(host), host.capabilities)
 
 
-def virsh(host: LibvirtHost, *words: str, seconds: float) -> subprocess.CompletedProcess[bytes]:
+def virsh(host: LibvirtHost, *words: str, seconds: float) -> subprocess.CompletedProcess[str]:
     """Run virsh against the daemon. Raises TimeoutExpired."""
     command = ["virsh", "-q", "-c", host.uri, *words]
-    return subprocess.run(command, capture_output=True, timeout=seconds, stdin=subprocess.DEVNULL)
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)
 
 
 def default_capabilities() -> Path:

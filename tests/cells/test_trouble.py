@@ -22,7 +22,7 @@ import pytest
 from bench.proxy import Proxy
 from cells import circuit_breaker, scatter
 from cells.models import Cell
-from deploy.local import postgres
+from tests.servers import postgres
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 CLIENTS = 16

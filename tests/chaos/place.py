@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from deploy.local.postgres import Server
 from deploy.local.state import CELLS, DATABASES
 from tests.chaos.line import Line
 from tests.live.cloud import Cloud
+from tests.servers.postgres import Server
 
 HOSTS_PER_CELL = 2
 LIMITS = ("--instances", "2000", "--cores", "4000", "--ram", "4000000")

@@ -18,9 +18,9 @@ from kombu import Consumer
 
 from cells import brokers
 from compute.operations import dispatch
-from deploy.local.rabbitmq import RabbitMQ
 from deploy.local.state import CELLS, DOMAINS
 from tests.live.cloud import Cloud
+from tests.servers.rabbitmq import RabbitMQ
 
 
 class Redises:

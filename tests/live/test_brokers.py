@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import pytest
 
 from cells import brokers as wire
-from deploy.local import rabbitmq
 from deploy.local.state import CELLS, DOMAINS
 from tests.live import books
 from tests.live.brokers import Echo, Rabbit, Redises, Thief, queues
 from tests.live.burst import Burst
 from tests.live.cloud import Cloud, eventually
 from tests.machine import fair
+from tests.servers import rabbitmq
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 DAWDLER = "dawdler"  # an image whose guests take their time

@@ -16,13 +16,14 @@ import psycopg
 import pytest
 
 from bench.proxy import Proxy
-from deploy.local import postgres, workers
+from deploy.local import workers
 from deploy.local.envfiles import database_variable
 from deploy.local.state import CELL0, DATABASES
 from tasks import worker_process as processes
 from tests.live import books
 from tests.live.cloud import Cloud, eventually
 from tests.live.gunicorns import Answer, Api, ask
+from tests.servers import postgres
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 QUOTA, ASKED = 20, 50

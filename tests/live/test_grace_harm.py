@@ -18,13 +18,13 @@ import pytest
 
 from deploy.guests.micro import Micro
 from deploy.local import workers
-from deploy.local.postgres import Server
 from tasks import worker_process
 from tests.live import books
 from tests.live.cloud import Cloud, eventually
 from tests.live.vigil import Guest, Vigil
 from tests.live.ward import Ward, forced
 from tests.machine import fair
+from tests.servers.postgres import Server
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 GRACE, SHORT, RETRY = 30, 12, 10  # seconds

@@ -11,9 +11,9 @@ from kombu import Exchange, Queue
 
 from cells import broker_circuit_breaker, brokers
 from compute.operations import dispatch
-from deploy.local import rabbitmq
 from tests.live.brokers import Rabbit
 from tests.machine import fair
+from tests.servers import rabbitmq
 
 pytestmark = pytest.mark.chaos
 SECONDS = 30

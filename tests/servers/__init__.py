@@ -1,0 +1,1 @@
+"""Servers that only tests and benchmarks start: PostgreSQL, RabbitMQ."""
