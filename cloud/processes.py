@@ -75,6 +75,15 @@ def kill(pids: Iterable[int], sig: signal.Signals = signal.SIGKILL) -> None:
             psutil.Process(pid).send_signal(sig)
 
 
+def end_at_once(daemons: Collection[Daemon], seconds: float) -> None:
+    """Send SIGQUIT, on which our workers exit at once, then SIGKILL, which is as safe and says less in the log."""
+    for sig in (signal.SIGQUIT, signal.SIGKILL):
+        running = [pid for daemon in daemons if (pid := daemon.pid())]
+        kill(running, sig)
+        if gone(running, seconds):
+            break
+
+
 def gone(pids: Collection[int], seconds: float) -> bool:
     """Wait until no process is alive; False when one still is after `seconds`."""
     return wait_until(lambda: not any(alive(pid) for pid in pids), seconds, 0.02)

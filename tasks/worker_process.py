@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from cloud.env import GRACEFUL_SHUTDOWN_TIMEOUTS, ROOT
-from cloud.processes import Daemon, alive, gone, with_command
+from cloud.processes import Daemon, alive, end_at_once, with_command
 
 ROLES = ("host", "conductor", "scheduler")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
@@ -144,15 +144,10 @@ def end(node: WorkerNode) -> None:
 
 
 def end_now(node: WorkerNode) -> None:
-    """Send SIGQUIT, on which our workers exit at once, then SIGKILL, which is as safe and says less in the log."""
-    for sig in (signal.SIGQUIT, signal.SIGKILL):
-        pid = node.daemon.pid()
-        if pid is None:
-            return
-        node.daemon.send(sig)
-        if gone([pid], NOW_SECONDS):
-            break
-    node.daemon.forget_if_dead()
+    """Kill it: as safe as any other end. Not running is success."""
+    if node.daemon.pid() is not None:
+        end_at_once([node.daemon], NOW_SECONDS)
+        node.daemon.forget_if_dead()
 
 
 def environment(env_file: Path, state: Path) -> dict[str, str]:

@@ -54,7 +54,7 @@ def queue_of(host: str, queue: str) -> str:
         return host_queue(host, queue)
     from compute.models import Service  # noqa: PLC0415  Celery's settings import this before Django has models
 
-    version = Service.objects.filter(binary="nova-compute", host=host).values_list("version", flat=True).first()
+    version = Service.objects.computes(host=host).values_list("version", flat=True).first()
     return host_queue(host, queue if version is None or version >= OPS_SINCE else REQUESTS)
 
 
@@ -175,7 +175,7 @@ def _wakes(rows: Collection[Step]) -> list[Message]:
     from compute.models import Service  # noqa: PLC0415  as above
 
     hosts = {row.host for row in rows if row.host and row.queue == OPS}
-    found = Service.objects.filter(binary="nova-compute", host__in=hosts).values_list("host", "version")
+    found = Service.objects.computes(host__in=hosts).values_list("host", "version")
     old = {host for host, version in found if version < OPS_SINCE} if hosts else set()
 
     def queue(row: Step) -> str:

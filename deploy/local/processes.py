@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from cloud.processes import Daemon, gone
+from cloud.processes import Daemon, end_at_once, gone
 from deploy.local.output import Failed
 from deploy.local.state import ROOT
 
@@ -18,11 +18,7 @@ def stop(daemons: Sequence[Daemon], seconds: float) -> list[str]:
     for daemon in running:
         daemon.send(signal.SIGTERM)
     late = [] if gone(list(running.values()), seconds) else [d for d in running if d.pid()]
-    for sig in (signal.SIGQUIT, signal.SIGKILL):  # SIGQUIT ends our workers at once, and is as safe as SIGKILL
-        for daemon in late:
-            daemon.send(sig)
-        if gone([running[daemon] for daemon in late], KILL_SECONDS):
-            break
+    end_at_once(late, KILL_SECONDS)
     for daemon in daemons:
         daemon.forget_if_dead()
     return [daemon.name for daemon in late]
