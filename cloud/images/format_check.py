@@ -57,9 +57,7 @@ def _qemu_info(path: Path, qemu_format: str) -> dict[str, Any]:
         except subprocess.TimeoutExpired as exc:
             raise _refused("the check took too long") from exc
         if done.returncode:
-            logger.warning(
-                "image.format_refused", file=path.name, detail=done.stderr[-300:].decode("utf-8", "replace")
-            )
+            logger.warning("image.format_refused", file=path.name, detail=done.stderr[-300:].decode("utf-8", "replace"))
             raise _not(qemu_format)
         out.seek(0)
         return json.loads(out.read())

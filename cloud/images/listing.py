@@ -29,9 +29,7 @@ _YES_NO = frozenset({"protected", "os_hidden"})
 _TIMES = frozenset({"created_at", "updated_at"})
 _TIME_WORDS = {"gt": "gt", "gte": "gte", "lt": "lt", "lte": "lte", "eq": "exact"}
 _PAGING = frozenset({"limit", "marker", "sort", "sort_key", "sort_dir", "member_status"})
-_SORTABLE = frozenset(
-    {"name", "status", "container_format", "disk_format", "size", "id", "created_at", "updated_at"}
-)
+_SORTABLE = frozenset({"name", "status", "container_format", "disk_format", "size", "id", "created_at", "updated_at"})
 
 
 def filtered(images: QuerySet[Image], query: QueryDict, caller: Caller) -> QuerySet[Image]:
@@ -71,9 +69,7 @@ def order(query: QueryDict) -> list[tuple[str, bool]]:
     return columns
 
 
-def ordered(
-    images: QuerySet[Image], columns: list[tuple[str, bool]], marker: Image | None
-) -> QuerySet[Image]:
+def ordered(images: QuerySet[Image], columns: list[tuple[str, bool]], marker: Image | None) -> QuerySet[Image]:
     """Return the images in order, only those after the marker."""
     images = images.alias(sort_size=Coalesce(F("size"), -1))  # databases disagree on where NULL sorts
     names = [("sort_size" if column == "size" else column, down) for column, down in columns]

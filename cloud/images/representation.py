@@ -89,12 +89,7 @@ def patch(image: Image, operations: list[dict[str, Any]], caller: Caller) -> Non
 
 
 def _write_own(image: Image, key: str, value: Any, caller: Caller) -> None:
-    if (
-        key == "visibility"
-        and value == Visibility.PUBLIC
-        and image.visibility != value
-        and not caller.is_admin
-    ):
+    if key == "visibility" and value == Visibility.PUBLIC and image.visibility != value and not caller.is_admin:
         raise errors.Forbidden("You are not authorized to complete publicize_image action.")
     if key == "owner" and (value or "") != image.owner and not caller.is_admin:
         raise errors.Forbidden("You are not permitted to modify 'owner' on this image.")
@@ -134,9 +129,7 @@ def _patched_tags(tags: list[str], operation: dict[str, Any], rest: list[str]) -
     place = rest[0]
     if place == "-" and operation["op"] == "add" and len(rest) == 1:
         return [*tags, operation["value"]]
-    if len(rest) > 1 or not (
-        place.isascii() and place.isdigit() and len(place) < 5 and int(place) <= len(tags)
-    ):
+    if len(rest) > 1 or not (place.isascii() and place.isdigit() and len(place) < 5 and int(place) <= len(tags)):
         raise errors.BadRequest(f"Invalid JSON pointer for this resource: '{operation['path']}'")
     start = int(place)
     if operation["op"] == "add":

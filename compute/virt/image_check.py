@@ -42,9 +42,7 @@ def _check_sum(path: Path, image: Image) -> None:
         while chunk := file.read(CHUNK):
             digest.update(chunk)
     if digest.hexdigest() != image.checksum.lower():
-        raise ImageUnusable(
-            f"image {image.id} has checksum {digest.hexdigest()}, its record says {image.checksum}"
-        )
+        raise ImageUnusable(f"image {image.id} has checksum {digest.hexdigest()}, its record says {image.checksum}")
 
 
 def _check_header(path: Path, image: Image, size: int) -> int:

@@ -41,9 +41,7 @@ class Cpio:
         if "/" in name:
             self.directory(name.rsplit("/", 1)[0])
 
-    def _entry(
-        self, name: str, mode: int, data: bytes = b"", device: tuple[int, int] = (0, 0)
-    ) -> None:
+    def _entry(self, name: str, mode: int, data: bytes = b"", device: tuple[int, int] = (0, 0)) -> None:
         if name in self._names:
             return
         self._names.add(name)

@@ -47,9 +47,7 @@ def unpacked(package: str, cache: Path) -> Path:
 def kernel_package() -> str:
     """Return the name of Debian's current kernel package for virtual machines. Raises CannotBuild."""
     need("apt-cache", "apt")
-    found = re.search(
-        r"Depends: (linux-image-\S+)", run("apt-cache", "depends", "linux-image-cloud-amd64")
-    )
+    found = re.search(r"Depends: (linux-image-\S+)", run("apt-cache", "depends", "linux-image-cloud-amd64"))
     if found is None:
         raise CannotBuild("apt knows no package linux-image-cloud-amd64: run apt-get update")
     return found.group(1)

@@ -54,9 +54,7 @@ def alone(state: StackState) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError as exc:
-        raise Failed(
-            f"another `up` or `down` works in {state.directory}", advice="Wait until it is done."
-        ) from exc
+        raise Failed(f"another `up` or `down` works in {state.directory}", advice="Wait until it is done.") from exc
     finally:
         os.close(descriptor)
 

@@ -77,6 +77,4 @@ def _verify(state: StackState) -> None:
         hint(f"{pid}: {command}")
     if len(left) == 1:
         raise Failed("1 process is still there", advice=f"Look at it, then end it: kill {min(left)}")
-    raise Failed(
-        f"{len(left)} processes are still there", advice="Look at them, then end them by number: kill <pid>"
-    )
+    raise Failed(f"{len(left)} processes are still there", advice="Look at them, then end them by number: kill <pid>")

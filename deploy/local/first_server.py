@@ -49,9 +49,7 @@ def client_environment(state: StackState) -> dict[str, str]:
     }
 
 
-def openstack(
-    state: StackState, *words: str, seconds: float = COMMAND_SECONDS
-) -> subprocess.CompletedProcess[str]:
+def openstack(state: StackState, *words: str, seconds: float = COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
     """Run the OpenStack client as the user demo."""
     command = [tool("openstack"), "--os-cloud", "stillwater", *words]
     return subprocess.run(

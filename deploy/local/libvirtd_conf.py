@@ -63,8 +63,7 @@ def write(host: LibvirtHost) -> None:
     sockets = f'unix_sock_dir = "{here}/sock"\nauth_unix_rw = "none"\n' if host.is_system else ""
     (here / "etc/libvirtd.conf").write_text(
         # without it the host's UUID is random at every start on machines without DMI
-        f'host_uuid = "{host.uuid}"\n{sockets}{DAEMON}'
-        f'log_outputs = "2:file:{here}/log/libvirtd.log"\n'
+        f'host_uuid = "{host.uuid}"\n{sockets}{DAEMON}log_outputs = "2:file:{here}/log/libvirtd.log"\n'
     )
     _copy_once(host.capabilities, _capabilities(host))
 

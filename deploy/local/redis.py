@@ -54,9 +54,7 @@ def start(state: StackState) -> list[str]:
         _launch(state, domain)
     for domain in started:
         if not wait_until(lambda domain=domain: answers(state, domain), START_SECONDS, 0.05):  # type: ignore[misc]
-            raise Failed(
-                f"Redis of {domain} does not answer after {START_SECONDS} s", log=state.log(f"redis-{domain}")
-            )
+            raise Failed(f"Redis of {domain} does not answer after {START_SECONDS} s", log=state.log(f"redis-{domain}"))
     return started
 
 
@@ -87,10 +85,6 @@ def _launch(state: StackState, domain: str) -> None:
         ),
     )  # fmt: skip
     command = [require("redis-server", ADVICE), str(conf)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=START_SECONDS, stdin=subprocess.DEVNULL
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
-        raise Failed(
-            f"Redis of {domain} did not start: {done.stdout.strip()[-300:]}", log=state.log(f"redis-{domain}")
-        )
+        raise Failed(f"Redis of {domain} did not start: {done.stdout.strip()[-300:]}", log=state.log(f"redis-{domain}"))

@@ -131,15 +131,11 @@ class Guests:
             code = self._builder.wait(BUILD_SECONDS)
         except subprocess.TimeoutExpired as exc:
             self._builder.kill()
-            raise Failed(
-                f"building the guest images took longer than {BUILD_SECONDS} s", log=self.log
-            ) from exc
+            raise Failed(f"building the guest images took longer than {BUILD_SECONDS} s", log=self.log) from exc
         if code == 0:
             return
         if not (self.directory / MICRO.file).is_file():
-            raise Failed(
-                "could not build the guest images", log=self.log, advice="Mend it and run `make up` again."
-            )
+            raise Failed("could not build the guest images", log=self.log, advice="Mend it and run `make up` again.")
         # The boot-sector guest needs no download, so the cloud can start without the Linux guest.
         hint(f"the Linux guest could not be built, see {self.log}; only `micro` is there")
         self.micro_only = True

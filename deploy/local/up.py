@@ -75,9 +75,7 @@ def decide(state: StackState, wishes: UpOptions) -> None:
     choices.driver = wishes.driver or choices.driver
     if wishes.redis_port and wishes.redis_port not in choices.redis_ports.values():
         if running(state):
-            raise Failed(
-                "Redis runs on its ports already", advice="`make down` first, then `make up REDIS_PORT=…`."
-            )
+            raise Failed("Redis runs on its ports already", advice="`make down` first, then `make up REDIS_PORT=…`.")
         choices.redis_ports.clear()
     api.check_port(state)
     state.create()
@@ -92,9 +90,7 @@ def take_brokers(state: StackState) -> None:
         if not url or url == state.broker_url(domain):
             continue
         if running(state):
-            raise Failed(
-                f"this cloud runs on another broker ({domain})", advice="`make down` first, then `make up`."
-            )
+            raise Failed(f"this cloud runs on another broker ({domain})", advice="`make down` first, then `make up`.")
         write_private(state.given_broker(domain), url + "\n")
 
 

@@ -17,9 +17,7 @@ from cloud.images.schemas import RESERVED
 class Command(BaseCommand):
     """Imports an image unless there is one with this name and content."""
 
-    help = (
-        "Import a file as an image of the project admin; prints its id. Same name and content: nothing new."
-    )
+    help = "Import a file as an image of the project admin; prints its id. Same name and content: nothing new."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options; name, format and file are required."""
