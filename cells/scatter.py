@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -26,7 +26,6 @@ from cells.context import register, target_cell
 from cells.database_urls import BadDatabaseUrl
 from cells.models import Cell
 from cells.query_deadline import QueryConnection, cut_after
-from cloud.serving import fair_queue
 
 T = TypeVar("T")
 DATABASE_AWAY = (OperationalError, InterfaceError, BadDatabaseUrl, ImproperlyConfigured)
@@ -152,17 +151,10 @@ def _ask_all(
         line = QueryConnection()
         future = _pool(cell.id).submit(_ask_one, cell, ask, line, anew=is_look)
         waiting.append(_CellQuery(cell.id, future, line, _next_given_up(cell.id), is_look))
-    is_soon = _have_all_said([question.future for question in waiting], end)
-    with nullcontext() if is_soon else _others_turn():
-        if not is_soon and meanwhile is not None:
-            _while_some_are_late(waiting, end, meanwhile)
-        for question in waiting:
-            _collect(question, end, result)
-
-
-def _others_turn() -> AbstractContextManager[None]:
-    """Let other requests run, but not while we hold locks: one could wait for the locks, and we for our turn."""
-    return nullcontext() if connections["default"].in_atomic_block else fair_queue.away()
+    if meanwhile is not None and not _have_all_said([question.future for question in waiting], end):
+        _while_some_are_late(waiting, end, meanwhile)
+    for question in waiting:
+        _collect(question, end, result)
 
 
 def _have_all_said(futures: Collection[Future[Any]], end: float) -> bool:

@@ -42,7 +42,6 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "cloud.middleware.RequestIdMiddleware",
     "cloud.serving.middleware.turn_away",
-    "cloud.serving.in_turn.in_turn",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",

@@ -14,18 +14,20 @@ import os
 import select
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NoReturn
 
 from django.conf import settings
 
 from cloud import log
-from cloud.serving import accept_balancing, master
+from cloud.serving import master
 
 if TYPE_CHECKING:
     from cloud.serving.in_flight import InFlight
     from cloud.serving.worker import Worker
 
 LINGER = 1.0
+REFUSING_THREADS = 4  # the threads of the worker may all be busy
 HEAD_SECONDS = 5.0  # for the rest of a head that a client has begun to send
 TURN_SECONDS, REPORT_SECONDS = 0.1, 10.0
 logger = log.get(__name__)
@@ -41,7 +43,8 @@ class Drain:
         self.report_at = self.started
         self.finished = self.refused = 0
         worker.refusing = master.no_successor(worker)
-        accept_balancing.leaves(worker)
+        if worker.refusing:  # the other pool ends when its threads have done what they have
+            worker.tpool = ThreadPoolExecutor(REFUSING_THREADS)
 
     def run(self) -> NoReturn:
         """End the process when no request is in progress, at the latest at the timeout."""
@@ -53,7 +56,7 @@ class Drain:
         worker.set_accept_enabled(worker.refusing)
         if not worker.refusing:
             self._close_listeners()
-        while not self._haste() and (worker.connections() or worker.sockets):
+        while not self._haste() and (worker.nr_conns or worker.sockets):
             self._turn()
         if reason := self._haste():
             self._cut(reason)
@@ -75,7 +78,7 @@ class Drain:
             self.report_at = now + REPORT_SECONDS
             for flight in waits_for:
                 logger.info("api.request_waits", **flight.facts())
-        if worker.sockets and not waits_for and (not worker.connections() or now > self.started + LINGER):
+        if worker.sockets and not waits_for and (not worker.nr_conns or now > self.started + LINGER):
             self._stop_accepting()
         worker.turn(TURN_SECONDS)
         for conn, flight in worker.flights.items():
@@ -107,7 +110,6 @@ class Drain:
         for listener in self.worker.sockets:
             listener.close()
         self.worker.sockets = []
-        accept_balancing.gone(None, self.worker)
 
     def _haste(self) -> str:
         if self.worker.hurried:

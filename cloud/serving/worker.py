@@ -1,33 +1,32 @@
 """The API's worker: gunicorn's threads, with a stop that loses no request.
 
-It builds on gunicorn 27.0 (`gthread`). This file and `drain.py` hold all uses of its undocumented parts. A connection
-gets a thread when its first byte is there, so that idle connections hold up no request.
+This file and `drain.py` hold all uses of undocumented parts of gunicorn, which is pinned for them in requirements.in.
+A connection gets a thread when its first byte is there, so that idle connections hold up no request.
 """
 
 from __future__ import annotations
 
-import contextlib
 import selectors
 import signal
-import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from types import FrameType
 from typing import Any
 
 from django.conf import settings
+from gunicorn.util import close_graceful
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
 from cloud import log, systemd
-from cloud.serving import accept_balancing, cpu_slots, gc_tuning, master
+from cloud.serving import master
 from cloud.serving.drain import LINGER, Drain
 from cloud.serving.in_flight import FLIGHT, InFlight
 
 logger = log.get(__name__)
-DOORKEEPERS = 4  # threads that refuse requests while the others are busy
 
 
 class Worker(ThreadWorker):
@@ -40,17 +39,9 @@ class Worker(ThreadWorker):
         self.flights: dict[TConn, InFlight] = {}
         self.refusing = False
         self.hurried = False
-        self.patient_until = 0.0
         self.drain: Drain | None = None
         self._interrupts = 0
         self._here = threading.local()
-
-    def init_process(self) -> None:
-        """Gunicorn's entry into the new process; returns when the process has to end."""
-        self._doorkeepers = ThreadPoolExecutor(DOORKEEPERS, "doorkeeper")
-        if cpu_slots.of_machine is not None:
-            cpu_slots.of_machine.is_for(self)
-        super().init_process()
 
     def init_signals(self) -> None:
         """Set this process's handlers, then handle the signals that came before."""
@@ -73,7 +64,6 @@ class Worker(ThreadWorker):
     def load_wsgi(self) -> None:
         """Load the application; its requests know their InFlight, and close their connection during a stop."""
         super().load_wsgi()
-        gc_tuning.settle()
         application = self.wsgi
 
         def tracked(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -93,14 +83,11 @@ class Worker(ThreadWorker):
         """Serve until SIGTERM, then drain."""
         self.poller.register(self.method_queue.fileno(), selectors.EVENT_READ, self.method_queue.run_callbacks)
         self.set_accept_enabled(True)
-        accept_balancing.tell(self, self.nr_conns)
         logger.info("api.accepting", pid=self.pid)
         systemd.warn_if_impatient(settings.GRACEFUL_SHUTDOWN_TIMEOUT)
         while self.alive and self.is_parent_alive():
-            self.set_accept_enabled(not self.patient_until and self.nr_conns < self.worker_connections)
-            self.turn(max(self.patient_until - time.monotonic(), 0) if self.patient_until else 1.0)
-            if 0 < self.patient_until <= time.monotonic():
-                self._accept_what_nobody_took()
+            self.set_accept_enabled(self.nr_conns < self.worker_connections)
+            self.turn(1.0)
         self.alive = False
         self.drain = Drain(self)
         self.drain.run()
@@ -111,25 +98,6 @@ class Worker(ThreadWorker):
         self.wait_for_and_dispatch_events(seconds)
         self.murder_keepalived()
         self.murder_pending()
-        if self.alive:
-            accept_balancing.tell(self, self.nr_conns)
-
-    def accept(self, listener: socket.socket) -> None:
-        """Accept a connection, or leave it for a moment to a process that has fewer."""
-        if self.alive and (patience := accept_balancing.patience(self.nr_conns)):
-            self.patient_until = time.monotonic() + patience
-        else:
-            super().accept(listener)
-            accept_balancing.tell(self, self.nr_conns)
-
-    def _accept_what_nobody_took(self) -> None:
-        self.patient_until = 0.0
-        for listener in self.sockets:
-            super().accept(listener)
-
-    def connections(self) -> int:
-        """Return the number of open connections: with a request, idle after one, or silent so far."""
-        return len(self.flights) + len(self.keepalived_conns) + len(self.pending_conns)
 
     def enqueue_req(self, conn: TConn) -> None:
         """Give the connection a thread, or wait for its first byte."""
@@ -137,19 +105,8 @@ class Worker(ThreadWorker):
             self._await_first_byte(conn)
             return
         self.flights[conn] = InFlight(late=self.refusing)
-        pool = self._doorkeepers if self.refusing else self.tpool
-        job = pool.submit(self.handle, conn)
+        job = self.tpool.submit(self.handle, conn)
         job.add_done_callback(lambda job: self.method_queue.defer(self.finish_request, conn, job))
-
-    def on_client_socket_readable(self, conn: TConn, client: socket.socket) -> None:
-        """Handle a request on a kept connection; close one that its client closed, without a thread."""
-        if self.cfg.is_ssl or not _is_closed(client):
-            super().on_client_socket_readable(conn, client)
-            return
-        self.poller.unregister(client)
-        self.keepalived_conns.remove(conn)
-        self.nr_conns -= 1
-        conn.close()
 
     def _await_first_byte(self, conn: TConn) -> None:
         conn.sock.settimeout(0.0)
@@ -164,9 +121,8 @@ class Worker(ThreadWorker):
         flight.read_since = time.monotonic()
         keep = super().handle(conn)
         flight.answered = True
-        if not keep:
-            _see_off(conn.sock)
-        gc_tuning.take_out()
+        if not keep:  # here, because gunicorn's wait for the client's end would stop its main loop
+            close_graceful(conn.sock, LINGER, max_drain=sys.maxsize)
         return keep
 
     def handle_request(self, req: Any, conn: TConn) -> Any:
@@ -178,28 +134,9 @@ class Worker(ThreadWorker):
     def finish_request(self, conn: TConn, job: Future[Any]) -> None:
         """Release the connection that a thread has finished."""
         flight = self.flights.pop(conn)
-        super().finish_request(conn, job)
+        if conn.sock.fileno() < 0:
+            self.nr_conns -= 1
+        else:
+            super().finish_request(conn, job)
         if self.drain:
             self.drain.ended(flight)
-
-
-def _is_closed(sock: socket.socket) -> bool:
-    try:
-        return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-
-
-def _see_off(sock: socket.socket) -> None:
-    """Wait, in this thread, until the client has closed too: in the main loop this would stop all other requests."""
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_WR)
-        deadline = time.monotonic() + LINGER
-        while (left := deadline - time.monotonic()) > 0:
-            sock.settimeout(left)
-            if not sock.recv(1 << 16):
-                break
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)

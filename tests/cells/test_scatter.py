@@ -13,7 +13,6 @@ import pytest
 
 from cells import breaker_sharing, circuit_breaker, scatter
 from cells.models import Cell
-from cloud.serving import fair_queue
 from compute.models import Service
 from tests.cells import rows
 
@@ -278,25 +277,3 @@ def test_a_look_that_comes_too_late_spreads_no_rumour(cells, settings, tmp_path)
     circuit_breaker._looked(cell.id, "cut off")
     assert list((tmp_path / "rumours").iterdir()) == []
     assert circuit_breaker.known_down(cell.id) == ""
-
-
-def test_who_waits_for_a_silent_cell_lets_other_requests_in(cells, lost, hung, settings, monkeypatch):
-    settings.CELL_TIMEOUT = 5
-    monkeypatch.setattr(fair_queue, "LONGEST", 600.0)
-    taken, asks = fair_queue.Turns(), threading.Event()
-
-    def silent(_):
-        asks.set()
-        hung.wait(30)
-
-    def waits():
-        with taken.one():
-            scatter.gather([cells["cell1"]], silent)
-
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(waits)
-        assert asks.wait(10)
-        with taken.one():
-            assert not waiting.done()
-        hung.set()
-        waiting.result(30)

@@ -14,8 +14,6 @@ from http.client import HTTPConnection, HTTPMessage
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from deploy.local import api, envfiles
 from deploy.local.processes import tool
 from deploy.local.state import ROOT
@@ -69,12 +67,6 @@ class Api:
     def workers(self) -> list[int]:
         """The numbers of its worker processes."""
         return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
-
-    def connections(self) -> list[int]:
-        """How many each of its worker processes has open, the fewest first."""
-        found = [psutil.Process(pid).net_connections("tcp") for pid in self.workers()]
-        return sorted(sum(one.laddr.port == self.port and one.status == psutil.CONN_ESTABLISHED for one in its)
-                      for its in found)  # fmt: skip
 
     def send(self, sig: signal.Signals) -> float:
         """Signal the master; when that was."""

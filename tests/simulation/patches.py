@@ -11,8 +11,7 @@ import re
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -308,7 +307,6 @@ def _modules() -> None:
     import tasks.shutdown_recorder
     import tasks.worker_signals
     from cells import broker_circuit_breaker, circuit_breaker, databases, outages, query_deadline, scatter
-    from cloud.serving import fair_queue
     from compute.operations import dispatch
 
     for module in (
@@ -325,14 +323,8 @@ def _modules() -> None:
     query_deadline._watch = lambda line, end: None  # type: ignore[assignment]
     query_deadline._forget = lambda line: None  # type: ignore[assignment]
     dispatch._senders = _InLine()  # type: ignore[assignment]
-    fair_queue.away = _nothing  # type: ignore[assignment]
     outages.write = lambda: None  # type: ignore[assignment]
     compute.servers.image_transfer.requests = _Http()  # type: ignore[assignment]
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 class _InLine:
