@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from django.conf import settings
 
-from cells import breaker_sharing, failure_reasons, outages
+from cells import failure_reasons, outages
 from cloud import log
 
 logger = log.get(__name__)
@@ -46,10 +46,7 @@ _thread: threading.Thread | None = None
 
 
 def known_down(cell_id: str) -> str:
-    """Return why this or another process of this machine holds the cell to be down; "" when it is up."""
-    for heard, reason in breaker_sharing.news().items():
-        if heard not in _down:
-            _remember(heard, reason)
+    """Return why this process holds the cell to be down; "" when it is up."""
     found = _down.get(cell_id)
     return found.reason if found else ""
 
@@ -61,12 +58,6 @@ def outage(cell_id: str) -> Outage | None:
 
 def record_failure(cell_id: str, reason: str) -> None:
     """Record a failure and start to probe; a cell that is down already gets the new reason."""
-    with _changed:
-        _remember(cell_id, reason)
-        breaker_sharing.tell(cell_id, reason)
-
-
-def _remember(cell_id: str, reason: str) -> None:
     with _changed:
         before = _down.get(cell_id)
         if before is None:
@@ -107,7 +98,6 @@ def record_recovery(cell_id: str) -> None:
     """Record that the cell answers: close its breaker. A no-op when the cell is up."""
     if cell_id in _down:
         with _changed:
-            breaker_sharing.take_back(cell_id)
             found = _down.pop(cell_id, None)
             if found is not None:
                 _lately[cell_id] = found, time.monotonic() + outages.flaps_within()
@@ -206,4 +196,3 @@ def _looked(cell_id: str, wrong: str) -> None:
             if failure_reasons.kind(wrong) != failure_reasons.kind(found.reason):
                 logger.warning("cell.still_down", cell=cell_id, reason=wrong)
             _down[cell_id] = _next(replace(found, reason=wrong))
-            breaker_sharing.tell(cell_id, wrong)

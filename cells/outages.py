@@ -20,10 +20,10 @@ from django.db import IntegrityError, connections
 from django.db.models import Count, Min
 from django.utils import timezone
 
-from cells.breaker_sharing import old_after
 from cells.models import CellOutage
 from cells.query_deadline import cut_after
 
+CONFIRMED_WITHIN = 3.0  # CELL_RETRY_INTERVALs; each probe confirms an open record
 FLAPS_WITHIN = 12.0  # CELL_RETRY_INTERVALs after a recovery in which the next failure is flapping
 MOST = 500  # records that wait to be written
 KEPT = timedelta(days=1)
@@ -117,10 +117,15 @@ def of(cell_ids: Collection[str], lately: timedelta = HOUR) -> dict[str, list[In
 
 def open_counts() -> dict[str, tuple[int, datetime]]:
     """Return by cell how many processes hold it to be down, and since when the first of them does. One query."""
-    fresh = timezone.now() - timedelta(seconds=old_after())
+    fresh = timezone.now() - timedelta(seconds=_confirmed_within())
     rows = CellOutage.objects.filter(ended_at=None, confirmed_at__gte=fresh).values_list("cell")
     found = rows.annotate(count=Count("pk"), since=Min("began_at")).order_by()
     return {cell_id: (count, since) for cell_id, count, since in found}
+
+
+def _confirmed_within() -> float:
+    """Return the seconds after which an open record that is not confirmed does not count: its process has died."""
+    return CONFIRMED_WITHIN * float(settings.CELL_RETRY_INTERVAL) + float(settings.CELL_TIMEOUT)
 
 
 def _confirm() -> None:
@@ -144,7 +149,7 @@ def _write_news() -> None:
 
 
 def _merged(rows: Iterable[CellOutage]) -> list[Incident]:
-    now, patience = timezone.now(), timedelta(seconds=old_after())
+    now, patience = timezone.now(), timedelta(seconds=_confirmed_within())
     gap = max(patience, timedelta(seconds=flaps_within()))
     found: list[Incident] = []
     for row in sorted(rows, key=lambda row: row.began_at):

@@ -32,7 +32,6 @@ DATABASE_AWAY = (OperationalError, InterfaceError, BadDatabaseUrl, ImproperlyCon
 AWAY = (*DATABASE_AWAY, OSError)
 LATE, BUSY = failure_reasons.SILENT, "this process is too busy to ask it"
 THREADS_PER_CELL = 4
-NEWS_EVERY = 0.05  # seconds between two checks of what other processes know of the late cells
 QUIET = 0.03  # seconds without an answer: then other requests get their turn, and `meanwhile` is called
 SECONDS_TO_CHANGE = 10.0  # for a change in a cell that has just answered
 _pools: dict[str, ThreadPoolExecutor] = {}
@@ -65,12 +64,6 @@ class _CellQuery(Generic[T]):
     future: Future[T]
     line: QueryConnection
     given_up: Future[None]
-    is_look: bool  # a probe of a cell that is held to be down
-
-    def listen(self) -> None:
-        """Give up when another process of this machine did: its first request may have come a little earlier."""
-        if not self.is_look and circuit_breaker.known_down(self.cell_id):
-            _give_up(self.cell_id)
 
 
 def gather(
@@ -150,7 +143,7 @@ def _ask_all(
     for cell in cells:
         line = QueryConnection()
         future = _pool(cell.id).submit(_ask_one, cell, ask, line, anew=is_look)
-        waiting.append(_CellQuery(cell.id, future, line, _next_given_up(cell.id), is_look))
+        waiting.append(_CellQuery(cell.id, future, line, _next_given_up(cell.id)))
     if meanwhile is not None and not _have_all_said([question.future for question in waiting], end):
         _while_some_are_late(waiting, end, meanwhile)
     for question in waiting:
@@ -197,10 +190,7 @@ def _collect(question: _CellQuery[T], end: float, result: CellAnswers[T]) -> Non
 def _wait_for_one(questions: list[_CellQuery[T]], end: float) -> None:
     """Wait until one of them is answered or given up."""
     told: list[Future[Any]] = [future for one in questions for future in (one.future, one.given_up)]
-    while not any(future.done() for future in told) and (left := end - time.monotonic()) > 0:
-        if not wait(told, min(left, NEWS_EVERY), FIRST_COMPLETED).done:
-            for one in questions:
-                one.listen()
+    wait(told, max(0.0, end - time.monotonic()), FIRST_COMPLETED)
 
 
 def _next_given_up(cell_id: str) -> Future[None]:

@@ -143,8 +143,6 @@ WEIGHT_MULTIPLIERS = {
 HOST_STATE = env.get("STILLWATER_HOST_STATE")
 MAX_LIMIT = env.get("STILLWATER_MAX_LIMIT")
 BROKER_URL = env.get("STILLWATER_BROKER_URL")
-# The processes of an API share what one of them learns of a cell; a worker has one process.
-RUMOURS_DIR = STATE_DIR / "rumours" if ROLE == "api" else None
 KEEP_OUTAGES = ROLE in ("api", "scheduler", "conductor")  # processes that live long enough to see one begin and end
 CELL_UUID = env.get("STILLWATER_CELL_UUID")
 CELL_NAME = env.get("STILLWATER_CELL_NAME")

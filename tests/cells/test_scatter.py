@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
@@ -11,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from cells import breaker_sharing, circuit_breaker, scatter
+from cells import circuit_breaker, scatter
 from cells.models import Cell
 from compute.models import Service
 from tests.cells import rows
@@ -221,59 +220,10 @@ def until(is_so):
         time.sleep(0.01)
 
 
-def test_what_one_process_learned_its_neighbours_know(cells, settings, tmp_path):
-    settings.RUMOURS_DIR, settings.CELL_RETRY_INTERVAL = tmp_path / "rumours", 60
-    cell = cells["cell1"]
-    assert circuit_breaker.known_down(cell.id) == ""
-    circuit_breaker.record_failure(cell.id, "cut off")
-    circuit_breaker._down.clear()  # as in another process
-    breaker_sharing._seen.clear()
-    assert circuit_breaker.known_down(cell.id) == "cut off"
-    circuit_breaker.record_recovery(cell.id)
-    circuit_breaker._down.clear()
-    breaker_sharing._seen.clear()
-    assert circuit_breaker.known_down(cell.id) == ""
-
-
-def test_who_waits_for_a_cell_gives_up_when_another_process_has(cells, hung, settings, tmp_path):
-    """Seen with 16 clients of four processes: one waited half a second longer than all others."""
-    settings.RUMOURS_DIR, settings.CELL_RETRY_INTERVAL, settings.CELL_TIMEOUT = tmp_path / "rumours", 60, 30
-    silent = cells["cell2"].id
-
-    def ask(cell):
-        return hung.wait(30) if cell.id == silent else cell.name
-
-    with ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(scatter.gather, cells.values(), ask)
-        time.sleep(0.3)
-        assert not waits.done()
-        breaker_sharing.tell(silent, scatter.LATE)  # as another process would
-        found = waits.result(5)
-    assert found.down[silent].reason == scatter.LATE
-    assert sorted(found.values()) == ["cell0", "cell1"]
-
-
-def test_an_old_rumour_says_nothing(cells, settings, tmp_path):
-    settings.RUMOURS_DIR, settings.CELL_RETRY_INTERVAL = tmp_path / "rumours", 1
-    breaker_sharing.tell(cells["cell1"].id, "cut off")
-    os.utime(tmp_path / "rumours" / cells["cell1"].id, (1, 1))
-    breaker_sharing._seen.clear()
-    assert breaker_sharing.news() == {}
-
-
-def test_a_wrong_rumour_is_forgotten_by_who_looks_for_himself(cells, settings, tmp_path):
-    settings.RUMOURS_DIR, settings.CELL_RETRY_INTERVAL = tmp_path / "rumours", 0.2
-    breaker_sharing.tell(cells["cell1"].id, "cut off")
-    assert circuit_breaker.known_down(cells["cell1"].id) == "cut off"
-    until(lambda: not circuit_breaker.known_down(cells["cell1"].id))
-    assert list((tmp_path / "rumours").iterdir()) == []
-
-
-def test_a_look_that_comes_too_late_spreads_no_rumour(cells, settings, tmp_path):
-    settings.RUMOURS_DIR, settings.CELL_RETRY_INTERVAL = tmp_path / "rumours", 60
+def test_a_look_that_comes_too_late_does_not_call_the_cell_down_again(cells, settings):
+    settings.CELL_RETRY_INTERVAL = 60
     cell = cells["cell1"]
     circuit_breaker.record_failure(cell.id, "cut off")
     circuit_breaker.record_recovery(cell.id)  # a request that was under way was answered
     circuit_breaker._looked(cell.id, "cut off")
-    assert list((tmp_path / "rumours").iterdir()) == []
     assert circuit_breaker.known_down(cell.id) == ""

@@ -38,6 +38,5 @@ _IN_MEMORY = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:", "CONN_
 DATABASES = {"default": dict(_IN_MEMORY)} | {f"cell:{uuid}": dict(_IN_MEMORY) for uuid in CELLS.values()}
 MIDDLEWARE = ["cloud.middleware.RequestIdMiddleware"]
 ALLOWED_HOSTS = ["*"]
-RUMOURS_DIR = None
 KEEP_OUTAGES = False
 BROKER_URL = "sim://global"
