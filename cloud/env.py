@@ -87,7 +87,7 @@ def load_env_file(into: type[environ.Env] = environ.Env) -> None:
 # Defaults of STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT by role; units and manifests are derived from them.
 GRACEFUL_SHUTDOWN_TIMEOUTS = {"host": 180.0, "conductor": 80.0, "scheduler": 80.0, "api": 80.0}
 
-POWER_TRUTHS = ("hypervisor", "database", "nova", "record-only")  # of STILLWATER_POWER_TRUTH
+POWER_AUTHORITIES = ("hypervisor", "database", "nova", "record-only")  # of STILLWATER_POWER_TRUTH
 
 V = Variable
 VARIABLES: dict[str, Variable] = {
@@ -135,7 +135,7 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_IRONIC_SHARD", str, "", "Manage only nodes of this shard; default: all. Needs Ironic 21.2 (2023.1)."),
         V("STILLWATER_IRONIC_TIMEOUT", float, 60.0, "Timeout of one request to Ironic, in seconds."),
         V("STILLWATER_IRONIC_DEPLOY_TIMEOUT", float, 1800.0, "Timeout of deploying, rescuing or undeploying a machine, in seconds."),
-        V("STILLWATER_FAKE_ORDERS", str, "", "Delays and failures to inject into the fake driver."),
+        V("STILLWATER_FAKE_FAULTS", str, "", "Delays and failures to inject into the fake driver."),
         V("STILLWATER_FAKE_VCPUS", int, 64, "CPUs that the fake driver reports."),
         V("STILLWATER_FAKE_MEMORY_MB", int, 262144, "Memory that the fake driver reports, in MiB."),
         V("STILLWATER_FAKE_DISK_GB", int, 10000, "Disk that the fake driver reports, in GiB."),

@@ -168,8 +168,8 @@ RAM_RATIO = env.get("STILLWATER_RAM_RATIO")
 DISK_RATIO = env.get("STILLWATER_DISK_RATIO")
 RESUME_GUESTS = env.get("STILLWATER_RESUME_GUESTS")
 POWER_TRUTH = env.get("STILLWATER_POWER_TRUTH")
-if POWER_TRUTH not in env.POWER_TRUTHS:
-    env.stop(f"STILLWATER_POWER_TRUTH is {POWER_TRUTH!r}; it is {', '.join(env.POWER_TRUTHS[:-1])} or record-only.")
+if POWER_TRUTH not in env.POWER_AUTHORITIES:
+    env.stop(f"STILLWATER_POWER_TRUTH is {POWER_TRUTH!r}. Use one of {', '.join(env.POWER_AUTHORITIES)}.")
 SYNC_POWER_STATE_INTERVAL = env.get("STILLWATER_SYNC_POWER_STATE_INTERVAL")
 HANDLE_LIFECYCLE_EVENTS = env.get("STILLWATER_HANDLE_LIFECYCLE_EVENTS")
 POWER_FLAPS = env.get("STILLWATER_POWER_FLAPS")
@@ -203,7 +203,7 @@ IRONIC_OPTIONS = {
 FAKE_OPTIONS = {
     "hostname": HOST,
     "state": HOST_STATE / "guests.sqlite3",
-    "orders": env.get("STILLWATER_FAKE_ORDERS"),
+    "faults": env.get("STILLWATER_FAKE_FAULTS"),
     "vcpus": env.get("STILLWATER_FAKE_VCPUS"),
     "memory_mb": env.get("STILLWATER_FAKE_MEMORY_MB"),
     "disk_gb": env.get("STILLWATER_FAKE_DISK_GB"),

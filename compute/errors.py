@@ -8,7 +8,7 @@ from cloud.errors import BadRequest, Conflict, NotFound, Unavailable
 
 
 class StateConflict(Conflict):
-    """Somebody else moved the server first; nothing was changed."""
+    """Another request changed the server first; nothing was changed."""
 
     def __init__(self, server_id: str, vm_state: str, task_state: str | None) -> None:
         self.vm_state, self.task_state = vm_state, task_state

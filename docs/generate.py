@@ -160,7 +160,7 @@ def drain_rules() -> str:
         Kind.REQUEST: "an operation that has not begun; every message of a conductor or scheduler",
         Kind.OPERATION: "what a begun operation still needs: later steps, undo steps",
         Kind.CALL: "a call that an API request waits for: console output",
-        Kind.WISH: "a drain request for this process: drain, undrain, more time",
+        Kind.DRAIN_REQUEST: "a drain request for this process: drain, undrain, more time",
         Kind.EVENT: "an event of the hypervisor: a guest went off",
         Kind.PERIODIC: "periodic tasks: inventory, power sync, the relay",
     }

@@ -58,7 +58,7 @@ class Drain(threading.Thread):
         super().__init__(name="drain", daemon=True)
         self._me, self._consuming = me, consuming
         self._inbox: queue.SimpleQueue[Signal | DrainRequest | Work] = queue.SimpleQueue()
-        self._wish = DrainRequest(wanted=False)
+        self._request = DrainRequest(wanted=False)
         self._signalled = ""  # name of the first signal
         self._signal_deadline: datetime | None = None
         self._signals = 0
@@ -113,7 +113,7 @@ class Drain(threading.Thread):
         if isinstance(order, Signal):
             self._on_signal(order.number)
         elif isinstance(order, DrainRequest):
-            self._on_wish(order)
+            self._on_request(order)
         elif isinstance(order, Work) and self._since is not None:
             logger.info("drain.work_finished", **order.facts(), left=len(tracker.running()))
 
@@ -132,16 +132,17 @@ class Drain(threading.Thread):
             systemd.stopping("draining")  # a signal is final, a drain request is not
             self._drain()
 
-    def _on_wish(self, wish: DrainRequest) -> None:
-        before, self._wish = self._wish, wish
+    def _on_request(self, request: DrainRequest) -> None:
+        before, self._request = self._request, request
         if self._signalled:
-            ours = wish.asked_at == self._since and not wish.wanted
-            if ours and wish.deadline != self._signal_deadline:
-                self._signal_deadline, self._handed_over = wish.deadline, False
-                logger.info("drain.deadline_changed", deadline=str(wish.deadline))
-        elif wish.wanted:
-            if before.wanted and before != wish:
-                logger.info("drain.request_changed", by=wish.by, reason=wish.reason, deadline=str(wish.deadline))
+            ours = request.asked_at == self._since and not request.wanted
+            if ours and request.deadline != self._signal_deadline:
+                self._signal_deadline, self._handed_over = request.deadline, False
+                logger.info("drain.deadline_changed", deadline=str(request.deadline))
+        elif request.wanted:
+            if before.wanted and before != request:
+                logger.info("drain.request_changed", by=request.by, reason=request.reason,
+                            deadline=str(request.deadline))  # fmt: skip
             self._drain()
         elif before.wanted:
             self._undrain()
@@ -159,7 +160,7 @@ class Drain(threading.Thread):
         self._consuming.close_requests()
         heartbeat.now()
         logger.info(
-            "drain.started", by=self._signalled or self._wish.by, reason=self._wish.reason,
+            "drain.started", by=self._signalled or self._request.by, reason=self._request.reason,
             deadline=str(self._deadline()), in_progress=len(tracker.running()),
         )  # fmt: skip
         self._report()
@@ -244,7 +245,7 @@ class Drain(threading.Thread):
 
     @staticmethod
     def _works() -> list[Work]:
-        return [work for work in tracker.running() if work.kind is not Kind.WISH]
+        return [work for work in tracker.running() if work.kind is not Kind.DRAIN_REQUEST]
 
     def _report(self) -> None:
         """Log everything in progress, a line each."""
@@ -286,10 +287,10 @@ class Drain(threading.Thread):
     # -- helpers
 
     def _exits(self) -> bool:
-        return bool(self._signalled) or self._wish.then_exit
+        return bool(self._signalled) or self._request.then_exit
 
     def _deadline(self) -> datetime | None:
-        return self._signal_deadline if self._signalled else self._wish.deadline
+        return self._signal_deadline if self._signalled else self._request.deadline
 
     def _seconds_left(self) -> float | None:
         deadline = self._deadline()

@@ -59,7 +59,7 @@ def answer_call(call_id: str, **newer_sender: Any) -> None:
 def kind_of(task: Any) -> Kind:
     """Return the kind of a message, as far as draining is concerned: a step's kind follows from its queue."""
     if task.name != dispatch.RUN_STEP:
-        return {dispatch.ANSWER_CALL: Kind.CALL, dispatch.FOLLOW_DRAIN_REQUESTS: Kind.WISH}[task.name]
+        return {dispatch.ANSWER_CALL: Kind.CALL, dispatch.FOLLOW_DRAIN_REQUESTS: Kind.DRAIN_REQUEST}[task.name]
     ops = dispatch.host_queue(settings.HOST, dispatch.OPS)
     heard_on = (task.request.delivery_info or {}).get("routing_key")
     return Kind.OPERATION if heard_on == ops else Kind.REQUEST

@@ -102,7 +102,7 @@ def tasks_of(role: str) -> list[Periodic]:
         return rounds
     rounds = [
         Periodic("strays", 15, _recover_strays),
-        Periodic("comeback", 2, restart_guests.look),
+        Periodic("restart_guests", 2, restart_guests.look),
         Periodic("lost_guests", 15, lambda me: me.driver and fenced.power_off_evacuated(me.host, me.driver)),
         Periodic("inventory", 60, inventory.report),
     ]

@@ -24,13 +24,13 @@ class Kind(StrEnum):
     REQUEST = "request"  # new work
     OPERATION = "operation"  # a step of an operation that has begun
     CALL = "call"  # a call that an API request waits for: console output
-    WISH = "wish"  # the drain request of this process has changed
+    DRAIN_REQUEST = "drain request"  # the drain request of this process has changed
     EVENT = "event"  # an event of the hypervisor
     PERIODIC = "periodic"  # a periodic task
 
 
 # Kinds of work that may begin while the process drains. Work that has begun always ends.
-ACCEPTED_WHILE_DRAINING = frozenset({Kind.OPERATION, Kind.CALL, Kind.WISH, Kind.EVENT})
+ACCEPTED_WHILE_DRAINING = frozenset({Kind.OPERATION, Kind.CALL, Kind.DRAIN_REQUEST, Kind.EVENT})
 
 
 @dataclass(slots=True)

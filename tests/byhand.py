@@ -83,14 +83,14 @@ class Host:
             return recovery.recover(self.worker, self.incarnation, list)
 
     @contextmanager
-    def with_keeper(self) -> Iterator[ShutdownWatcher]:
-        """As in a host's process: steps wait for guests without a thread. Leaving the block kills only the keeper."""
+    def with_watcher(self) -> Iterator[ShutdownWatcher]:
+        """As in a host's process: steps wait for guests without a thread. Leaving the block kills only the watcher."""
         watcher = ShutdownWatcher(self.driver, self._hear)
         watcher.start()
         grace.set_watcher(watcher)
         try:
             for step in self.waiting():
-                watcher.mind(step.server_id)
+                watcher.recheck(step.server_id)
             yield watcher
         finally:
             grace.set_watcher(None)
@@ -102,7 +102,7 @@ class Host:
             return list(Step.objects.filter(host=self.name, state=Step.State.WAITING).order_by("pk"))
 
     def _hear(self, server_id: str, timer: ShutdownTimer) -> None:
-        """What the scribe of a host does with what its keeper sees."""
+        """What the recorder of a host does with what its watcher sees."""
         try:
             with target_cell(self.cell):
                 journal.record_timer(self.name, server_id, timer)
@@ -171,7 +171,7 @@ class Cloud:
         raise AssertionError(f"work without end: {self.queued()}")
 
     def work_until(self, is_so: Callable[[], Any], seconds: float = 60) -> None:
-        """Deliver what there is until something is so; for what a keeper does in its own time."""
+        """Deliver what there is until something is so; for what a watcher does in its own time."""
         deadline = time.monotonic() + seconds
         self.work()
         while not is_so():

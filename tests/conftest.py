@@ -27,7 +27,7 @@ PROJECT, OTHER_PROJECT = "a" * 32, "b" * 32
 # Who dies when, who is first, who waits for a guest, what a cell can suffer from: hundreds of moments of each, so not
 # in `make test-fast`.
 WEATHER = re.compile(
-    r"kill|races?\b|_race|waiting|host_shutdown|host_guests|delete_graces|flow/test_shutdown_words|unit/test_keeper|"
+    r"kill|races?\b|_race|waiting|host_shutdown|host_guests|delete_graces|flow/test_shutdown_words|unit/test_shutdown_watcher|"
     r"virt/test_shutdown|flow/test_(emptying|evacuate|migrations|gone)\.py|cells/test_trouble|api/test_down_cell_table"
 )
 STORIES = tuple(f"tests/{name}/" for name in ("flow", "admin", "identity", "images", "management"))

@@ -222,7 +222,7 @@ def must_be_gone(host: str) -> None:
             f"again that it is down."
         )
     raise Conflict(
-        f"Compute service of {host} is down, but nobody has confirmed that its guests are off. Turn the machine off, "
+        f"Compute service of {host} is down, but it is not confirmed that its guests are off. Turn the machine off, "
         f"then: openstack compute service set --down {host} {COMPUTE}"
     )
 

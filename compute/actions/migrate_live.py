@@ -35,8 +35,8 @@ from compute.virt.base import MigrationAborted, PowerState
 RULE = "os_compute_api:os-migrate-server:migrate_live"
 MOVE = Move(frozenset({VmState.ACTIVE, VmState.PAUSED}), TaskState.MIGRATING)
 HOST = {"type": ["string", "null"], "minLength": 1, "maxLength": 255, "pattern": r"^[a-zA-Z0-9-._]*\Z"}
-TRUTHS: Any = validation.BOOLEAN["enum"]
-AUTO = {"enum": [*TRUTHS, "auto"]}
+BOOLEANS: Any = validation.BOOLEAN["enum"]
+AUTO = {"enum": [*BOOLEANS, "auto"]}
 SECONDS_PER_GIB = 800.0  # Nova's live_migration_completion_timeout; then it is aborted
 
 

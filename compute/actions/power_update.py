@@ -194,7 +194,7 @@ def _wait(run: Run) -> StepWaiting:
         journal.resume_step(step)
     queue = REQUESTS if _is_for_later(run) else OPS
     journal.wait_step(run.step, journal.FOR_THE_TASK, seconds=AGAIN, queue=queue)
-    return StepWaiting(journal.FOR_THE_TASK, parked=True)
+    return StepWaiting(journal.FOR_THE_TASK, recorded=True)
 
 
 def _is_for_later(run: Run) -> bool:

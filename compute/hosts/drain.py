@@ -218,9 +218,9 @@ def _update_drain_migrations(host: str, *, begins: bool, emptying: bool) -> None
         drain_moves.cancel(host)
 
 
-def _update_request(service: Service, **wish: object) -> None:
+def _update_request(service: Service, **columns: object) -> None:
     with transaction.atomic(using=current_alias()):
-        Service.objects.filter(pk=service.pk).update(**wish, updated_at=timezone.now())
+        Service.objects.filter(pk=service.pk).update(**columns, updated_at=timezone.now())
         if service.binary == COMPUTE:
             dispatch.service_changed(service.host)
     service.refresh_from_db()

@@ -56,7 +56,7 @@ def is_turn(step: Step, action: InstanceAction) -> bool:
 def wait(step: Step, why: str, seconds: float) -> StepWaiting:
     """Let the step wait, under the same `lock()` as `has_come()`: a guest that ends later then wakes it."""
     journal.wait_step(step, why, seconds=seconds)
-    return StepWaiting(why, parked=True)
+    return StepWaiting(why, recorded=True)
 
 
 def wake(host: str, key: str) -> None:

@@ -137,7 +137,7 @@ def _wait_step(step: Step, waits: StepWaiting, known: int | None) -> None:
     `known`: the shutdown timeout when this try began; another request may have shortened it since.
     """
     with transaction.atomic(using=current_alias()):
-        if not waits.parked and not journal.wait_step(step, waits.why, waits.timer, waits.seconds):
+        if not waits.recorded and not journal.wait_step(step, waits.why, waits.timer, waits.seconds):
             _log_claim_lost("it was to wait")
             return
         asked = InstanceAction.objects.values_list("params", flat=True).get(pk=step.action_id)
@@ -204,11 +204,11 @@ def _preempt(action: AnyAction, run: StepContext, why: str) -> None:
 
 def _failed(action: AnyAction, run: StepContext, error: Exception) -> None:
     """Retry the step later, or fail it for good."""
-    insists = action.retry_always(run.step.name)
-    if insists and isinstance(error, HypervisorUnavailable):
+    always = action.retry_always(run.step.name)
+    if always and isinstance(error, HypervisorUnavailable):
         _wait_for_hypervisor(run, error)
         return
-    again = getattr(error, "retryable", False) or insists
+    again = getattr(error, "retryable", False) or always
     if again and run.step.attempts < MAX_TRIES:
         _try_again(run, error)
         return

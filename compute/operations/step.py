@@ -16,16 +16,16 @@ class StepWaiting(Exception):
     """Raised by a step that has to wait, and needs no thread for it.
 
     `timer`: the guest's shutdown timer; None when something else wakes the step. `seconds`: then it runs again in any
-    case. `parked`: the wait is in its row already (`hosts/guest_batches.py`). `then` is called when the wait is in its
+    case. `recorded`: its row has the wait already (`hosts/guest_batches.py`). `then` is called when the wait is in its
     row.
     """
 
     def __init__(
-        self, why: str, timer: ShutdownTimer | None = None, *, seconds: float | None = None, parked: bool = False,
+        self, why: str, timer: ShutdownTimer | None = None, *, seconds: float | None = None, recorded: bool = False,
         then: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         super().__init__(why)
-        self.why, self.timer, self.seconds, self.parked, self.then = why, timer, seconds, parked, then
+        self.why, self.timer, self.seconds, self.recorded, self.then = why, timer, seconds, recorded, then
 
 
 class On(StrEnum):

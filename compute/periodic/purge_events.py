@@ -14,7 +14,7 @@ from compute.actions.external_event import ExternalEvent
 from compute.models import InstanceAction
 
 KEPT = timedelta(hours=1)  # longer than any client repeats a request
-UNHEARD = timedelta(days=1)  # a host that was away for so long no longer needs the event
+UNHANDLED_FOR = timedelta(days=1)  # a host that was away for so long no longer needs the event
 BATCH = 1000  # rows per transaction
 EVERY = 15.0  # seconds between two rounds
 SECONDS = 3.0  # after which a round begins no batch: the relay runs in the same thread
@@ -26,8 +26,8 @@ def purge() -> int:
     events = InstanceAction.objects.filter(key=ExternalEvent.__name__)
     # Each query is ordered as an index of its own: `heard_events`, `open_actions`.
     heard = events.filter(finished_at__lt=now - KEPT).order_by("finished_at")
-    unheard = events.filter(finished_at__isnull=True, started_at__lt=now - UNHEARD).order_by("started_at")
-    return _remove(heard, end) + _remove(unheard, end)
+    unhandled = events.filter(finished_at__isnull=True, started_at__lt=now - UNHANDLED_FOR).order_by("started_at")
+    return _remove(heard, end) + _remove(unhandled, end)
 
 
 def _remove(events: QuerySet[InstanceAction], end: float) -> int:

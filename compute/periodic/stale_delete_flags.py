@@ -35,7 +35,7 @@ def clear() -> int:
     """
     again = 0
     flags = {cell.pk: _some_flagged(cell) for cell in Cell.objects.all()}
-    for cell, flagged, living in batches.ask_cells(flags, _nobody_deletes):
+    for cell, flagged, living in batches.ask_cells(flags, _not_being_deleted):
         for server_id in flagged - living:
             _seen.pop(server_id, None)
         for server_id in living:
@@ -54,7 +54,7 @@ def _some_flagged(cell: Cell) -> set[str]:
     return wanted.difference(*(rows.filter(pk__in=wanted).values_list("pk", flat=True) for rows in later))
 
 
-def _nobody_deletes(ids: Collection[str]) -> set[str]:
+def _not_being_deleted(ids: Collection[str]) -> set[str]:
     """Servers that live in the targeted cell without a delete under way, or a restore, which clears its own flag."""
     going_on = InstanceAction.objects.filter(server_id__in=ids, key__in=COUNTING, finished_at__isnull=True)
     living = Instance.objects.living(uuid__in=ids).exclude(vm_state=VmState.SOFT_DELETED)
@@ -67,7 +67,7 @@ def _take_back(cell: Cell, server_id: str) -> bool:
     mapping = InstanceMapping.objects.filter(pk=server_id)
     mapping.update(queued_for_delete=False)
     _seen.pop(server_id, None)
-    if scatter.ask_one(cell, lambda _: _nobody_deletes([server_id])) == {server_id}:
+    if scatter.ask_one(cell, lambda _: _not_being_deleted([server_id])) == {server_id}:
         logger.warning("quota.usage_restored", server=server_id, cell=cell.name)
         return True
     mapping.update(queued_for_delete=True)

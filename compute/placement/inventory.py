@@ -53,7 +53,7 @@ def record(host: str, reported: Sequence[HostFacts]) -> None:
         lock(host)
         ComputeNode.objects.filter(host=host).update(updated_at=now)
         if missing:
-            _let_go(missing)
+            _delete_nodes(missing)
 
 
 def lock(host: str) -> None:
@@ -113,7 +113,7 @@ def _differs(row: ComputeNode, known: ComputeNode | None) -> bool:
     return abs(row.started_at - known.started_at) > timedelta(seconds=2)
 
 
-def _let_go(missing: list[int]) -> None:
+def _delete_nodes(missing: list[int]) -> None:
     """Take the nodes out of use, so that no new claim succeeds; then delete those without allocations."""
     gone: Any = ComputeNode.objects.filter(pk__in=missing)
     gone.update(out_of_use=GONE)

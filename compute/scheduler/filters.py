@@ -16,20 +16,20 @@ from compute.scheduler.requirements import Requirements
 class Filter(NamedTuple):
     """A filter and the text for users.
 
-    `wish`: skipped when the host is forced. The other filters are about what is impossible, or must not be overridden.
+    `preference`: skipped when the host is forced. The other filters say what is impossible or must not be overridden.
     """
 
     words: str
     passes: Callable[[HostState, Requirements], bool]
-    wish: bool = True
+    preference: bool = True
 
 
 def passing(wanted: Requirements, every: list[HostState], avoid: frozenset[str]) -> tuple[list[HostState], str]:
     """Return the hosts that pass every filter; when none does, the text of the filter that left none."""
     wanted = _settled(wanted, every)
     hosts = [host for host in every if host.names.isdisjoint(avoid)]
-    for words, passes, wish in FILTERS:
-        if wish and wanted.forced:
+    for words, passes, preference in FILTERS:
+        if preference and wanted.forced:
             continue
         hosts = [host for host in hosts if passes(host, wanted)]
         if not hosts:
@@ -136,25 +136,26 @@ def _is_such_a_machine(host: HostState, wanted: Requirements) -> bool:
 # The filters for the requested zone and host come first, so that the text names what is wrong with that host.
 FILTERS = (
     Filter("availability zone", lambda host, wanted: wanted.availability_zone in ("", host.zone)),
-    Filter("host", lambda host, wanted: wanted.host in ("", host.host), wish=False),
+    Filter("host", lambda host, wanted: wanted.host in ("", host.host), preference=False),
     Filter(
-        "hypervisor", lambda host, wanted: wanted.hypervisor_hostname in ("", host.node.hypervisor_hostname), wish=False
+        "hypervisor", lambda host, wanted: wanted.hypervisor_hostname in ("", host.node.hypervisor_hostname),
+        preference=False,
     ),
-    Filter("resource class of the flavor", _is_such_a_machine, wish=False),
-    Filter("up", lambda host, _: host.up, wish=False),
+    Filter("resource class of the flavor", _is_such_a_machine, preference=False),
+    Filter("up", lambda host, _: host.up, preference=False),
     Filter("enabled", lambda host, _: host.enabled),
-    Filter("not draining", lambda host, _: not host.draining, wish=False),
-    Filter("machines that are free", lambda host, _: not host.is_taken, wish=False),
-    Filter("not in maintenance or cleaning", lambda host, _: not host.node.out_of_use, wish=False),
+    Filter("not draining", lambda host, _: not host.draining, preference=False),
+    Filter("machines that are free", lambda host, _: not host.is_taken, preference=False),
+    Filter("not in maintenance or cleaning", lambda host, _: not host.node.out_of_use, preference=False),
     Filter("same_host", lambda host, wanted: not wanted.same_host or bool(wanted.same_host & host.neighbours)),
     Filter("different_host", lambda host, wanted: not wanted.different_host & host.neighbours),
     Filter("image properties", _is_like_the_image),
     Filter("capabilities in the flavor's extra specs", _is_capable),
     Filter("aggregate_instance_extra_specs of the flavor", _is_in_such_an_aggregate),
     Filter("aggregates that are for other projects", _takes_the_project),
-    Filter("server group affinity", _is_at_home, wish=False),
-    Filter("server group anti-affinity", _is_apart, wish=False),
-    Filter("CPUs", lambda host, wanted: host.node.is_whole or host.free_cpus >= wanted.vcpus, wish=False),
-    Filter("memory", lambda host, wanted: host.node.is_whole or host.free_memory >= wanted.memory_mb, wish=False),
-    Filter("disk", lambda host, wanted: host.node.is_whole or host.free_disk >= wanted.disk_gb, wish=False),
+    Filter("server group affinity", _is_at_home, preference=False),
+    Filter("server group anti-affinity", _is_apart, preference=False),
+    Filter("CPUs", lambda host, wanted: host.node.is_whole or host.free_cpus >= wanted.vcpus, preference=False),
+    Filter("memory", lambda host, wanted: host.node.is_whole or host.free_memory >= wanted.memory_mb, preference=False),
+    Filter("disk", lambda host, wanted: host.node.is_whole or host.free_disk >= wanted.disk_gb, preference=False),
 )

@@ -17,7 +17,7 @@ SIZE = ("vcpus", "memory_mb", "disk_gb")
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What a server needs of its host. `forced`: the host was named by force, so filters marked `wish` are skipped."""
+    """What a server needs of its host. `forced`: named by force; filters marked `preference` are skipped."""
 
     server_id: str
     vcpus: int
@@ -60,7 +60,7 @@ def of_request(request: BuildRequest, spec: RequestSpec) -> Requirements:
         spec.server_id, spec.vcpus, spec.memory_mb, spec.disk_gb, spec.availability_zone, spec.host,
         spec.hypervisor_hostname, forced=bool(request.action.get("forced")), project_id=spec.project_id,
         image_properties=_properties(request.instance.get("image", {})), extra_specs=_specs(spec.flavor),
-        **_wishes(spec.server_id, spec.scheduler_hints),
+        **_from_hints(spec.server_id, spec.scheduler_hints),
     )  # fmt: skip
 
 
@@ -77,11 +77,11 @@ def of_instance(
     return Requirements(
         instance.uuid, vcpus, memory_mb, disk_gb, **destination, project_id=instance.project_id,
         image_properties=_properties(instance.image), extra_specs=_specs(new.get("flavor") or instance.flavor),
-        **_wishes(instance.uuid, hints or {}),
+        **_from_hints(instance.uuid, hints or {}),
     )  # fmt: skip
 
 
-def _wishes(server_id: str, hints: Mapping[str, Any]) -> dict[str, Any]:
+def _from_hints(server_id: str, hints: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "same_host": _ids(hints.get("same_host")),
         "different_host": _ids(hints.get("different_host")),

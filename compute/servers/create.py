@@ -44,7 +44,7 @@ class BuildOrder:
     pinned_zone: str = ""
     columns: dict[str, Any] = field(default_factory=dict)  # description, metadata, tags, key_name ...
     scheduler_hints: dict[str, Any] = field(default_factory=dict)
-    forced: bool = False  # skip the filters marked `wish`: the named host takes it
+    forced: bool = False  # skip the filters marked `preference`: the named host takes it
     reservation_id: str = field(default_factory=lambda: f"r-{secrets.token_hex(4)}")
 
 

@@ -40,7 +40,7 @@ def set_watcher(watcher: ShutdownWatcher | None) -> None:
 def recheck(server_id: str) -> None:
     """Have the watcher check a guest's timer now, and report it again if it has ended."""
     if _Watch.watcher is not None:
-        _Watch.watcher.mind(server_id)
+        _Watch.watcher.recheck(server_id)
 
 
 def timeout_for(instance: Instance, asked: int | None = None) -> int:

@@ -268,7 +268,7 @@ class Driver(ABC):
         can be asked, else `said`. Never switches the machine. Raises NotSupported where no controller but the
         hypervisor switches guests ("Support server power state update through external event", Nova spec).
         """
-        raise NotSupported(f"a {type(self).__name__} host takes nobody's word for a guest's power state")
+        raise NotSupported(f"a {type(self).__name__} host accepts no power updates")
 
     def is_locked(self, uuid: str) -> bool:
         """Return whether another controller works on the guest's machine, so that its power state is not final."""

@@ -69,7 +69,7 @@ class GuestNotifier:
                 if not self._waiting[uuid]:
                     del self._waiting[uuid]
 
-    def ring(self, uuid: str) -> None:
+    def notify(self, uuid: str) -> None:
         """Wake the threads that wait for this guest, and call the listeners."""
         with self._lock:
             for event in self._waiting.get(uuid, ()):
@@ -77,7 +77,7 @@ class GuestNotifier:
         for tell in self._listeners:
             tell(uuid)
 
-    def ring_all(self) -> None:
+    def notify_all(self) -> None:
         """Wake all waiting threads: any guest may have changed."""
         with self._lock:
             for notifier in self._waiting.values():

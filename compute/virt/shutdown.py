@@ -21,7 +21,7 @@ from compute.virt.base import (
     VirtError,
 )
 from compute.virt.guest_locks import GuestLocks
-from compute.virt.shutdown_timer import HURRY, ShutdownTimer
+from compute.virt.shutdown_timer import CUT_SHORT, ShutdownTimer
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class ShutdownDriver(Driver):
             timer, state = self.timer(uuid), self.power_state(uuid)
             if timer is not None and timer.runs:
                 if timeout <= 0 and state not in OFF:
-                    return self._force(uuid, timer, HURRY)
+                    return self._force(uuid, timer, CUT_SHORT)
                 return self._turn(uuid, timer, state)
             if state in OFF:
                 self.force_off(uuid)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ENDED = {"crashed": "guest crashed after", "gone": "guest was gone after", "left": "given up after"}
-HURRY = "somebody could not wait"  # the `why` of a timer that was ended before its deadline
+CUT_SHORT = "cut short by a request"  # the `why` of a timer that was ended before its deadline
 SOON = 1e-3  # seconds: tolerance for floats that are meant to be equal
 FAR = 1e11  # largest Unix time that is taken for a date
 LATE = 2.0  # seconds after the deadline: a guest that is off later was found off, its end was not observed

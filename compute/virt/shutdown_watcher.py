@@ -50,13 +50,13 @@ class ShutdownWatcher:
         self._thread.start()
 
     def keep(self, uuid: str, timer: ShutdownTimer) -> None:
-        """Watch this timer from now on. A caller that will wait for it calls `mind` once its wait is recorded."""
+        """Watch this timer from now on. A caller that will wait for it calls `recheck` once its wait is recorded."""
         with self._changed:
             if uuid not in self._due:
                 self._seen[uuid], self._due[uuid] = timer, time.monotonic() + max(BLINK, timer.wait)
                 self._changed.notify_all()
 
-    def mind(self, uuid: str) -> None:
+    def recheck(self, uuid: str) -> None:
         """Turn the guest's timer now; if it has ended, report it even if nothing changed."""
         with self._changed:
             self._news.add(uuid)
@@ -67,7 +67,7 @@ class ShutdownWatcher:
         """Report that another call ended this timer, even if the guest no longer has it."""
         with self._changed:
             self._seen[uuid] = timer
-            self.mind(uuid)
+            self.recheck(uuid)
 
     def look(self, uuid: str = "") -> None:
         """Turn the timer of a guest that changed ("": all timers) now. A guest without a timer costs nothing."""
@@ -139,7 +139,7 @@ class ShutdownWatcher:
     def _resumed(self) -> float | None:
         """Take over the timers that an earlier process left. Runs once."""
         for uuid in self._driver.timers():
-            self.mind(uuid)
+            self.recheck(uuid)
         return None
 
     def _turned(self, uuid: str) -> float | None:

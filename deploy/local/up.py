@@ -30,13 +30,13 @@ class UpOptions:
     first_guest: bool = True
 
 
-def up(state: StackState, wishes: UpOptions) -> None:
+def up(state: StackState, options: UpOptions) -> None:
     """Bring the cloud up. Raises Failed, at the end also for a cell whose database does not answer."""
     began = time.monotonic()
-    decide(state, wishes)
+    decide(state, options)
     values = envfiles.write(state)
     clients.write(state)
-    guests = Guests(state, wishes.guests or state.path("guests"))
+    guests = Guests(state, options.guests or state.path("guests"))
     guests.start()
     changed = start_redis(state)
     databases(state, values)
@@ -45,41 +45,41 @@ def up(state: StackState, wishes: UpOptions) -> None:
     guests.imported()
     if away:
         raise Failed("\n  ".join(cell.sentence for cell in away), advice=f"Everything else runs. {cells.ADVICE}")
-    if wishes.first_guest:
+    if options.first_guest:
         first_server.first_guest(state)
     say("everything runs" if changed else "everything ran already", time.monotonic() - began)
     what_next(state)
 
 
-def decide(state: StackState, wishes: UpOptions) -> None:
+def decide(state: StackState, options: UpOptions) -> None:
     """Settle driver, hosts, ports and brokers. Raises Failed for a change that this cloud cannot make now."""
     choices = state.choices
-    if state.exists and wishes.driver and wishes.driver != choices.driver:
+    if state.exists and options.driver and options.driver != choices.driver:
         raise Failed(
             f"this cloud was made with the {choices.driver} driver and keeps it",
-            advice=f"For another: make up DRIVER={wishes.driver} STILLWATER_STATE=var2 PORT=8874",
+            advice=f"For another: make up DRIVER={options.driver} STILLWATER_STATE=var2 PORT=8874",
         )
-    if state.exists and wishes.hosts_per_cell not in (None, choices.hosts_per_cell):
+    if state.exists and options.hosts_per_cell not in (None, choices.hosts_per_cell):
         raise Failed(
             f"this cloud was made with {choices.hosts_per_cell} host(s) per cell and keeps them",
             advice="For another number make a new cloud: make up STILLWATER_STATE=/another/folder",
         )
-    choices.hosts_per_cell = wishes.hosts_per_cell or choices.hosts_per_cell
-    address = (wishes.bind or choices.bind, wishes.port or choices.port)
+    choices.hosts_per_cell = options.hosts_per_cell or choices.hosts_per_cell
+    address = (options.bind or choices.bind, options.port or choices.port)
     if address != (choices.bind, choices.port) and running(state):
         raise Failed(
             f"this cloud runs on {choices.bind}:{choices.port} and its hosts know it by that",
             advice="`make down` first, then `make up` with the new port.",
         )
     choices.bind, choices.port = address
-    choices.driver = wishes.driver or choices.driver
-    if wishes.redis_port and wishes.redis_port not in choices.redis_ports.values():
+    choices.driver = options.driver or choices.driver
+    if options.redis_port and options.redis_port not in choices.redis_ports.values():
         if running(state):
             raise Failed("Redis runs on its ports already", advice="`make down` first, then `make up REDIS_PORT=…`.")
         choices.redis_ports.clear()
     api.check_port(state)
     state.create()
-    redis.choose_ports(state, wishes.redis_port or REDIS_PORT)
+    redis.choose_ports(state, options.redis_port or REDIS_PORT)
     take_brokers(state)
 
 

@@ -81,8 +81,8 @@ def host(cell: Cell, name: str, **columns: object) -> Service:
 def draining(cell: Cell, name: str, **columns: object) -> Service:
     """A host that drains because ann wanted it."""
     now = timezone.now()
-    wish = {"drain_wanted": True, "drain_by": "admin:ann", "drain_reason": "new kernel", "drain_asked_at": now}
-    return host(cell, name, **(wish | {"draining_since": now} | columns))
+    drain = {"drain_wanted": True, "drain_by": "admin:ann", "drain_reason": "new kernel", "drain_asked_at": now}
+    return host(cell, name, **(drain | {"draining_since": now} | columns))
 
 
 def url(cell: Cell, service: Service) -> str:

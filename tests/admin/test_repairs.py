@@ -21,7 +21,7 @@ TRY, GIVE_UP = 'value="retry-step"', 'value="give-up-step"'
 def behind(admin, cloud):
     """A server that has migrated; its source's hypervisor is away, so what is left there cannot be cleaned up."""
     server_id = two_hosts.booted(admin, cloud)
-    cloud.hosts["host1"].driver.orders.fail("cleanup_source", times=-1, error=HypervisorUnavailable)
+    cloud.hosts["host1"].driver.faults.fail("cleanup_source", times=-1, error=HypervisorUnavailable)
     act(admin, server_id, LIVE)
     cloud.work()
     return server_id
@@ -42,7 +42,7 @@ def test_a_step_that_waits_for_its_hypervisor_has_buttons_and_a_warning(browser,
 
 def test_a_step_is_tried_again_at_the_press_of_a_button(browser, cloud, behind):
     step = two_hosts.waiting(cloud)
-    cloud.hosts["host1"].driver.orders.clear()
+    cloud.hosts["host1"].driver.faults.clear()
     assert "Step cleanup_source is retried now." in press(browser, behind, "retry-step", step=step.pk)
     cloud.work()
     assert cloud.queued() == []

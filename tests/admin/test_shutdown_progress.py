@@ -26,12 +26,12 @@ pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
 @pytest.fixture
 def waiting(api, cloud, settings):
-    """A server whose stop waits for a guest that never obeys, with its host's keeper."""
+    """A server whose stop waits for a guest that never obeys, with its host's shutdown watcher."""
     settings.SHUTDOWN_TIMEOUT = 600
     server_id = cloud.boot(api)
     at = cloud.host_of(server_id)
-    at.driver.orders.shutdown(ignore=True)
-    with at.with_keeper():
+    at.driver.faults.shutdown(ignore=True)
+    with at.with_watcher():
         act(api, server_id, {"os-stop": None})
         cloud.work_until(lambda: [step for step in at.waiting() if step.timer and step.timer["signals"]])
         yield server_id
@@ -80,7 +80,7 @@ def test_the_plug_is_pulled_when_somebody_presses_the_button(api, browser, cloud
     page = text(browser, server_url(waiting))
     assert 'data-left="' not in page
     assert "<div data-countdown>" not in page
-    assert "somebody could not wait" in plain(page)  # how it ended, among its actions
+    assert "cut short by a request" in plain(page)  # how it ended, among its actions
 
 
 def test_a_server_is_deleted_in_the_middle_of_it(api, browser, cloud, waiting):
@@ -103,8 +103,8 @@ def test_a_reboot_says_what_becomes_of_it_and_can_be_ended(api, browser, cloud, 
     settings.SHUTDOWN_TIMEOUT = 600
     server_id = cloud.boot(api)
     at = cloud.host_of(server_id)
-    at.driver.orders.shutdown(ignore=True)
-    with at.with_keeper():
+    at.driver.faults.shutdown(ignore=True)
+    with at.with_watcher():
         act(api, server_id, {"reboot": {"type": "SOFT"}})
         cloud.work()
         page = text(browser, server_url(server_id))

@@ -192,7 +192,7 @@ def test_conductors_and_schedulers_drain_too(admin, fleet, cells, host, cell):
         ),
     ],
 )  # fmt: skip
-def test_a_wrong_wish_is_named(admin, fleet, cells, wanted, text):
+def test_a_wrong_drain_request_is_named(admin, fleet, cells, wanted, text):
     assert message(put(admin, fleet["h1"], wanted), 400) == text
     assert not stored(cells["cell1"], "h1").drain_wanted
 

@@ -52,7 +52,7 @@ def test_who_has_no_servers_is_told_so(admin, fleet, cells, host, wanted):
     [{"migrate": {"parallel": 0}}, {"migrate": {"parallel": 1001}}, {"migrate": {"at": 1}}, {"migrate": 4},
      {"return": {}, "reason": "x"}, {"return": None}],
 )  # fmt: skip
-def test_a_wrong_wish_changes_nothing(admin, fleet, cells, servers, wanted):
+def test_a_wrong_drain_request_changes_nothing(admin, fleet, cells, servers, wanted):
     assert put(admin, fleet["h1"], wanted).status_code == 400
     assert not stored(cells["cell1"], "h1").drain_state
 

@@ -75,7 +75,7 @@ def works(cloud, then: Callable[[], bool] = lambda: True) -> Iterator[None]:
             happened = happened or then()
         connections.close_all()
 
-    with cloud.hosts["host1"].with_keeper():
+    with cloud.hosts["host1"].with_watcher():
         thread = threading.Thread(target=work)
         thread.start()
         try:
@@ -105,7 +105,7 @@ def test_a_host_that_takes_work_is_refused_with_advice(host, cloud, servers):
 
 def test_it_is_followed_until_every_guest_is_off(host, cloud, servers):
     drained(cloud)
-    cloud.hosts["host1"].driver.orders.shutdown(delay=0.4)
+    cloud.hosts["host1"].driver.faults.shutdown(delay=0.4)
     with works(cloud):
         done = host("shutdown-guests", "host1", *QUICK)
     late, early = servers
@@ -231,7 +231,7 @@ def test_without_the_cells_database_too_and_a_clock_that_runs_is_joined(host, cl
     settings.CELL_UUID = "99999999-9999-4999-8999-999999999999"
     settings.CELL_DATABASE_URL = "sqlite:////proc/nowhere/x.sqlite3"
     driver = on_its_machine
-    driver.orders.shutdown(delay=1)
+    driver.faults.shutdown(delay=1)
     begun = driver.begin_shutdown(servers[1], 20, 10)
     done = host("shutdown-guests", "host1", "--timeout", "60", "-f", "json", *QUICK)
     [document] = json.loads(done.out)["hosts"]
@@ -250,7 +250,7 @@ def test_a_guest_whose_record_is_gone_has_the_grace_its_host_keeps(
     killed_long_ago(cloud)
     with target_cell(cloud.cells["cell1"]):
         Instance.objects.filter(display_name="stubborn").delete()
-    settings.FAKE_OPTIONS = settings.FAKE_OPTIONS | {"orders": "shutdown.ignore=1"}
+    settings.FAKE_OPTIONS = settings.FAKE_OPTIONS | {"faults": "shutdown.ignore=1"}
     for server_id in servers:
         driver.force_off(server_id)
     done = host("shutdown-guests", "host1", *QUICK)
@@ -260,7 +260,7 @@ def test_a_guest_whose_record_is_gone_has_the_grace_its_host_keeps(
 
 
 def test_the_time_of_all_counts_for_a_guest_that_has_more(host, cloud, servers, on_its_machine, settings):
-    settings.FAKE_OPTIONS = settings.FAKE_OPTIONS | {"orders": "shutdown.ignore=1"}
+    settings.FAKE_OPTIONS = settings.FAKE_OPTIONS | {"faults": "shutdown.ignore=1"}
     done = host("shutdown-guests", "host1", "--timeout", "1", *QUICK)
     assert done.code == 0
     assert "forced off after 1 s" in done.out
@@ -270,7 +270,7 @@ def test_the_time_of_all_counts_for_a_guest_that_has_more(host, cloud, servers, 
 
 def test_a_hypervisor_that_is_away_is_said_to_be(host, cloud, servers, on_its_machine, settings):
     away = "shutdown_preferences.fail=always,shutdown_preferences.error=HypervisorUnavailable"
-    settings.FAKE_OPTIONS = settings.FAKE_OPTIONS | {"orders": away}
+    settings.FAKE_OPTIONS = settings.FAKE_OPTIONS | {"faults": away}
     silent = host("shutdown-guests", "host1", *QUICK)
     assert (silent.code, "the hypervisor does not answer" in silent.out) == (3, True)
 

@@ -71,8 +71,8 @@ def leaks(cloud: Cloud, records: Records) -> list[Finding]:
     found += [Finding("leaked", uuid, "a claim of no living server") for uuid in held - living]
     found += [Finding("leaked", uuid, "on a host without a claim") for uuid in hold - held]
     for host, guests in records.guests.items():
-        strangers = set(guests) - living
-        found += [Finding("leaked", uuid, f"a guest on {host} without a living server") for uuid in strangers]
+        orphans = set(guests) - living
+        found += [Finding("leaked", uuid, f"a guest on {host} without a living server") for uuid in orphans]
     for cell in CELLS:
         found += [Finding("leaked", "", words) for words in _sums(cloud, cell)]
         found += _claimed_twice(cloud, cell, records)

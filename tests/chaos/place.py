@@ -35,25 +35,25 @@ DIES = ("spawn", "destroy", "power_on", "power_off", "reboot_hard", "pause", "un
 DISK = b"\xeb\xfe".ljust(1 << 16, b"\0")
 
 
-def orders(delays: dict[str, float], **more: str) -> dict[str, str]:
-    """What an image orders its guests to do."""
+def faults(delays: dict[str, float], **more: str) -> dict[str, str]:
+    """What an image faults its guests to do."""
     return {f"fake_{verb}_delay": str(seconds) for verb, seconds in delays.items()} | more
 
 
 IMAGES = {
-    "quick": orders(QUICK),
-    "slow": orders(SLOW),
-    "deaf": orders(QUICK, fake_shutdown_ignore="1", os_shutdown_timeout="2"),
-    "reluctant": orders(QUICK, fake_spawn_fail="1"),  # does not run on the first host that tries
-    "uncopied": orders(QUICK, fake_snapshot_fail="always"),
-    "unmoved": orders(QUICK, fake_hand_over_fail="always"),
-    "unsettled": orders(QUICK, fake_settle_fail="always"),
-    "unreturned": orders(QUICK, fake_take_back_fail="always"),
-    "sticky": orders(QUICK, fake_destroy_fail="1"),
+    "quick": faults(QUICK),
+    "slow": faults(SLOW),
+    "deaf": faults(QUICK, fake_shutdown_ignore="1", os_shutdown_timeout="2"),
+    "reluctant": faults(QUICK, fake_spawn_fail="1"),  # does not run on the first host that tries
+    "uncopied": faults(QUICK, fake_snapshot_fail="always"),
+    "unmoved": faults(QUICK, fake_migrate_out_fail="always"),
+    "unsettled": faults(QUICK, fake_finish_migration_fail="always"),
+    "unreturned": faults(QUICK, fake_revert_migration_fail="always"),
+    "sticky": faults(QUICK, fake_destroy_fail="1"),
     # a power button, and whoever presses it is heard; its tasks take so long that most of that comes during one
-    "switched": orders(QUICK | {"power_on": 1.0, "reboot_hard": 1.0, "shutdown": 1.0, "snapshot": 2.0},
+    "switched": faults(QUICK | {"power_on": 1.0, "reboot_hard": 1.0, "shutdown": 1.0, "snapshot": 2.0},
                        fake_power_update_event_accept="1"),
-    **{f"die-{verb}": orders(QUICK, **{f"fake_{verb}_die": "1"}) for verb in DIES},
+    **{f"die-{verb}": faults(QUICK, **{f"fake_{verb}_die": "1"}) for verb in DIES},
 }
 
 

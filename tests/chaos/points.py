@@ -30,7 +30,7 @@ DEADLY = {
     "finish_migration": "live-migrate",
     "revert_migration": "revert", "rescue": "rescue", "unrescue": "unrescue",
 }  # fmt: skip
-# wish -> each step and the kind of process that runs it
+# operation -> each step and the kind of process that runs it
 STEPS = {
     "resize": {"check_source": "host", "pick": "conductor", "pre_migrate": "host", "migrate_out": "host",
                "finish_migration": "host"},
@@ -47,17 +47,17 @@ FAILING = {"resize": "unsettled", "revert": "unreturned"}  # images with which a
 
 
 def names() -> list[str]:
-    """Every point of every kind of process, as `point@role`; the worst for every wish; `verb.die` for every verb.
+    """Every point of every kind of process, as `point@role`; the worst for every operation; `verb.die` for every verb.
 
-    For what goes from host to host the worst of every step, `point:step@role/wish`.
+    For what goes from host to host the worst of every step, `point:step@role/operation`.
     """
     found = []
     for point, text in POINTS.items():
         roles = [ROLES[role] for role in text.split(":")[0].split(", ")]
         found += [f"{point}@{role}" for role in roles]
-    found += [f"step.worked@host/{wish}" for wish in (*BODIES, *NAMED, "resize", "rebuild", "delete")]
+    found += [f"step.worked@host/{operation}" for operation in (*BODIES, *NAMED, "resize", "rebuild", "delete")]
     for point, steps_of in (("step.worked", STEPS), ("undo.worked", UNDOS)):
-        found += [f"{point}:{step}@{role}/{wish}" for wish, steps in steps_of.items() for step, role in steps.items()]
+        found += [f"{point}:{step}@{role}/{key}" for key, steps in steps_of.items() for step, role in steps.items()]
     return found + [f"{verb}.die" for verb in DIES]
 
 
@@ -105,13 +105,13 @@ def _one(place: Place, supervisor: Supervisor, name: str) -> Verdict:
 def _at_point(place: Place, supervisor: Supervisor, client: Client, name: str) -> bool:
     """Arm it, and do a little of everything, or just one thing, until somebody has died of it."""
     point, _, where = name.partition("@")
-    role, _, wish = where.partition("/")
+    role, _, operation = where.partition("/")
     trap = _trap(place, role)
-    server = _ready(client, FAILING[wish] if point.startswith("undo") else "quick", wish) if wish else ""
+    server = _ready(client, FAILING[operation] if point.startswith("undo") else "quick", operation) if operation else ""
     trap.write_text(point)
     if server:
-        client.ask(wish, server)
-    elif not wish:
+        client.ask(operation, server)
+    elif not operation:
         _load(client)
     if point == "recovery.begun":
         for process in supervisor.deaths:
@@ -130,8 +130,8 @@ def _load(client: Client) -> None:
     uncopied, sticky, unmoved = (client.boot(image) for image in ("uncopied", "sticky", "unmoved"))
     client.boot("reluctant")
     _idle(client, [quick, other, uncopied, sticky, unmoved])
-    wishes = {"soft reboot": quick, "hard reboot": other, "createImage": uncopied, "delete": sticky}
-    for verb, server in (wishes | {"live-migrate": unmoved}).items():
+    requests = {"soft reboot": quick, "hard reboot": other, "createImage": uncopied, "delete": sticky}
+    for verb, server in (requests | {"live-migrate": unmoved}).items():
         if server:
             client.ask(verb, server)
 
@@ -145,12 +145,12 @@ def _deadly(client: Client, name: str) -> bool:
     return bool(server)
 
 
-def _ready(client: Client, image: str, wish: str) -> str:
-    """A server where the wish is legal."""
+def _ready(client: Client, image: str, operation: str) -> str:
+    """A server where the operation is allowed."""
     server = client.boot(image)
     _idle(client, [server])
-    if server and wish in BEFORE:
-        client.ask(BEFORE[wish], server)
+    if server and operation in BEFORE:
+        client.ask(BEFORE[operation], server)
         _idle(client, [server])
     return server
 

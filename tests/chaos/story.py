@@ -16,7 +16,7 @@ from tests.chaos.place import Place
 FLAVOR, OTHERS = "42", ("1", "2")  # m1.nano; those of other sizes, with as much disk
 SECONDS = 15  # a client waits for an answer
 MOST = 5  # servers of one client
-PAUSE = (0.5, 1.5)  # between two wishes of a client
+PAUSE = (0.5, 1.5)  # between two requests of a client
 SOFT, HARD = {"reboot": {"type": "SOFT"}}, {"reboot": {"type": "HARD"}}
 BODIES: dict[str, dict[str, Any]] = {
     "stop": {"os-stop": None}, "start": {"os-start": None}, "soft reboot": SOFT, "hard reboot": HARD,
@@ -112,13 +112,13 @@ class Client:
         self._booted = 0
 
     def live(self) -> None:
-        """One wish after the other."""
+        """One request after the other."""
         while not self.story.enough():
             few = len(self.servers) < 2
             if few or (len(self.servers) < MOST and self.dice.random() < 0.2):
                 self.boot(self.dice.choice(IMAGES))
             else:
-                self._wish(self.dice.choice(self.servers))
+                self._ask(self.dice.choice(self.servers))
             time.sleep(self.dice.uniform(*PAUSE))
 
     def boot(self, image: str) -> str:
@@ -156,7 +156,7 @@ class Client:
         server = answer.json()["server"]
         return server["status"], server.get("OS-EXT-STS:task_state")
 
-    def _wish(self, server_id: str) -> None:
+    def _ask(self, server_id: str) -> None:
         seen = self.look(server_id)
         status, task = seen or ("", None)
         if status in ("GONE", "DELETED"):

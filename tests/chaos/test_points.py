@@ -9,17 +9,17 @@ from compute.operations.step import On
 from tests.chaos.points import STEPS, UNDOS, names
 from tests.chaos.story import BODIES
 
-KEYS = {"resize": "resize", **{wish: next(iter(BODIES[wish])) for wish in ("confirm", "revert")}}
+KEYS = {"resize": "resize", **{name: next(iter(BODIES[name])) for name in ("confirm", "revert")}}
 OFF_ROAD = {"cleanup_source"}  # of a resize: only if somebody took the server
 
 
-@pytest.mark.parametrize("wish", STEPS)
-def test_no_step_and_no_undo_is_spared(wish):
-    specs = next(action for action in registry.every().values() if action.key == KEYS[wish]).steps
-    off_road = OFF_ROAD if wish == "resize" else set()
-    assert STEPS[wish] == {spec.name: _role(spec) for spec in specs if spec.name not in off_road}
+@pytest.mark.parametrize("operation", STEPS)
+def test_no_step_and_no_undo_is_spared(operation):
+    specs = next(action for action in registry.every().values() if action.key == KEYS[operation]).steps
+    off_road = OFF_ROAD if operation == "resize" else set()
+    assert STEPS[operation] == {spec.name: _role(spec) for spec in specs if spec.name not in off_road}
     undos = [spec.undone_by for spec in specs if spec.undone_by is not None]
-    assert UNDOS.get(wish, {}) == {spec.name: _role(spec) for spec in undos}
+    assert UNDOS.get(operation, {}) == {spec.name: _role(spec) for spec in undos}
 
 
 def test_every_point_has_one_name():

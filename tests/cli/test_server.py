@@ -130,8 +130,8 @@ def test_one_that_is_refused_does_not_keep_the_others(shell, boot, cloud):
 
 def test_an_owner_sees_the_shutdown_go_on_and_how_it_went(shell, boot, cloud):
     host = cloud.host_of(boot("web1"))
-    host.driver.orders.shutdown(delay=4)
-    with host.with_keeper():
+    host.driver.faults.shutdown(delay=4)
+    with host.with_watcher():
         done = shell("server", "stop", "web1", "--shutdown-timeout", "30", "--wait")
     assert done.returncode == 0, done.stderr
     assert re.search(r"^web1: guest is shutting down, (2\d|30) s left, 1 signal \(acpi\)$", done.stderr, re.MULTILINE)
@@ -140,8 +140,8 @@ def test_an_owner_sees_the_shutdown_go_on_and_how_it_went(shell, boot, cloud):
 
 def test_a_servers_own_grace_is_what_its_guest_gets(shell, boot, cloud):
     host = cloud.host_of(boot("web1", metadata={"termination_grace_period_seconds": "3600"}))
-    host.driver.orders.shutdown(delay=4)
-    with host.with_keeper():
+    host.driver.faults.shutdown(delay=4)
+    with host.with_watcher():
         done = shell("server", "stop", "web1", "--wait", "--timeout", "3")
         assert done.returncode == 4, done.stderr
         assert re.search(r"web1: timed out: guest is shutting down, 3\d\d\d s left", done.stderr)
@@ -151,7 +151,7 @@ def test_a_servers_own_grace_is_what_its_guest_gets(shell, boot, cloud):
 
 def test_a_failed_operation_is_1_and_says_why(shell, boot, cloud):
     web = boot("web1")
-    cloud.host_of(web).driver.orders.fail("reboot_hard", 9, VirtError)
+    cloud.host_of(web).driver.faults.fail("reboot_hard", 9, VirtError)
     done = shell("server", "reboot", "--hard", "web1", "--wait")
     assert (done.returncode, done.stdout) == (1, "")
     assert "web1: failed: " in done.stderr

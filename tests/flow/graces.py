@@ -15,14 +15,14 @@ from tests.flow.stories import Killed, act
 
 OWN = "termination_grace_period_seconds"
 HARD, SOFT = {"shutdown_type": "HARD"}, {"shutdown_type": "SOFT"}
-FORCED = "forced off after N s: somebody could not wait, 1 signal (acpi)"
+FORCED = "forced off after N s: cut short by a request, 1 signal (acpi)"
 
 
 def deaf(api, cloud, **more):
     """A server whose guest hears no signal, and its host."""
     server_id = cloud.boot(api, **more)
     host = cloud.host_of(server_id)
-    host.driver.orders.shutdown(ignore=True)
+    host.driver.faults.shutdown(ignore=True)
     return server_id, host
 
 
@@ -69,7 +69,7 @@ def killed(cloud, host, when):
         assert host.restart() == 0
         return
     if when == "inside":
-        host.driver.orders.fail("power_off", error=Killed)
+        host.driver.faults.fail("power_off", error=Killed)
         with pytest.raises(Killed):
             host.run(step.pk)
     else:

@@ -22,7 +22,7 @@ LIVE = {"active": PowerState.RUNNING, "paused": PowerState.PAUSED, "suspended": 
 
 
 class Killed(BaseException):
-    """kill -9 while a verb of the driver was running: `driver.orders.fail(verb, error=Killed)`."""
+    """kill -9 while a verb of the driver was running: `driver.faults.fail(verb, error=Killed)`."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ def failure_leads_out(story: Story, api: Any, admin: Any, cloud: Cloud) -> None:
     """The driver fails: idle, the reason on record, and the same request works the next time."""
     server_id = ready(api, cloud, story)
     before = cloud.row(server_id).vm_state
-    cloud.host_of(server_id).driver.orders.fail(story.verb)
+    cloud.host_of(server_id).driver.faults.fail(story.verb)
     assert act(api, server_id, story.body).status_code == 202
     cloud.work()
     assert states(cloud, server_id) == (story.failed or before, None)
@@ -280,7 +280,7 @@ def failure_leads_out(story: Story, api: Any, admin: Any, cloud: Cloud) -> None:
 def hypervisor_comes_back(story: Story, api: Any, cloud: Cloud) -> None:
     """A failure worth trying again is tried again, and recovers by itself."""
     server_id = ready(api, cloud, story)
-    cloud.host_of(server_id).driver.orders.fail(story.verb, times=2, error=HypervisorUnavailable)
+    cloud.host_of(server_id).driver.faults.fail(story.verb, times=2, error=HypervisorUnavailable)
     assert act(api, server_id, story.body).status_code == 202
     for _ in range(2):
         cloud.work()

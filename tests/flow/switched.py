@@ -75,9 +75,9 @@ class Switched:
 
     def ask(self) -> None:
         """A user, or an operator."""
-        wish = self.dice.choice(OFTEN if self.dice.random() < 0.7 else list(REQUESTS))
-        answer = stories.act(self.api, self.server_id, REQUESTS[wish])
-        self.log.append(f"asked: {wish}: {answer.status_code}")
+        kind = self.dice.choice(OFTEN if self.dice.random() < 0.7 else list(REQUESTS))
+        answer = stories.act(self.api, self.server_id, REQUESTS[kind])
+        self.log.append(f"asked: {kind}: {answer.status_code}")
 
     def delete(self) -> None:
         """A user."""

@@ -98,7 +98,7 @@ def test_a_machine_in_maintenance_gets_no_server_and_keeps_the_one_it_has(api, c
 
 
 def test_a_build_that_fails_is_tried_on_another_machine_of_the_same_host(cloud, metal, boot):
-    metal.driver.orders.fail("spawn", times=2)
+    metal.driver.faults.fail("spawn", times=2)
     row = cloud.row(boot())
     assert (row.vm_state, row.host) == ("active", "metal")
     (action,) = cloud.history(row.uuid)
@@ -108,7 +108,7 @@ def test_a_build_that_fails_is_tried_on_another_machine_of_the_same_host(cloud, 
 
 
 def test_a_build_that_fails_everywhere_leaves_every_machine_free(api, cloud, metal, boot):
-    metal.driver.orders.fail("spawn", times=3)
+    metal.driver.faults.fail("spawn", times=3)
     assert "Exhausted all hosts available" in fault(api, boot())
     assert machines.held(metal) == {}
     assert {node.vcpus_used for node in machines.nodes(metal).values()} == {0}

@@ -55,7 +55,7 @@ def test_whoever_is_killed_it_is_confirmed(name, when, api, cloud, resized):
 
 def test_a_confirm_that_fails_can_be_asked_for_again(api, cloud, resized):
     server_id, source = resized
-    cloud.hosts[source].driver.orders.fail("cleanup_source", error=VirtError)
+    cloud.hosts[source].driver.faults.fail("cleanup_source", error=VirtError)
     act(api, server_id, CONFIRM)
     cloud.work()
     assert stories.states(cloud, server_id) == ("resized", None)

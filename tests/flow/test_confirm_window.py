@@ -106,7 +106,7 @@ def test_a_revert_and_the_window_racing_have_one_winner(api, cloud, resized):  #
 def test_who_could_not_go_back_may_try_again(api, cloud, resized):  # noqa: F811
     server_id, source = resized
     pass_by(cloud)
-    cloud.hosts[source].driver.orders.fail("revert_migration", error=VirtError)
+    cloud.hosts[source].driver.faults.fail("revert_migration", error=VirtError)
     act(api, server_id, REVERT)
     cloud.work()
     assert stories.states(cloud, server_id) == ("resized", None)

@@ -90,7 +90,7 @@ def test_a_busy_or_locked_server_still_shows_its_console(api, cloud, settings):
 
 def test_what_the_host_could_not_do_is_said(api, cloud, settings):
     server_id = cloud.boot(api)
-    cloud.host_of(server_id).driver.orders.fail("console_output")
+    cloud.host_of(server_id).driver.faults.fail("console_output")
     with answering(cloud, server_id, settings):
         answer = stories.act(api, server_id, ASK)
     assert (answer.status_code, stories.message(answer)) == (503, "console_output failed to order")

@@ -44,10 +44,10 @@ def test_a_step_that_is_tried_again_and_one_that_fails(api, cloud, counted):
     server_id = begin("pause", api, cloud)
     step = only_step(cloud)
     host = cloud.host_of(server_id)
-    host.driver.orders.fail("pause", error=HypervisorUnavailable)
+    host.driver.faults.fail("pause", error=HypervisorUnavailable)
     host.run(step.pk)
     assert counted("steps_total", action="pause", step=step.name, outcome="retried") == 1
-    host.driver.orders.fail("pause")
+    host.driver.faults.fail("pause")
     with target_cell(host.cell):
         Step.objects.filter(pk=step.pk).update(not_before=None)
     cloud.work()

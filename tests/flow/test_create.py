@@ -17,7 +17,7 @@ ALWAYS = -1
 @pytest.fixture
 def crowd(cloud):
     """Three hosts in cell1, none elsewhere; host1 is the emptiest and tried first."""
-    cloud.hosts["host2"].driver.orders.fail("spawn", times=ALWAYS)
+    cloud.hosts["host2"].driver.faults.fail("spawn", times=ALWAYS)
     cloud.add_host("host1b", "cell1", memory_mb=200_000)
     cloud.add_host("host1c", "cell1", memory_mb=100_000)
     _disable(cloud, "host2")
@@ -38,7 +38,7 @@ def test_a_boot_is_in_the_history_and_claims_what_its_flavor_says(api, cloud):
 
 
 def test_a_host_that_fails_is_followed_by_another_one_of_the_cell(api, admin, crowd):
-    crowd.hosts["host1"].driver.orders.fail("spawn", error=InsufficientResources)
+    crowd.hosts["host1"].driver.faults.fail("spawn", error=InsufficientResources)
     server_id = crowd.boot(api)
     assert (crowd.row(server_id).host, *stories.states(crowd, server_id)) == ("host1b", "active", None)
     assert crowd.used() == {"host1": (0, 0), "host1b": (1, 512), "host1c": (0, 0), "host2": (0, 0)}
@@ -55,7 +55,7 @@ def test_a_host_that_fails_is_followed_by_another_one_of_the_cell(api, admin, cr
 
 def test_a_boot_that_failed_on_every_host_it_may_try_is_an_error_that_says_why(api, crowd):
     for host in crowd.hosts.values():
-        host.driver.orders.fail("spawn", times=ALWAYS)
+        host.driver.faults.fail("spawn", times=ALWAYS)
     server_id = crowd.boot(api)
     server = api.get(f"/servers/{server_id}").json()["server"]
     assert server["status"] == "ERROR"
@@ -74,14 +74,14 @@ def test_a_boot_that_failed_on_every_host_it_may_try_is_an_error_that_says_why(a
 
 def test_a_cell_with_one_host_says_why_that_host_failed(api, cloud):
     for host in cloud.hosts.values():
-        host.driver.orders.fail("spawn", times=ALWAYS)
+        host.driver.faults.fail("spawn", times=ALWAYS)
     server_id = cloud.boot(api)
     assert cloud.row(server_id).fault["message"].endswith("Last: spawn failed to order")
     stories.settled(cloud)
 
 
 def test_a_server_that_was_sent_to_a_host_does_not_move_on_to_another(admin, crowd):
-    crowd.hosts["host1"].driver.orders.fail("spawn", times=ALWAYS)
+    crowd.hosts["host1"].driver.faults.fail("spawn", times=ALWAYS)
     server_id = crowd.boot(admin, host="host1")
     assert stories.states(crowd, server_id) == ("error", None)
     assert crowd.row(server_id).host == "host1"
@@ -91,20 +91,20 @@ def test_a_server_that_was_sent_to_a_host_does_not_move_on_to_another(admin, cro
 def test_a_zone_holds_also_for_the_second_host(api, crowd):
     crowd.hosts["host1"].report(zone="east")
     crowd.hosts["host1c"].report(zone="east")
-    crowd.hosts["host1"].driver.orders.fail("spawn", times=ALWAYS)
+    crowd.hosts["host1"].driver.faults.fail("spawn", times=ALWAYS)
     server_id = crowd.boot(api, availability_zone="east")
     assert (crowd.row(server_id).host, *stories.states(crowd, server_id)) == ("host1c", "active", None)
 
 
 def test_a_host_that_failed_keeps_nothing_of_the_server(api, crowd):
-    crowd.hosts["host1"].driver.orders.fail("spawn")
+    crowd.hosts["host1"].driver.faults.fail("spawn")
     server_id = crowd.boot(api)
     assert ("destroy", server_id) in crowd.hosts["host1"].driver.calls
 
 
 def test_a_bad_image_is_an_error_at_once(api, crowd):
     for host in crowd.hosts.values():
-        host.driver.orders.fail("spawn", times=ALWAYS, error=ImageUnusable)
+        host.driver.faults.fail("spawn", times=ALWAYS, error=ImageUnusable)
     server_id = crowd.boot(api)
     assert stories.states(crowd, server_id) == ("error", None)
     assert [a for h in crowd.hosts.values() for a, _ in h.driver.calls].count("spawn") == 1
@@ -135,7 +135,7 @@ def test_an_image_service_that_is_away_for_a_while_delays_the_boot_only(api, clo
 
 def test_a_hypervisor_that_comes_back_builds_the_server_without_moving_it(api, cloud):
     for host in cloud.hosts.values():
-        host.driver.orders.fail("spawn", times=2, error=HypervisorUnavailable)
+        host.driver.faults.fail("spawn", times=2, error=HypervisorUnavailable)
     server_id = cloud.boot(api)
     first = cloud.row(server_id).host
     for _ in range(2):

@@ -148,7 +148,7 @@ def test_who_may_make_a_backup_and_a_lock_does_not_mind(api, admin, stranger, re
 def test_a_backup_that_fails_discards_its_image_and_leaves_the_older_ones(api, admin, cloud):
     server_id = cloud.boot(api)
     made(api, cloud, server_id, name="old")
-    cloud.host_of(server_id).driver.orders.fail("snapshot", error=VirtError)
+    cloud.host_of(server_id).driver.faults.fail("snapshot", error=VirtError)
     made(api, cloud, server_id, name="new")
     assert kept() == ["old"]
     assert states(cloud, server_id) == ("active", None)
@@ -173,7 +173,7 @@ def test_whoever_runs_it_is_killed(name, when, api, admin, cloud):
 @pytest.mark.parametrize("when", MOMENTS)
 def test_a_conductor_that_discards_the_image_of_one_that_failed_is_killed(when, admin, cloud):
     server_id = two_hosts.booted(admin, cloud)
-    cloud.hosts["host1"].driver.orders.fail("snapshot", error=VirtError)
+    cloud.hosts["host1"].driver.faults.fail("snapshot", error=VirtError)
     assert act(admin, server_id, body()).status_code == 202
     killed(cloud, until(cloud, "discard_image"), when)
     cloud.work()

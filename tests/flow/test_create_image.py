@@ -73,7 +73,7 @@ def test_a_snapshot_in_the_wrong_state_is_a_conflict_and_leaves_no_image(api, ad
 
 def test_a_snapshot_of_a_server_that_was_never_built_is_a_conflict(api, admin, cloud):
     for host in cloud.hosts.values():
-        host.driver.orders.fail("spawn", times=-1)
+        host.driver.faults.fail("spawn", times=-1)
     server_id = cloud.boot(api)
     stories.act(admin, server_id, {"os-resetState": {"state": "active"}})
     answer = stories.act(api, server_id, STORY.body)
@@ -121,7 +121,7 @@ def test_a_delete_cancels_a_snapshot_and_its_image(api, cloud):
 
 def test_a_delete_does_not_wait_for_the_next_try_of_a_snapshot(api, cloud):
     server_id = cloud.boot(api)
-    cloud.host_of(server_id).driver.orders.fail("snapshot", times=-1, error=HypervisorUnavailable)
+    cloud.host_of(server_id).driver.faults.fail("snapshot", times=-1, error=HypervisorUnavailable)
     stories.act(api, server_id, STORY.body)
     cloud.work()
     api.delete(f"/servers/{server_id}")

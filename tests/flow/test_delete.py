@@ -76,7 +76,7 @@ def test_a_build_that_is_rerun_after_a_delete_spawns_no_guest(api, cloud):
 
 def test_a_build_that_waits_for_its_next_try_is_cancelled_by_a_delete(api, cloud):
     for host in cloud.hosts.values():
-        host.driver.orders.fail("spawn", times=1, error=HypervisorUnavailable)
+        host.driver.faults.fail("spawn", times=1, error=HypervisorUnavailable)
     server_id = cloud.boot(api)
     assert stories.states(cloud, server_id) == ("building", "spawning")
     api.delete(f"/servers/{server_id}")
@@ -88,7 +88,7 @@ def test_a_build_that_waits_for_its_next_try_is_cancelled_by_a_delete(api, cloud
 def test_a_build_that_fails_for_a_while_after_a_delete_is_not_tried_again(api, cloud):
     server_id = _requested(api, cloud)
     host = cloud.host_of(server_id)
-    host.driver.orders.fail("spawn", times=1, error=HypervisorUnavailable)
+    host.driver.faults.fail("spawn", times=1, error=HypervisorUnavailable)
     build = host.begin(cloud.queued()[0][1].pk)
     api.delete(f"/servers/{server_id}")
     host.finish(build)
@@ -108,7 +108,7 @@ def test_deleting_twice_is_success_and_happens_once(api, cloud):
 
 def test_a_server_that_could_not_be_deleted_says_so_and_can_be_deleted_again(api, admin, cloud):
     server_id = cloud.boot(api)
-    cloud.host_of(server_id).driver.orders.fail("destroy")
+    cloud.host_of(server_id).driver.faults.fail("destroy")
     api.delete(f"/servers/{server_id}")
     cloud.work()
     assert stories.states(cloud, server_id) == ("error", None)
@@ -181,7 +181,7 @@ def test_a_delete_whose_api_process_died_half_way_can_be_sent_again_and_frees_th
 
 def test_a_server_whose_delete_failed_is_in_the_quota_again(api, cloud):
     server_id = cloud.boot(api)
-    cloud.host_of(server_id).driver.orders.fail("destroy", times=1)
+    cloud.host_of(server_id).driver.faults.fail("destroy", times=1)
     api.delete(f"/servers/{server_id}")
     assert quota.usage(PROJECT).instances == 0
 

@@ -33,7 +33,7 @@ from tests.flow.stories import Killed
 
 def test_a_delete_is_hard_as_in_nova(api, cloud):
     server_id, host = deaf(api, cloud)
-    with host.with_keeper():
+    with host.with_watcher():
         delete(api, cloud, server_id)
     is_gone(cloud, server_id)
     assert (outcomes(cloud, server_id), signals(host)) == ([("delete", "forced off at once")], 0)
@@ -49,7 +49,7 @@ def test_a_delete_with_grace_gives_it_also_to_servers_that_are_kept_for_a_while(
 ):
     settings.RECLAIM_INSTANCE_INTERVAL = kept
     server_id, host = deaf(api, cloud, metadata={OWN: own} if own else {})
-    with host.with_keeper():
+    with host.with_watcher():
         delete(api, cloud, server_id, query)
         [step] = host.waiting()
         assert length(step) == seconds
@@ -69,7 +69,7 @@ def test_a_delete_with_grace_gives_it_also_to_servers_that_are_kept_for_a_while(
 @pytest.mark.parametrize("query", ["?shutdown_type=HARD", "?shutdown_timeout=0"])
 def test_a_hard_delete_waits_for_no_guest_whatever_grace_its_server_has(query, api, cloud):
     server_id, host = deaf(api, cloud, **{OWN: 30})
-    with host.with_keeper():
+    with host.with_watcher():
         delete(api, cloud, server_id, query)
     is_gone(cloud, server_id)
     assert signals(host) == 0
@@ -77,7 +77,7 @@ def test_a_hard_delete_waits_for_no_guest_whatever_grace_its_server_has(query, a
 
 def test_a_forced_delete_waits_for_no_guest_whatever_grace_its_server_has(api, cloud):
     server_id, host = deaf(api, cloud, **{OWN: 30})
-    with host.with_keeper():
+    with host.with_watcher():
         ask(api, cloud, server_id, {"forceDelete": None})
     is_gone(cloud, server_id)
     assert signals(host) == 0
@@ -86,8 +86,8 @@ def test_a_forced_delete_waits_for_no_guest_whatever_grace_its_server_has(api, c
 def test_a_delete_with_grace_ends_with_what_its_guest_did(api, cloud):
     server_id = cloud.boot(api)
     host = cloud.host_of(server_id)
-    host.driver.orders.shutdown(delay=0.3)
-    with host.with_keeper():
+    host.driver.faults.shutdown(delay=0.3)
+    with host.with_watcher():
         delete(api, cloud, server_id, "?shutdown_type=SOFT")
         assert waits(host) == ["delete.terminate"]
         cloud.work_until(lambda: cloud.row(server_id).deleted)
@@ -97,7 +97,7 @@ def test_a_delete_with_grace_ends_with_what_its_guest_did(api, cloud):
 
 def test_a_stop_and_a_delete_that_joins_it_have_one_clock_and_one_outcome(api, cloud):
     server_id, host = deaf(api, cloud)
-    with host.with_keeper():
+    with host.with_watcher():
         ask(api, cloud, server_id, {"os-stop": {"shutdown_timeout": 1}})
         [stop] = host.waiting()
         delete(api, cloud, server_id, "?shutdown_type=SOFT&shutdown_timeout=3600")
@@ -112,7 +112,7 @@ def test_a_stop_and_a_delete_that_joins_it_have_one_clock_and_one_outcome(api, c
 
 def test_a_delete_with_less_grace_does_not_shorten_the_clock_it_joins(api, cloud):
     server_id, host = deaf(api, cloud)
-    with host.with_keeper():
+    with host.with_watcher():
         ask(api, cloud, server_id, {"os-stop": None})
         delete(api, cloud, server_id, "?shutdown_timeout=1")
         assert [length(step) for step in host.waiting()] == [60, 60]
@@ -123,7 +123,7 @@ def test_a_delete_with_less_grace_does_not_shorten_the_clock_it_joins(api, cloud
 
 def test_a_hard_delete_ends_the_grace_of_a_stop_now_and_both_say_so(api, cloud):
     server_id, host = deaf(api, cloud)
-    with host.with_keeper():
+    with host.with_watcher():
         ask(api, cloud, server_id, {"os-stop": None})
         began = time.monotonic()
         delete(api, cloud, server_id)
@@ -138,7 +138,7 @@ def test_a_hard_delete_ends_the_grace_of_a_stop_now_and_both_say_so(api, cloud):
 def test_who_cannot_wait_for_a_delete_ends_it_now(how, kept, api, cloud, settings):
     settings.RECLAIM_INSTANCE_INTERVAL = kept
     server_id, host = deaf(api, cloud)
-    with host.with_keeper():
+    with host.with_watcher():
         delete(api, cloud, server_id, "?shutdown_type=SOFT")
         for query in ("", "?shutdown_type=SOFT", "?shutdown_timeout=1"):  # nothing more happens
             delete(api, cloud, server_id, query)
@@ -168,7 +168,7 @@ def test_a_hurry_that_comes_while_the_delete_is_just_about_to_wait_is_not_lost(a
         return timer
 
     monkeypatch.setattr(host.driver, "begin_shutdown", and_meanwhile)
-    with host.with_keeper():
+    with host.with_watcher():
         cloud.work()
     is_gone(cloud, server_id)
 
@@ -179,7 +179,7 @@ def test_no_hurry_is_lost_whenever_it_comes(api, cloud):
         api.delete(f"/servers/{server_id}?shutdown_type=SOFT")
         both = [partial(host.run, stories.only_step(cloud).pk),
                 partial(api.delete, f"/servers/{server_id}?shutdown_type=HARD")]  # fmt: skip
-        with host.with_keeper():
+        with host.with_watcher():
             began = time.monotonic()
             stories.at_once(2, partial(_do, both))
             cloud.work_until(lambda uuid=server_id: cloud.row(uuid).deleted)
@@ -191,7 +191,7 @@ def test_a_hurry_that_comes_before_the_delete_began_is_not_lost(api, cloud):
     server_id, host = deaf(api, cloud)
     api.delete(f"/servers/{server_id}?shutdown_type=SOFT")
     api.delete(f"/servers/{server_id}?shutdown_type=HARD")
-    with host.with_keeper():
+    with host.with_watcher():
         cloud.work()
     is_gone(cloud, server_id)
     assert (outcomes(cloud, server_id), signals(host)) == ([("delete", "forced off at once")], 0)
@@ -201,9 +201,9 @@ def test_a_hurry_that_comes_before_the_delete_began_is_not_lost(api, cloud):
 def test_a_guest_that_is_off_or_cannot_hear_keeps_no_delete_waiting(was, api, cloud):
     server_id = one_host.booted(api, cloud, was)
     host = cloud.host_of(server_id)
-    host.driver.orders.shutdown(ignore=True)
+    host.driver.faults.shutdown(ignore=True)
     before = signals(host)
-    with host.with_keeper():
+    with host.with_watcher():
         delete(api, cloud, server_id, "?shutdown_type=SOFT")
     is_gone(cloud, server_id)
     assert signals(host) == before
@@ -213,7 +213,7 @@ def test_a_server_that_is_just_being_built_is_deleted_without_a_wait(api, cloud)
     server_id = api.send("post", "/servers", cloud.body(**{OWN: 600})).json()["server"]["id"]
     cloud.schedule()
     host = cloud.host_of(server_id)
-    with host.with_keeper():
+    with host.with_watcher():
         delete(api, cloud, server_id, "?shutdown_type=SOFT")
         assert not host.waiting()
     assert cloud.row(server_id).deleted
@@ -233,8 +233,8 @@ def test_a_server_without_a_host_is_deleted_at_once_whatever_its_grace(api, clou
 def test_a_delete_that_waits_on_a_host_that_is_gone_waits_no_more(api, admin, cloud):
     server_id = two_hosts.booted(admin, cloud)
     host = cloud.hosts["host1"]
-    host.driver.orders.shutdown(ignore=True)
-    with host.with_keeper():
+    host.driver.faults.shutdown(ignore=True)
+    with host.with_watcher():
         delete(admin, cloud, server_id, "?shutdown_type=SOFT")
         assert waits(host) == ["delete.terminate"]
     lost_hosts.gone_host(admin, cloud)
@@ -255,8 +255,8 @@ def test_a_delete_on_a_host_that_is_gone_waits_for_no_guest(api, admin, cloud):
 
 def test_a_guest_that_cannot_be_shut_down_is_deleted_all_the_same(api, admin, cloud):
     server_id, host = deaf(api, cloud)
-    host.driver.orders.fail("power_off", times=1, error=VirtError)
-    with host.with_keeper():
+    host.driver.faults.fail("power_off", times=1, error=VirtError)
+    with host.with_watcher():
         delete(api, cloud, server_id)
     is_gone(cloud, server_id)
     assert outcomes(cloud, server_id) == [("delete", "could not be shut down: power_off failed to order")]
@@ -265,8 +265,8 @@ def test_a_guest_that_cannot_be_shut_down_is_deleted_all_the_same(api, admin, cl
 def test_a_delete_with_grace_waits_for_a_hypervisor_that_comes_back(api, cloud):
     server_id = cloud.boot(api)
     host = cloud.host_of(server_id)
-    host.driver.orders.fail("save_timer", times=2, error=HypervisorUnavailable)
-    with host.with_keeper():
+    host.driver.faults.fail("save_timer", times=2, error=HypervisorUnavailable)
+    with host.with_watcher():
         delete(api, cloud, server_id, "?shutdown_type=SOFT")
         for _ in range(3):
             stories.later(cloud)
@@ -283,11 +283,11 @@ def test_a_delete_with_grace_waits_for_a_hypervisor_that_comes_back(api, cloud):
 def test_a_host_killed_in_the_middle_of_a_grace_gives_what_is_left_of_it(verb, kept, api, cloud, settings):
     settings.RECLAIM_INSTANCE_INTERVAL = kept
     server_id, host = deaf(api, cloud)
-    host.driver.orders.fail(verb, error=Killed)
-    with suppress(Killed):  # without a keeper the step itself pulls the plug, and dies of it
+    host.driver.faults.fail(verb, error=Killed)
+    with suppress(Killed):  # without a watcher the step itself pulls the plug, and dies of it
         delete(api, cloud, server_id, "?shutdown_timeout=1")
     assert host.restart() == 1
-    with host.with_keeper():
+    with host.with_watcher():
         cloud.work_until(lambda: cloud.row(server_id).deleted or cloud.row(server_id).vm_state == "soft-delete")
     _ended(cloud, server_id, kept)
 
@@ -297,13 +297,13 @@ def test_a_host_killed_in_the_middle_of_a_grace_gives_what_is_left_of_it(verb, k
 def test_a_host_killed_while_a_delete_waits_or_as_it_goes_on_ends_right(when, kept, api, cloud, settings):
     settings.RECLAIM_INSTANCE_INTERVAL = kept
     server_id, host = deaf(api, cloud)
-    with host.with_keeper():
+    with host.with_watcher():
         delete(api, cloud, server_id, "?shutdown_timeout=1")
         assert len(host.waiting()) == 1
     assert host.restart() == 0  # who waits was not running
     api.delete(f"/servers/{server_id}?shutdown_type=HARD")
     killed(cloud, host, when)
-    with host.with_keeper():
+    with host.with_watcher():
         nobody_waits(cloud, host)
     _ended(cloud, server_id, kept)
 
@@ -311,9 +311,9 @@ def test_a_host_killed_while_a_delete_waits_or_as_it_goes_on_ends_right(when, ke
 def test_a_host_killed_between_the_end_of_the_grace_and_that_of_the_guest_ends_right(api, cloud):
     server_id = cloud.boot(api)
     host = cloud.host_of(server_id)
-    host.driver.orders.shutdown(delay=0.2)
-    host.driver.orders.fail("destroy", error=Killed)
-    with host.with_keeper():
+    host.driver.faults.shutdown(delay=0.2)
+    host.driver.faults.fail("destroy", error=Killed)
+    with host.with_watcher():
         delete(api, cloud, server_id, "?shutdown_type=SOFT")
         with pytest.raises(Killed):
             cloud.work_until(lambda: cloud.row(server_id).deleted)

@@ -266,7 +266,7 @@ def test_a_guest_shut_down_for_its_host_that_cannot_leave_comes_back_with_it(war
     (server_id,) = ward.boot()
     drained_with_guests(ward)
     for name in ("host3", "host4"):
-        ward.cloud.hosts[name].driver.orders.fail("finish_migration", times=9, error=InsufficientResources)
+        ward.cloud.hosts[name].driver.faults.fail("finish_migration", times=9, error=InsufficientResources)
     ward.ask({"migrate": {}})
     ward.work()
     assert (ward.host_of(server_id), stories.states(ward.cloud, server_id)) == ("host1", ("stopped", None))
@@ -308,7 +308,7 @@ def drained_with_guests(ward):
 def test_a_move_that_fails_is_tried_again_later_and_later(ward):
     (server_id,) = ward.boot()
     for name in ("host3", "host4"):
-        ward.cloud.hosts[name].driver.orders.fail("pre_migrate", -1, InsufficientResources)
+        ward.cloud.hosts[name].driver.faults.fail("pre_migrate", -1, InsufficientResources)
     ward.ask({"migrate": {}})
     pauses = []
     for tries in (1, 2, 3):
@@ -318,7 +318,7 @@ def test_a_move_that_fails_is_tried_again_later_and_later(ward):
         assert (line.tries, ward.host_of(server_id)) == (tries, "host1")
     assert pauses[0] < pauses[1] < pauses[2]
     for name in ("host3", "host4"):
-        ward.cloud.hosts[name].driver.orders.fail("pre_migrate", 0)
+        ward.cloud.hosts[name].driver.faults.fail("pre_migrate", 0)
     ward.again()
     assert ward.state() == "draining"
     ward.is_sound(server_id)
@@ -471,7 +471,7 @@ def test_a_host_that_ends_while_its_servers_return_gets_them_in_its_next_life(wa
 
 @pytest.mark.parametrize("then_exit", [False, True])
 def test_a_host_that_is_restarted_while_it_is_emptied_goes_on_with_it(ward, then_exit):
-    """Its goodbye took the operator's request back, and the servers that had left were called home."""
+    """Its deregistration took the operator's request back, and the servers that had left were called home."""
     first, second = ward.boot(2)
     ward.ask({"migrate": {"parallel": 1}, "exit": then_exit})
     ward.round()
@@ -575,7 +575,7 @@ def test_a_conductor_that_dies_in_the_middle_loses_no_turn(ward, name, when):
     (server_id,) = ward.boot()
     if name == "release_claim":
         for host in ("host3", "host4"):
-            ward.cloud.hosts[host].driver.orders.fail("pre_migrate", 1, InsufficientResources)
+            ward.cloud.hosts[host].driver.faults.fail("pre_migrate", 1, InsufficientResources)
     ward.ask({"migrate": {}})
     ward.round()
     two_hosts.killed(ward.cloud, two_hosts.until(ward.cloud, name), when)

@@ -26,11 +26,11 @@ def test_a_host_that_works_keeps_its_servers(admin, cloud):
     assert states(cloud, server_id) == ("active", None)
 
 
-@pytest.mark.parametrize("how", ["silent", "said goodbye"])
+@pytest.mark.parametrize("how", ["silent", "deregistered"])
 def test_a_host_that_is_only_silent_may_still_run_its_guests(how, admin, cloud):
     server_id = booted(admin, cloud)
     beats(cloud, "host1", ago=3600)
-    if how == "said goodbye":
+    if how == "deregistered":
         with target_cell(cloud.cells["cell1"]):
             Service.objects.filter(host="host1").update(last_seen_up=timezone.now(), ended_at=timezone.now())
     answer = evacuate(admin, server_id)
@@ -167,7 +167,7 @@ def test_a_server_in_error_is_evacuated_and_has_no_fault_any_more(admin, cloud):
 
 def test_one_that_was_never_built_is_built_elsewhere(admin, cloud):
     booted(admin, cloud)
-    cloud.hosts["host1"].driver.orders.fail("spawn", error=ImageUnusable)
+    cloud.hosts["host1"].driver.faults.fail("spawn", error=ImageUnusable)
     server_id = cloud.boot(admin, "b", host="host1")
     assert states(cloud, server_id) == ("error", None)
     gone_host(admin, cloud)
@@ -196,7 +196,7 @@ def test_a_destination_killed_in_the_middle_of_building_builds_again(admin, clou
     server_id = lost(admin, cloud)
     evacuate(admin, server_id)
     step = until(cloud, "build")
-    cloud.hosts["host3"].driver.orders.fail("spawn", error=Killed)
+    cloud.hosts["host3"].driver.faults.fail("spawn", error=Killed)
     with pytest.raises(Killed):
         work(cloud, "host1")
     assert two_hosts.restart(cloud, step) == 1
@@ -210,7 +210,7 @@ def test_a_destination_killed_in_the_middle_of_building_builds_again(admin, clou
 @pytest.mark.parametrize("undo", ["cleanup_destination", "release_claim"])
 def test_a_build_that_fails_is_taken_back_and_the_server_can_be_evacuated_again(undo, when, admin, cloud):
     server_id = lost(admin, cloud)
-    cloud.hosts["host3"].driver.orders.fail("spawn", error=ImageUnusable)
+    cloud.hosts["host3"].driver.faults.fail("spawn", error=ImageUnusable)
     evacuate(admin, server_id)
     two_hosts.killed(cloud, until(cloud, undo), when)
     work(cloud, "host1")
@@ -376,7 +376,7 @@ def test_a_disk_that_hosts_share_is_never_removed(fails, admin, cloud, monkeypat
     monkeypatch.setattr(driver, "shares_disk", lambda _: True)
     monkeypatch.setattr(driver, "destroy", noted)
     if fails:
-        driver.orders.fail("spawn", error=ImageUnusable)
+        driver.faults.fail("spawn", error=ImageUnusable)
     evacuate(admin, server_id)
     two_hosts.killed(cloud, until(cloud, "build"), "inside")
     work(cloud, "host1")

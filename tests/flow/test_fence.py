@@ -88,7 +88,7 @@ def test_a_move_that_failed_is_undone_though_the_database_rolled_its_record_back
     server_id = cloud_boot = two.boot(admin, host="host1")
     assert act(admin, server_id, body).status_code == 202
     until(two, "pre_migrate")
-    two.hosts["host3"].driver.orders.fail("pre_migrate", error=VirtError)
+    two.hosts["host3"].driver.faults.fail("pre_migrate", error=VirtError)
     with fails_once(two, "INSERT INTO \"compute_step\"…cancel_pre_migrate", OperationalError("the disk is full")):
         two.work()
     assert states(two, cloud_boot) == ("active", None)
@@ -146,7 +146,7 @@ def test_a_conductor_that_was_paused_claims_no_room(key, api, admin, two):
     two.add_host("host4", "cell1")
     if key == "create":
         server_id = begin("create", api, two)
-        two.hosts[two.queued()[0][1].host].driver.orders.fail("spawn")
+        two.hosts[two.queued()[0][1].host].driver.faults.fail("spawn")
         paused = two_hosts.claim(two, until(two, "reschedule"))
     else:
         server_id = resize(api, two)
@@ -214,7 +214,7 @@ def test_a_conductor_that_restarted_keeps_the_step_it_claims_before_its_first_be
     before = conductor(two)
     heartbeat.beat(before, heartbeat.WorkerStatus())
     with target_cell(two.cells["cell1"]):
-        Service.objects.filter(host="c1").update(ended_at=Service.objects.get(host="c1").last_seen_up)  # its goodbye
+        Service.objects.filter(host="c1").update(ended_at=Service.objects.get(host="c1").last_seen_up)
     assert act(admin, server_id, LIVE).status_code == 202
     monkeypatch.setattr(worker, "_current", conductor(two))
     taken = []
@@ -292,7 +292,7 @@ def test_a_resize_whose_undo_finds_the_hypervisor_away_for_long_is_undone_when_i
     source = two.row(server_id).host
     driver = two.hosts[source].driver
     until(two, "migrate_out")
-    driver.orders.fail("migrate_out", error=VirtError)
+    driver.faults.fail("migrate_out", error=VirtError)
     until(two, "revert_migration")
     driver.go_away()
     for _ in range(12):
@@ -317,7 +317,7 @@ def test_an_undo_that_kills_its_worker_again_and_again_is_not_given_up(api, two)
     source = two.row(server_id).host
     until(two, "migrate_out")
     destination = two_hosts.action_of(two, server_id).params["destination"]
-    two.hosts[destination].driver.orders.fail("finish_migration", error=VirtError)
+    two.hosts[destination].driver.faults.fail("finish_migration", error=VirtError)
     until(two, "revert_migration")
     for _ in range(10):
         stories.later(two)
@@ -425,7 +425,7 @@ def test_a_server_that_is_reverted_and_resized_at_once_is_counted_as_large_as_it
 def test_a_build_that_failed_keeps_what_others_wrote_about_it_meanwhile(api, two):
     server_id = begin("create", api, two)
     host = two.hosts[two.queued()[0][1].host]
-    host.driver.orders.fail("spawn")
+    host.driver.faults.fail("spawn")
     step = host.begin(two.queued()[0][1].pk)
     assert step.action.params  # as it read them
     with target_cell(two.cells["cell1"]):

@@ -77,7 +77,7 @@ def test_one_that_fails_is_in_error_and_counts(api, cloud):
     server_id = cloud.boot(api)
     api.delete(f"/servers/{server_id}")
     cloud.work()
-    cloud.host_of(server_id).driver.orders.fail("destroy", error=VirtError)
+    cloud.host_of(server_id).driver.faults.fail("destroy", error=VirtError)
     act(api, server_id, FORCE)
     cloud.work()
     assert states(cloud, server_id) == ("error", None)

@@ -45,7 +45,7 @@ def test_what_was_asked_of_the_dead_host_follows_the_server_once(asked, version,
 def test_a_request_that_was_to_follow_waits_on_when_the_evacuation_fails(admin, cloud):
     server_id = lost(admin, cloud)
     act(admin, server_id, {"os-stop": None})
-    cloud.hosts["host3"].driver.orders.fail("spawn", error=ImageUnusable)
+    cloud.hosts["host3"].driver.faults.fail("spawn", error=ImageUnusable)
     evacuate(admin, server_id)
     work(cloud, "host1")
     assert (cloud.row(server_id).host, states(cloud, server_id)) == ("host1", ("active", "powering-off"))

@@ -36,8 +36,8 @@ def test_a_host_killed_while_its_guest_goes_off(when, api, cloud, host):
 @pytest.mark.parametrize("verb", ["timer", "save_timer", "signal_shutdown", "power_off"])
 def test_a_host_killed_in_the_middle_of_a_verb(verb, api, cloud, host):
     server_id = cloud.boot(api, metadata={"termination_grace_period_seconds": "1"})
-    host.driver.orders.shutdown(ignore=True)
-    host.driver.orders.fail(verb, error=Killed)
+    host.driver.faults.shutdown(ignore=True)
+    host.driver.faults.fail(verb, error=Killed)
     ask(cloud)
     with pytest.raises(Killed):
         cloud.work()
@@ -51,14 +51,14 @@ def test_a_host_killed_in_the_middle_of_a_verb(verb, api, cloud, host):
 
 def test_a_host_killed_while_guests_wait_goes_on_where_it_was(api, cloud, host):
     first, second = priorities(api, cloud, 1, 2)
-    host.driver.orders.shutdown(delay=0.6)
-    with host.with_keeper():
+    host.driver.faults.shutdown(delay=0.6)
+    with host.with_watcher():
         ask(cloud)
         cloud.work()
         begun = step_of(cloud, first).timer["begun"]
     assert read(cloud)[second].words == guest_batches.WAITS
     host.restart()
-    with host.with_keeper():
+    with host.with_watcher():
         cloud.work_until(lambda: not host.waiting())
     assert step_of(cloud, first).timer["begun"] == begun
     assert is_off(cloud, first, second)
@@ -82,7 +82,7 @@ def test_a_wake_that_is_lost_is_made_up_for(api, cloud, host):
 
 def test_a_guest_that_cannot_be_turned_off_does_not_hold_the_others_up(api, cloud, host):
     bad, good = priorities(api, cloud, 1, 2)
-    host.driver.orders.fail("save_timer", times=-1, error=VirtError, uuid=bad)
+    host.driver.faults.fail("save_timer", times=-1, error=VirtError, uuid=bad)
     ask(cloud)
     for _ in range(10):
         stories.later(cloud)
@@ -97,7 +97,7 @@ def test_a_guest_that_cannot_be_turned_off_does_not_hold_the_others_up(api, clou
 
 def test_a_hypervisor_that_is_away_is_waited_for(api, cloud, host):
     server_id = cloud.boot(api)
-    host.driver.orders.fail("power_state", times=3, error=HypervisorUnavailable)
+    host.driver.faults.fail("power_state", times=3, error=HypervisorUnavailable)
     ask(cloud)
     for _ in range(4):
         stories.later(cloud)
@@ -131,7 +131,7 @@ def test_a_host_that_never_comes_back_up_leaves_its_servers_to_an_evacuation(whe
     if when == "inside":
         two_hosts.claim(cloud, step_of(cloud, server_id))
     if when == "taken":
-        cloud.hosts["host1"].driver.orders.fail("save_timer", error=Killed)
+        cloud.hosts["host1"].driver.faults.fail("save_timer", error=Killed)
         with pytest.raises(Killed):
             cloud.work()
         assert states(cloud, server_id) == ("active", "powering-off")

@@ -20,8 +20,8 @@ def host(cloud):
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "drained"])
 def test_stop_delete_and_the_hosts_shutdown_have_one_clock_and_one_outcome(closed, api, admin, cloud, host):
     server_id = cloud.boot(api, metadata={"termination_grace_period_seconds": "2"})
-    host.driver.orders.shutdown(ignore=True)
-    with host.with_keeper():
+    host.driver.faults.shutdown(ignore=True)
+    with host.with_watcher():
         act(api, server_id, {"os-stop": None})
         cloud.work()
         assert api.delete(f"/servers/{server_id}").status_code == 204
@@ -42,8 +42,8 @@ def test_stop_delete_and_the_hosts_shutdown_have_one_clock_and_one_outcome(close
 
 def test_a_stop_that_waits_is_joined_and_stays_the_users(api, cloud, host):
     server_id = cloud.boot(api)
-    host.driver.orders.shutdown(delay=2)
-    with host.with_keeper():
+    host.driver.faults.shutdown(delay=2)
+    with host.with_watcher():
         act(api, server_id, {"os-stop": None})
         cloud.work()
         [stop] = host.waiting()
@@ -66,9 +66,9 @@ def test_a_stop_that_waits_is_joined_and_stays_the_users(api, cloud, host):
 @pytest.mark.parametrize("name", ["reboot", "rescue"])
 def test_one_that_goes_off_only_to_come_on_again_goes_off_after_that(name, api, cloud, host):
     server_id = cloud.boot(api)
-    host.driver.orders.shutdown(delay=2)
+    host.driver.faults.shutdown(delay=2)
     body = {"reboot": {"type": "SOFT"}} if name == "reboot" else {"rescue": None}
-    with host.with_keeper():
+    with host.with_watcher():
         assert act(api, server_id, body).status_code in (200, 202)
         cloud.work()
         assert len(host.waiting()) == 1
@@ -87,8 +87,8 @@ def test_one_that_goes_off_only_to_come_on_again_goes_off_after_that(name, api, 
 
 def test_nobody_starts_a_guest_that_goes_off_with_its_host(api, cloud, host):
     server_id = cloud.boot(api)
-    host.driver.orders.shutdown(delay=2)
-    with host.with_keeper():
+    host.driver.faults.shutdown(delay=2)
+    with host.with_watcher():
         ask(cloud)
         cloud.work()
         for body in ({"os-start": None}, {"os-stop": None}, {"reboot": {"type": "SOFT"}}):
@@ -99,8 +99,8 @@ def test_nobody_starts_a_guest_that_goes_off_with_its_host(api, cloud, host):
 
 def test_a_server_deleted_while_it_goes_off_is_deleted(api, cloud, host):
     server_id, other = boot(api, cloud, 2)
-    host.driver.orders.shutdown(ignore=True)
-    with host.with_keeper():
+    host.driver.faults.shutdown(ignore=True)
+    with host.with_watcher():
         ask(cloud, at_once=1)
         cloud.work()
         assert api.delete(f"/servers/{server_id}").status_code == 204
@@ -170,8 +170,8 @@ def test_whatever_is_asked_of_it_afterwards_it_does_not_come_back_by_itself(api,
 
 def test_an_undrain_leaves_on_who_has_not_begun(api, cloud, host):
     first, second = boot(api, cloud, 2)
-    host.driver.orders.shutdown(delay=0.3)
-    with host.with_keeper(), target_cell(host.cell):
+    host.driver.faults.shutdown(delay=0.3)
+    with host.with_watcher(), target_cell(host.cell):
         service = Service.objects.get(host="host1")
         drain.request(service, by="ann")
         ask(cloud, at_once=1)

@@ -159,7 +159,7 @@ def test_a_preempted_action_that_fails_leaves_no_fault(api, cloud):
     host = cloud.host_of(server_id)
     pause = host.begin(only_step(cloud).pk)
     stories.act(api, server_id, STORIES["hard reboot"].body)
-    host.driver.orders.fail("pause")
+    host.driver.faults.fail("pause")
     host.finish(pause)
     assert stories.states(cloud, server_id) == ("active", "rebooting_hard")
     assert cloud.row(server_id).fault is None
@@ -205,7 +205,7 @@ def test_a_worker_that_lost_its_step_fails_in_silence(api, cloud):
 def test_a_database_that_goes_away_during_a_step_leaves_it_to_recovery(api, cloud):
     server_id = begin("stop", api, cloud)
     host = cloud.host_of(server_id)
-    host.driver.orders.fail("save_timer", error=OperationalError)
+    host.driver.faults.fail("save_timer", error=OperationalError)
     with pytest.raises(OperationalError):
         cloud.work()
     assert stories.states(cloud, server_id) == ("active", "powering-off")

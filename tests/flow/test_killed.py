@@ -23,7 +23,7 @@ def test_a_conductor_killed_while_it_looks_for_another_host_is_followed_by_anoth
     cloud.hosts["host2"].report()
     with target_cell(cloud.cells["cell2"]):
         Service.objects.update(disabled=True)
-    cloud.hosts["host1"].driver.orders.fail("spawn")
+    cloud.hosts["host1"].driver.faults.fail("spawn")
     server_id = begin("create", api, cloud)
     cloud.hosts["host1"].run(only_step(cloud).pk)
     search = only_step(cloud)
@@ -64,11 +64,11 @@ def test_an_action_that_was_tried_again_does_not_end_with_why(api, cloud):
     assert cloud.history(server_id)[-1].outcome == "done"
 
 
-def test_a_conductor_that_said_goodbye_with_a_step_in_its_hands_is_followed_at_once(api, cloud):
+def test_a_conductor_that_deregistered_with_a_running_step_is_followed_at_once(api, cloud):
     """At its shutdown timeout, say."""
     server_id = begin("create image", api, cloud)
     host = cloud.host_of(server_id)
-    host.driver.orders.fail("snapshot")
+    host.driver.faults.fail("snapshot")
     host.run(only_step(cloud).pk)
     with target_cell(host.cell):
         assert journal.claim(only_step(cloud).pk, "nova-conductor@late", "gone")

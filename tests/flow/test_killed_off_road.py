@@ -29,7 +29,7 @@ def reschedule(api: Any, cloud: Cloud) -> str:
     cloud.add_host("host1b", "cell1", memory_mb=200_000)
     with target_cell(cloud.cells["cell2"]):
         Service.objects.update(disabled=True)
-    cloud.hosts["host1"].driver.orders.fail("spawn")
+    cloud.hosts["host1"].driver.faults.fail("spawn")
     server_id = begin("create", api, cloud)
     cloud.hosts["host1"].run(step(cloud).pk)
     return server_id
@@ -39,7 +39,7 @@ def discard_image(api: Any, cloud: Cloud) -> str:
     """A snapshot that fails."""
     server_id = begin("create image", api, cloud)
     host = cloud.host_of(server_id)
-    host.driver.orders.fail("snapshot", error=VirtError)
+    host.driver.faults.fail("snapshot", error=VirtError)
     host.run(step(cloud).pk)
     return server_id
 
@@ -48,7 +48,7 @@ def count_again(api: Any, cloud: Cloud) -> str:
     """A delete that fails."""
     server_id = begin("delete", api, cloud)
     host = cloud.host_of(server_id)
-    host.driver.orders.fail("destroy", error=VirtError)
+    host.driver.faults.fail("destroy", error=VirtError)
     host.run(step(cloud).pk)
     return server_id
 

@@ -95,7 +95,7 @@ def test_a_left_over_that_cannot_be_turned_off_now_is_turned_off_by_the_next_syn
     api.delete(f"/servers/{server_id}")
     cloud.work()
     spawned_late(cloud, host, guest)
-    host.driver.orders.fail("power_off", error=HypervisorUnavailable)
+    host.driver.faults.fail("power_off", error=HypervisorUnavailable)
     look(cloud, host)
     assert host.driver.power_state(server_id) is PowerState.RUNNING
     look(cloud, host)

@@ -111,7 +111,7 @@ def test_whoever_is_killed_the_server_arrives(name, when, admin, cloud):
 def test_a_source_killed_in_the_middle_of_handing_over_does_it_again(admin, cloud):
     server_id = asked(admin, cloud)
     step = until(cloud, "migrate_out")
-    cloud.hosts["host1"].driver.orders.fail("migrate_out", error=Killed)
+    cloud.hosts["host1"].driver.faults.fail("migrate_out", error=Killed)
     with pytest.raises(Killed):
         cloud.work()
     assert homes(cloud, server_id) == ["host1"]
@@ -124,7 +124,7 @@ def test_a_source_killed_in_the_middle_of_handing_over_does_it_again(admin, clou
 @pytest.mark.parametrize("undo", UNDOS)
 def test_whoever_is_killed_while_it_is_taken_back_the_server_stays(undo, when, admin, cloud):
     server_id = asked(admin, cloud)
-    cloud.hosts["host1"].driver.orders.fail("migrate_out")
+    cloud.hosts["host1"].driver.faults.fail("migrate_out")
     step = until(cloud, undo)
     two_hosts.killed(cloud, step, when)
     cloud.work()
@@ -137,7 +137,7 @@ def test_whoever_is_killed_while_it_is_taken_back_the_server_stays(undo, when, a
 @pytest.mark.parametrize(("verb", "host"), [("pre_migrate", "host3"), ("migrate_out", "host1")])
 def test_a_migration_that_fails_leaves_the_server_where_it_runs(verb, host, admin, cloud):
     server_id = asked(admin, cloud)
-    cloud.hosts[host].driver.orders.fail(verb, error=InsufficientResources)
+    cloud.hosts[host].driver.faults.fail(verb, error=InsufficientResources)
     cloud.work()
     assert stories.states(cloud, server_id) == ("active", None)
     is_at(cloud, server_id, "host1")
@@ -150,7 +150,7 @@ def test_a_migration_that_fails_leaves_the_server_where_it_runs(verb, host, admi
 
 def test_a_destination_that_cannot_settle_the_guest_says_so_and_keeps_one_claim(admin, cloud):
     server_id = asked(admin, cloud)
-    cloud.hosts["host3"].driver.orders.fail("finish_migration")
+    cloud.hosts["host3"].driver.faults.fail("finish_migration")
     cloud.work()
     shown = admin.get(f"/servers/{server_id}").json()["server"]
     assert (shown["status"], shown["fault"]["message"]) == ("ERROR", "finish_migration failed to order")

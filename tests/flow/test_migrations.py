@@ -60,7 +60,7 @@ def on_its_way(cloud, server_id, seconds=60):
     """The guest is being handed over, which takes so long; the step has ended with the block."""
     step = until(cloud, "migrate_out")
     source = cloud.hosts["host1"]
-    source.driver.orders.delay("migrate_out", seconds)
+    source.driver.faults.delay("migrate_out", seconds)
 
     def migrate_out():
         try:

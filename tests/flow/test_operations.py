@@ -40,7 +40,7 @@ def operations(run):  # noqa: F811
 def behind(admin, cloud):
     """A live migration that has arrived; only its source has to be cleaned, and the hypervisor there is away."""
     server_id = two_hosts.booted(admin, cloud)
-    cloud.hosts["host1"].driver.orders.fail("cleanup_source", times=-1, error=HypervisorUnavailable)
+    cloud.hosts["host1"].driver.faults.fail("cleanup_source", times=-1, error=HypervisorUnavailable)
     assert act(admin, server_id, LIVE).status_code == 202
     cloud.work()
     assert two_hosts.waiting(cloud).name == "cleanup_source"
@@ -68,7 +68,7 @@ def test_a_retry_tries_now_and_ends_it_when_the_hypervisor_is_back(cloud, behind
     two_hosts.waiting(cloud)
     cloud.work()
     assert operations.listed()[0]["tries"] == seen["tries"], "not before its time"
-    cloud.hosts["host1"].driver.orders.clear()
+    cloud.hosts["host1"].driver.faults.clear()
 
     ended = operations("retry", seen["step"])
 
@@ -119,7 +119,7 @@ def test_a_step_that_is_given_up_ends_its_action_with_the_reason_and_the_server_
 
 def test_a_move_that_is_given_up_half_way_is_undone(admin, cloud, operations):
     server_id = two_hosts.booted(admin, cloud)
-    cloud.hosts["host3"].driver.orders.fail("finish_migration", times=-1, error=HypervisorUnavailable)
+    cloud.hosts["host3"].driver.faults.fail("finish_migration", times=-1, error=HypervisorUnavailable)
     assert act(admin, server_id, {"migrate": None}).status_code == 202
     cloud.work()
     (seen,) = operations.listed()
@@ -130,7 +130,7 @@ def test_a_move_that_is_given_up_half_way_is_undone(admin, cloud, operations):
 
     assert operations("give-up", seen["step"], "--reason", "host3 burns", "--yes").code == 0
 
-    cloud.hosts["host3"].driver.orders.clear()
+    cloud.hosts["host3"].driver.faults.clear()
     cloud.work()
     assert (stories.states(cloud, server_id), homes(cloud, server_id)) == (("active", None), ["host1"])
     assert "host3 burns" in cloud.row(server_id).fault["message"]
@@ -141,8 +141,8 @@ def test_a_move_that_is_given_up_half_way_is_undone(admin, cloud, operations):
 def test_a_waiting_step_that_is_tried_again_looks_once_more_and_waits_on(api, cloud, operations):
     server_id = cloud.boot(api)
     host = cloud.host_of(server_id)
-    host.driver.orders.shutdown(ignore=True)
-    with host.with_keeper():
+    host.driver.faults.shutdown(ignore=True)
+    with host.with_watcher():
         act(api, server_id, {"os-stop": None})
         cloud.work()
         (seen,) = operations.listed()

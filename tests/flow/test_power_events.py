@@ -29,7 +29,7 @@ OLD_HEADER = {"HTTP_X_OPENSTACK_NOVA_API_VERSION": "2.76"}
 def cloud(cloud: Cloud) -> Cloud:
     """Its machines can be switched, and their hosts are told."""
     for host in cloud.hosts.values():
-        host.driver.orders.accept()
+        host.driver.faults.accept()
     return cloud
 
 
@@ -124,7 +124,7 @@ def test_a_draining_host_hears_it_and_one_that_was_down_when_it_is_back(api, iro
 
 def test_a_machine_nobody_can_switch_from_outside_keeps_its_state_and_the_history_says_why(api, admin, ironic, cloud):
     server_id = cloud.boot(api)
-    cloud.host_of(server_id).driver.orders.accept(does=False)
+    cloud.host_of(server_id).driver.faults.accept(does=False)
     assert say(ironic, server_id, OFF) == [200]
     stands(cloud, server_id, "active")
     last = stories.last_action(admin, server_id)

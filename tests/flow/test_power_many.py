@@ -18,7 +18,7 @@ from tests.flow import stories
 from tests.flow.powers import counted
 
 MANY = 300
-TRUTHS = ["hypervisor", "database", "nova", "record-only"]
+AUTHORITIES = ["hypervisor", "database", "nova", "record-only"]
 
 
 def multiply(cloud, server_id, count):
@@ -56,7 +56,7 @@ def test_the_sync_costs_one_call_and_one_query_when_nothing_differs(count, api, 
     assert queries(host, 0) == Counter(SELECT=1)
 
 
-@pytest.mark.parametrize("truth", TRUTHS)
+@pytest.mark.parametrize("truth", AUTHORITIES)
 def test_a_power_outage_of_all_of_them_costs_as_many_queries_as_one_of_ten(truth, api, cloud, settings):
     settings.POWER_TRUTH = truth
     host, states = multiply(cloud, cloud.boot(api), MANY)

@@ -85,7 +85,7 @@ def test_what_is_being_built_resized_or_in_error_is_never_touched():
 
 
 def test_the_words_are_those_of_the_setting():
-    assert tuple(str(truth) for truth in PowerAuthority) == env.POWER_TRUTHS
+    assert tuple(str(truth) for truth in PowerAuthority) == env.POWER_AUTHORITIES
     assert set(TABLES) == set(PowerAuthority)
 
 

@@ -29,7 +29,7 @@ from tests.flow.stories import act, states
 def cloud(cloud: Cloud) -> Cloud:
     """Its machines can be switched, and their hosts are told."""
     for host in cloud.hosts.values():
-        host.driver.orders.accept()
+        host.driver.faults.accept()
     return cloud
 
 
@@ -189,11 +189,11 @@ def test_a_server_that_went_off_with_its_host_is_to_be_back_unless_it_is_on(said
 def test_a_host_without_it_logs_an_error_and_leaves_the_server_as_it_was(api, admin, cloud, caplog):
     server_id = cloud.boot(api)
     host = cloud.host_of(server_id)
-    host.driver.orders.clear()
+    host.driver.faults.clear()
     was = cloud.row(server_id)
     action = say(cloud, server_id, OFF)
     cloud.work()
-    words = "a FakeDriver host takes nobody's word for a guest's power state"
+    words = "a FakeDriver host accepts no power updates"
     assert outcome(action) == ("Error", words)
     assert action.fault["message"] == words
     row = cloud.row(server_id)
@@ -270,9 +270,9 @@ def test_a_guest_in_its_grace_period_hears_of_it_when_it_is_off(api, cloud, sett
     settings.SHUTDOWN_TIMEOUT = 600
     server_id = cloud.boot(api)
     host = cloud.host_of(server_id)
-    host.driver.orders.shutdown(ignore=True)
+    host.driver.faults.shutdown(ignore=True)
     act(api, server_id, {"os-stop": None})
-    with host.with_keeper():
+    with host.with_watcher():
         cloud.work()
         host.driver.switch(server_id, on=False)
         action = say(cloud, server_id, OFF)
@@ -464,7 +464,7 @@ def test_guests_that_go_down_with_their_host_do_not_wait_for_an_event_that_waits
 
 
 def test_a_server_that_moves_while_an_event_waits_has_it_at_its_new_home(admin, cloud):
-    cloud.add_host("host1b", "cell1").driver.orders.accept()
+    cloud.add_host("host1b", "cell1").driver.faults.accept()
     server_id = two_hosts.booted(admin, cloud, "host1")
     act(admin, server_id, two_hosts.LIVE)
     action = say(cloud, server_id, ON)

@@ -25,7 +25,7 @@ MOMENTS = (*POINTS, "begun", "asked")
 def cloud(cloud: Cloud) -> Cloud:
     """Its machines can be switched, and their hosts are told."""
     for host in cloud.hosts.values():
-        host.driver.orders.accept()
+        host.driver.faults.accept()
     return cloud
 
 
@@ -45,7 +45,7 @@ def dies_once(cloud: Cloud, server_id: str, moment: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(failpoints, "reached", reached)
     driver = cloud.host_of(server_id).driver
     if moment == "begun":  # the server is taken, and the driver was not asked
-        driver.orders.fail("power_update_event", error=Killed)
+        driver.faults.fail("power_update_event", error=Killed)
         died.append(moment)
     if moment == "asked":  # and its answer is not on record
         change = journal.change_params
@@ -122,7 +122,7 @@ def test_one_that_kills_its_host_every_time_is_given_up_and_the_server_is_free(a
     server_id = cloud.boot(api)
     host = cloud.host_of(server_id)
     action = say(cloud, server_id, OFF)
-    host.driver.orders.fail("power_update_event", times=MAX_TRIES, error=Killed)
+    host.driver.faults.fail("power_update_event", times=MAX_TRIES, error=Killed)
     for _ in range(MAX_TRIES):
         with suppress(Killed):
             cloud.work()

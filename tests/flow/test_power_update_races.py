@@ -14,7 +14,7 @@ ROUNDS, MOVES = 25, 12
 def cloud(cloud: Cloud) -> Cloud:
     """Its machines can be switched, and their hosts are told."""
     for host in cloud.hosts.values():
-        host.driver.orders.accept()
+        host.driver.faults.accept()
     return cloud
 
 

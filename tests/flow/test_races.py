@@ -304,7 +304,7 @@ def test_a_destination_that_refuses_late_leaves_one_guest_and_says_why(name, ste
     was = two.row(server_id)
     dest = next(host for host in HOSTS if host != was.host)
     for host in {*HOSTS} - {was.host}:
-        two.hosts[host].driver.orders.fail(verb, times=99, error=VirtError)
+        two.hosts[host].driver.faults.fail(verb, times=99, error=VirtError)
     to_the_end(two, name)
     row = two.row(server_id)
     failed = [action for action in two.history(server_id) if action.key == OPERATIONS[name].key][-1]

@@ -81,7 +81,7 @@ def test_a_soft_reboot_in_the_wrong_state_is_a_conflict(api, cloud):
 def test_a_soft_reboot_of_a_deaf_guest_falls_back_to_hard_and_says_so(api, admin, cloud, settings):
     settings.SHUTDOWN_TIMEOUT, settings.SHUTDOWN_RETRY_INTERVAL = 1, 1
     server_id = cloud.boot(api)
-    cloud.host_of(server_id).driver.orders.shutdown(ignore=True)
+    cloud.host_of(server_id).driver.faults.shutdown(ignore=True)
     stories.lead(api, cloud, server_id, ("soft reboot",))
     details = stories.last_action(admin, server_id)["events"][0]["details"]
     assert details.startswith("fell back to a hard reboot after 1 s")

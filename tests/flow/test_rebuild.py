@@ -94,7 +94,7 @@ def test_a_server_in_error_is_rebuilt_and_has_no_fault_any_more(api, admin, clou
 
 def test_a_server_that_never_had_a_disk_is_rebuilt(api, cloud):
     for host in cloud.hosts.values():
-        host.driver.orders.fail("spawn", times=-1)
+        host.driver.faults.fail("spawn", times=-1)
     server_id = cloud.boot(api)
     assert states(cloud, server_id) == ("error", None)
     assert cloud.used()["host1"] == cloud.used()["host2"] == (0, 0)
@@ -105,7 +105,7 @@ def test_a_server_that_never_had_a_disk_is_rebuilt(api, cloud):
     stories.settled(cloud)
 
     for host in cloud.hosts.values():
-        host.driver.orders.clear()
+        host.driver.faults.clear()
     assert act(api, server_id, body(cloud)).status_code == 202
     cloud.work()
     is_back(cloud, server_id)
@@ -115,10 +115,10 @@ def test_what_the_server_is_to_be_is_on_record_when_its_old_disk_is_gone(api, cl
     server_id = cloud.boot(api, metadata={"old": "1"}, description="was")
     KeyPair.objects.create(user_id=api.caller.user_id, name="k", public_key="ssh-ed25519 AAA", fingerprint="f")
     new, data = other_image(cloud), base64.b64encode(b"hi").decode()
-    wish = {"imageRef": new.pk, "name": "b", "description": "is", "metadata": {"new": "2"}, "key_name": "k",
+    body = {"imageRef": new.pk, "name": "b", "description": "is", "metadata": {"new": "2"}, "key_name": "k",
             "user_data": data, "hostname": "other.example.org", "OS-DCF:diskConfig": "AUTO",
             "accessIPv4": "192.0.2.7", "accessIPv6": "2001:0db8:0:0:0:0:0.0.0.7", "adminPass": "x"}  # fmt: skip
-    answer = act(api, server_id, {"rebuild": wish})
+    answer = act(api, server_id, {"rebuild": body})
     assert answer.status_code == 202, answer.content
 
     shown = answer.json()["server"]
@@ -177,7 +177,7 @@ def test_a_host_killed_in_the_middle_of_building_builds_again(api, cloud):
     server_id = cloud.boot(api)
     act(api, server_id, body(cloud))
     step = until(cloud, "build")
-    cloud.host_of(server_id).driver.orders.fail("spawn", error=Killed)
+    cloud.host_of(server_id).driver.faults.fail("spawn", error=Killed)
     with pytest.raises(Killed):
         cloud.work()
     assert two_hosts.restart(cloud, step) == 1
@@ -188,7 +188,7 @@ def test_a_host_killed_in_the_middle_of_building_builds_again(api, cloud):
 @pytest.mark.parametrize("when", ["before", "inside", "after the work"])
 def test_a_rebuild_that_fails_is_an_error_with_a_fault_and_works_the_next_time(when, api, cloud):
     server_id, new = cloud.boot(api), other_image(cloud)
-    cloud.host_of(server_id).driver.orders.fail("spawn", error=ImageUnusable)
+    cloud.host_of(server_id).driver.faults.fail("spawn", error=ImageUnusable)
     assert act(api, server_id, body(cloud, imageRef=new.pk)).status_code == 202
     step = until(cloud, "restore_image_record")
     two_hosts.killed(cloud, step, when)
@@ -205,7 +205,7 @@ def test_a_rebuild_that_fails_is_an_error_with_a_fault_and_works_the_next_time(w
 
 def test_a_rebuild_that_fails_before_anything_happened_leaves_the_server_as_it_was(api, cloud):
     server_id, new = cloud.boot(api), other_image(cloud)
-    cloud.host_of(server_id).driver.orders.fail("save_timer", error=ImageUnusable)
+    cloud.host_of(server_id).driver.faults.fail("save_timer", error=ImageUnusable)
     assert act(api, server_id, body(cloud, imageRef=new.pk)).status_code == 202
     cloud.work()
     assert states(cloud, server_id) == ("active", None)
@@ -215,7 +215,7 @@ def test_a_rebuild_that_fails_before_anything_happened_leaves_the_server_as_it_w
 
 def test_a_rebuild_waits_for_a_hypervisor_that_comes_back(api, cloud):
     server_id = cloud.boot(api)
-    cloud.host_of(server_id).driver.orders.fail("spawn", times=2, error=HypervisorUnavailable)
+    cloud.host_of(server_id).driver.faults.fail("spawn", times=2, error=HypervisorUnavailable)
     act(api, server_id, body(cloud))
     for _ in range(3):
         cloud.work()

@@ -55,7 +55,7 @@ def test_a_host_cannot_be_forced_up_while_a_server_is_being_evacuated(admin, clo
 
 def test_a_host_that_fails_to_clean_up_tries_for_ever(admin, cloud):
     server_id = moved_out(admin, cloud)
-    cloud.hosts["host1"].driver.orders.fail("destroy", times=20, error=HypervisorUnavailable)
+    cloud.hosts["host1"].driver.faults.fail("destroy", times=20, error=HypervisorUnavailable)
     back(cloud)
     for _ in range(22):
         stories.later(cloud)

@@ -169,7 +169,7 @@ def test_a_host_that_is_killed_carries_it_out_in_its_next_life(name, when, api, 
 def test_a_host_killed_in_the_middle_of_the_verb_carries_it_out(api, cloud):
     server_id = booted(api, cloud)
     driver = cloud.host_of(server_id).driver
-    driver.orders.fail("rescue", error=stories.Killed)
+    driver.faults.fail("rescue", error=stories.Killed)
     act(api, server_id, RESCUE)
     with pytest.raises(stories.Killed):
         cloud.work()
@@ -182,7 +182,7 @@ def test_a_host_killed_in_the_middle_of_the_verb_carries_it_out(api, cloud):
 @pytest.mark.parametrize("error", [VirtError, ImageUnusable, InsufficientResources])
 def test_a_rescue_that_fails_leaves_the_server_as_it_was(error, was, api, admin, cloud):
     server_id = booted(api, cloud, was)
-    cloud.host_of(server_id).driver.orders.fail("rescue", error=error)
+    cloud.host_of(server_id).driver.faults.fail("rescue", error=error)
     done(api, cloud, server_id, RESCUE)
     is_as_before(cloud, server_id, was)
     assert stories.last_action(admin, server_id)["message"] == "Error"
@@ -194,7 +194,7 @@ def test_a_rescue_that_fails_leaves_the_server_as_it_was(error, was, api, admin,
 @pytest.mark.parametrize("name", UNDOS)
 def test_a_host_killed_while_it_makes_good_a_failed_rescue_makes_it_good(name, when, api, cloud):
     server_id = booted(api, cloud)
-    cloud.host_of(server_id).driver.orders.fail("rescue", error=VirtError)
+    cloud.host_of(server_id).driver.faults.fail("rescue", error=VirtError)
     act(api, server_id, RESCUE)
     two_hosts.killed(cloud, two_hosts.until(cloud, name), when)
     cloud.work()

@@ -172,7 +172,7 @@ def test_whoever_is_killed_the_server_gets_its_flavor(name, when, api, cloud, la
 def test_whoever_is_killed_while_it_is_taken_back_the_server_is_as_before(undo, when, api, cloud, large):
     server_id, source = asked(api, cloud)
     verb, host = ("finish_migration", other(source)) if undo == "cleanup_destination" else ("migrate_out", source)
-    cloud.hosts[host].driver.orders.fail(verb)
+    cloud.hosts[host].driver.faults.fail(verb)
     step = until(cloud, undo)
     two_hosts.killed(cloud, step, when)
     cloud.work()
@@ -184,7 +184,7 @@ def test_whoever_is_killed_while_it_is_taken_back_the_server_is_as_before(undo, 
 @pytest.mark.parametrize("verb", ["pre_migrate", "finish_migration"])
 def test_a_destination_that_fails_leaves_the_server_as_it_was(verb, api, cloud, large):
     server_id, source = asked(api, cloud)
-    cloud.hosts[other(source)].driver.orders.fail(verb)
+    cloud.hosts[other(source)].driver.faults.fail(verb)
     cloud.work()
     assert stories.states(cloud, server_id) == ("active", None)
     is_as_before(cloud, server_id, source)
@@ -193,7 +193,7 @@ def test_a_destination_that_fails_leaves_the_server_as_it_was(verb, api, cloud, 
 
 def test_a_guest_is_not_turned_off_for_a_destination_that_cannot_be_reached(api, cloud, large):
     server_id, source = asked(api, cloud)
-    cloud.hosts[source].driver.orders.fail("check_can_migrate", error=VirtError)
+    cloud.hosts[source].driver.faults.fail("check_can_migrate", error=VirtError)
     cloud.work()
     assert stories.states(cloud, server_id) == ("active", None)
     is_as_before(cloud, server_id, source)
@@ -202,7 +202,7 @@ def test_a_guest_is_not_turned_off_for_a_destination_that_cannot_be_reached(api,
 
 def test_a_destination_that_is_away_for_a_moment_costs_the_guest_nothing(api, cloud, large):
     server_id, source = asked(api, cloud)
-    cloud.hosts[source].driver.orders.fail("check_can_migrate", error=HypervisorUnavailable)
+    cloud.hosts[source].driver.faults.fail("check_can_migrate", error=HypervisorUnavailable)
     cloud.work()
     assert cloud.hosts[source].driver.power_state(server_id) == PowerState.RUNNING
     stories.later(cloud)
@@ -372,8 +372,8 @@ def test_members_resize_and_strangers_do_not(api, reader, stranger, cloud, large
 def test_what_came_and_cannot_stay_goes_also_from_a_host_that_did_not_let_go_at_once(api, cloud, large):
     server_id, source = asked(api, cloud)
     destination = cloud.hosts[other(source)].driver
-    destination.orders.fail("finish_migration", error=VirtError)
-    destination.orders.fail("destroy", error=VirtError)
+    destination.faults.fail("finish_migration", error=VirtError)
+    destination.faults.fail("destroy", error=VirtError)
     cloud.work()
     stories.later(cloud)
     cloud.work()

@@ -168,7 +168,7 @@ def test_whoever_runs_it_is_killed(name, when, admin, cloud):
 @pytest.mark.parametrize("when", MOMENTS)
 def test_a_conductor_that_takes_it_back_is_killed(when, admin, cloud):
     server_id = on_host1(admin, cloud)
-    cloud.hosts["host1"].driver.orders.fail("power_on", error=VirtError)
+    cloud.hosts["host1"].driver.faults.fail("power_on", error=VirtError)
     act(admin, server_id, RESTORE)
     killed(cloud, until(cloud, "revert_quota"), when)
     cloud.work()

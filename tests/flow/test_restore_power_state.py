@@ -112,7 +112,7 @@ def test_a_server_with_a_task_is_left_to_it(api, cloud, off):
 
 
 def test_a_power_update_that_waits_for_its_turn_goes_first(api, cloud, off):
-    cloud.host_of(off).driver.orders.accept()
+    cloud.host_of(off).driver.faults.accept()
     say(cloud, off, "POWER_OFF")
     assert sync(cloud, off) == 1
     assert cloud.row(off).power_state == PowerState.SHUTDOWN
@@ -131,7 +131,7 @@ def on(api, cloud, settings):
     """A server that is stopped, and whose machine another controller has just switched on. The truth is `nova`."""
     settings.POWER_TRUTH = "nova"
     for host in cloud.hosts.values():
-        host.driver.orders.accept()
+        host.driver.faults.accept()
     server_id = cloud.boot(api)
     stories.lead(api, cloud, server_id, ("stop",))
     cloud.host_of(server_id).driver.switch(server_id, on=True)
@@ -162,13 +162,13 @@ def test_a_machine_that_ironic_still_holds_is_not_put_back_by_a_sync_before_its_
     truth, api, cloud, on, settings
 ):
     settings.POWER_TRUTH = truth
-    orders = cloud.host_of(on).driver.orders
-    orders.lock(on)
+    faults = cloud.host_of(on).driver.faults
+    faults.lock(on)
     for _ in range(3):
         assert sync(cloud, on) == 0
     assert not entries(cloud, on, "RestorePowerState")
     say(cloud, on, "POWER_ON")
-    orders.lock(on, held=False)
+    faults.lock(on, held=False)
     is_followed(cloud, on)
 
 
@@ -178,15 +178,15 @@ def test_a_machine_that_ironic_holds_when_it_is_to_be_put_back_stays_on(when, ap
     driver = cloud.host_of(on).driver
     driver.calls.clear()
     if when == "before the step":
-        driver.orders.lock(on)
+        driver.faults.lock(on)
     else:
         look = driver.power_state
-        driver.power_state = lambda uuid: [look(uuid), driver.orders.lock(on)][0]
+        driver.power_state = lambda uuid: [look(uuid), driver.faults.lock(on)][0]
     cloud.work()
     stays_on(cloud, on, "another controller is using its machine")
     assert stories.states(cloud, on) == ("stopped", None)
     say(cloud, on, "POWER_ON")
-    driver.orders.lock(on, held=False)
+    driver.faults.lock(on, held=False)
     is_followed(cloud, on)
 
 
@@ -213,11 +213,11 @@ def test_a_machine_whose_event_came_after_its_put_back_was_opened_stays_on(when,
 
 
 def test_a_machine_whose_event_never_comes_is_put_back_by_the_next_sync(api, cloud, on):
-    orders = cloud.host_of(on).driver.orders
+    faults = cloud.host_of(on).driver.faults
     sync(cloud, on)
-    orders.lock(on)
+    faults.lock(on)
     cloud.work()
-    orders.lock(on, held=False)
+    faults.lock(on, held=False)
     assert sync(cloud, on) == 1
     cloud.work()
     assert cloud.host_of(on).driver.power_state(on) is PowerState.SHUTDOWN
@@ -256,7 +256,7 @@ def test_a_host_that_is_killed_meanwhile_ends_it_in_its_next_life(moment, api, c
     sync(cloud, off)
     host = cloud.host_of(off)
     if moment == "inside":
-        host.driver.orders.fail("power_on", error=Killed)
+        host.driver.faults.fail("power_on", error=Killed)
         with pytest.raises(Killed):
             cloud.work()
     elif moment != "before":
@@ -271,7 +271,7 @@ def test_a_host_that_is_killed_meanwhile_ends_it_in_its_next_life(moment, api, c
 
 
 def test_one_that_cannot_be_put_back_is_free_again_and_says_why(api, cloud, off):
-    cloud.host_of(off).driver.orders.fail("power_on", error=GuestInvalidState)
+    cloud.host_of(off).driver.faults.fail("power_on", error=GuestInvalidState)
     sync(cloud, off)
     cloud.work()
     assert stories.states(cloud, off) == ("active", None)

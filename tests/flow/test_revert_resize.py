@@ -58,7 +58,7 @@ def test_whoever_is_killed_the_server_is_as_it_was(name, when, api, cloud, resiz
 
 def test_a_source_that_cannot_have_it_back_leaves_it_running_where_it_is(api, cloud, resized):  # noqa: F811
     server_id, source = resized
-    cloud.hosts[source].driver.orders.fail("revert_migration", error=VirtError)
+    cloud.hosts[source].driver.faults.fail("revert_migration", error=VirtError)
     act(api, server_id, REVERT)
     cloud.work()
     assert stories.states(cloud, server_id) == ("resized", None)
@@ -73,7 +73,7 @@ def test_a_source_that_cannot_have_it_back_leaves_it_running_where_it_is(api, cl
 def test_a_reverted_server_does_not_stay_on_a_host_that_did_not_let_go_of_it_at_once(api, cloud, resized):  # noqa: F811
     """Found by `make chaos`: the guest was on two hosts, and the project had the larger size for ever."""
     server_id, source = resized
-    _does_not_let_go(cloud, server_id, times=1)
+    _fails_to_clean_up(cloud, server_id, times=1)
     act(api, server_id, REVERT)
     cloud.work()
     assert stories.states(cloud, server_id) == ("active", None)
@@ -85,7 +85,7 @@ def test_a_reverted_server_does_not_stay_on_a_host_that_did_not_let_go_of_it_at_
 
 def test_a_host_that_never_lets_go_does_not_cost_the_project_the_larger_size(api, cloud, resized):  # noqa: F811
     server_id, source = resized
-    _does_not_let_go(cloud, server_id, times=-1)
+    _fails_to_clean_up(cloud, server_id, times=-1)
     act(api, server_id, REVERT)
     for _ in range(MAX_TRIES):
         cloud.work()
@@ -97,7 +97,7 @@ def test_a_host_that_never_lets_go_does_not_cost_the_project_the_larger_size(api
 def test_a_reverted_server_that_soon_goes_there_again_is_on_one_host(api, admin, cloud, resized):  # noqa: F811
     """Found by `make chaos`: what the destination had not let go of was in the way of the next move, for ever."""
     server_id, source = resized
-    _does_not_let_go(cloud, server_id, times=1)
+    _fails_to_clean_up(cloud, server_id, times=1)
     act(api, server_id, REVERT)
     cloud.work()
     act(admin, server_id, {"migrate": None})
@@ -109,14 +109,14 @@ def test_a_reverted_server_that_soon_goes_there_again_is_on_one_host(api, admin,
     assert homes(cloud, server_id) == [expect.host] != [source]
 
 
-def _does_not_let_go(cloud, server_id, times):
+def _fails_to_clean_up(cloud, server_id, times):
     [home] = homes(cloud, server_id)
-    cloud.hosts[home].driver.orders.fail("destroy", error=VirtError, times=times)
+    cloud.hosts[home].driver.faults.fail("destroy", error=VirtError, times=times)
 
 
 def test_a_server_that_cannot_be_powered_on_is_back_and_off(api, cloud, resized):  # noqa: F811
     server_id, source = resized
-    cloud.hosts[source].driver.orders.fail("power_on", error=VirtError)
+    cloud.hosts[source].driver.faults.fail("power_on", error=VirtError)
     act(api, server_id, REVERT)
     cloud.work()
     assert (homes(cloud, server_id), cloud.row(server_id).host) == ([source], source)
@@ -158,7 +158,7 @@ def test_a_server_deleted_while_it_is_reverted_leaves_nothing(name, when, api, c
 def test_a_resized_server_whose_delete_failed_once_leaves_nothing_at_its_source(api, cloud, resized):  # noqa: F811
     """Found by `make chaos`: in ERROR it was not known any more that its source keeps a copy."""
     server_id, source = resized
-    _does_not_let_go(cloud, server_id, times=1)
+    _fails_to_clean_up(cloud, server_id, times=1)
     api.delete(f"/servers/{server_id}")
     cloud.work()
     assert stories.states(cloud, server_id) == ("error", None)

@@ -1,4 +1,4 @@
-"""Where servers go, and what was wished for it: at boots and at moves."""
+"""Where servers go, and what was requested for it: at boots and at moves."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_zone_takes_the_servers_that_ask_for_it(cloud, boot, admin):
 # -- forced hosts
 
 
-def test_a_forced_host_is_asked_no_wish_and_still_has_to_have_room(cloud, boot, admin, api):
+def test_a_forced_host_skips_preferences_and_still_needs_room(cloud, boot, admin, api):
     Image.objects.filter(pk=cloud.image.pk).update(properties={"hw_architecture": "arm64"})
     with target_cell(cloud.cells["cell1"]):
         Service.objects.filter(host="host1").update(disabled=True)

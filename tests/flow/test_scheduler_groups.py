@@ -116,7 +116,7 @@ def test_a_server_that_waits_to_be_confirmed_counts_on_both_its_hosts(cloud, gro
 def test_a_boot_that_has_to_try_another_host_stays_apart(cloud, group, boot, admin):
     apart = group("anti-affinity")
     first = boot(apart, "a", host="host3")
-    cloud.hosts["host1"].driver.orders.fail("spawn", times=1)
+    cloud.hosts["host1"].driver.faults.fail("spawn", times=1)
     second = boot(apart, "b")
     assert (host(cloud, first), host(cloud, second)) == ("host3", "host4")
     settled(cloud)
@@ -182,7 +182,7 @@ def test_nobody_joins_an_affine_server_that_is_between_two_hosts(cloud, group, b
 def test_a_move_that_fails_leaves_the_home_where_the_server_is(cloud, group, boot, admin):
     together = group("affinity")
     first = boot(together, "a", host="host1")
-    cloud.hosts["host3"].driver.orders.fail("pre_migrate", times=9)
+    cloud.hosts["host3"].driver.faults.fail("pre_migrate", times=9)
     assert move(admin, cloud, first, "host3") == "host1"
     assert hosts(cloud, [first, boot(together, "b")]) == ["host1", "host1"]
     settled(cloud)
@@ -225,7 +225,7 @@ def test_a_server_comes_off_the_shelf_where_its_group_lets_it(policy, cloud, gro
 # -- soft ones
 
 
-def test_soft_policies_are_a_wish(cloud, group, boot, admin):
+def test_soft_policies_are_a_preference(cloud, group, boot, admin):
     apart, together = group("soft-anti-affinity"), group("soft-affinity")
     spread = hosts(cloud, [boot(apart, f"a{n}") for n in range(5)])
     assert sorted(spread[:4]) == ["host1", "host2", "host3", "host4"]

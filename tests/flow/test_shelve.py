@@ -183,7 +183,7 @@ def test_whoever_is_killed_it_is_shelved_in_the_end(name, when, api, cloud):
 @pytest.mark.parametrize("was", WAYS)
 def test_a_snapshot_that_fails_leaves_the_server_as_it_was(was, api, admin, cloud):
     server_id = booted(api, cloud, was)
-    cloud.host_of(server_id).driver.orders.fail("snapshot", error=VirtError)
+    cloud.host_of(server_id).driver.faults.fail("snapshot", error=VirtError)
     done(api, cloud, server_id, SHELVE)
     is_as_before(cloud, server_id, was)
     assert stories.last_action(admin, server_id)["message"] == "Error"
@@ -195,7 +195,7 @@ def test_a_snapshot_that_fails_leaves_the_server_as_it_was(was, api, admin, clou
 @pytest.mark.parametrize("name", UNDOS)
 def test_whoever_is_killed_while_it_is_made_good_it_is_as_it_was(name, when, api, cloud):
     server_id = booted(api, cloud)
-    cloud.host_of(server_id).driver.orders.fail("snapshot", error=VirtError)
+    cloud.host_of(server_id).driver.faults.fail("snapshot", error=VirtError)
     act(api, server_id, SHELVE)
     two_hosts.killed(cloud, two_hosts.until(cloud, name), when)
     cloud.work()
@@ -226,7 +226,7 @@ def test_an_image_service_that_comes_back_gets_its_image(api, cloud, settings):
 
 def test_a_host_that_does_not_let_go_at_once_is_asked_again(api, cloud):
     server_id = booted(api, cloud)
-    cloud.host_of(server_id).driver.orders.fail("destroy", times=3, error=HypervisorUnavailable)
+    cloud.host_of(server_id).driver.faults.fail("destroy", times=3, error=HypervisorUnavailable)
     done(api, cloud, server_id, SHELVE)
     one_host.tried_out(cloud)
     is_offloaded(cloud, server_id)
@@ -236,12 +236,12 @@ def test_a_host_that_never_lets_go_leaves_it_shelved_with_its_image(api, admin, 
     """The guest may be half gone, so the image is the one disk that is sure."""
     server_id = booted(api, cloud)
     driver = cloud.host_of(server_id).driver
-    driver.orders.fail("destroy", times=-1, error=VirtError)
+    driver.faults.fail("destroy", times=-1, error=VirtError)
     act(api, server_id, SHELVE)
     one_host.tried_out(cloud)
     is_kept(cloud, server_id)
     assert stories.last_action(admin, server_id)["message"] == "Error"
-    driver.orders.clear()
+    driver.faults.clear()
     done(admin, cloud, server_id, {"shelveOffload": None})
     is_offloaded(cloud, server_id)
 

@@ -68,11 +68,11 @@ def test_a_host_that_is_killed_carries_it_out_in_its_next_life(when, admin, clou
 
 def test_a_host_that_never_lets_go_leaves_it_shelved(admin, cloud, shelved):
     driver = cloud.host_of(shelved).driver
-    driver.orders.fail("destroy", times=-1, error=VirtError)
+    driver.faults.fail("destroy", times=-1, error=VirtError)
     act(admin, shelved, OFFLOAD)
     one_host.tried_out(cloud)
     is_kept(cloud, shelved)
-    driver.orders.clear()
+    driver.faults.clear()
     done(admin, cloud, shelved, OFFLOAD)
     is_offloaded(cloud, shelved)
 

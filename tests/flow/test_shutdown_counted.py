@@ -17,7 +17,7 @@ WHY = ("deadline", "cut_short", "paused", "hard")
 
 @pytest.fixture
 def host(cloud: Cloud) -> Iterator[Host]:
-    """One with all that its process has: keeper and scribe."""
+    """One with all that its process has: watcher and recorder."""
     host = cloud.hosts["host1"]
     shutdown_recorder.start(worker.Worker("host", host.name, host.cell.id, host.driver))
     yield host
@@ -59,7 +59,7 @@ def booted(api, cloud: Cloud) -> str:
 def test_one_guest_is_counted_once(admin, cloud, host, settings, guest, body, seconds, expected):
     settings.SHUTDOWN_TIMEOUT = seconds
     server_id, before = booted(admin, cloud), counted()
-    host.driver.orders.shutdown(**guest)
+    host.driver.faults.shutdown(**guest)
     act(admin, server_id, body)
     cloud.work_until(lambda: grown(before) == expected and over(cloud, server_id))
     stories.lead(admin, cloud, server_id, ())
@@ -69,7 +69,7 @@ def test_one_guest_is_counted_once(admin, cloud, host, settings, guest, body, se
 def test_three_who_wait_for_one_guest_are_one(admin, cloud, host, settings):
     settings.SHUTDOWN_TIMEOUT = 600
     server_id, before = booted(admin, cloud), counted()
-    host.driver.orders.shutdown(ignore=True)
+    host.driver.faults.shutdown(ignore=True)
     act(admin, server_id, {"os-stop": None})
     cloud.work_until(host.waiting)
     admin.delete(f"/servers/{server_id}?shutdown_type=SOFT")

@@ -25,8 +25,8 @@ def waiting(api, cloud, settings):
     settings.SHUTDOWN_TIMEOUT = 600
     server_id = cloud.boot(api)
     host = cloud.host_of(server_id)
-    host.driver.orders.shutdown(ignore=True)
-    with host.with_keeper():
+    host.driver.faults.shutdown(ignore=True)
+    with host.with_watcher():
         act(api, server_id, {"os-stop": None})
         cloud.work_until(lambda: [step for step in host.waiting() if step.timer and step.timer["signals"]])
         yield server_id
@@ -102,8 +102,8 @@ def test_progress_is_the_share_of_the_grace_that_has_passed(api, cloud, begun, e
 def test_how_it_went_is_told_to_the_owner_and_the_admin(api, admin, cloud):
     server_id = cloud.boot(api)
     host = cloud.host_of(server_id)
-    host.driver.orders.shutdown(delay=0.4)
-    with host.with_keeper():
+    host.driver.faults.shutdown(delay=0.4)
+    with host.with_watcher():
         act(api, server_id, {"os-stop": None})
         cloud.work_until(lambda: not host.waiting())
     server = show(api, server_id)
@@ -131,8 +131,8 @@ def test_a_soft_reboot_that_falls_back_to_hard_says_so(api, admin, cloud, settin
     settings.SHUTDOWN_TIMEOUT, settings.SHUTDOWN_RETRY_INTERVAL = 1, 1
     server_id = cloud.boot(api)
     host = cloud.host_of(server_id)
-    host.driver.orders.shutdown(ignore=True)
-    with host.with_keeper():
+    host.driver.faults.shutdown(ignore=True)
+    with host.with_watcher():
         act(api, server_id, {"reboot": {"type": "SOFT"}})
         cloud.work()
         assert show(api, server_id)["status"] == "REBOOT"
@@ -148,8 +148,8 @@ def test_what_was_preempted_says_how_its_clock_ended(api, admin, cloud, settings
     settings.SHUTDOWN_TIMEOUT = 600
     server_id = cloud.boot(api)
     host = cloud.host_of(server_id)
-    host.driver.orders.shutdown(ignore=True)
-    with host.with_keeper():
+    host.driver.faults.shutdown(ignore=True)
+    with host.with_watcher():
         act(api, server_id, {"os-stop": None})
         cloud.work()
         api.delete(f"/servers/{server_id}")
@@ -166,8 +166,8 @@ def test_who_joins_sees_the_same_clock_and_the_same_end(api, admin, cloud, setti
     settings.SHUTDOWN_TIMEOUT = 2
     server_id = cloud.boot(api)
     host = cloud.host_of(server_id)
-    host.driver.orders.shutdown(ignore=True)
-    with host.with_keeper():
+    host.driver.faults.shutdown(ignore=True)
+    with host.with_watcher():
         act(api, server_id, {"os-stop": None})
         cloud.work_until(lambda: host.waiting())
         first = show(api, server_id)["shutdown"]

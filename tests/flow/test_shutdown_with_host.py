@@ -50,8 +50,8 @@ def test_every_guest_that_is_on_goes_off_and_its_own_log_says_so(api, admin, clo
 
 def test_lower_priorities_go_first_and_equal_ones_together(api, cloud, host):
     last, first, second, also_first = priorities(api, cloud, 10, -5, 0, -5)
-    host.driver.orders.shutdown(delay=1)
-    with host.with_keeper():
+    host.driver.faults.shutdown(delay=1)
+    with host.with_watcher():
         ask(cloud)
         cloud.work()
         lines = read(cloud)
@@ -67,9 +67,9 @@ def test_lower_priorities_go_first_and_equal_ones_together(api, cloud, host):
 
 def test_no_more_at_once_than_wanted(api, cloud, host):
     servers = boot(api, cloud, 5)
-    host.driver.orders.shutdown(delay=0.15)
+    host.driver.faults.shutdown(delay=0.15)
     most = 0
-    with host.with_keeper():
+    with host.with_watcher():
         ask(cloud, at_once=2)
 
         def over():
@@ -85,8 +85,8 @@ def test_no_more_at_once_than_wanted(api, cloud, host):
 
 def test_turns_taken_at_the_same_moment_are_no_more_than_wanted(api, cloud, host):
     servers = boot(api, cloud, 6)
-    host.driver.orders.shutdown(ignore=True)
-    with host.with_keeper():
+    host.driver.faults.shutdown(ignore=True)
+    with host.with_watcher():
         ask(cloud, at_once=2)
         steps = [step_of(cloud, server_id).pk for server_id in servers]
         stories.at_once(6, lambda number: host.run(steps[number]))
@@ -99,8 +99,8 @@ def test_turns_taken_at_the_same_moment_are_no_more_than_wanted(api, cloud, host
 
 def test_many_guests_take_as_long_as_the_slowest(api, cloud, host):
     servers = boot(api, cloud, 10)
-    host.driver.orders.shutdown(delay=0.5)
-    with host.with_keeper():
+    host.driver.faults.shutdown(delay=0.5)
+    with host.with_watcher():
         ask(cloud)
         begun = time.monotonic()
         cloud.work_until(lambda: not host.waiting())
@@ -112,8 +112,8 @@ def test_each_has_its_own_grace_until_the_time_of_all_is_over(api, cloud, host):
     patient = cloud.boot(api, "patient", metadata={"termination_grace_period_seconds": "3600"})
     hasty = cloud.boot(api, "hasty", metadata={"termination_grace_period_seconds": "1"})
     later = cloud.boot(api, "later", metadata={"shutdown_priority": "1"})
-    host.driver.orders.shutdown(ignore=True)
-    with host.with_keeper():
+    host.driver.faults.shutdown(ignore=True)
+    with host.with_watcher():
         ask(cloud, seconds=2)
         cloud.work()
         assert read(cloud)[patient].seconds_left <= 2
@@ -126,8 +126,8 @@ def test_each_has_its_own_grace_until_the_time_of_all_is_over(api, cloud, host):
 
 def test_asked_again_it_is_the_same_shutdown_with_the_new_words(api, cloud, host):
     first = cloud.boot(api, "first", metadata={"termination_grace_period_seconds": "3600"})
-    host.driver.orders.shutdown(ignore=True)
-    with host.with_keeper():
+    host.driver.faults.shutdown(ignore=True)
+    with host.with_watcher():
         request_id = ask(cloud, at_once=3)
         cloud.work()
         second = cloud.boot(api, "second")
@@ -136,7 +136,7 @@ def test_asked_again_it_is_the_same_shutdown_with_the_new_words(api, cloud, host
     assert set(read(cloud, request_id)) == {first, second}
     assert step_of(cloud, second).action.params["at_once"] == 3
     assert cloud.history(first)[-1].outcome.startswith("forced off after")
-    assert "somebody could not wait" in cloud.history(first)[-1].outcome
+    assert "cut short by a request" in cloud.history(first)[-1].outcome
     assert [action.action for action in cloud.history(first)] == ["create", "stop"]
     settled(cloud)
     assert ask(cloud) == ""

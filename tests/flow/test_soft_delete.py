@@ -133,7 +133,7 @@ def test_without_the_interval_a_delete_is_for_good(api, cloud, settings):
 
 def test_one_that_never_ran_is_deleted_for_good(api, cloud):
     for host in cloud.hosts.values():
-        host.driver.orders.fail("spawn", times=-1)
+        host.driver.faults.fail("spawn", times=-1)
     server_id = cloud.boot(api)
     delete(api, server_id)
     cloud.work()
@@ -253,7 +253,7 @@ def test_the_host_it_left_is_killed(when, admin, cloud):
 @pytest.mark.parametrize("when", MOMENTS)
 def test_a_conductor_that_counts_it_again_is_killed(when, admin, cloud):
     server_id = two_hosts.booted(admin, cloud)
-    cloud.hosts["host1"].driver.orders.fail("power_off", error=VirtError)
+    cloud.hosts["host1"].driver.faults.fail("power_off", error=VirtError)
     delete(admin, server_id)
     killed(cloud, until(cloud, "restore_quota"), when)
     cloud.work()
@@ -268,7 +268,7 @@ def test_a_conductor_that_counts_it_again_is_killed(when, admin, cloud):
 
 def test_one_that_is_soft_deleted_again_and_fails_does_not_count(api, cloud):
     server_id = soft_deleted(api, cloud)
-    cloud.host_of(server_id).driver.orders.fail("power_off", error=VirtError)
+    cloud.host_of(server_id).driver.faults.fail("power_off", error=VirtError)
     delete(api, server_id)
     cloud.work()
     is_kept(cloud, server_id)

@@ -124,8 +124,8 @@ def test_guests_that_somebody_turned_off_as_the_cell_was_away_come_back_though_t
 
 def test_a_machine_that_went_down_before_every_turn_had_come_is_the_end_of_the_shutdown(api, cloud, host):
     first, second = priorities(api, cloud, 1, 2)
-    host.driver.orders.shutdown(ignore=True)
-    with host.with_keeper():
+    host.driver.faults.shutdown(ignore=True)
+    with host.with_watcher():
         ask(cloud)
         cloud.work()
         with target_cell(host.cell):
@@ -134,7 +134,7 @@ def test_a_machine_that_went_down_before_every_turn_had_come_is_the_end_of_the_s
         host.driver.force_off(server_id)
     host.restart()
     back(cloud, booted=True)
-    with host.with_keeper():
+    with host.with_watcher():
         cloud.work_until(lambda: not host.waiting())
     assert "the host went down before its turn" in [action.outcome for action in cloud.history(second)]
     come_back(cloud)
@@ -147,7 +147,7 @@ def test_a_machine_that_went_down_before_every_turn_had_come_is_the_end_of_the_s
 def test_a_guest_that_cannot_be_started_stays_off_and_says_why(api, cloud, host):
     bad, good = priorities(api, cloud, 2, 1)
     down(cloud, bad, good)
-    host.driver.orders.fail("power_on", times=1, uuid=bad)
+    host.driver.faults.fail("power_on", times=1, uuid=bad)
     assert back(cloud) == 2
     assert (states(cloud, bad), states(cloud, good)) == (("stopped", None), ("active", None))
     assert cloud.row(bad).fault is not None
@@ -159,7 +159,7 @@ def test_a_guest_that_cannot_be_started_stays_off_and_says_why(api, cloud, host)
 def test_a_hypervisor_that_is_away_is_waited_for(api, cloud, host):
     [server_id] = boot(api, cloud)
     down(cloud, server_id)
-    host.driver.orders.fail("power_on", times=2, error=HypervisorUnavailable)
+    host.driver.faults.fail("power_on", times=2, error=HypervisorUnavailable)
     back(cloud)
     for _ in range(3):
         stories.later(cloud)
@@ -192,8 +192,8 @@ def test_a_worker_that_is_restarted_in_the_middle_ends_what_was_asked_for(api, c
 
 def test_an_undrained_host_has_back_also_who_was_still_on_the_way_off(api, cloud, host):
     first, second = boot(api, cloud, 2)
-    host.driver.orders.shutdown(delay=0.4)
-    with host.with_keeper():
+    host.driver.faults.shutdown(delay=0.4)
+    with host.with_watcher():
         with target_cell(host.cell):
             service = Service.objects.get(host="host1")
             drain.request(service, by="ann")
@@ -244,7 +244,7 @@ def test_a_host_killed_while_it_starts_a_guest(when, api, cloud, host):
 def test_a_host_killed_in_the_middle_of_the_verb(api, cloud, host):
     [server_id] = boot(api, cloud)
     down(cloud, server_id)
-    host.driver.orders.fail("power_on", error=Killed)
+    host.driver.faults.fail("power_on", error=Killed)
     with pytest.raises(Killed):
         back(cloud)
     host.restart()

@@ -43,7 +43,7 @@ def test_a_guest_that_ignores_every_signal_is_forced_off_at_the_deadline(api, ad
     settings.SHUTDOWN_TIMEOUT, settings.SHUTDOWN_RETRY_INTERVAL = 1, 0.3
     server_id = cloud.boot(api)
     driver = cloud.host_of(server_id).driver
-    driver.orders.shutdown(ignore=True)
+    driver.faults.shutdown(ignore=True)
     stories.lead(api, cloud, server_id, ("stop",))
     assert stories.last_action(admin, server_id)["events"][0]["details"] == "forced off after 1 s, 4 signals (acpi)"
     stories.true_to_the_guest(cloud, server_id)
@@ -52,7 +52,7 @@ def test_a_guest_that_ignores_every_signal_is_forced_off_at_the_deadline(api, ad
 def test_a_second_signal_reaches_a_guest_that_missed_the_first(api, admin, cloud, settings):
     settings.SHUTDOWN_RETRY_INTERVAL = 0.1
     server_id = cloud.boot(api)
-    cloud.host_of(server_id).driver.orders.shutdown(skip=1)
+    cloud.host_of(server_id).driver.faults.shutdown(skip=1)
     stories.lead(api, cloud, server_id, ("stop",))
     assert stories.last_action(admin, server_id)["events"][0]["details"].endswith(", 2 signals (acpi)")
 
@@ -70,8 +70,8 @@ def test_a_restarted_host_gives_the_guest_what_is_left_of_its_time_and_no_more(a
     settings.SHUTDOWN_TIMEOUT, settings.SHUTDOWN_RETRY_INTERVAL = 1, 0.2
     server_id = cloud.boot(api)
     host = cloud.host_of(server_id)
-    host.driver.orders.shutdown(ignore=True)
-    host.driver.orders.fail("power_off", error=stories.Killed)
+    host.driver.faults.shutdown(ignore=True)
+    host.driver.faults.fail("power_off", error=stories.Killed)
     stories.act(api, server_id, STORY.body)
     with pytest.raises(stories.Killed):
         cloud.work()
@@ -87,8 +87,8 @@ def test_a_restarted_host_gives_the_guest_what_is_left_of_its_time_and_no_more(a
 
 
 def test_a_server_that_was_never_built_cannot_be_stopped(api, cloud):
-    cloud.hosts["host1"].driver.orders.fail("spawn", times=-1)
-    cloud.hosts["host2"].driver.orders.fail("spawn", times=-1)
+    cloud.hosts["host1"].driver.faults.fail("spawn", times=-1)
+    cloud.hosts["host2"].driver.faults.fail("spawn", times=-1)
     server_id = cloud.boot(api)
     assert stories.states(cloud, server_id) == ("error", None)
     answer = stories.act(api, server_id, STORY.body)

@@ -56,7 +56,7 @@ def test_a_host_that_is_killed_carries_it_out_in_its_next_life(name, when, api, 
 
 
 def test_a_host_killed_between_the_two_verbs_carries_it_out(api, cloud, rescued):
-    cloud.host_of(rescued).driver.orders.fail("power_on", error=stories.Killed)
+    cloud.host_of(rescued).driver.faults.fail("power_on", error=stories.Killed)
     act(api, rescued, UNRESCUE)
     with pytest.raises(stories.Killed):
         cloud.work()
@@ -66,7 +66,7 @@ def test_a_host_killed_between_the_two_verbs_carries_it_out(api, cloud, rescued)
 
 
 def test_one_that_fails_is_in_rescue_as_before(api, admin, cloud, rescued):
-    cloud.host_of(rescued).driver.orders.fail("unrescue", error=VirtError)
+    cloud.host_of(rescued).driver.faults.fail("unrescue", error=VirtError)
     done(api, cloud, rescued, UNRESCUE)
     is_rescued(cloud, rescued)
     assert stories.last_action(admin, rescued)["message"] == "Error"
@@ -76,7 +76,7 @@ def test_one_that_fails_is_in_rescue_as_before(api, admin, cloud, rescued):
 
 @pytest.mark.parametrize("when", MOMENTS)
 def test_a_host_killed_while_it_makes_good_a_failed_one_makes_it_good(when, api, cloud, rescued):
-    cloud.host_of(rescued).driver.orders.fail("unrescue", error=VirtError)
+    cloud.host_of(rescued).driver.faults.fail("unrescue", error=VirtError)
     act(api, rescued, UNRESCUE)
     two_hosts.killed(cloud, two_hosts.until(cloud, "power_on_again"), when)
     cloud.work()
@@ -84,7 +84,7 @@ def test_a_host_killed_while_it_makes_good_a_failed_one_makes_it_good(when, api,
 
 
 def test_one_whose_own_disk_does_not_boot_is_out_of_rescue_and_off(api, cloud, rescued):
-    cloud.host_of(rescued).driver.orders.fail("power_on", error=VirtError)
+    cloud.host_of(rescued).driver.faults.fail("power_on", error=VirtError)
     done(api, cloud, rescued, UNRESCUE)
     assert not in_rescue(cloud, rescued)
     assert cloud.row(rescued).power_state == PowerState.SHUTDOWN

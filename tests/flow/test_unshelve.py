@@ -113,11 +113,11 @@ def test_when_no_host_takes_it_it_is_on_the_shelf_as_before(api, cloud, offloade
 @pytest.mark.parametrize("error", [VirtError, InsufficientResources])
 def test_a_host_that_cannot_build_it_keeps_nothing_of_it(error, api, cloud, offloaded):
     for host in cloud.hosts.values():
-        host.driver.orders.fail("spawn", error=error)
+        host.driver.faults.fail("spawn", error=error)
     done(api, cloud, offloaded, UNSHELVE)
     is_offloaded(cloud, offloaded)
     for host in cloud.hosts.values():
-        host.driver.orders.clear()
+        host.driver.faults.clear()
     done(api, cloud, offloaded, UNSHELVE)
     runs(cloud, offloaded)
 
@@ -144,7 +144,7 @@ def test_whoever_is_killed_one_with_a_host_runs_in_the_end(name, when, api, clou
 @pytest.mark.parametrize("name", ["cleanup_destination", "release_claim"])
 def test_whoever_is_killed_while_it_is_made_good_it_is_on_the_shelf(name, when, api, cloud, offloaded):
     for host in cloud.hosts.values():
-        host.driver.orders.fail("spawn", error=VirtError)
+        host.driver.faults.fail("spawn", error=VirtError)
     act(api, offloaded, UNSHELVE)
     two_hosts.killed(cloud, two_hosts.until(cloud, name), when)
     cloud.work()
@@ -152,7 +152,7 @@ def test_whoever_is_killed_while_it_is_made_good_it_is_on_the_shelf(name, when, 
 
 
 def test_one_that_cannot_be_powered_on_is_shelved_as_before(api, cloud, kept):
-    cloud.host_of(kept).driver.orders.fail("power_on", error=VirtError)
+    cloud.host_of(kept).driver.faults.fail("power_on", error=VirtError)
     done(api, cloud, kept, UNSHELVE)
     is_kept(cloud, kept)
     assert cloud.history(kept)[-1].message == "Error"

@@ -1,4 +1,4 @@
-"""Steps that wait for guests: parked, woken, done; and their host killed at every moment of it."""
+"""Steps that wait for guests: waiting, woken, done; and their host killed at every moment of it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def work(waiting: Waiting, step: Step) -> None:
         getattr(registry.named(step.action.key), step.name)(run)
 
 
-# -- the moments at which a host is killed; each leaves no keeper, and the clock as it was
+# -- the moments at which a host is killed; each leaves no watcher, and the clock as it was
 
 
 def before_it_begins(waiting: Waiting) -> None:
@@ -48,15 +48,15 @@ def before_it_begins(waiting: Waiting) -> None:
 
 def after_the_clock_was_kept(waiting: Waiting) -> None:
     step = waiting.host.begin(waiting.queued().pk)
-    with waiting.host.with_keeper(), pytest.raises(StepWaiting):
+    with waiting.host.with_watcher(), pytest.raises(StepWaiting):
         work(waiting, step)
     assert waiting.timer.runs
     assert waiting.host.restart() == 1
 
 
 def while_it_waits(waiting: Waiting) -> None:
-    with waiting.host.with_keeper():
-        waiting.parked()
+    with waiting.host.with_watcher():
+        waiting.waiting_step()
     assert waiting.host.restart() == 0
 
 
@@ -66,8 +66,8 @@ def while_it_waits_and_the_guest_goes_off_unseen(waiting: Waiting) -> None:
 
 
 def after_it_was_woken(waiting: Waiting) -> None:
-    with waiting.host.with_keeper():
-        waiting.parked()
+    with waiting.host.with_watcher():
+        waiting.waiting_step()
         waiting.goes_off()
         waiting.is_awake()
     assert waiting.host.restart() == 0
@@ -94,8 +94,8 @@ MOMENTS = [
 @pytest.mark.parametrize("name", WAYS)
 def test_it_is_parked_woken_and_done(name, admin, cloud, settings):
     waiting = begin(name, admin, cloud, settings)
-    with waiting.host.with_keeper():
-        step = waiting.parked()
+    with waiting.host.with_watcher():
+        step = waiting.waiting_step()
         timer = waiting.timer
         assert (step.queue, step.incarnation, step.attempts) == ("ops", "", 1)
         assert step.deadline.timestamp() == pytest.approx(timer.deadline, abs=0.001)
@@ -112,9 +112,9 @@ def test_it_is_parked_woken_and_done(name, admin, cloud, settings):
 def test_its_host_is_killed(name, moment, admin, cloud, settings):
     waiting = begin(name, admin, cloud, settings)
     moment(waiting)
-    with waiting.host.with_keeper():
+    with waiting.host.with_watcher():
         if moment in MOMENTS[:3]:
-            waiting.parked()
+            waiting.waiting_step()
             timer = waiting.timer
             waiting.goes_off()
         else:
@@ -136,7 +136,7 @@ def test_a_host_that_was_dead_at_the_deadline_forces_the_guest_off_in_its_next_l
     while_it_waits(waiting)
     timer = waiting.timer
     time.sleep(max(0.0, timer.deadline - time.time()) + 0.1)
-    with waiting.host.with_keeper():
+    with waiting.host.with_watcher():
         cloud.work_until(waiting.is_over)
     ended = ShutdownTimer.load(waiting.step.timer)
     assert (ended.how, ended.begun, ended.deadline) == ("forced", timer.begun, timer.deadline)
@@ -147,19 +147,19 @@ def test_a_host_that_was_dead_at_the_deadline_forces_the_guest_off_in_its_next_l
 def test_a_soft_reboot_falls_back_to_a_hard_one_and_says_so(admin, cloud, settings):
     waiting = begin("soft reboot", admin, cloud, settings)
     settings.SHUTDOWN_TIMEOUT = 1
-    with waiting.host.with_keeper():
+    with waiting.host.with_watcher():
         cloud.work_until(waiting.is_over)
     assert waiting.step.details.startswith("fell back to a hard reboot after 1 s")
     assert stories.states(cloud, waiting.server_id) == ("active", None)
     stories.settled(cloud)
 
 
-def test_a_keeper_that_never_says_anything_is_replaced_by_the_relay(admin, cloud, settings):
+def test_a_watcher_that_reports_nothing_is_replaced_by_the_relay(admin, cloud, settings):
     waiting = begin("stop", admin, cloud, settings)
     watcher = ShutdownWatcher(waiting.host.driver, lambda uuid, timer: None)  # never started: nobody turns the clock
     grace.set_watcher(watcher)
     try:
-        step = waiting.parked()
+        step = waiting.waiting_step()
         with target_cell(waiting.host.cell):
             assert step.not_before == step.deadline + journal.MARGIN
             recovery.relay()
@@ -180,15 +180,15 @@ def test_a_keeper_that_never_says_anything_is_replaced_by_the_relay(admin, cloud
 
 def test_one_that_waits_again_and_again_uses_up_no_tries(admin, cloud, settings):
     waiting = begin("stop", admin, cloud, settings)
-    with waiting.host.with_keeper():
+    with waiting.host.with_watcher():
         for _ in range(2 * operations_action.MAX_TRIES):
-            step = waiting.parked()
+            step = waiting.waiting_step()
             assert step.attempts == 1
             with target_cell(waiting.host.cell):
                 assert journal.resume_step(step)
                 assert not journal.resume_step(step)
         timer = waiting.timer
-        waiting.parked()
+        waiting.waiting_step()
         waiting.goes_off()
         cloud.work_until(waiting.is_over)
     waiting.ended_with(timer)
@@ -196,9 +196,9 @@ def test_one_that_waits_again_and_again_uses_up_no_tries(admin, cloud, settings)
 
 def test_one_that_fails_after_its_wait_runs_out_of_tries(admin, cloud, settings):
     waiting = begin("soft reboot", admin, cloud, settings)
-    waiting.host.driver.orders.fail("reboot_hard", times=-1, error=HypervisorUnavailable)
-    with waiting.host.with_keeper():
-        waiting.parked()
+    waiting.host.driver.faults.fail("reboot_hard", times=-1, error=HypervisorUnavailable)
+    with waiting.host.with_watcher():
+        waiting.waiting_step()
         waiting.goes_off()
         waiting.is_awake()
         for tries in range(1, operations_action.MAX_TRIES + 1):
@@ -215,8 +215,8 @@ def test_one_that_fails_after_its_wait_runs_out_of_tries(admin, cloud, settings)
 
 def test_a_second_clock_word_wakes_nobody_twice_and_a_late_one_changes_nothing(admin, cloud, settings):
     waiting = begin("stop", admin, cloud, settings)
-    with waiting.host.with_keeper():
-        waiting.parked()
+    with waiting.host.with_watcher():
+        waiting.waiting_step()
     ended = waiting.timer.end(time.time())
     with target_cell(waiting.host.cell):
         assert journal.record_timer("elsewhere", waiting.server_id, ended) == 0
@@ -230,8 +230,8 @@ def test_a_second_clock_word_wakes_nobody_twice_and_a_late_one_changes_nothing(a
 def test_a_delete_joins_the_wait_of_a_stop_or_ends_it(hard, admin, cloud, settings):
     waiting = begin("stop", admin, cloud, settings)
     words = "HARD" if hard else "SOFT"
-    with waiting.host.with_keeper():
-        waiting.parked()
+    with waiting.host.with_watcher():
+        waiting.waiting_step()
         timer = waiting.timer
         assert admin.delete(f"/servers/{waiting.server_id}?shutdown_type={words}").status_code == 204
         cloud.work()
@@ -240,7 +240,7 @@ def test_a_delete_joins_the_wait_of_a_stop_or_ends_it(hard, admin, cloud, settin
             waiting.goes_off()
         cloud.work_until(lambda: all(action.finished_at for action in cloud.history(waiting.server_id)))
     stop, delete = cloud.history(waiting.server_id)[-2:]
-    how = "forced off after 0 s: somebody could not wait" if hard else "guest shut down in"
+    how = "forced off after 0 s: cut short by a request" if hard else "guest shut down in"
     assert stop.outcome.startswith(f"preempted: {how}")
     assert [ShutdownTimer.load(action.steps.latest("pk").timer).begun for action in (stop, delete)] == [timer.begun] * 2
     assert cloud.row(waiting.server_id).deleted
@@ -249,13 +249,13 @@ def test_a_delete_joins_the_wait_of_a_stop_or_ends_it(hard, admin, cloud, settin
 
 def test_one_that_joins_and_fails_leaves_the_others_their_clock(admin, cloud, settings):
     waiting = begin("stop", admin, cloud, settings)
-    with waiting.host.with_keeper() as watcher:
-        waiting.parked()
+    with waiting.host.with_watcher() as watcher:
+        waiting.waiting_step()
         timer = waiting.timer
         waits_until = time.monotonic() + 30
         while watcher._since or min(watcher._due.values()) < time.monotonic():  # it would take the failure
             assert time.monotonic() < waits_until
-        waiting.host.driver.orders.fail("timer", uuid=waiting.server_id)
+        waiting.host.driver.faults.fail("timer", uuid=waiting.server_id)
         assert admin.delete(f"/servers/{waiting.server_id}?shutdown_type=SOFT").status_code == 204
         cloud.work_until(lambda: all(action.finished_at for action in cloud.history(waiting.server_id)))
     stop, delete = cloud.history(waiting.server_id)[-2:]
@@ -267,12 +267,12 @@ def test_one_that_joins_and_fails_leaves_the_others_their_clock(admin, cloud, se
 
 def test_a_hard_reboot_ends_the_wait_of_a_soft_one(admin, cloud, settings):
     waiting = begin("soft reboot", admin, cloud, settings)
-    with waiting.host.with_keeper():
-        waiting.parked()
+    with waiting.host.with_watcher():
+        waiting.waiting_step()
         assert act(admin, waiting.server_id, {"reboot": {"type": "HARD"}}).status_code == 202
         cloud.work_until(lambda: all(action.finished_at for action in cloud.history(waiting.server_id)))
     soft, hard = cloud.history(waiting.server_id)[-2:]
-    assert soft.outcome.startswith("preempted: forced off after 0 s: somebody could not wait")
+    assert soft.outcome.startswith("preempted: forced off after 0 s: cut short by a request")
     assert hard.message is None
     assert stories.states(cloud, waiting.server_id) == ("active", None)
     stories.settled(cloud)
@@ -280,8 +280,8 @@ def test_a_hard_reboot_ends_the_wait_of_a_soft_one(admin, cloud, settings):
 
 def test_a_reset_state_leaves_the_clock_and_what_it_ends_in_is_on_record(admin, cloud, settings):
     waiting = begin("stop", admin, cloud, settings)
-    with waiting.host.with_keeper():
-        waiting.parked()
+    with waiting.host.with_watcher():
+        waiting.waiting_step()
         assert act(admin, waiting.server_id, {"os-resetState": {"state": "active"}}).status_code == 202
         waiting.goes_off()
         cloud.work_until(lambda: all(action.finished_at for action in cloud.history(waiting.server_id)))
@@ -292,8 +292,8 @@ def test_a_reset_state_leaves_the_clock_and_what_it_ends_in_is_on_record(admin, 
 
 def test_a_host_that_drains_waits_for_it_and_gives_nothing_back(admin, cloud, settings):
     waiting = begin("stop", admin, cloud, settings)
-    with waiting.host.with_keeper():
-        waiting.parked()
+    with waiting.host.with_watcher():
+        waiting.waiting_step()
         with target_cell(waiting.host.cell):
             assert drain_handback.hand_back(waiting.host.name) == 0
             assert drain.needs(waiting.host.name) == 1
@@ -316,16 +316,16 @@ def test_a_host_that_drains_waits_for_it_and_gives_nothing_back(admin, cloud, se
 
 def test_what_waits_counts_as_an_operation_of_its_host(admin, cloud, settings):
     waiting = begin("stop", admin, cloud, settings)
-    with waiting.host.with_keeper():
-        waiting.parked()
+    with waiting.host.with_watcher():
+        waiting.waiting_step()
         with target_cell(waiting.host.cell):
             assert {one.host: one.operations for one in host_state.read()}[waiting.host.name] == 1
 
 
-def test_the_keeper_of_another_host_does_not_wake_it(admin, cloud, settings):
+def test_the_watcher_of_another_host_does_not_wake_it(admin, cloud, settings):
     waiting = begin("migrate", admin, cloud, settings)
-    with waiting.host.with_keeper():
-        waiting.parked()
+    with waiting.host.with_watcher():
+        waiting.waiting_step()
     with target_cell(waiting.host.cell):
         journal.record_timer("host3", waiting.server_id, waiting.timer.end(time.time()))
         assert waiting.step_state() == "waiting"

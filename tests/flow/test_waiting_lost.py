@@ -17,8 +17,8 @@ from tests.flow.waits import begin
 def lost(name, admin, cloud, settings):
     """It waits, and its host is off."""
     waiting = begin(name, admin, cloud, settings)
-    with waiting.host.with_keeper():
-        waiting.parked()
+    with waiting.host.with_watcher():
+        waiting.waiting_step()
     gone_host(admin, cloud, waiting.host.name)
     return waiting
 
@@ -67,7 +67,7 @@ def test_a_host_that_comes_back_before_anybody_took_its_server_goes_on_with_the_
     waiting = lost("stop", admin, cloud, settings)
     timer = waiting.timer
     back(cloud, waiting.host.name)
-    with waiting.host.with_keeper():
+    with waiting.host.with_watcher():
         assert waiting.timer == timer
         waiting.goes_off()
         cloud.work_until(waiting.is_over)
@@ -76,8 +76,8 @@ def test_a_host_that_comes_back_before_anybody_took_its_server_goes_on_with_the_
 
 def test_the_other_host_of_a_move_that_waits_is_waited_for_when_it_drains(admin, cloud, settings):
     waiting = begin("migrate", admin, cloud, settings)
-    with waiting.host.with_keeper():
-        waiting.parked()
+    with waiting.host.with_watcher():
+        waiting.waiting_step()
         with target_cell(waiting.host.cell):
             assert drain.needs("host3") == 1
             [held] = drain.waiting_operations("host3")

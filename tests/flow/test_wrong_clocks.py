@@ -90,7 +90,7 @@ def begin_a_search(api, cloud):
     cloud.hosts["host2"].report()
     with target_cell(cloud.cells["cell2"]):
         Service.objects.update(disabled=True)
-    cloud.hosts["host1"].driver.orders.fail("spawn")
+    cloud.hosts["host1"].driver.faults.fail("spawn")
     begin("create", api, cloud)
     cloud.hosts["host1"].run(only_step(cloud).pk)
 

@@ -41,7 +41,7 @@ def needed(cloud: Cloud) -> set[str]:
 
 
 def drain(cloud: Cloud, host: str, wanted: bool = True) -> None:
-    """An operator's wish, as the host's record shows it."""
+    """An operator's request, as the host's record shows it."""
     with target_cell(cloud.cells["cell1"]):
         Service.objects.filter(host=host).update(drain_wanted=wanted)
 

@@ -71,8 +71,8 @@ class Waiting:
         """Everything until the step that will wait is done, and nothing of that."""
         return two_hosts.until(self.cloud, self.way.step)
 
-    def parked(self) -> Step:
-        """Go on until it waits; with a keeper."""
+    def waiting_step(self) -> Step:
+        """Go on until it waits; with a watcher."""
         self.cloud.work_until(lambda: self.step_state() == "waiting")
         return self.step
 
@@ -133,7 +133,7 @@ def begin(name: str, admin: Any, cloud: Cloud, settings: Any) -> Waiting:
         cloud.work()
         assert stories.states(cloud, server_id) == (WAYS[lead].end, None)
     host = cloud.host_of(server_id)
-    host.driver.orders.shutdown(ignore=True)
+    host.driver.faults.shutdown(ignore=True)
     before = [uuid for verb, uuid in host.driver.calls if verb == "signal_shutdown"].count(server_id)
     ask(admin, cloud, server_id, way)
     return Waiting(cloud, server_id, way, host, before)

@@ -25,7 +25,7 @@ class Will:
     """How some of the guests answer their power button; `off` is when that has them off."""
 
     count: int
-    orders: dict[str, str]
+    faults: dict[str, str]
     off: float
     ends: str  # how the words begin in which their step ends
 
@@ -58,8 +58,8 @@ class Busy:
 
     def calm(self) -> float:
         """When every guest had been asked: those that are not off wait. 0: not yet."""
-        parked = (at for at, counts in self.seen if counts["waiting"] and not counts["queued"] + counts["running"])
-        return next(parked, 0.0)
+        all_waiting = (at for at, counts in self.seen if counts["waiting"] and not counts["queued"] + counts["running"])
+        return next(all_waiting, 0.0)
 
 
 @dataclass
@@ -107,7 +107,7 @@ def _by_will(ids: list[str]) -> Iterator[tuple[Will, list[str]]]:
 
 
 def _boot(stage: Stage, host: str, prefix: str) -> list[str]:
-    images = [stage.image(**will.orders) for will in WILLS for _ in range(will.count)]
+    images = [stage.image(**will.faults) for will in WILLS for _ in range(will.count)]
     names = [f"{prefix}-{number}" for number in range(len(images))]
     with ThreadPoolExecutor(CLIENTS) as clients:
         ids = list(clients.map(lambda one: stage.order(one[0], host, one[1], metadata={OWN: str(GRACE)}),

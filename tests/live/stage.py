@@ -60,12 +60,12 @@ class Stage:
         self._headers = {"X-Auth-Token": self._sdk.auth_token, "OpenStack-API-Version": "compute 2.96"}
         self._images: dict[str, str] = {}
 
-    def image(self, **orders: str) -> str:
+    def image(self, **faults: str) -> str:
         """An image whose guests take their time: image(reboot_hard_delay="5")."""
-        name = ",".join(f"{order}={value}" for order, value in sorted(orders.items())) or "plain"
+        name = ",".join(f"{fault}={value}" for fault, value in sorted(faults.items())) or "plain"
         if name not in self._images:
             kind = {"disk_format": "raw", "container_format": "bare", "visibility": "public"}
-            fake = {f"fake_{order}": value for order, value in orders.items()}
+            fake = {f"fake_{fault}": value for fault, value in faults.items()}
             mine = f"{name}-{uuid4().hex[:8]}"  # tests that share a cloud have images of one kind each
             made = self._sdk.image.create_image(mine, data=b"\0" * 512, validate_checksum=False, **kind, **fake)
             self._images[name] = made.id

@@ -23,7 +23,7 @@ from tests.machine import fair
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
 # images whose guests take their time, and for what
 SLOW, STICKY = "chaos-slow", "chaos-sticky"
-ORDERS = {
+FAULTS = {
     SLOW: {"fake_spawn_delay": "4"},
     STICKY: {"fake_destroy_delay": "5", "fake_snapshot_delay": "5", "fake_reboot_hard_delay": "5"},
 }
@@ -36,10 +36,10 @@ def roomy(fake_cloud: Cloud) -> Cloud:
     limits = ("--instances", "100", "--cores", "200", "--ram", "102400")
     fake_cloud.do("quota", "set", *limits, "demo", admin=True)
     images = fake_cloud.sdk(admin=True).image
-    for name, orders in ORDERS.items():
+    for name, faults in FAULTS.items():
         if images.find_image(name) is None:
             kind = {"disk_format": "raw", "container_format": "bare", "visibility": "public"}
-            images.create_image(name, data=b"\0" * (1 << 20), validate_checksum=False, **kind, **orders)
+            images.create_image(name, data=b"\0" * (1 << 20), validate_checksum=False, **kind, **faults)
     return fake_cloud
 
 

@@ -70,7 +70,7 @@ def test_who_loses_patience_with_a_stop_ends_it(deaf):
         eventually("both are told", lambda: all(row["outcome"] for row in log(deaf, uuid)))
         newest, stop = log(deaf, uuid)[:2]
         assert (newest["action"], stop["action"]) == (task, "stop")
-        assert re.match(r"preempted: forced off after \d+ s: somebody could not wait", stop["outcome"])
+        assert re.match(r"preempted: forced off after \d+ s: cut short by a request", stop["outcome"])
         if end == "SHUTOFF":
             deaf.do("server", "start", uuid)
             compute.wait_for_server(compute.get_server(uuid), wait=60)

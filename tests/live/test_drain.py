@@ -359,9 +359,9 @@ def _forget_setting(stage: Stage, name: str) -> None:
     file.write_text("\n".join(kept) + "\n")
 
 
-def _drain(stage: Stage, host: str, wish: dict | None):
+def _drain(stage: Stage, host: str, drain: dict | None):
     service = stage.service(host)
-    return stage.call("PUT", f"/os-services/{service['id']}", {DRAIN: wish})
+    return stage.call("PUT", f"/os-services/{service['id']}", {DRAIN: drain})
 
 
 def _enable(stage: Stage, host: str, status: str) -> None:

@@ -27,7 +27,7 @@ TOGETHER = ("together-1", "together-2", "together-3")
 
 
 class Evening(Ward):
-    """All are asked at about the same time. `asked`: when each was; `hurried` when somebody could not wait."""
+    """All are asked at about the same time. `asked`: when each was; `hurried` when cut short by a request."""
 
     asked: dict[str, float]
     hurried = paused = 0.0
@@ -195,7 +195,7 @@ def test_hard_ends_a_wait_and_both_who_asked_know(ward):
     assert ward.show(ward.ids["hurried"])["status"] == "SHUTOFF"
     _, first, second = ward.actions(ward.ids["hurried"])
     said = [action["events"][0]["details"] for action in (first, second)]
-    assert all("forced off after" in words and "somebody could not wait" in words for words in said), said
+    assert all("forced off after" in words and "cut short by a request" in words for words in said), said
 
 
 def test_a_guest_that_is_paused_meanwhile_is_not_waited_for(ward):

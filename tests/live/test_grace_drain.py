@@ -25,9 +25,9 @@ def stage(fake_cloud: Cloud) -> Stage:
     return Stage(fake_cloud)
 
 
-def stopping_servers(stage: Stage, count: int, grace: int, **orders: str) -> list[str]:
+def stopping_servers(stage: Stage, count: int, grace: int, **faults: str) -> list[str]:
     """Servers of host1 that wait for their guests."""
-    ids = [stage.order(stage.image(**orders), "host1", f"graced-{n}", metadata={OWN: str(grace)}) for n in range(count)]
+    ids = [stage.order(stage.image(**faults), "host1", f"graced-{n}", metadata={OWN: str(grace)}) for n in range(count)]
     for uuid in ids:
         stage.wait(uuid, "ACTIVE")
         assert stage.ask(uuid, {"os-stop": None}) == 202

@@ -1,9 +1,9 @@
 """Fifty guests with wills of their own are stopped at once, and nobody waits for nothing.
 
-How waiting is done. The step of a stop starts the guest's clock, which is kept with the guest, and parks itself: a
-row in the state "waiting", no thread, no slot, no message. One thread of the host's process, the keeper, knows for
-every clock when something is due, and hears from the hypervisor the moment a guest is off; the scribe, another thread,
-writes that into the row, whose message then goes out again on the ops lane. So what a host does meanwhile costs what
+How waiting is done. The step of a stop starts the guest's clock, which is kept with the guest, and waits: a
+row in the state "waiting", no thread, no slot, no message. One thread of the host's process, the watcher, knows for
+every clock when something is due, and hears from the hypervisor the moment a guest is off; the recorder, another
+thread, writes that into the row, whose message then goes out again on the ops lane. So what a host does meanwhile costs what
 it always costs.
 """
 

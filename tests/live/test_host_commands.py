@@ -27,7 +27,7 @@ SLOW = 300  # seconds; nobody waits so long: see `give_in`
 @pytest.fixture(scope="module")
 def slow_cloud() -> Iterator[Cloud]:
     """Two hosts whose guests do not hear that they are to stop."""
-    deaf = {"STILLWATER_FAKE_ORDERS": "shutdown.ignore=1", "STILLWATER_SHUTDOWN_TIMEOUT": str(SLOW)}
+    deaf = {"STILLWATER_FAKE_FAULTS": "shutdown.ignore=1", "STILLWATER_SHUTDOWN_TIMEOUT": str(SLOW)}
     cloud = Cloud("fake", **deaf)
     try:
         cloud.up()

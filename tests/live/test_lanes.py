@@ -18,7 +18,7 @@ SLOTS = 2
 @pytest.fixture(scope="module")
 def small_cloud() -> Iterator[Cloud]:
     """Hosts with two slots, which take 15 seconds for a hard reboot."""
-    slow = {"STILLWATER_FAKE_ORDERS": "reboot_hard.delay=15"}
+    slow = {"STILLWATER_FAKE_FAULTS": "reboot_hard.delay=15"}
     cloud = Cloud("fake", STILLWATER_HOST_SLOTS=str(SLOTS), **slow)
     try:
         cloud.up()

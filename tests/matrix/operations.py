@@ -61,7 +61,7 @@ class Operation:
     taken_back: End
     lead_in: dict[str, Any] = field(default_factory=dict)
     ready: str = "active"
-    orders: Mapping[str, str] = field(default_factory=dict)  # of the image, to the fake driver
+    faults: Mapping[str, str] = field(default_factory=dict)  # of the image, to the fake driver
     home: str = SOURCE  # where the server is when it is asked for
     spared: frozenset[str] = frozenset()  # who has nothing to do with it
     unopened: frozenset[str] = frozenset()  # steps that do not open here
@@ -97,14 +97,15 @@ OPERATIONS = {
     ),
     "live-migrate-fails": Operation(
         key="MigrateLive", body=LIVE, done=End("ACTIVE", DEST), taken_back=AS_BEFORE, undone=True,
-        orders={"hand_over_fail": "always"},
+        faults={"migrate_out_fail": "always"},
     ),
     "resize": Operation(
         key="Resize", body=TO_LARGE, done=End("VERIFY_RESIZE", DEST, LARGE, MOVED), taken_back=AS_BEFORE,
         unopened=ONLY_IF_TAKEN,
     ),
     "resize-fails": Operation(
-        key="Resize", body=TO_LARGE, done=WAITS, taken_back=AS_BEFORE, undone=True, orders={"settle_fail": "always"},
+        key="Resize", body=TO_LARGE, done=WAITS, taken_back=AS_BEFORE, undone=True,
+        faults={"finish_migration_fail": "always"},
     ),
     "migrate": Operation(
         key="Migrate", body={"migrate": None}, done=End("VERIFY_RESIZE", DEST, SMALL, MOVED), taken_back=AS_BEFORE,
@@ -120,7 +121,7 @@ OPERATIONS = {
     ),
     "revert-fails": Operation(
         key="RevertResize", body={"revertResize": None}, done=AS_BEFORE, taken_back=WAITS, lead_in=TO_LARGE,
-        ready="resized", home=DEST, undone=True, orders={"take_back_fail": "always"},
+        ready="resized", home=DEST, undone=True, faults={"revert_migration_fail": "always"},
     ),
     "rebuild": Operation(
         key="Rebuild", body={"rebuild": {"imageRef": IMAGE}}, done=End("ACTIVE", SOURCE, effects=(OFF, AWAY, BUILT)),
@@ -139,7 +140,7 @@ OPERATIONS = {
     ),
     "shelve-fails": Operation(
         key="Shelve", body={"shelve": None}, done=ON_THE_SHELF, taken_back=AS_BEFORE, spared=ONE_HOST, undone=True,
-        orders={"snapshot_fail": "always"},
+        faults={"snapshot_fail": "always"},
     ),
     "unshelve": Operation(
         key="Unshelve", body={"unshelve": {"host": HOST[DEST]}}, done=End("ACTIVE", DEST, effects=(BUILT,)),

@@ -30,7 +30,7 @@ SLOTS = {"STILLWATER_HOST_SLOTS": "100", "STILLWATER_LONG_SLOTS": "100", "STILLW
 ASKERS = 4
 HELD_SECONDS, DEAD_SECONDS, REST_SECONDS = 90, 90, 150
 AWAY = 1.0  # seconds between a death and the next life
-DELAYS = {"hand_over_delay": "0.5"}
+DELAYS = {"migrate_out_delay": "0.5"}
 Say = Callable[[str], None]
 
 
@@ -89,7 +89,7 @@ class Rounds:
         return self.stage.order(self._image(row), HOST[SOURCE], str(row))
 
     def _image(self, row: Row) -> str:
-        return self.stage.image(**(DELAYS | dict(OPERATIONS[row.operation].orders)))
+        return self.stage.image(**(DELAYS | dict(OPERATIONS[row.operation].faults)))
 
     def _send(self, body: dict[str, Any], row: Row, uuid: str) -> int:
         [(key, value)] = body.items()

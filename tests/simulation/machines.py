@@ -35,7 +35,7 @@ class Machine:
         self.inbox.mkdir()
         self.away_until = 0.0
         self.failures: list[tuple[str, str, bool]] = []  # verb ("": any write), error, after the effect
-        self.orders = Faults()
+        self.faults = Faults()
         self.locks: dict[str, primitives.Lock] = defaultdict(primitives.Lock)
         self.slow = 0.0
         self.power_losses = 0  # a guest that went off after its reboot is rightly started by the step's next try
@@ -43,7 +43,7 @@ class Machine:
 
     def driver(self) -> FakeDriver:
         """Return a new driver, as a process opens it."""
-        made = _Driver(self.name, orders=self.orders, vcpus=64, memory_mb=65536, disk_gb=1024)
+        made = _Driver(self.name, faults=self.faults, vcpus=64, memory_mb=65536, disk_gb=1024)
         made.inbox = self.inbox
         return made
 
@@ -51,7 +51,7 @@ class Machine:
         """Draw how guests of this machine react to a shutdown signal."""
         delay = self.dice.choice((0.0, 0.5, 3.0, 8.0))
         ignore = self.dice.random() < 0.15
-        self.orders._shutdown = {"": ShutdownBehaviour(delay=delay, ignore=ignore)}
+        self.faults._shutdown = {"": ShutdownBehaviour(delay=delay, ignore=ignore)}
 
     def powers(self) -> dict[str, PowerState]:
         """Return the power state of every guest."""

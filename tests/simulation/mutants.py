@@ -84,7 +84,7 @@ MUTANTS = (
     ),
     Mutant(
         "a superseded process goes on", "tasks.heartbeat:beat", "raise Superseded(me.name)",
-        "return _wish(Service.objects.get(binary=me.binary, host=me.host))",
+        "return _request(Service.objects.get(binary=me.binary, host=me.host))",
     ),
     Mutant("tries do not begin from rows", "compute.operations.runner:_until_written", "run.reload()", "pass"),
     Mutant(

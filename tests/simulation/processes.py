@@ -36,7 +36,7 @@ from tests.simulation.kernel import Actor, Killed, Simulation
 from tests.simulation.wire import Message
 
 EVERY = {  # seconds between two rounds; the others: every minute or less often
-    "relay": 20.0, "relay_build_requests": 20.0, "strays": 30.0, "dead_conductors": 25.0, "comeback": 15.0,
+    "relay": 20.0, "relay_build_requests": 20.0, "strays": 30.0, "dead_conductors": 25.0, "restart_guests": 15.0,
     "lost_guests": 30.0, "late_deletes": 25.0, "uncounted": 60.0, "heard_events": 200.0, "ungrouped": 200.0,
     "inventory": 100.0, "last_known": 100.0, "deferred_events": 100.0,
 }  # fmt: skip
@@ -195,7 +195,8 @@ class Process:
         sim.point("received", f"{message.name} {message.kwargs}")
         ops = message.queue.startswith("compute-ops.")
         kinds = tracker.Kind
-        kind = {dispatch.FOLLOW_DRAIN_REQUESTS: kinds.WISH}.get(message.name, kinds.OPERATION if ops else kinds.REQUEST)
+        kind = kinds.OPERATION if ops else kinds.REQUEST
+        kind = {dispatch.FOLLOW_DRAIN_REQUESTS: kinds.DRAIN_REQUEST}.get(message.name, kind)
         tracker.tracker.begin(tracker.Work(kind, message.name, key, step_id=message.kwargs.get("step_id")))
         try:
             self._task(message)

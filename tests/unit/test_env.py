@@ -31,5 +31,5 @@ def test_a_power_truth_nobody_knows_stops_the_process():
     done = subprocess.run(command, cwd=env.ROOT, env=told, capture_output=True, text=True, timeout=60)
     assert done.returncode == os.EX_CONFIG
     assert done.stderr == (
-        "stillwater: STILLWATER_POWER_TRUTH is 'sometimes'; it is hypervisor, database, nova or record-only.\n"
+        "stillwater: STILLWATER_POWER_TRUTH is 'sometimes'. Use one of hypervisor, database, nova, record-only.\n"
     )

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from compute.virt.shutdown_timer import HURRY, ShutdownTimer
+from compute.virt.shutdown_timer import CUT_SHORT, ShutdownTimer
 from tasks.shutdown_recorder import ShutdownCounter
 from tests.unit.test_metrics import any_free, metrics, scraped
 
@@ -29,7 +29,7 @@ def begun(timeout=60.0):
     ("timer", "why", "in_histogram"),
     [
         (begun().forcing(), "deadline", 1),
-        (begun().forcing(HURRY), "cut_short", 1),
+        (begun().forcing(CUT_SHORT), "cut_short", 1),
         (begun().forcing("it was paused"), "paused", 1),
         (begun(0).forcing("it was suspended"), "paused", 0),
         (begun(0).forcing(), "hard", 0),

@@ -56,7 +56,7 @@ def test_nonsense_orders_are_refused(text: str):
 
 
 def test_a_verb_fails_as_often_as_ordered(fake_bench: Bench):
-    fake_bench.driver.orders.fail("spawn", times=2, error=InsufficientResources)
+    fake_bench.driver.faults.fail("spawn", times=2, error=InsufficientResources)
     guest = fake_bench.guest()
     for _ in range(2):
         with pytest.raises(InsufficientResources):
@@ -67,25 +67,25 @@ def test_a_verb_fails_as_often_as_ordered(fake_bench: Bench):
 
 def test_a_verb_can_fail_for_one_guest_only(fake_bench: Bench):
     one, other = fake_bench.running(), fake_bench.running()
-    fake_bench.driver.orders.fail("pause", ALWAYS, OperationTimedOut, uuid=one.uuid)
+    fake_bench.driver.faults.fail("pause", ALWAYS, OperationTimedOut, uuid=one.uuid)
     for _ in range(3):
         with pytest.raises(OperationTimedOut):
             fake_bench.driver.pause(one.uuid)
     fake_bench.driver.pause(other.uuid)
-    fake_bench.driver.orders.clear()
+    fake_bench.driver.faults.clear()
     fake_bench.driver.pause(one.uuid)
 
 
 def test_a_verb_takes_as_long_as_ordered(fake_bench: Bench):
     guest = fake_bench.running()
-    fake_bench.driver.orders.delay("pause", 0.2)
+    fake_bench.driver.faults.delay("pause", 0.2)
     start = time.monotonic()
     fake_bench.driver.pause(guest.uuid)
     assert time.monotonic() - start >= 0.2
 
 
 def test_image_properties_order_too(fake_bench: Bench):
-    orders = {
+    faults = {
         "fake_spawn_fail": "1",
         "fake_spawn_error": "InsufficientResources",
         "fake_shutdown_delay": "0.2",
@@ -94,7 +94,7 @@ def test_image_properties_order_too(fake_bench: Bench):
         "fake_nonsense_fail": "1",
         "os_type": "linux",
     }
-    image = replace(fake_bench.use(fake_bench.image_file), properties=orders)
+    image = replace(fake_bench.use(fake_bench.image_file), properties=faults)
     guest, driver = fake_bench.guest(image), fake_bench.driver
     with pytest.raises(InsufficientResources):
         driver.spawn(guest, fake_bench.fetch)
@@ -110,7 +110,7 @@ def test_image_properties_order_too(fake_bench: Bench):
 
 
 def test_a_guest_may_ignore_its_power_button():
-    driver = FakeDriver(orders="shutdown.ignore=1")
+    driver = FakeDriver(faults="shutdown.ignore=1")
     bench = Bench(driver, Path(), Path())
     guest = bench.guest(_raw_image())
     driver.spawn(guest, _write_raw)
@@ -157,7 +157,7 @@ def test_guests_outlive_a_killed_worker(tmp_path: Path):
         import pathlib, sys, uuid
         from compute.virt import load
         from compute.virt.base import Guest, Image
-        driver = load("fake", state=sys.argv[1], orders="shutdown.delay=0.3")
+        driver = load("fake", state=sys.argv[1], faults="shutdown.delay=0.3")
         for number in range(3):
             name = f"00000000-0000-4000-8000-00000000000{number}"
             guest = Guest(name, "n", "d", 1, 64, 0, Image("i", "raw"))
@@ -240,16 +240,16 @@ def test_who_switched_a_guest_off_is_on_record(fake_bench: Bench):
     assert driver.effects(guest.uuid)[-1].mark == "copy"
 
 
-@pytest.mark.parametrize("by", ["orders", "image"])
+@pytest.mark.parametrize("by", ["faults", "image"])
 def test_a_worker_killed_in_the_middle_of_a_verb_goes_on_in_its_next_life(tmp_path: Path, by: str):
     program = """
         import pathlib, sys
         from compute.virt import load
         from compute.virt.base import Guest, Image
-        orders = {"fake_reboot_hard_die": "2"} if sys.argv[2] == "image" else {}
-        text = "reboot_hard.die=2" if sys.argv[2] == "orders" else ""
-        driver = load("fake", state=sys.argv[1], orders=text)
-        image = Image("i", "raw", properties=orders)
+        faults = {"fake_reboot_hard_die": "2"} if sys.argv[2] == "image" else {}
+        text = "reboot_hard.die=2" if sys.argv[2] == "faults" else ""
+        driver = load("fake", state=sys.argv[1], faults=text)
+        image = Image("i", "raw", properties=faults)
         guest = Guest("00000000-0000-4000-8000-000000000001", "n", "d", 1, 64, 0, image)
         if not driver.guests():
             driver.spawn(guest, lambda path: path.write_bytes(bytes(1024)))
@@ -296,9 +296,9 @@ def test_a_snapshot_is_a_real_qcow2(tmp_path: Path, size: int):
 
 
 def test_orders_may_be_shared_by_hosts():
-    orders = Faults("spawn.fail=1")
-    drivers = [FakeDriver("one", orders=orders), FakeDriver("two", orders=orders)]
-    assert drivers[0].orders is drivers[1].orders
+    faults = Faults("spawn.fail=1")
+    drivers = [FakeDriver("one", faults=faults), FakeDriver("two", faults=faults)]
+    assert drivers[0].faults is drivers[1].faults
     for driver in drivers:
         driver.close()
 
@@ -320,13 +320,13 @@ def _write_raw(target: Path) -> None:
     target.write_bytes(bytes(4096))
 
 
-def behaving(**wishes: str) -> Image:
+def behaving(**faults: str) -> Image:
     """Of guests that take their shutdown so."""
-    return replace(_raw_image(), properties={f"fake_{name}": value for name, value in wishes.items()})
+    return replace(_raw_image(), properties={f"fake_{name}": value for name, value in faults.items()})
 
 
-def fake_guest(driver: FakeDriver, **wishes: str) -> str:
-    guest = Bench(driver, Path(), Path()).guest(behaving(**wishes))
+def fake_guest(driver: FakeDriver, **faults: str) -> str:
+    guest = Bench(driver, Path(), Path()).guest(behaving(**faults))
     driver.spawn(guest, _write_raw)
     return guest.uuid
 
@@ -378,13 +378,13 @@ def test_a_guest_may_boot_again_instead_of_going_off(driver: FakeDriver):
 
 
 def test_how_guests_shut_down_is_read_from_a_setting():
-    wish = parse_faults("shutdown.deaf=15,shutdown.agent=hangs,shutdown.ends=reboot").shutdown
-    assert (wish.deaf, wish.agent, wish.ends) == (15, "hangs", "reboot")
+    fault = parse_faults("shutdown.deaf=15,shutdown.agent=hangs,shutdown.ends=reboot").shutdown
+    assert (fault.deaf, fault.agent, fault.ends) == (15, "hangs", "reboot")
     with pytest.raises(ValueError, match="ends in no 'fire'"):
         parse_faults("shutdown.ends=fire")
 
 
-def test_a_keeper_hears_at_once_what_another_process_did(tmp_path: Path):
+def test_a_watcher_hears_at_once_what_another_process_did(tmp_path: Path):
     """As the worker of a host and a command of its operator do; here two drivers on one file."""
     one, other = (FakeDriver(state=tmp_path / "fake.db") for _ in range(2))
     heard: list[str] = []

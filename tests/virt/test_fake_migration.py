@@ -51,7 +51,7 @@ def test_a_guest_goes_over_as_it_is(hosts: Hosts):
         seen.append(progress)
         return Command.GO_ON
 
-    a.orders.delay("migrate_out", 0.5)
+    a.faults.delay("migrate_out", 0.5)
     a.migrate_out(GUEST, b.pre_migrate(GUEST), watch)
     assert (a.guests(), b.guests()) == ({}, {})
     b.finish_migration(GUEST)
@@ -91,7 +91,7 @@ def test_a_guest_is_taken_back_before_it_has_settled(hosts: Hosts):
 
 def test_an_aborted_guest_stays_and_a_hurried_one_is_quick(hosts: Hosts):
     a, b = hosts
-    a.orders.delay("migrate_out", 60)
+    a.faults.delay("migrate_out", 60)
     to = b.pre_migrate(GUEST)
     with pytest.raises(MigrationAborted):
         a.migrate_out(GUEST, to, answer(Command.ABORT))
@@ -147,6 +147,6 @@ def test_a_worker_killed_in_the_middle_hands_over_in_its_next_life(tmp_path: Pat
 
 def hand_over_and_die(file: Path, to: dict[str, str]) -> None:
     """In a process of its own, which does not come back."""
-    driver = FakeDriver("a", state=file, orders="migrate_out.die=1")
+    driver = FakeDriver("a", state=file, faults="migrate_out.die=1")
     driver.spawn(GUEST, write_raw)
     driver.migrate_out(GUEST, to, go_on)

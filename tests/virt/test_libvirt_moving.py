@@ -228,7 +228,7 @@ def test_the_sources_qemu_dies_and_its_daemon_never_says_so(pair: Pair, monkeypa
             os.kill(pid, signal.SIGKILL)
 
     monkeypatch.setattr(LiveMigration, "_ask", ask_and_hear_nothing)
-    monkeypatch.setattr(live_migration, "UNHEARD_SECONDS", 2.0)
+    monkeypatch.setattr(live_migration, "MISSED_END_SECONDS", 2.0)
     with pytest.raises(VirtError, match="went off"):
         hand_over_whatever_dies(pair, guest, once_on_its_way(kill))
     is_off_at_its_source(pair, guest, PowerState.SHUTDOWN)

@@ -38,7 +38,7 @@ def endless(pair: Pair) -> Guest:
     """A running guest that does not come to an end of its memory."""
     if pair.is_real:
         return pair.a.running(pair.a.use(pair.a.image_file.with_name("micro-dirty.img")))
-    pair.a.driver.orders.delay("migrate_out", 60)
+    pair.a.driver.faults.delay("migrate_out", 60)
     return pair.a.running()
 
 
@@ -94,7 +94,7 @@ def test_a_guest_goes_over_as_it_is(pair: Pair):
         return Command.GO_ON
 
     if not pair.is_real:
-        pair.a.driver.orders.delay("migrate_out", 0.5)
+        pair.a.driver.faults.delay("migrate_out", 0.5)
     went = pair.a.driver.migrate_out(guest, pair.b.driver.pre_migrate(guest), watch)
     assert pair.places() == ({}, {})
     assert (pair.a.power(guest), pair.b.power(guest)) == (PowerState.NOSTATE, PowerState.NOSTATE)
@@ -223,7 +223,7 @@ def test_a_destroyed_guest_leaves_nothing_to_take_back(pair: Pair):
         assert not list(pair.a.folder.glob(f"**/*{guest.uuid}*"))
 
 
-def test_a_guest_takes_its_wishes_and_its_agent_along_and_leaves_its_clock_behind(pair: Pair):
+def test_a_guest_takes_its_preferences_and_its_agent_along_and_leaves_its_timer_behind(pair: Pair):
     """A clock that ran must not pull its plug on the other host."""
     image = replace(
         pair.a.use(pair.a.image_file.with_name("micro-deaf.img")),

@@ -17,7 +17,7 @@ import pytest
 
 from compute.virt import load
 from compute.virt.base import Driver, Guest, GuestNotFound, HypervisorUnavailable, PowerState
-from compute.virt.shutdown_timer import HURRY, ShutdownTimer
+from compute.virt.shutdown_timer import CUT_SHORT, ShutdownTimer
 from deploy.local.libvirtd import LibvirtHost
 from tests.machine import fair
 from tests.virt.conftest import GUESTS, Bench, wait_until
@@ -162,7 +162,7 @@ def test_who_cannot_wait_ends_it_for_all(ward: Ward):
     waits.start()
     ended = driver.power_off(guest.uuid, 0)
     waits.join(20)
-    assert (ended.begun, ended.how, ended.why) == (begun.begun, "forced", HURRY)
+    assert (ended.begun, ended.how, ended.why) == (begun.begun, "forced", CUT_SHORT)
     assert ends == [ended]
     assert ended.ended - begun.begun < 10
 

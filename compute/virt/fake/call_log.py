@@ -22,10 +22,10 @@ OWN_TIME = frozenset({"migrate_out"})  # verbs that spend the injected delay the
 class CallLog:
     """Records every call and applies its faults before the verb works. `away`: why every call fails, else ""."""
 
-    def __init__(self, state: StateFile, orders: Faults) -> None:
+    def __init__(self, state: StateFile, faults: Faults) -> None:
         self.made: deque[tuple[str, str]] = deque(maxlen=KEPT)
         self.away = ""
-        self._state, self._orders = state, orders
+        self._state, self._faults = state, faults
         self._closing = threading.Event()
 
     def end(self) -> None:
@@ -41,26 +41,26 @@ class CallLog:
         self.made.append((verb, uuid))
         if self.away:
             raise HypervisorUnavailable(self.away)
-        order = self._orders.take(verb, uuid)
-        wish = from_properties(self._properties(uuid, guest)).verbs.get(verb, Fault())
+        order = self._faults.take(verb, uuid)
+        asked = from_properties(self._properties(uuid, guest)).verbs.get(verb, Fault())
         failure = order.error if order.fail else None
-        if wish.fail and failure is None:
+        if asked.fail and failure is None:
             count = self._state.count_failure(uuid, verb)
-            failure = wish.error if wish.fail == ALWAYS or count <= wish.fail else None
-        delay = 0.0 if verb in OWN_TIME else max(order.delay, wish.delay)
+            failure = asked.error if asked.fail == ALWAYS or count <= asked.fail else None
+        delay = 0.0 if verb in OWN_TIME else max(order.delay, asked.delay)
         if delay and self._closing.wait(delay):
             raise HypervisorUnavailable("the driver was closed meanwhile")
         if failure is not None:
             raise failure(f"{verb} failed to order")
-        die_if_ordered = partial(self._die, self._is_to_die(verb, uuid, order.die, wish.die))
+        die_if_ordered = partial(self._die, self._is_to_die(verb, uuid, order.die, asked.die))
         if verb not in HALF_WAY:
             die_if_ordered()
         yield die_if_ordered
 
     def seconds(self, verb: str, uuid: str, guest: Guest) -> float:
         """Return the injected delay in seconds, for a verb of OWN_TIME."""
-        wish = from_properties(self._properties(uuid, guest)).verbs.get(verb, Fault())
-        return max(self._orders.seconds(verb, uuid), wish.delay)
+        asked = from_properties(self._properties(uuid, guest)).verbs.get(verb, Fault())
+        return max(self._faults.seconds(verb, uuid), asked.delay)
 
     def pause(self, seconds: float) -> None:
         """Sleep for `seconds`. Raises HypervisorUnavailable when the driver is closed meanwhile."""
@@ -72,8 +72,8 @@ class CallLog:
 
         Count before the verb begins: the kill rolls back what the verb does in a transaction.
         """
-        wishes = (("", any_guest), (uuid, this_guest))
-        due = [times and self._state.count_failure(whose, f"{verb}.die") <= times for whose, times in wishes]
+        limits = (("", any_guest), (uuid, this_guest))
+        due = [times and self._state.count_failure(whose, f"{verb}.die") <= times for whose, times in limits]
         return any(due)
 
     @staticmethod

@@ -51,7 +51,7 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
         hostname: str = "fake-host",
         *,
         state: Path | str | None = None,
-        orders: Faults | str = "",
+        faults: Faults | str = "",
         vcpus: int = 64,
         memory_mb: int = 262_144,
         disk_gb: int = 8192,
@@ -61,7 +61,7 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
     ) -> None:
         self.machines = Nodes(nodes, resource_class)
         self.guests_live_elsewhere = bool(resource_class)
-        self.orders = orders if isinstance(orders, Faults) else Faults(orders)
+        self.faults = faults if isinstance(faults, Faults) else Faults(faults)
         self._facts = (hostname, vcpus, memory_mb, disk_gb, host_ip)
         self._started = time.monotonic()
         self._state = StateFile(Path(state) if state else None)
@@ -70,7 +70,7 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
         self._notifier = GuestNotifier()
         self._locks = GuestLocks(Path(state).with_suffix(".locks") if state else None)
         self._event_thread = EventThread("fake-events")
-        self._call = CallLog(self._state, self.orders)
+        self._call = CallLog(self._state, self.faults)
         self.calls = self._call.made
         self._timer = GuestTimers(self._state, self._is_down)
         self._poller = StateFilePoller(self._state, self._others_changed)
@@ -122,7 +122,7 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
         with self._call("destroy", uuid):
             self._forget_moves(uuid)
             self._state.forget(uuid)
-            self._notifier.ring(uuid)
+            self._notifier.notify(uuid)
 
     def power_on(self, guest: Guest) -> None:
         with self._call("power_on", guest.uuid, guest):
@@ -244,7 +244,7 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
             record.power, record.off_at, record.presses = power, None, 0
             self._state.save(record)
             self._state.happened(uuid, effect)
-        self._notifier.ring(uuid)
+        self._notifier.notify(uuid)
         self._tell(GuestEvent(uuid, power, detail))
 
     def _boot(self, guest: Guest, effect: Effect, mark: str = "", virtual_size: int = 0) -> None:
@@ -282,11 +282,11 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
             self._state.happened(guest.uuid, Effect.BUILT)
 
     def _others_changed(self, uuid: str) -> None:
-        self._notifier.ring(uuid)
+        self._notifier.notify(uuid)
         self._timer.wind()
 
     def _heard(self, event: GuestEvent) -> None:
-        self._notifier.ring(event.uuid)
+        self._notifier.notify(event.uuid)
         self._tell(event)
 
     def _tell(self, event: GuestEvent) -> None:
@@ -297,5 +297,5 @@ class FakeDriver(Migration, Rescue, PowerButton, FakeShutdown, Driver):
         power = self._state.mark_down(uuid)
         if power is None or power is PowerState.RUNNING:  # another caller was first, or it rebooted itself
             return
-        self._notifier.ring(uuid)
+        self._notifier.notify(uuid)
         self._tell(GuestEvent(uuid, power, "shutdown" if power is PowerState.SHUTDOWN else "crashed"))

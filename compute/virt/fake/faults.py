@@ -1,6 +1,6 @@
 """Fault injection for the fake driver: delays, failures and kills per verb, and how guests take a shutdown.
 
-Faults come from STILLWATER_FAKE_ORDERS, from image properties, or from a test that calls `Faults`.
+Faults come from STILLWATER_FAKE_FAULTS, from image properties, or from a test that calls `Faults`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Faults:
     def __init__(self, text: str = "") -> None:
         self._lock = threading.Lock()
         parsed = parse_faults(text)
-        self._orders = {(verb, ""): order for verb, order in parsed.verbs.items()}
+        self._faults = {(verb, ""): order for verb, order in parsed.verbs.items()}
         self._shutdown = {"": parsed.shutdown}
         self._locked: set[str] = set()
 
@@ -115,7 +115,7 @@ class Faults:
     def accepts(self, verb: str, uuid: str) -> bool:
         """Return whether this guest's machine supports `verb`."""
         with self._lock:
-            return any(o.accept for key in {uuid, ""} if (o := self._orders.get((verb, key))))
+            return any(o.accept for key in {uuid, ""} if (o := self._faults.get((verb, key))))
 
     def lock(self, uuid: str, *, held: bool = True) -> None:
         """Let another controller hold the lock of this guest's machine from now on, or release it."""
@@ -127,22 +127,22 @@ class Faults:
         with self._lock:
             return uuid in self._locked
 
-    def shutdown(self, *, uuid: str = "", **wishes: Any) -> None:
-        """Set how guests react to a shutdown from now on; `wishes` are the fields of ShutdownBehaviour."""
+    def shutdown(self, *, uuid: str = "", **fields: Any) -> None:
+        """Set how guests react to a shutdown from now on; `fields` are the fields of ShutdownBehaviour."""
         with self._lock:
-            self._shutdown[uuid] = ShutdownBehaviour(**wishes)
+            self._shutdown[uuid] = ShutdownBehaviour(**fields)
 
     def clear(self) -> None:
         """Remove all faults, locks and shutdown behaviours."""
         with self._lock:
-            self._orders.clear()
+            self._faults.clear()
             self._locked.clear()
             self._shutdown = {"": ShutdownBehaviour()}
 
     def take(self, verb: str, uuid: str) -> Fault:
         """Return what this call has to do, and count a failure as used."""
         with self._lock:
-            chosen = [o for key in {uuid, ""} if (o := self._orders.get((verb, key)))]
+            chosen = [o for key in {uuid, ""} if (o := self._faults.get((verb, key)))]
             due = Fault(
                 delay=max((order.delay for order in chosen), default=0.0),
                 die=max((order.die for order in chosen), default=0),
@@ -156,7 +156,7 @@ class Faults:
     def seconds(self, verb: str, uuid: str) -> float:
         """Return the delay of this call in seconds, for a verb that spends it itself."""
         with self._lock:
-            return max((o.delay for key in {uuid, ""} if (o := self._orders.get((verb, key)))), default=0.0)
+            return max((o.delay for key in {uuid, ""} if (o := self._faults.get((verb, key)))), default=0.0)
 
     def shutdown_of(self, uuid: str) -> ShutdownBehaviour:
         """Return how this guest reacts to a shutdown."""
@@ -166,7 +166,7 @@ class Faults:
     def _order(self, verb: str, uuid: str) -> Fault:
         if verb not in VERBS:
             raise ValueError(f"{verb!r} is no verb of a hypervisor: {', '.join(sorted(VERBS))}")
-        return self._orders.setdefault((verb, uuid), Fault())
+        return self._faults.setdefault((verb, uuid), Fault())
 
 
 def parse_faults(text: str) -> ParsedFault:

@@ -18,7 +18,7 @@ VERB = "power_update_event"
 class PowerButton(Driver):
     """The verbs about another controller's view of the power state, and the switch itself."""
 
-    orders: Faults
+    faults: Faults
     _state: StateFile
     _call: CallLog
 
@@ -26,13 +26,13 @@ class PowerButton(Driver):
         """Return what the machine does now. Raises NotSupported unless the fault `accept` is set for the guest."""
         with self._call(VERB, uuid):
             record = self._state.find(uuid)
-            wish = from_properties(record.properties).verbs.get(VERB) if record else None
-            if self.orders.accepts(VERB, uuid) or (wish and wish.accept):
+            fault = from_properties(record.properties).verbs.get(VERB) if record else None
+            if self.faults.accepts(VERB, uuid) or (fault and fault.accept):
                 return record.power if record else PowerState.NOSTATE
             return super().power_update_event(uuid, said)
 
     def is_locked(self, uuid: str) -> bool:
-        return self.orders.locks(uuid)
+        return self.faults.locks(uuid)
 
     def put_back(self, guest: Guest, *, on: bool) -> None:
         if self.is_locked(guest.uuid):

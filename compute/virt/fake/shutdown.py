@@ -25,7 +25,7 @@ ALIVE = frozenset({PowerState.RUNNING, PowerState.PAUSED})
 class FakeShutdown(ShutdownDriver):
     """The shutdown verbs."""
 
-    orders: Faults
+    faults: Faults
     _state: StateFile
     _call: CallLog
     _notifier: GuestNotifier
@@ -69,7 +69,7 @@ class FakeShutdown(ShutdownDriver):
         with self._call("signal_shutdown", uuid):
             self._is_down(uuid)
             record = self._in(uuid, PowerState.RUNNING)
-            way = from_properties(record.properties).shutdown.over(self.orders.shutdown_of(uuid))
+            way = from_properties(record.properties).shutdown.over(self.faults.shutdown_of(uuid))
             answers = way.agent and time.time() >= record.booted_at + way.deaf
             if answers and way.agent == "hangs":
                 self._call.pause(AGENT_SECONDS)

@@ -78,7 +78,7 @@ class Deployment:
     def _deploy(self, node: Node, guest: Guest, until: float) -> None:
         """Deploy on the node, which this worker or an earlier incarnation has reserved."""
         if why := self._ironic.why_not(node.id):
-            self._let_go(node)
+            self._release(node)
             raise InsufficientResources(f"node {node.id} cannot be deployed: {why}")
         self._ironic.change(node.id, {"instance_info": _instance_info(guest, node) | {OURS: self._hostname}})
         self._provision(guest.uuid, node, "active", until)
@@ -92,7 +92,7 @@ class Deployment:
         while (node := self._ironic.node_of(server)) is not None:
             node.must_not_be_maintained()
             if node.state in FREE:
-                self._let_go(node)
+                self._release(node)
             elif node.state in UNDER_WAY or node.is_busy:
                 self._ironic.until(lambda: self._ironic.node_of(server), _is_at_rest, until)
             elif asked:
@@ -101,7 +101,7 @@ class Deployment:
                 self._provision(server, node, "deleted", until)
                 asked = True
 
-    def _let_go(self, node: Node) -> None:
+    def _release(self, node: Node) -> None:
         self._ironic.change(node.id, {"instance_uuid": None, "instance_info": {}})
 
     def _rescued(self, server: str) -> Node:

@@ -104,7 +104,7 @@ class IronicDriver(IronicShutdown, Deployment, Driver):
             raise NotSupported("the disk of a server on bare metal goes with its machine")
         self._give_back(uuid)
         self._state_files.forget(uuid)
-        self._notifier.ring(uuid)
+        self._notifier.notify(uuid)
 
     def power_on(self, guest: Guest) -> None:
         node = self._here(guest.uuid)
@@ -138,7 +138,7 @@ class IronicDriver(IronicShutdown, Deployment, Driver):
 
     def power_update_event(self, uuid: str, said: PowerState) -> PowerState:
         """Return the power state that Ironic has now: its event may be late. `said` if Ironic does not answer."""
-        self._notifier.ring(uuid)
+        self._notifier.notify(uuid)
         try:
             node = self._ironic.node_of(uuid)
         except HypervisorUnavailable:

@@ -51,7 +51,7 @@ class IronicShutdown(ShutdownDriver):
         node = self._ironic.node_of(uuid)
         if node is not None:
             self._switch(node, on=False)
-            self._notifier.ring(uuid)
+            self._notifier.notify(uuid)
 
     def timer(self, uuid: str) -> ShutdownTimer | None:
         timer = self._state_files.timer(uuid)
@@ -167,7 +167,7 @@ class PowerPoller:
         running = self._state_files.timers()
         with suppress(VirtError):  # the shutdown watcher turns the timers anyway, if less often
             for server in self._off(running) if running else ():
-                self._notifier.ring(server)
+                self._notifier.notify(server)
         return LOOK_SECONDS if running else None
 
     def _off(self, running: dict[str, ShutdownTimer]) -> list[str]:

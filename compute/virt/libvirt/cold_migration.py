@@ -45,7 +45,7 @@ def send(files: GuestFiles, there: Destination, watch: Watch, bandwidth: int = 0
     finally:
         leaving.unlink(missing_ok=True)
     if _stamp(files.disk) != before:
-        raise GuestInvalidState("somebody wrote to the disk while it was sent")
+        raise GuestInvalidState("the disk was changed while it was sent")
 
 
 def leave_copy(files: GuestFiles, host: str, watch: Watch) -> None:

@@ -136,7 +136,7 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
             else:
                 files.disown(self._id)
             self._forget_moves(uuid)
-        self._notifier.ring(uuid)
+        self._notifier.notify(uuid)
 
     def shares_disk(self, uuid: str) -> bool:
         files = files_of(self._guests, uuid)
@@ -260,7 +260,7 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
         return connection.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_STATE, nowait)
 
     def _on_event(self, uuid: str, event: int, detail: int) -> None:
-        self._notifier.ring(uuid)
+        self._notifier.notify(uuid)
         what = meaning(event, detail)
         if what and self._watchers:
             self._event_thread.submit(partial(self._report, uuid, what))
@@ -271,7 +271,7 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
         A guest whose QEMU died while the daemon was away is shown as running until that check, and then as off without
         an event.
         """
-        self._notifier.ring_all()
+        self._notifier.notify_all()
         self._event_thread.submit(self._report_all)
         again = threading.Timer(LOOKED_AT_SECONDS, self._event_thread.submit, [self._report_all])
         again.daemon = True
@@ -290,7 +290,7 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
                 self._tell(GuestEvent(uuid, state, what))
 
     def _report_all(self) -> None:
-        self._notifier.ring_all()
+        self._notifier.notify_all()
         with suppress(VirtError):
             for uuid, state in self.guests().items():
                 self._tell(GuestEvent(uuid, state, "reconnected"))

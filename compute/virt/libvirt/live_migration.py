@@ -42,7 +42,7 @@ LOOK_EVERY = 0.4  # seconds between two calls of `watch`
 ABORT_SECONDS = 60.0  # the time limit of `abort`
 # libvirt 9.0 may miss that the QEMU it copies a disk from is gone. Then its call never returns: it waits in
 # qemuDomainObjWait for a change that has already happened. After so long with the guest off, no answer will come.
-UNHEARD_SECONDS = 15.0
+MISSED_END_SECONDS = 15.0
 ATTEMPTS = 4
 FIGURES_SECONDS = 2.0
 MIB = 1 << 20
@@ -197,7 +197,7 @@ class LiveMigration:
                     hurried = True
             except (GuestInvalidState, GuestNotFound):  # off here: over once libvirt has noticed
                 off_since = off_since or monotonic()
-                if monotonic() - off_since > UNHEARD_SECONDS:
+                if monotonic() - off_since > MISSED_END_SECONDS:
                     log.warning("libvirt.migration_end_missed uuid=%s: restart libvirtd to free the guest", self.uuid)
                     break
         return aborted

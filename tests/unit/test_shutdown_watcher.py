@@ -1,4 +1,4 @@
-"""The keeper of a host's clocks: what it costs, and what it does when guests, or the hypervisor, do not answer."""
+"""The watcher of a host's clocks: what it costs, and what it does when guests, or the hypervisor, do not answer."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ def guest(name: str) -> Guest:
 
 
 class World:
-    """A host with guests, and everything its keeper tells."""
+    """A host with guests, and everything its watcher tells."""
 
     def __init__(self) -> None:
         self.driver = FakeDriver("host")
         self.told: list[tuple[str, ShutdownTimer]] = []
         self.watcher = ShutdownWatcher(self.driver, lambda uuid, timer: self.told.append((uuid, timer)))
 
-    def boot(self, *names: str, **orders: Any) -> None:
+    def boot(self, *names: str, **faults: Any) -> None:
         """Guests that answer the power button as ordered."""
         for name in names:
             self.driver.spawn(guest(name), lambda path: path.write_bytes(b"\0" * 512) and None)
-            self.driver.orders.shutdown(uuid=name, **orders)
+            self.driver.faults.shutdown(uuid=name, **faults)
 
     def stop(self, name: str, seconds: float, interval: float = 10.0) -> ShutdownTimer:
         """What a step does before it waits, and once it does."""
         timer = self.driver.begin_shutdown(name, seconds, interval)
         assert timer is not None
         self.watcher.keep(name, timer)
-        self.watcher.mind(name)
+        self.watcher.recheck(name)
         return timer
 
     def ends(self) -> list[tuple[str, str]]:
@@ -100,14 +100,14 @@ def test_events_of_guests_nobody_shuts_down_cost_nothing(world):
     assert len(world.driver.calls) == seen
 
 
-def test_as_many_hung_guests_as_there_are_hands_hold_up_nobody(world, monkeypatch):
+def test_as_many_hung_guests_as_there_are_threads_delay_no_other_guest(world, monkeypatch):
     monkeypatch.setattr(module, "STUCK", 0.5)
     hung = [f"hung-{number}" for number in range(module.WORKERS + 4)]
     world.boot("well", "later", *hung, ignore=True)
     world.watcher.start()
     for name in hung:
         world.stop(name, 60, 0.2)
-        world.driver.orders.delay("signal_shutdown", 60, name)
+        world.driver.faults.delay("signal_shutdown", 60, name)
     until(lambda: calls(world, "signal_shutdown") >= 2 * len(hung))  # the second signal of each does not return
     timer = world.stop("well", 0.5)
     until(lambda: ("well", "forced") in world.ends())
@@ -132,7 +132,7 @@ def test_a_guest_whose_turns_fail_is_tried_again_and_said_once(world, monkeypatc
     monkeypatch.setattr(module, "AGAIN", 0.05)
     world.boot("bad", "good", ignore=True)
     world.watcher.start()
-    world.driver.orders.fail("power_off", times=3, uuid="bad", error=VirtError)
+    world.driver.faults.fail("power_off", times=3, uuid="bad", error=VirtError)
     bad, good = world.stop("bad", 0.3), world.stop("good", 0.3)
     until(lambda: len(world.ends()) == 2)
     assert world.ends() == [("good", "forced"), ("bad", "forced")]
@@ -176,7 +176,7 @@ def test_an_end_that_somebody_made_is_told_though_the_guest_is_gone_or_has_boote
     time.sleep(0.1)
     last = dict(world.told)
     assert {name: timer.words() for name, timer in last.items()} == dict.fromkeys(
-        ("gone", "booted"), "forced off after 0 s: somebody could not wait, 1 signal (acpi)"
+        ("gone", "booted"), "forced off after 0 s: cut short by a request, 1 signal (acpi)"
     )
 
 
@@ -184,7 +184,7 @@ def test_one_that_is_closed_in_the_middle_of_a_turn_lets_go_and_leaves_the_clock
     world.boot("slow", ignore=True)
     world.watcher.start()
     timer = world.stop("slow", 60, 0.1)
-    world.driver.orders.delay("signal_shutdown", 60, "slow")
+    world.driver.faults.delay("signal_shutdown", 60, "slow")
     until(lambda: calls(world, "signal_shutdown") >= 2)
     begun = time.monotonic()
     world.watcher.close()

@@ -1,4 +1,4 @@
-"""What a host's keeper sees reaches the steps that wait, also when their database was away meanwhile."""
+"""What a host's shutdown watcher sees reaches the steps that wait, also when their database was away meanwhile."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def recorder(away, monkeypatch) -> Iterator[shutdown_recorder.ShutdownRecorder]:
 
 
 def has_ended() -> bool:
-    """No scribe's thread is left."""
+    """No recorder's thread is left."""
     return not [one for one in threading.enumerate() if one.name == "shutdown-recorder"]
 
 
@@ -69,8 +69,8 @@ def test_a_clock_that_ends_while_the_database_is_away_is_on_record_when_it_is_ba
     admin, cloud, settings, away, recorder
 ):  # fmt: skip
     waiting = begin("stop", admin, cloud, settings)
-    with waiting.host.with_keeper():
-        waiting.parked()
+    with waiting.host.with_watcher():
+        waiting.waiting_step()
     timer = waiting.timer
     for number in range(5):
         recorder.hear(waiting.server_id, timer.signal(timer.begun + number, "acpi"))
@@ -89,8 +89,8 @@ def test_a_clock_that_ends_while_the_database_is_away_is_on_record_when_it_is_ba
 
 def test_of_each_guest_the_newest_word_is_written_and_ends_come_first(admin, cloud, settings, away, recorder):
     waiting = begin("stop", admin, cloud, settings)
-    with waiting.host.with_keeper():
-        waiting.parked()
+    with waiting.host.with_watcher():
+        waiting.waiting_step()
     timer = waiting.timer
     for number in range(200):
         recorder.hear(f"other-{number}", timer)
@@ -109,8 +109,8 @@ def test_of_each_guest_the_newest_word_is_written_and_ends_come_first(admin, clo
 
 def test_a_word_that_cannot_be_written_holds_up_no_other(admin, cloud, settings, away, recorder):
     waiting = begin("stop", admin, cloud, settings)
-    with waiting.host.with_keeper():
-        waiting.parked()
+    with waiting.host.with_watcher():
+        waiting.waiting_step()
     away.is_back()
     with target_cell(waiting.host.cell):
         row = waiting.step
@@ -129,8 +129,8 @@ def test_a_word_that_cannot_be_written_holds_up_no_other(admin, cloud, settings,
 def test_a_host_process_finds_what_waits_and_lets_go_in_the_end(admin, cloud, settings):
     """From the beginning of a process to its end, as `tasks/worker_signals.py` has it."""
     waiting = begin("stop", admin, cloud, settings)
-    with waiting.host.with_keeper():
-        waiting.parked()
+    with waiting.host.with_watcher():
+        waiting.waiting_step()
     waiting.goes_off()  # nobody sees it
     me = worker.Worker("host", waiting.host.name, waiting.host.cell.id, waiting.host.driver)
     shutdown_recorder.start(me)
@@ -143,7 +143,7 @@ def test_a_host_process_finds_what_waits_and_lets_go_in_the_end(admin, cloud, se
         stories.lead(admin, cloud, waiting.server_id, ())
         assert stories.states(cloud, waiting.server_id) == ("stopped", None)
         again = begin("stop", admin, cloud, settings)
-        again.parked()
+        again.waiting_step()
         assert shutdown_recorder.kept() == 1  # also a drain without a database waits for it
     finally:
         shutdown_recorder.stop()
