@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from compute.actions.evacuate import EvacuateParams
@@ -10,7 +11,7 @@ from compute.migration import moves
 from compute.models import InstanceAction
 from compute.operations import journal
 from compute.operations.action import OPS, On, Role, ServerAction, StepContext, StepSpec
-from compute.virt.base import PowerState
+from compute.virt.base import GuestNotFound, NotSupported, PowerState, VirtError
 
 
 class RemoveStaleGuest(ServerAction[fenced.CleanupParams]):
@@ -24,8 +25,19 @@ class RemoveStaleGuest(ServerAction[fenced.CleanupParams]):
     steps = (StepSpec("remove", "compute_remove_stale_guest", On.SOURCE, OPS),)
 
     def remove(self, run: StepContext[fenced.CleanupParams]) -> None:
-        """Destroy the stale guest. A missing guest is success; a guest that came back meanwhile stays."""
-        moves.destroy_stale(run, run.params.source)
+        """Destroy the stale guest. A missing guest is success.
+
+        A server whose home is this host again keeps its guest, or gets back what was migrated out of here. While an
+        evacuation of it is open this raises VirtError and is retried: a guest that is taken back may start.
+        """
+        uuid, host = run.instance.uuid, run.params.source
+        if not moves.lives_at(run, host):
+            moves.destroy_stale(run, host)
+            return
+        if fenced.is_evacuated(uuid):
+            raise VirtError(f"server {uuid} is being evacuated from host {host}")
+        with suppress(GuestNotFound, NotSupported):
+            run.hypervisor.revert_migration(run.instance.as_guest())
 
     def must_run(self, name: str) -> bool:
         """Return True: no other action removes the stale guest."""

@@ -133,6 +133,12 @@ def pending_cleanups(host: str) -> int:
     return len({*_cleanups(host).values_list("server_id", flat=True), *leaving})
 
 
+def is_evacuated(uuid: str) -> bool:
+    """Whether an evacuation of the server is open."""
+    key = registry.key_of(Role.EVACUATION)
+    return InstanceAction.objects.filter(key=key, finished_at__isnull=True, server_id=uuid).exists()
+
+
 def power_off_evacuated(host: str, driver: Driver) -> int:
     """Power off guests of servers that live elsewhere by now or are being evacuated; return how many.
 

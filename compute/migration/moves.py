@@ -183,7 +183,7 @@ def claim(run: StepContext[MoveParams], what: select.Requirements, *, forced: bo
 def release_claim(run: StepContext[MoveParams]) -> None:
     """Release the allocation at the destination, unless the server lives there or a newer move goes there."""
     host, node = run.params.destination, run.params.destination_node
-    if node and not _lives_at(run, host) and not _goes_to(run, host).exists():
+    if node and not lives_at(run, host) and not _goes_to(run, host).exists():
         claims.release(run.instance.uuid, node)
 
 
@@ -223,10 +223,11 @@ def _is_expected(run: StepContext, host: str) -> bool:
     while the step runs.
     """
     ready = _goes_to(run, host).filter(steps__name=Migration.pre_migrate.__name__, steps__state=Step.State.DONE)
-    return _lives_at(run, host) or ready.exists()
+    return lives_at(run, host) or ready.exists()
 
 
-def _lives_at(run: StepContext, host: str) -> bool:
+def lives_at(run: StepContext, host: str) -> bool:
+    """Whether the host is the server's home by its record."""
     return run.instance.host == host and not run.instance.deleted
 
 

@@ -1,10 +1,9 @@
-"""Fifty guests with wills of their own are stopped at once, and nobody waits for nothing.
+"""Fifty guests, each with its own way to shut down, are stopped at once; no stop waits for another.
 
-How waiting is done. The step of a stop starts the guest's clock, which is kept with the guest, and waits: a
-row in the state "waiting", no thread, no slot, no message. One thread of the host's process, the watcher, knows for
-every clock when something is due, and hears from the hypervisor the moment a guest is off; the recorder, another
-thread, writes that into the row, whose message then goes out again on the ops lane. So what a host does meanwhile costs what
-it always costs.
+The step of a stop starts the guest's shutdown timer, which is kept with the guest, and then waits: a row in the state
+"waiting" that holds no thread, no slot and no message. One thread of the host's process, the watcher, knows when each
+timer is due and is told by the hypervisor when a guest is off. Another thread, the recorder, writes that into the row,
+whose message is then sent again on the ops queue.
 """
 
 from __future__ import annotations
