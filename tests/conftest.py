@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
-from zlib import crc32
 
 import pytest
 from django.conf import settings as django_settings
@@ -18,62 +16,30 @@ from rest_framework.test import APIClient
 from cells import circuit_breaker, outages
 from cells.models import Cell
 from cloud.caller import Caller
-from tests import databases
+from tests import databases, sampling
 from tests.byhand import Cloud
+from tests.summary import Summary
 
 PROJECT, OTHER_PROJECT = "a" * 32, "b" * 32
 
 
-# Who dies when, who is first, who waits for a guest, what a cell can suffer from: hundreds of moments of each, so not
-# in `make test-fast`.
-WEATHER = re.compile(
-    r"kill|races?\b|_race|waiting|host_shutdown|host_guests|delete_graces|flow/test_shutdown_words|unit/test_shutdown_watcher|"
-    r"virt/test_shutdown|flow/test_(emptying|evacuate|migrations|gone)\.py|cells/test_trouble|api/test_down_cell_table"
-)
-STORIES = tuple(f"tests/{name}/" for name in ("flow", "admin", "identity", "images", "management"))
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """See below."""
-    parser.addoption("--moments", type=int, default=1, help="of each of the tests of weather, one in so many")
-    parser.addoption("--stories", type=int, default=1, help="of tests/flow and its like, one in so many")
+    """Add the options of sampling."""
+    sampling.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have tests sampled, and the run end with its summary."""
+    config.pluginmanager.register(Summary(config))
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A test that uses cells needs all databases, committed: cells are asked from other threads.
-
-    `--moments 4`: of the moments a test of weather is played at, every fourth; which ones is in their names, so it is
-    the same ones every time. `--stories 8`: of the stories of `tests/flow`, and of the tests of pages, logins, images
-    and commands, which are much alike, every eighth. Races are all there.
-    """
+    """Mark the tests. One that uses cells needs all databases, committed: cells are asked from other threads."""
     for item in items:
-        if WEATHER.search(item.nodeid) and not item.nodeid.startswith("tests/test_"):
-            item.add_marker(pytest.mark.weather)
-        if "race" in item.nodeid:
-            item.add_marker(pytest.mark.race)
+        sampling.mark(item)
         if "cells" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.django_db(transaction=True, databases="__all__"))
-    moments, stories = config.getoption("--moments"), config.getoption("--stories")
-    gone = {
-        item for item in items
-        if not (_is_chosen(item, moments, _is_a_moment) and _is_chosen(item, stories, _is_a_story))
-    }  # fmt: skip
-    config.hook.pytest_deselected(items=[item for item in items if item in gone])
-    items[:] = [item for item in items if item not in gone]
-
-
-def _is_chosen(item: pytest.Item, one_in: int, concerns: Callable[[pytest.Item], bool]) -> bool:
-    return not concerns(item) or crc32(item.nodeid.encode()) % one_in == 0
-
-
-def _is_a_moment(item: pytest.Item) -> bool:
-    markers = {marker.name for marker in item.iter_markers()}
-    return "weather" in markers and "race" not in markers and hasattr(item, "callspec")
-
-
-def _is_a_story(item: pytest.Item) -> bool:
-    return item.nodeid.startswith(STORIES) and item.get_closest_marker("race") is None
 
 
 @pytest.fixture(autouse=True)
