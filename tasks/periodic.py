@@ -75,35 +75,35 @@ def tasks_of(role: str) -> list[Periodic]:
     if role == "scheduler":
         return [
             Periodic("relay_build_requests", relay, lambda me: leases.relay(), after_outage=True),
-            Periodic("late_deletes", relay, lambda me: deferred_deletes.carry_out(), after_outage=True),
+            Periodic("deferred_deletes", relay, lambda me: deferred_deletes.carry_out(), after_outage=True),
             Periodic("deferred_events", relay, lambda me: deferred.deliver(), after_outage=True),
-            Periodic("uncounted", settings.RESEND_AFTER, lambda me: stale_delete_flags.clear()),
-            Periodic("unfilled", settings.RESEND_AFTER, lambda me: abandoned_snapshots.discard()),
-            Periodic("ungrouped", 60, lambda me: stale_group_members.remove()),
-            Periodic("restored", 60, lambda me: mappings.repair()),
+            Periodic("stale_delete_flags", settings.RESEND_AFTER, lambda me: stale_delete_flags.clear()),
+            Periodic("abandoned_snapshots", settings.RESEND_AFTER, lambda me: abandoned_snapshots.discard()),
+            Periodic("stale_group_members", 60, lambda me: stale_group_members.remove()),
+            Periodic("repair_mappings", 60, lambda me: mappings.repair()),
         ]
     if role == "conductor":
         rounds = [
             Periodic("relay", relay, lambda me: recovery.relay(), after_outage=True),
             Periodic("strays", 15, _recover_strays),
             Periodic("dead_conductors", 10, lambda me: recovery.recover_dead_conductors(me.name)),
-            Periodic("gone_hosts", relay, lambda me: delete.end_waiting()),
-            Periodic("departures", relay, lambda me: drain_migrations.run_all()),
+            Periodic("waiting_deletes", relay, lambda me: delete.end_waiting()),
+            Periodic("drain_migrations", relay, lambda me: drain_migrations.run_all()),
             Periodic("last_known", relay, lambda me: last_known.sweep(me.cell_id)),
-            Periodic("heard_events", purge_events.EVERY, lambda me: purge_events.purge()),
+            Periodic("purge_events", purge_events.EVERY, lambda me: purge_events.purge()),
         ]
         if settings.RECLAIM_INSTANCE_INTERVAL > 0:
-            rounds.append(Periodic("reclaim", 15, lambda me: reclaim_deleted.reclaim()))
+            rounds.append(Periodic("reclaim_deleted", 15, lambda me: reclaim_deleted.reclaim()))
         if settings.SHELVED_OFFLOAD_TIME >= 0:
-            rounds.append(Periodic("shelved", 60, lambda me: offload_shelved.offload()))
+            rounds.append(Periodic("offload_shelved", 60, lambda me: offload_shelved.offload()))
         if settings.RESIZE_CONFIRM_WINDOW:
             often_enough = max(relay, min(60.0, settings.RESIZE_CONFIRM_WINDOW / 10))
-            rounds.append(Periodic("confirm_window", often_enough, lambda me: confirm_resizes.confirm()))
+            rounds.append(Periodic("confirm_resizes", often_enough, lambda me: confirm_resizes.confirm()))
         return rounds
     rounds = [
         Periodic("strays", 15, _recover_strays),
         Periodic("restart_guests", 2, restart_guests.look),
-        Periodic("lost_guests", 15, lambda me: me.driver and fenced.power_off_evacuated(me.host, me.driver)),
+        Periodic("evacuated_guests", 15, lambda me: me.driver and fenced.power_off_evacuated(me.host, me.driver)),
         Periodic("inventory", 60, inventory.report),
     ]
     if settings.SYNC_POWER_STATE_INTERVAL > 0:

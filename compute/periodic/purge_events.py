@@ -24,7 +24,7 @@ def purge() -> int:
     """Remove old event rows of the targeted cell; return how many. Several conductors may run it at once."""
     now, end = timezone.now(), time.monotonic() + SECONDS
     events = InstanceAction.objects.filter(key=ExternalEvent.__name__)
-    # Each query is ordered as an index of its own: `heard_events`, `open_actions`.
+    # Each query is ordered as an index of its own: `external_events`, `open_actions`.
     heard = events.filter(finished_at__lt=now - KEPT).order_by("finished_at")
     unhandled = events.filter(finished_at__isnull=True, started_at__lt=now - UNHANDLED_FOR).order_by("started_at")
     return _remove(heard, end) + _remove(unhandled, end)

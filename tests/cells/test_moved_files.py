@@ -138,7 +138,7 @@ def test_cell_migrate_makes_no_empty_file_for_a_cell_that_has_hosts(moved, run):
     moved.move("")
     ended = run("cell_migrate", "--name", "moved")
     assert ended.code == 1
-    assert "is missing, and the cell has hosts or servers: bring it back" in ended.out
+    assert "is missing, and the cell has hosts or servers: restore it" in ended.out
     assert not moved.file.exists()
     moved.bring_back("")
     assert run("cell_migrate", "--name", "moved").code == 0

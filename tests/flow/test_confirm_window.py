@@ -40,9 +40,9 @@ def pass_by(cloud, seconds=WINDOW + 1):
 
 
 def test_a_conductor_looks_only_where_the_operator_wants_it(settings):
-    assert "confirm_window" in {one.name for one in tasks_of("conductor")}
+    assert "confirm_resizes" in {one.name for one in tasks_of("conductor")}
     settings.RESIZE_CONFIRM_WINDOW = 0
-    assert "confirm_window" not in {one.name for one in tasks_of("conductor")}
+    assert "confirm_resizes" not in {one.name for one in tasks_of("conductor")}
 
 
 def test_it_is_confirmed_when_its_time_is_over_and_not_before(api, cloud, resized):  # noqa: F811

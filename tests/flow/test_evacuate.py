@@ -35,7 +35,7 @@ def test_a_host_that_is_only_silent_may_still_run_its_guests(how, admin, cloud):
             Service.objects.filter(host="host1").update(last_seen_up=timezone.now(), ended_at=timezone.now())
     answer = evacuate(admin, server_id)
     assert answer.status_code == 409
-    assert "nobody has confirmed that its guests are off" in message(answer)
+    assert "it is not confirmed that its guests are off" in message(answer)
     assert "openstack compute service set --down host1 nova-compute" in message(answer)
     assert states(cloud, server_id) == ("active", None)
 

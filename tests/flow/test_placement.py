@@ -344,7 +344,7 @@ def test_who_finds_no_host_is_told_that_some_could_not_be_asked(api, cloud):
 def test_a_cell_that_goes_down_in_the_middle_of_a_placement_is_waited_for(api, cloud, asked, monkeypatch):
     """It may have the row all the same: only the cell itself can say."""
     with monkeypatch.context() as patch:
-        patch.setattr(build.create, "record", cut_off)
+        patch.setattr(build.create.Create, "record", cut_off)
         assert not build.place(asked)
     named = InstanceMapping.objects.get(pk=asked).cell
     circuit_breaker.record_failure(named.id, "ordered")

@@ -115,10 +115,10 @@ def test_what_the_server_is_to_be_is_on_record_when_its_old_disk_is_gone(api, cl
     server_id = cloud.boot(api, metadata={"old": "1"}, description="was")
     KeyPair.objects.create(user_id=api.caller.user_id, name="k", public_key="ssh-ed25519 AAA", fingerprint="f")
     new, data = other_image(cloud), base64.b64encode(b"hi").decode()
-    body = {"imageRef": new.pk, "name": "b", "description": "is", "metadata": {"new": "2"}, "key_name": "k",
-            "user_data": data, "hostname": "other.example.org", "OS-DCF:diskConfig": "AUTO",
-            "accessIPv4": "192.0.2.7", "accessIPv6": "2001:0db8:0:0:0:0:0.0.0.7", "adminPass": "x"}  # fmt: skip
-    answer = act(api, server_id, {"rebuild": body})
+    order = {"imageRef": new.pk, "name": "b", "description": "is", "metadata": {"new": "2"}, "key_name": "k",
+             "user_data": data, "hostname": "other.example.org", "OS-DCF:diskConfig": "AUTO",
+             "accessIPv4": "192.0.2.7", "accessIPv6": "2001:0db8:0:0:0:0:0.0.0.7", "adminPass": "x"}  # fmt: skip
+    answer = act(api, server_id, {"rebuild": order})
     assert answer.status_code == 202, answer.content
 
     shown = answer.json()["server"]

@@ -284,7 +284,7 @@ def test_a_scheduler_that_dies_before_it_commits_binds_nobody(policy, cloud, gro
     body = cloud.body("a", host="host1") | hints
     server_id = admin.send("post", "/servers", body).json()["server"]["id"]
     with monkeypatch.context() as patch:
-        patch.setattr(build.create, "record", _die)  # room is claimed, and nothing is committed
+        patch.setattr(build.create.Create, "record", _die)  # room is claimed, and nothing is committed
         with pytest.raises(Killed):
             build.place(server_id)
     assert set(cloud.used().values()) == {(0, 0)}

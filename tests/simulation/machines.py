@@ -150,7 +150,7 @@ class _Driver(FakeDriver):
         return True
 
     def close(self) -> None:
-        self._clock.close()
+        self._timer.close()
         self._event_thread.close()
 
 

@@ -37,8 +37,8 @@ from tests.simulation.wire import Message
 
 EVERY = {  # seconds between two rounds; the others: every minute or less often
     "relay": 20.0, "relay_build_requests": 20.0, "strays": 30.0, "dead_conductors": 25.0, "restart_guests": 15.0,
-    "lost_guests": 30.0, "late_deletes": 25.0, "uncounted": 60.0, "heard_events": 200.0, "ungrouped": 200.0,
-    "inventory": 100.0, "last_known": 100.0, "deferred_events": 100.0,
+    "evacuated_guests": 30.0, "deferred_deletes": 25.0, "stale_delete_flags": 60.0, "purge_events": 200.0,
+    "stale_group_members": 200.0, "inventory": 100.0, "last_known": 100.0, "deferred_events": 100.0,
 }  # fmt: skip
 SLOTS = 4  # messages a process handles at the same time
 
@@ -284,7 +284,7 @@ def put_on() -> None:
     worker_signals.queues = SimpleNamespace(ConsumerHandle=Consuming)  # type: ignore[assignment]
     nothing = SimpleNamespace(
         serve=lambda *_: None, warn_if_impatient=lambda *_: None, watch=lambda *_: None, ready=lambda *_: None,
-        stopping=lambda *_: None, status=lambda *_: None,
+        extend=lambda *_: None, stopping=lambda *_: None, status=lambda *_: None,
     )  # fmt: skip
     worker_signals.metrics = worker_signals.systemd = drain.systemd = nothing  # type: ignore[assignment]
     worker_signals.os = primitives.os  # type: ignore[attr-defined]
