@@ -62,4 +62,5 @@ class Summary:
 
 
 def _kind(nodeid: str) -> str:
-    return "/".join(nodeid.split("/")[:2]) if nodeid.count("/") > 1 else "tests"
+    file = nodeid.partition("::")[0]
+    return "/".join(file.split("/")[:2]) if file.count("/") > 1 else "tests"
