@@ -188,8 +188,8 @@ class Cloud:
     def virsh(self, host: str, *words: str) -> str:
         """What virsh prints for a host's own libvirtd."""
         done = libvirtd_conf.virsh(self.libvirtd(host), *words, seconds=30)
-        assert done.returncode == 0, done.stderr.decode()
-        return done.stdout.decode()
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def kill(self, name: str, sig: signal.Signals = signal.SIGKILL, seconds: float = 60) -> int:
         """Signal a process and wait until it has ended; returns what its pid was."""

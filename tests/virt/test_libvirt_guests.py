@@ -94,8 +94,8 @@ def virsh(bench: Bench, *words: str) -> str:
     """What virsh prints for the bench's libvirtd."""
     assert bench.host
     done = libvirtd_conf.virsh(bench.host, *words, seconds=30)
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_a_disk_is_as_large_as_was_asked(libvirt_bench: Bench):
