@@ -118,7 +118,7 @@ class Client:
             if few or (len(self.servers) < MOST and self.dice.random() < 0.2):
                 self.boot(self.dice.choice(IMAGES))
             else:
-                self._ask(self.dice.choice(self.servers))
+                self._ask_any(self.dice.choice(self.servers))
             time.sleep(self.dice.uniform(*PAUSE))
 
     def boot(self, image: str) -> str:
@@ -156,7 +156,7 @@ class Client:
         server = answer.json()["server"]
         return server["status"], server.get("OS-EXT-STS:task_state")
 
-    def _ask(self, server_id: str) -> None:
+    def _ask_any(self, server_id: str) -> None:
         seen = self.look(server_id)
         status, task = seen or ("", None)
         if status in ("GONE", "DELETED"):

@@ -221,7 +221,7 @@ def test_a_source_killed_on_the_way_can_have_it_back(source: Bench, destination:
 def test_a_host_that_may_send_so_much_a_second_sends_no_more(source: Bench, destination: Bench):
     guest = large(source)
     to, begun = destination.driver.pre_migrate(guest), time.monotonic()
-    source.driver._road = MigrationEndpoint(bandwidth=FILLED // MIB // 4)
+    source.driver._endpoint = MigrationEndpoint(bandwidth=FILLED // MIB // 4)
     source.driver.check_can_migrate(guest.uuid, to)
     source.driver.migrate_out(guest, to, go_on)
     assert time.monotonic() - begun >= 4
@@ -262,14 +262,14 @@ def test_a_destination_that_hangs_while_the_disk_is_sent_is_given_up_and_asked_a
             os.kill(daemon, signal.SIGSTOP)
         return Command.GO_ON
 
-    source.driver._road = MigrationEndpoint(bandwidth=FILLED // MIB // 4)
+    source.driver._endpoint = MigrationEndpoint(bandwidth=FILLED // MIB // 4)
     try:
         with pytest.raises(HypervisorUnavailable):
             source.driver.migrate_out(guest, to, hang)
         assert time.monotonic() - hung[0] < 60
     finally:
         os.kill(daemon, signal.SIGCONT)
-    source.driver._road = MigrationEndpoint()
+    source.driver._endpoint = MigrationEndpoint()
     source.driver.migrate_out(guest, to, go_on)
     destination.driver.finish_migration(guest)
     assert (source.driver.guests(), destination.driver.guests()) == ({}, {guest.uuid: PowerState.SHUTDOWN})
