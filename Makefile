@@ -6,7 +6,7 @@ PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 LOCAL := $(PYTHON) -m deploy.local
 ALL := not live and not chaos and not matrix
-FAST := -m "$(ALL) and not weather"
+FAST := -m "$(ALL) and not fault"
 # a skipped test is a failed set-up
 STRICT := -p tests.live.no_skips
 UP := $(if $(DRIVER),--driver $(DRIVER)) $(if $(PORT),--port $(PORT)) $(if $(BIND),--bind $(BIND)) \
@@ -16,7 +16,7 @@ UP := $(if $(DRIVER),--driver $(DRIVER)) $(if $(PORT),--port $(PORT)) $(if $(BIN
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status shell lint test test-fast test-weather test-postgres test-live chaos matrix simulate bench requirements changelog clean bootstrap test-sqlite
+.PHONY: help up down status shell lint test test-fast test-faults test-postgres test-live chaos matrix simulate bench requirements changelog clean bootstrap test-sqlite
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -45,23 +45,25 @@ lint: ## style, types, imports, settings, migrations, change fragments
 	$(PYTHON) manage.py makemigrations --check --dry-run
 	.venv/bin/towncrier build --draft >/dev/null
 
-test-fast: ## between two edits: no real guests, kills or races, and every eighth story, on SQLite; STORIES=1: all stories
-	$(PYTEST) -n 2 $(FAST) --stories $(or $(STORIES),8) $(STRICT)
+test-fast: ## between two edits: no real guests, no faults or races, every eighth story, on SQLite; STORIES=1: all stories
+	$(PYTEST) -n 2 $(FAST) --sample stories=$(or $(STORIES),8) $(STRICT)
 
-test-weather: ## orders of events (a process dies, a request is first, a step waits), on SQLite; `make test` has every fourth
-	$(PYTEST) -n 2 -m "weather and $(ALL)" --moments $(or $(MOMENTS),1) $(STRICT)
+test-faults: ## only where something fails, is first or waits, on SQLite
+	$(PYTEST) -n 2 -m "fault and $(ALL)" --sample faults=$(or $(FAULTS),1) $(STRICT)
 
-test-sqlite: # both in one run: tests are looked for once
-	$(PYTEST) -n 2 -m "$(ALL)" --moments $(or $(MOMENTS),1) $(STRICT)
+test-sqlite: # both in one run: tests are collected once
+	$(PYTEST) -n 2 -m "$(ALL)" --sample faults=$(or $(FAULTS),1) $(STRICT)
 
 test-postgres: ## the fast tests and races that use a database, on a temporary PostgreSQL server; STORIES=1: all stories
-	$(PYTHON) -m tests.servers.postgres $(PYTEST) -n 2 -p tests.databases --stories $(or $(STORIES),8) -m "$(ALL) and (race or not weather)" $(STRICT)
+	$(PYTHON) -m tests.servers.postgres $(PYTEST) -n 2 -p tests.databases --sample stories=$(or $(STORIES),8) -m "$(ALL) and (race or not fault)" $(STRICT)
 
-test-live: ## real Redis, workers, guests and clients, also killed
-	$(PYTEST) -n 3 --dist loadscope -p tests.live.together -m "live or chaos" $(STRICT)
+test-live: ## real Redis, workers, guests and clients, also killed; LIVE=4: of the cases of each test one in four
+	$(PYTEST) -n 3 --dist loadscope -p tests.live.together -m "live or chaos" --sample live=$(or $(LIVE),1) $(STRICT)
 
-test: MOMENTS ?= 4
-test: bootstrap test-sqlite test-postgres test-live ## all tests, of orders and stories a sample (MOMENTS=1 STORIES=1: all); nothing skipped
+test: FAULTS ?= 4
+test: LIVE ?= 4
+test: STORIES ?= 16
+test: bootstrap test-sqlite test-postgres test-live ## all kinds of tests, a sample of the many cases (FAULTS=1 LIVE=1 STORIES=1: all); nothing skipped
 
 chaos: ## 3 seeds of faults in a whole cloud, then kill -9 at every failpoint: CHAOS="--seeds 4 --operations 100"
 	$(PYTHON) -m tests.chaos $(CHAOS)

@@ -22,6 +22,7 @@ from tasks import worker
 
 logger = log.get(__name__)
 AGAIN = 1.0  # seconds until a database that does not answer is asked again
+MOST = 1000  # shutdowns remembered
 
 
 class ShutdownRecorder:
@@ -131,10 +132,6 @@ def stop() -> None:
         watcher, recorder = _posts.pop()
         watcher.close()
         recorder.close()
-
-
-logger = log.get(__name__)
-MOST = 1000  # shutdowns remembered
 
 
 class ShutdownCounter:

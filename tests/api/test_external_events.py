@@ -19,7 +19,6 @@ from tests.flow.stories import message
 
 PATH = "/os-server-external-events"
 LONG_AGO = "2026-01-01T00:00Z"
-LONG_AGO = LONG_AGO
 
 
 @pytest.fixture
