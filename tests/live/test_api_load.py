@@ -20,12 +20,13 @@ from tests.live.gunicorns import Api, ask_on, listener
 
 SERVERS = "/compute/v2.1/servers"
 CLIENTS = 8  # every second one with a new connection for each request
+PAUSE = 0.05  # seconds between two requests of a client: the load is to hit every moment, not to fill the machine
 
 pytestmark = pytest.mark.live
 
 
 class Load:
-    """Clients that list servers as fast as they are answered, and try nothing twice."""
+    """Clients that list servers all the time, and try nothing twice."""
 
     def __init__(self, port: int, token: str) -> None:
         self._url, self._token = f"http://127.0.0.1:{port}{SERVERS}", token
@@ -52,12 +53,12 @@ class Load:
                 result = self._one(session)
                 with self._lock:
                     self.results[result] += 1
+                time.sleep(PAUSE)
 
     def _one(self, session: requests.Session) -> str:
         try:
             answer = session.get(self._url, timeout=60)
         except requests.ConnectionError as exc:
-            time.sleep(0.05)
             return "refused" if "Connection refused" in str(exc) else repr(exc)
         if answer.status_code == 503:
             told = answer.headers.get("Retry-After"), answer.headers["Connection"]
