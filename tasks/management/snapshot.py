@@ -26,6 +26,7 @@ from tasks.worker import BINARIES
 from tasks.worker_process import WorkerNode
 
 SHOWN = 500  # services read from one cell
+READ_SECONDS = 5.0  # at least: an operator would only repeat a command that a busy machine was too slow for
 ASK_SECONDS = 15.0  # writing a request also sends messages, which takes long while the broker is away
 T = TypeVar("T")
 
@@ -160,7 +161,8 @@ def take_snapshots(locations: Sequence[ServiceLocation], *, details: bool = True
     def read(cell: Cell) -> dict[str, ServiceSnapshot]:
         return {one.name: _read(one, details=details) for one in by_cell[cell.id]}
 
-    gathered = scatter.gather([group[0].cell for group in by_cell.values()], read)
+    seconds = max(settings.CELL_TIMEOUT, READ_SECONDS)
+    gathered = scatter.gather([group[0].cell for group in by_cell.values()], read, timeout=seconds)
     found = {name: one for answer in gathered.values() for name, one in answer.items()}
     return [found.get(one.name) or ServiceSnapshot(one, down=gathered.down[one.cell.id].reason) for one in locations]
 
