@@ -37,7 +37,7 @@ class CellSample:
     operations: list[tuple[str, str, str, int, datetime]]  # action, queue, state, count, oldest
     services: list[Service]
     servers: list[tuple[str, int]]
-    departures: dict[str, dict[str, int]]  # drain migrations by host and state
+    drain_migrations: dict[str, dict[str, int]]  # drain migrations by host and state
     shutdowns: list[tuple[str, int, datetime]]  # host, running shutdown timers, first deadline
 
 
@@ -74,7 +74,7 @@ def _lines() -> Lines:
             lines += [(metrics.SERVERS, (cell.name, state), count) for state, count in read.servers]
             lines += [
                 (metrics.DRAIN_MIGRATIONS, (cell.name, host, state), count)
-                for host, states in read.departures.items() for state, count in states.items()
+                for host, states in read.drain_migrations.items() for state, count in states.items()
             ]  # fmt: skip
     return lines + _down(cells, gathered.down) + _depths(brokers_of)
 

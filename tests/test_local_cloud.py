@@ -131,7 +131,7 @@ def seeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StackSta
         row = ("host1", state.choices.cells["cell1"], "2026-01-01")
         database.execute("INSERT INTO cells_hostmapping (host, cell_id, created_at) VALUES (?, ?, ?)", row)
     yield state
-    manage_commands._clerks.pop(state.directory).end()
+    manage_commands._clients.pop(state.directory).end()
 
 
 def test_up_and_status_name_the_database_that_is_away(seeded: StackState, capsys: pytest.CaptureFixture[str]):

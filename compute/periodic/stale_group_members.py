@@ -19,9 +19,9 @@ def remove() -> int:
     """Check some members that are not counted any more; return how many were removed. Those of a down cell stay."""
     counted = InstanceMapping.objects.filter(server_groups.LIVING, pk=OuterRef("server_id"))
     members = ServerGroupMember.objects.filter(~Exists(counted)).values_list("pk", "server_id")
-    uncounted = {server_id for _, server_id in _cursor.next(members, BATCH)}
-    gone = uncounted.difference(InstanceMapping.objects.filter(pk__in=uncounted).values_list("pk", flat=True))
-    for _, _, deleted in batches.ask_cells(batches.by_cell(uncounted), _deleted):
+    servers = {server_id for _, server_id in _cursor.next(members, BATCH)}
+    gone = servers.difference(InstanceMapping.objects.filter(pk__in=servers).values_list("pk", flat=True))
+    for _, _, deleted in batches.ask_cells(batches.by_cell(servers), _deleted):
         gone |= deleted
     return ServerGroupMember.objects.filter(server_id__in=gone).delete()[0]
 

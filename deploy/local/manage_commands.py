@@ -17,7 +17,7 @@ from deploy.local.state import ROOT, StackState
 
 COMMAND_SECONDS = 180
 END_SECONDS = 10
-_clerks: dict[Path, ManageClient] = {}
+_clients: dict[Path, ManageClient] = {}
 
 
 def manage(state: StackState, *words: str, what: str = "", extra: dict[str, str] | None = None) -> str:
@@ -25,10 +25,10 @@ def manage(state: StackState, *words: str, what: str = "", extra: dict[str, str]
 
     `what` names the command in the error text; `extra` are additional environment variables.
     """
-    clerk = _clerks.get(state.directory)
-    if clerk is None or clerk.ended:
-        clerk = _clerks[state.directory] = ManageClient(state)
-    return clerk.run(words, extra or {}, what or f"manage.py {words[0]}")
+    client = _clients.get(state.directory)
+    if client is None or client.ended:
+        client = _clients[state.directory] = ManageClient(state)
+    return client.run(words, extra or {}, what or f"manage.py {words[0]}")
 
 
 class ManageClient:

@@ -245,7 +245,7 @@ def full(redis: Redis, limit: str) -> None:
 
 
 def late_steps(cell, count: int) -> None:
-    """Queued on both lanes of a host, each of a server of its own, sent once and then lost."""
+    """Queued on both queues of a host, each of a server of its own, sent once and then lost."""
     now = timezone.now()
     action = action_of("a server")
     Step.objects.bulk_create(

@@ -187,7 +187,7 @@ def test_a_delete_in_the_middle_leaves_nothing_anywhere(name, step, admin, two, 
 def test_any_other_request_is_a_conflict_and_changes_nothing(name, admin, two):
     server_id = asked(admin, two, name)
     seen, was = len(two.history(server_id)), two.row(server_id)
-    truths = [f"task_state {OPERATIONS[name].busy}", f"vm_state {was.vm_state}"]
+    reasons = [f"task_state {OPERATIONS[name].busy}", f"vm_state {was.vm_state}"]
     for key in sorted({action.key for action in registry.every().values()} - ANY_TIME - {""}):
         answer = send(admin, two, server_id, {key: BODIES.get(key)})
         action = registry.keyed(key, (2, 96))
@@ -196,7 +196,7 @@ def test_any_other_request_is_a_conflict_and_changes_nothing(name, admin, two):
             continue
         cannot = f"Cannot '{action.called or action.name}' instance {server_id} while it is in"
         assert answer.status_code == 409, (key, answer.content)
-        texts = [f"{cannot} {truth}" for truth in truths]
+        texts = [f"{cannot} {why}" for why in reasons]
         assert message(answer) in [*texts, *([] if was.host else [f"Instance {server_id} is not ready"])]
     assert len(two.history(server_id)) == seen
     to_the_end(two, name)

@@ -131,7 +131,7 @@ class Thief(_Pest):
 
 
 class Echo(_Pest):
-    """Sends a copy of every message whose work is not done, to both lanes of its host."""
+    """Sends a copy of every message whose work is not done, to both queues of its host."""
 
     def __init__(self, cloud: Cloud) -> None:
         super().__init__(cloud)

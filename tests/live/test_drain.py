@@ -332,7 +332,7 @@ def test_a_drain_with_exit_that_is_taken_back_is_not_killed_by_systemd(stage, tm
 
 
 def test_a_rolling_upgrade_reaches_hosts_with_and_without_an_ops_queue(stage):
-    """host1 is as old as hosts without an ops queue were; what goes there on the ops lane takes the request queue."""
+    """host1 is as old as hosts without an ops queue were; what goes there on the ops queue takes the request queue."""
     console = {"os-getConsoleOutput": {}}
     stage.restart_with("host1", SERVICE_VERSION="1")
     try:

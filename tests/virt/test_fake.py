@@ -185,7 +185,7 @@ def test_guests_outlive_a_killed_worker(tmp_path: Path):
 
 
 def test_two_processes_of_one_host_see_the_same_guests(tmp_path: Path):
-    """As two lanes of one host do; here two drivers on one file."""
+    """as two queues of one host do; here two drivers on one file."""
     one, other = (FakeDriver(state=tmp_path / "fake.db") for _ in range(2))
     bench = Bench(one, tmp_path, tmp_path)
     guest = bench.guest(_raw_image())

@@ -1,4 +1,4 @@
-"""A host's two lanes: requests that fill their slots leave the ops lane free."""
+"""A host's two queues: requests that fill their slots leave the ops queue free."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_console_answers_while_slow_reboots_fill_the_host(small_cloud):
     assert steps_of_reboots(small_cloud, cell) == expected  # the console waited for nobody
 
 
-# -- long operations of the ops lane
+# -- long operations of the ops queue
 
 LONG = 2  # at once
 AWAY = 600  # seconds a guest is on its way
