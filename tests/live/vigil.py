@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import BinaryIO
 
 from cloud.processes import alive
 from tests.live.cloud import Cloud
@@ -25,7 +25,7 @@ class Guest:
     """One life of one guest. Times are seconds since 1970."""
 
     pid: int
-    console: Path
+    console: BinaryIO  # open, since a delete removes the file before its last words are read
     ready: float = 0.0
     pressed: list[float] = field(default_factory=list)
     gone: float = 0.0
@@ -52,6 +52,8 @@ class Vigil:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
+        for guest in self._guests.values():
+            guest.console.close()
 
     def __getitem__(self, uuid: str) -> Guest:
         return self._guests[uuid]
@@ -60,7 +62,7 @@ class Vigil:
         """From now on; it runs there. Raises ValueError if it does not."""
         (pid,) = [pid for pid in self._cloud.libvirtd(host).qemu_pids() if alive(pid, uuid)]
         console = self._cloud.state.path("hosts", host, "state", "guests", uuid, "console.log")
-        self._guests[uuid] = Guest(pid, console)
+        self._guests[uuid] = Guest(pid, console.open("rb"))
 
     def all_gone(self) -> bool:
         """Whether none of them runs any more."""
@@ -75,7 +77,8 @@ class Vigil:
 
 def _look(uuid: str, guest: Guest) -> None:
     lives = alive(guest.pid, uuid)  # before its last words, which are read in any case
-    said = guest.console.read_bytes() if guest.console.exists() else b""
+    guest.console.seek(0)
+    said = guest.console.read()
     now = time.time()
     if READY in said and not guest.ready:
         guest.ready = now
