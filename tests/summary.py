@@ -51,10 +51,13 @@ class Summary:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the lines. The seconds of a test include its set-up, which may start what later tests share."""
+        took: defaultdict[str, float] = defaultdict(float)
+        for name, seconds in self._seconds.items():
+            took[_kind(name)] += seconds
         for kind, count in sorted(self._ran.items()):
             left_out = self._left_out[kind]
             sampled = f", sampled: {left_out} left out" if left_out else ""
-            terminalreporter.write_line(f"{count:5} {kind}{sampled}")
+            terminalreporter.write_line(f"{count:5} {kind} ({took[kind]:.0f} s{sampled})")
         slowest = sorted(self._seconds.items(), key=lambda item: -item[1])[:SLOWEST]
         terminalreporter.write_line(f"the {len(slowest)} slowest:")
         for name, seconds in slowest:
