@@ -1,13 +1,16 @@
-"""Which tests a run leaves out: `--sample faults=4 --sample stories=8` runs one in four, one in eight of these kinds.
+"""Which tests a run leaves out: `--sample slow=3 --sample stories=8` runs one in three, one in eight of these kinds.
 
-A sample depends on the names of tests alone, so it is the same in every run and in every worker of pytest-xdist. A test
-function with parameters keeps at least one of its cases. Races are never left out.
+The sample depends on the names of tests and on a number, `--turn`: with the next number the next tests have their
+turn, so that N runs with successive numbers run every test once. The default is the number of commits. Races are
+never left out, and a test function with parameters keeps at least one of its fault cases.
 """
 
 from __future__ import annotations
 
 import re
+import subprocess
 from collections import defaultdict
+from pathlib import Path
 from zlib import crc32
 
 import pytest
@@ -19,16 +22,17 @@ FAULTS = re.compile(
     r"virt/test_shutdown|flow/test_(emptying|evacuate|migrations|gone)\.py|cells/test_trouble|api/test_down_cell_table"
 )
 STORIES = tuple(f"tests/{name}/" for name in ("flow", "admin", "identity", "images"))
-KINDS = ("faults", "stories", "live")
+KINDS = ("faults", "stories", "slow")
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Add `--sample`. Without it nothing is left out."""
+    """Add `--sample` and `--turn`. Without `--sample` nothing is left out."""
     parser.addoption(
         "--sample", action="append", default=[], metavar="KIND=N",
         help="run one in N tests of a kind: faults (cases at which something fails), stories (tests/flow and pages), "
-        "live (cases of tests with real processes); may be repeated",
+        "slow (tests with that marker); may be repeated",
     )  # fmt: skip
+    parser.addoption("--turn", type=int, help="which of the N samples; default: the number of commits")
 
 
 def mark(item: pytest.Item) -> None:
@@ -39,18 +43,32 @@ def mark(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.race)
 
 
+def turn(config: pytest.Config) -> int:
+    """Return the number that chooses the sample; 0 where there is no git."""
+    given: int | None = config.getoption("--turn")
+    if given is None:
+        count = ["git", "-C", str(Path(__file__).parent), "rev-list", "--count", "HEAD"]
+        given = int(subprocess.run(count, capture_output=True, text=True, check=False).stdout or 0)
+    return given
+
+
 def split(config: pytest.Config, items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Return the tests to run, and those left out. Raises UsageError for a sample that does not exist."""
     wanted = _wanted(config.getoption("--sample"))
-    left_out = _stories(items, wanted.get("stories", 1))
+    if not wanted:
+        return items, []
+    number, left_out = turn(config), set()
     cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item not in left_out and item.get_closest_marker("race") is None and hasattr(item, "callspec"):
+        kind = _kind(item)
+        if kind == "faults":
             cases[item.nodeid.partition("[")[0]].append(item)
+        elif (crc32(item.nodeid.encode()) + number) % wanted.get(kind, 1):
+            left_out.add(item)
     for function, found in cases.items():
-        one_in = min(wanted.get(_kind(found[0]), 1), len(found))
-        chosen = crc32(function.encode()) % one_in
-        left_out.update(item for number, item in enumerate(found) if number % one_in != chosen)
+        one_in = min(wanted.get("faults", 1), len(found))
+        chosen = (crc32(function.encode()) + number) % one_in
+        left_out.update(item for place, item in enumerate(found) if place % one_in != chosen)
     return [item for item in items if item not in left_out], [item for item in items if item in left_out]
 
 
@@ -61,11 +79,12 @@ def _wanted(words: list[str]) -> dict[str, int]:
     return {kind: int(count) for kind, count in found.items()}
 
 
-def _stories(items: list[pytest.Item], one_in: int) -> set[pytest.Item]:
-    stories = [item for item in items if item.nodeid.startswith(STORIES) and item.get_closest_marker("race") is None]
-    return {item for item in stories if crc32(item.nodeid.encode()) % one_in}
-
-
 def _kind(item: pytest.Item) -> str:
     markers = {marker.name for marker in item.iter_markers()}
-    return "live" if markers & {"live", "chaos"} else "faults" if "fault" in markers else ""
+    if "slow" in markers:
+        return "slow"
+    if "race" in markers:
+        return ""
+    if "fault" in markers and hasattr(item, "callspec"):
+        return "faults"
+    return "stories" if item.nodeid.startswith(STORIES) else ""

@@ -58,6 +58,8 @@ class Summary:
             left_out = self._left_out[kind]
             sampled = f", sampled: {left_out} left out" if left_out else ""
             terminalreporter.write_line(f"{count:5} {kind} ({took[kind]:.0f} s{sampled})")
+        if self._left_out:
+            terminalreporter.write_line(f"the sample is that of --turn {sampling.turn(self._config)}")
         slowest = sorted(self._seconds.items(), key=lambda item: -item[1])[:SLOWEST]
         terminalreporter.write_line(f"the {len(slowest)} slowest:")
         for name, seconds in slowest:
