@@ -24,7 +24,7 @@ def run(servers: int) -> dict[str, Any]:
         for other in ("host2", "host4", "host6", "host8", "conductor-cell2"):  # cell2 is not needed
             cloud.manage("host", "stop", other)
         stage = Stage(cloud)
-        ids = stage.boot(servers, SOURCE, stage.image(hand_over_delay=f"{TRAVEL:g}"))
+        ids = stage.boot(servers, SOURCE, stage.image(migrate_out_delay=f"{TRAVEL:g}"))
         return _empty(stage, ids)
     finally:
         cloud.up()

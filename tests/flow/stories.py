@@ -265,7 +265,7 @@ def failure_leads_out(story: Story, api: Any, admin: Any, cloud: Cloud) -> None:
     assert states(cloud, server_id) == (story.failed or before, None)
     failed = last_action(admin, server_id)
     assert (failed["message"], failed["events"][0]["result"]) == ("Error", "Error")
-    assert "failed to order" in failed["events"][0]["details"]
+    assert "failed as injected" in failed["events"][0]["details"]
     assert "Traceback" in failed["events"][0]["traceback"]
     assert last_action(api, server_id)["events"][0].get("traceback") is None
     settled(cloud)

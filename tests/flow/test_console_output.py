@@ -93,7 +93,7 @@ def test_what_the_host_could_not_do_is_said(api, cloud, settings):
     cloud.host_of(server_id).driver.faults.fail("console_output")
     with answering(cloud, server_id, settings):
         answer = stories.act(api, server_id, ASK)
-    assert (answer.status_code, stories.message(answer)) == (503, "console_output failed to order")
+    assert (answer.status_code, stories.message(answer)) == (503, "console_output failed as injected")
 
 
 def test_a_host_that_is_down_is_not_waited_for(api, cloud):

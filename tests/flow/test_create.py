@@ -61,7 +61,7 @@ def test_a_boot_that_failed_on_every_host_it_may_try_is_an_error_that_says_why(a
     assert server["status"] == "ERROR"
     assert server["fault"]["message"] == (
         "Exceeded maximum number of retries. Exhausted all hosts available for retrying build failures for "
-        f"instance {server_id}. Last: spawn failed to order"
+        f"instance {server_id}. Last: spawn failed as injected"
     )
     assert [a for h in crowd.hosts.values() for a, _ in h.driver.calls].count("spawn") == 3
     assert set(crowd.used().values()) == {(0, 0)}
@@ -76,7 +76,7 @@ def test_a_cell_with_one_host_says_why_that_host_failed(api, cloud):
     for host in cloud.hosts.values():
         host.driver.faults.fail("spawn", times=ALWAYS)
     server_id = cloud.boot(api)
-    assert cloud.row(server_id).fault["message"].endswith("Last: spawn failed to order")
+    assert cloud.row(server_id).fault["message"].endswith("Last: spawn failed as injected")
     stories.settled(cloud)
 
 
@@ -109,7 +109,7 @@ def test_a_bad_image_is_an_error_at_once(api, crowd):
     assert stories.states(crowd, server_id) == ("error", None)
     assert [a for h in crowd.hosts.values() for a, _ in h.driver.calls].count("spawn") == 1
     assert set(crowd.used().values()) == {(0, 0)}
-    assert crowd.row(server_id).fault["message"] == "spawn failed to order"
+    assert crowd.row(server_id).fault["message"] == "spawn failed as injected"
     stories.settled(crowd)
 
 

@@ -112,7 +112,7 @@ def test_a_server_that_could_not_be_deleted_says_so_and_can_be_deleted_again(api
     api.delete(f"/servers/{server_id}")
     cloud.work()
     assert stories.states(cloud, server_id) == ("error", None)
-    assert api.get(f"/servers/{server_id}").json()["server"]["fault"]["message"] == "destroy failed to order"
+    assert api.get(f"/servers/{server_id}").json()["server"]["fault"]["message"] == "destroy failed as injected"
     assert stories.last_action(admin, server_id)["message"] == "Error"
     assert cloud.used()[cloud.row(server_id).host] == (1, 512)  # the guest is still there
     assert api.delete(f"/servers/{server_id}").status_code == 204

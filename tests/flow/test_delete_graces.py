@@ -259,7 +259,7 @@ def test_a_guest_that_cannot_be_shut_down_is_deleted_all_the_same(api, admin, cl
     with host.with_watcher():
         delete(api, cloud, server_id)
     is_gone(cloud, server_id)
-    assert outcomes(cloud, server_id) == [("delete", "could not be shut down: power_off failed to order")]
+    assert outcomes(cloud, server_id) == [("delete", "could not be shut down: power_off failed as injected")]
 
 
 def test_a_delete_with_grace_waits_for_a_hypervisor_that_comes_back(api, cloud):

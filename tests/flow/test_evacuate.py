@@ -216,7 +216,7 @@ def test_a_build_that_fails_is_taken_back_and_the_server_can_be_evacuated_again(
     work(cloud, "host1")
     assert (cloud.row(server_id).host, states(cloud, server_id)) == ("host1", ("active", None))
     assert (claimed(cloud, server_id), homes(cloud, server_id), needed(cloud)) == ({"host1"}, ["host1"], set())
-    assert cloud.row(server_id).fault["message"] == "spawn failed to order"
+    assert cloud.row(server_id).fault["message"] == "spawn failed as injected"
     assert (cloud.history(server_id)[-1].message, migration(admin, server_id)["status"]) == ("Error", "failed")
 
     assert evacuate(admin, server_id).status_code == 200

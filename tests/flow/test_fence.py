@@ -94,7 +94,7 @@ def test_a_move_that_failed_is_undone_though_the_database_rolled_its_record_back
     assert states(two, cloud_boot) == ("active", None)
     assert (homes(two, server_id), claimed(two, server_id)) == (["host1"], {"host1"})
     assert two.history(server_id)[-1].message == "Error"
-    assert two.row(server_id).fault["message"] == "pre_migrate failed to order"
+    assert two.row(server_id).fault["message"] == "pre_migrate failed as injected"
     stories.settled(two)
 
 

@@ -131,7 +131,7 @@ def test_whoever_is_killed_while_it_is_taken_back_the_server_stays(undo, when, a
     assert stories.states(cloud, server_id) == ("active", None)
     is_at(cloud, server_id, "host1")
     assert stories.last_action(admin, server_id)["message"] == "Error"
-    assert cloud.row(server_id).fault["message"] == "migrate_out failed to order"
+    assert cloud.row(server_id).fault["message"] == "migrate_out failed as injected"
 
 
 @pytest.mark.parametrize(("verb", "host"), [("pre_migrate", "host3"), ("migrate_out", "host1")])
@@ -141,7 +141,7 @@ def test_a_migration_that_fails_leaves_the_server_where_it_runs(verb, host, admi
     cloud.work()
     assert stories.states(cloud, server_id) == ("active", None)
     is_at(cloud, server_id, "host1")
-    assert cloud.row(server_id).fault["message"] == f"{verb} failed to order"
+    assert cloud.row(server_id).fault["message"] == f"{verb} failed as injected"
 
     assert act(admin, server_id, LIVE).status_code == 202
     cloud.work()
@@ -153,7 +153,7 @@ def test_a_destination_that_cannot_settle_the_guest_says_so_and_keeps_one_claim(
     cloud.hosts["host3"].driver.faults.fail("finish_migration")
     cloud.work()
     shown = admin.get(f"/servers/{server_id}").json()["server"]
-    assert (shown["status"], shown["fault"]["message"]) == ("ERROR", "finish_migration failed to order")
+    assert (shown["status"], shown["fault"]["message"]) == ("ERROR", "finish_migration failed as injected")
     assert (cloud.row(server_id).host, claimed(cloud, server_id), needed(cloud)) == ("host3", {"host3"}, set())
     # found by the simulation: what the source had handed over stayed there for good
     assert list(cloud.hosts["host1"].driver._state.run("SELECT uuid FROM departed")) == []

@@ -309,7 +309,7 @@ def test_a_destination_that_refuses_late_leaves_one_guest_and_says_why(name, ste
     row = two.row(server_id)
     failed = [action for action in two.history(server_id) if action.key == OPERATIONS[name].key][-1]
     assert failed.message == "Error"
-    assert "failed to order" in row.fault["message"]
+    assert "failed as injected" in row.fault["message"]
     if (name, step) == ("live-migrate", "finish_migration"):  # it had left for good: nobody can say where its memory is
         assert (row.vm_state, row.host, claimed(two, server_id)) == ("error", dest, {dest})
         return

@@ -194,7 +194,7 @@ def test_a_rebuild_that_fails_is_an_error_with_a_fault_and_works_the_next_time(w
     two_hosts.killed(cloud, step, when)
     cloud.work()
     shown = api.get(f"/servers/{server_id}").json()["server"]
-    assert (shown["status"], shown["fault"]["message"]) == ("ERROR", "spawn failed to order")
+    assert (shown["status"], shown["fault"]["message"]) == ("ERROR", "spawn failed as injected")
     assert cloud.history(server_id)[-1].message == "Error"
     assert RequestSpec.objects.get(pk=server_id).image_id == shown["image"]["id"] == new.pk
 

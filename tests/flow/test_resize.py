@@ -178,7 +178,7 @@ def test_whoever_is_killed_while_it_is_taken_back_the_server_is_as_before(undo, 
     cloud.work()
     assert stories.states(cloud, server_id) == ("active", None)
     is_as_before(cloud, server_id, source)
-    assert cloud.row(server_id).fault["message"] == f"{verb} failed to order"
+    assert cloud.row(server_id).fault["message"] == f"{verb} failed as injected"
 
 
 @pytest.mark.parametrize("verb", ["pre_migrate", "finish_migration"])

@@ -276,7 +276,7 @@ def test_one_that_cannot_be_put_back_is_free_again_and_says_why(api, cloud, off)
     cloud.work()
     assert stories.states(cloud, off) == ("active", None)
     failed = cloud.history(off)[-1]
-    assert (failed.message, failed.outcome) == ("Error", "power_on failed to order")
+    assert (failed.message, failed.outcome) == ("Error", "power_on failed as injected")
     assert cloud.row(off).power_state == PowerState.SHUTDOWN
     sync(cloud, off)
     cloud.work()

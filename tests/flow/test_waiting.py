@@ -259,7 +259,7 @@ def test_one_that_joins_and_fails_leaves_the_others_their_clock(admin, cloud, se
         assert admin.delete(f"/servers/{waiting.server_id}?shutdown_type=SOFT").status_code == 204
         cloud.work_until(lambda: all(action.finished_at for action in cloud.history(waiting.server_id)))
     stop, delete = cloud.history(waiting.server_id)[-2:]
-    assert delete.steps.get().details == "could not be shut down: timer failed to order"  # and was destroyed
+    assert delete.steps.get().details == "could not be shut down: timer failed as injected"  # and was destroyed
     assert stop.outcome.startswith("preempted: guest was gone after")  # and not: given up
     assert ShutdownTimer.load(waiting.step.timer).begun == timer.begun
     stories.settled(cloud)

@@ -21,6 +21,7 @@ from uuid import uuid4
 import requests
 
 from cloud.processes import Daemon, alive
+from compute.virt.fake.faults import parse_faults
 from tests.live import books
 from tests.live.cloud import Cloud, eventually
 from tests.machine import fair
@@ -61,10 +62,11 @@ class Stage:
         self._images: dict[str, str] = {}
 
     def image(self, **faults: str) -> str:
-        """An image whose guests take their time: image(reboot_hard_delay="5")."""
+        """An image whose guests take their time: image(reboot_hard_delay="5"). ValueError if there is no such fault."""
         name = ",".join(f"{fault}={value}" for fault, value in sorted(faults.items())) or "plain"
         if name not in self._images:
             kind = {"disk_format": "raw", "container_format": "bare", "visibility": "public"}
+            parse_faults(",".join(f"{'.'.join(fault.rsplit('_', 1))}={value}" for fault, value in faults.items()))
             fake = {f"fake_{fault}": value for fault, value in faults.items()}
             mine = f"{name}-{uuid4().hex[:8]}"  # tests that share a cloud have images of one kind each
             made = self._sdk.image.create_image(mine, data=b"\0" * 512, validate_checksum=False, **kind, **fake)

@@ -47,7 +47,7 @@ def homes(stage: Stage) -> dict[str, str]:
 
 def test_twelve_servers_leave_and_come_back_whoever_is_killed(stage):
     cloud = stage.cloud
-    servers = stage.boot(SERVERS, "host1", stage.image(hand_over_delay=TRAVEL), name="emptying")
+    servers = stage.boot(SERVERS, "host1", stage.image(migrate_out_delay=TRAVEL), name="emptying")
     stopped = servers[:STOPPED]
     for uuid in stopped:
         assert stage.ask(uuid, {"os-stop": None}) == 202
@@ -87,7 +87,7 @@ def test_twelve_servers_leave_and_come_back_whoever_is_killed(stage):
 
 def test_a_host_that_is_killed_and_comes_back_is_emptied_and_ends(stage):
     cloud = stage.cloud
-    servers = stage.boot(4, "host1", stage.image(hand_over_delay=LONG), name="emptying")
+    servers = stage.boot(4, "host1", stage.image(migrate_out_delay=LONG), name="emptying")
     began = len(crossings.of(cloud))
     wanted = {"stillwater:drain": {"migrate": {"parallel": 2}, "exit": True}}
     assert stage.call("PUT", f"/os-services/{stage.service('host1')['id']}", wanted).status_code == 200

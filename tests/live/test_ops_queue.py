@@ -76,7 +76,7 @@ def stage() -> Iterator[Stage]:
 @pytest.mark.live
 def test_a_console_answers_and_an_abort_is_undone_while_migrations_have_every_slot(stage):
     """Migrations took all threads of a host: its consoles answered 503, and an abort waited for the end of another."""
-    servers = stage.boot(8, "host1", stage.image(hand_over_delay=str(AWAY)))
+    servers = stage.boot(8, "host1", stage.image(migrate_out_delay=str(AWAY)))
     for uuid in servers:
         assert stage.ask(uuid, {"os-migrateLive": {"host": "host3", "block_migration": "auto"}}) == 202
 

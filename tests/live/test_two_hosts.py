@@ -45,7 +45,7 @@ def host_of(stage: Stage, uuid: str) -> str:
 
 def on_its_way(stage: Stage, seconds: float = LONG) -> str:
     """A server that is just being handed over from host1 to host3."""
-    (uuid,) = stage.boot(1, SOURCE, stage.image(hand_over_delay=f"{seconds:g}"))
+    (uuid,) = stage.boot(1, SOURCE, stage.image(migrate_out_delay=f"{seconds:g}"))
     assert stage.ask(uuid, LIVE) == 202
     during(stage, uuid, "migrate_out")
     return uuid
@@ -163,7 +163,7 @@ def test_a_process_killed_while_the_guest_moves_changes_nothing(stage, name, sig
 
 
 def test_the_stock_client_moves_a_server_live(stage):
-    (uuid,) = stage.boot(1, SOURCE, stage.image(hand_over_delay="2"))
+    (uuid,) = stage.boot(1, SOURCE, stage.image(migrate_out_delay="2"))
     stage.cloud.do("server", "migrate", "--live-migration", "--wait", uuid, admin=True)
     has_moved(stage, uuid)
     rows = stage.cloud.openstack("server", "migration", "list", "--server", uuid, admin=True)
@@ -219,7 +219,7 @@ def test_a_resize_asked_for_while_the_source_is_stopped_is_done_once_after_its_s
 
 @pytest.mark.parametrize("host", [SOURCE, DEST])
 def test_a_resize_ends_while_a_host_of_it_drains(stage, host):
-    (uuid,) = stage.boot(1, SOURCE, stage.image(hand_over_delay=str(LONG)))
+    (uuid,) = stage.boot(1, SOURCE, stage.image(migrate_out_delay=str(LONG)))
     assert stage.ask(uuid, {"resize": {"flavorRef": "1"}}) == 202
     during(stage, uuid, "migrate_out")
     stopping = stage.stop(host)

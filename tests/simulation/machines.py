@@ -106,7 +106,7 @@ class _Calls(CallLog):
         for number, (wanted, kind, after) in enumerate(self.machine.failures):
             if wanted == verb or (not wanted and verb not in READS):
                 del self.machine.failures[number]
-                error = HypervisorUnavailable("its answer was lost") if after else KINDS[kind]("it failed to order")
+                error = HypervisorUnavailable("its answer was lost") if after else KINDS[kind]("it failed as injected")
                 self.machine.sim.say(f"{verb} is to fail: {error!r}")
                 if not after:
                     raise error

@@ -51,7 +51,7 @@ class CallLog:
         if delay and self._closing.wait(delay):
             raise HypervisorUnavailable("the driver was closed meanwhile")
         if failure is not None:
-            raise failure(f"{verb} failed to order")
+            raise failure(f"{verb} failed as injected")
         die_if_ordered = partial(self._die, self._is_to_die(verb, uuid, order.die, asked.die))
         if verb not in HALF_WAY:
             die_if_ordered()

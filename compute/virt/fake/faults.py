@@ -176,7 +176,7 @@ def parse_faults(text: str) -> ParsedFault:
         name, equals, value = item.partition("=")
         verb, dot, what = name.strip().rpartition(".")
         if not (equals and dot):
-            raise ValueError(f"order {item!r} is not of the form verb.what=value")
+            raise ValueError(f"fault {item!r} is not of the form verb.what=value")
         _set(parsed, verb, what, value.strip())
     return parsed
 
@@ -212,7 +212,7 @@ def _set(parsed: ParsedFault, verb: str, what: str, value: str) -> None:
     }
     readers = shutdown if verb == "shutdown" else plain
     if what not in readers or (verb != "shutdown" and verb not in VERBS):
-        raise ValueError(f"there is no order {verb}.{what}")
+        raise ValueError(f"there is no fault {verb}.{what}")
     read = readers[what](value)
     shut = verb == "shutdown"
     setattr(parsed.shutdown if shut else parsed.verbs.setdefault(verb, Fault()), what, read)
