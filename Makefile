@@ -52,18 +52,18 @@ test-faults: ## only where something fails, is first or waits, on SQLite
 	$(PYTEST) -n 2 -m "fault and $(ALL)" --sample faults=$(or $(FAULTS),1) $(STRICT)
 
 test-sqlite: # both in one run: tests are collected once
-	$(PYTEST) -n 2 -m "$(ALL)" --sample faults=$(or $(FAULTS),1) $(STRICT)
+	$(PYTEST) -n 2 -m "$(ALL)" --sample faults=$(or $(FAULTS),1) --sample stories=$(or $(STORIES),1) $(STRICT)
 
-test-postgres: ## the fast tests and races that use a database, on a temporary PostgreSQL server; STORIES=1: all stories
-	$(PYTHON) -m tests.servers.postgres $(PYTEST) -n 2 -p tests.databases --sample stories=$(or $(STORIES),8) -m "$(ALL) and (race or not fault)" $(STRICT)
+test-postgres: ## the fast tests and races that use a database, on a temporary PostgreSQL server, every 16th story
+	$(PYTHON) -m tests.servers.postgres $(PYTEST) -n 2 -p tests.databases --sample stories=$(or $(PG_STORIES),16) -m "$(ALL) and (race or not fault)" $(STRICT)
 
-test-live: ## real Redis, workers, guests and clients, also killed; SLOW=3: of the tests that take more than ten seconds one in three
-	$(PYTEST) -n 3 --dist loadscope -p tests.live.together -m "live or chaos" --sample slow=$(or $(SLOW),1) $(STRICT)
+test-live: ## real Redis, workers, guests and clients, also killed; LIVE=4: one in four files of tests
+	$(PYTEST) -n 3 --dist loadscope -p tests.live.together -m "live or chaos" --sample live=$(or $(LIVE),1) $(STRICT)
 
 test: FAULTS ?= 4
-test: SLOW ?= 3
-test: STORIES ?= 16
-test: bootstrap test-sqlite test-postgres test-live ## all kinds of tests, a sample of the many cases (FAULTS=1 STORIES=1 SLOW=1: all); nothing skipped
+test: LIVE ?= 4
+test: STORIES ?= 2
+test: bootstrap test-sqlite test-postgres test-live ## all kinds of tests, a sample of the many cases (FAULTS=1 STORIES=1 LIVE=1: all); nothing skipped
 
 chaos: ## 3 seeds of faults in a whole cloud, then kill -9 at every failpoint: CHAOS="--seeds 4 --operations 100"
 	$(PYTHON) -m tests.chaos $(CHAOS)

@@ -1,8 +1,9 @@
-"""Which tests a run leaves out: `--sample slow=3 --sample stories=8` runs one in three, one in eight of these kinds.
+"""Which tests a run leaves out: `--sample live=4 --sample stories=8` runs one in four, one in eight of these kinds.
 
 The sample depends on the names of tests and on a number, `--turn`: with the next number the next tests have their
-turn, so that N runs with successive numbers run every test once. The default is the number of commits. Races are
-never left out, and a test function with parameters keeps at least one of its fault cases.
+turn, so that N runs with successive numbers run every test once. The default is the number of commits. Tests with
+real processes are chosen by file, since those of a file share a cloud and may build on each other. Races are never left
+out, and a test function with parameters keeps at least one of its fault cases.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FAULTS = re.compile(
     r"virt/test_shutdown|flow/test_(emptying|evacuate|migrations|gone)\.py|cells/test_trouble|api/test_down_cell_table"
 )
 STORIES = tuple(f"tests/{name}/" for name in ("flow", "admin", "identity", "images"))
-KINDS = ("faults", "stories", "slow")
+KINDS = ("faults", "stories", "live")
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -30,7 +31,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sample", action="append", default=[], metavar="KIND=N",
         help="run one in N tests of a kind: faults (cases at which something fails), stories (tests/flow and pages), "
-        "slow (tests with that marker); may be repeated",
+        "live (files of tests with real processes); may be repeated",
     )  # fmt: skip
     parser.addoption("--turn", type=int, help="which of the N samples; default: the number of commits")
 
@@ -63,7 +64,9 @@ def split(config: pytest.Config, items: list[pytest.Item]) -> tuple[list[pytest.
         kind = _kind(item)
         if kind == "faults":
             cases[item.nodeid.partition("[")[0]].append(item)
-        elif (crc32(item.nodeid.encode()) + number) % wanted.get(kind, 1):
+            continue
+        unit = item.nodeid.partition("::")[0] if kind == "live" else item.nodeid
+        if (crc32(unit.encode()) + number) % wanted.get(kind, 1):
             left_out.add(item)
     for function, found in cases.items():
         one_in = min(wanted.get("faults", 1), len(found))
@@ -81,8 +84,8 @@ def _wanted(words: list[str]) -> dict[str, int]:
 
 def _kind(item: pytest.Item) -> str:
     markers = {marker.name for marker in item.iter_markers()}
-    if "slow" in markers:
-        return "slow"
+    if markers & {"live", "chaos"}:
+        return "live"
     if "race" in markers:
         return ""
     if "fault" in markers and hasattr(item, "callspec"):

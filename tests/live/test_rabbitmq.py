@@ -6,12 +6,14 @@ import os
 import signal
 import time
 
+import psutil
 import pytest
 from kombu import Exchange, Queue
 
 from cells import broker_circuit_breaker, brokers
 from compute.operations import dispatch
 from tests.live.brokers import Rabbit
+from tests.live.cloud import eventually
 from tests.machine import fair
 from tests.servers import rabbitmq
 
@@ -40,6 +42,7 @@ def test_a_rabbitmq_that_hangs_costs_the_first_message_a_second_and_the_others_n
     url = rabbit.url("cell1")
     assert wake(url)
     os.kill(rabbit._server.pid, signal.SIGSTOP)
+    eventually("its threads are stopped", lambda: psutil.Process(rabbit._server.pid).status() == "stopped", pause=0.01)
     try:
         costs_one_message(url)
     finally:
