@@ -2,8 +2,9 @@
 
 The sample depends on the names of tests and on a number, `--turn`: with the next number the next tests have their
 turn, so that N runs with successive numbers run every test once. The default is the number of commits. Tests with
-real processes are chosen by file, since those of a file share a cloud and may build on each other. Races are never left
-out, and a test function with parameters keeps at least one of its fault cases.
+real processes are chosen by file, since those of a file share a cloud and may build on each other, unless they are
+marked `independent`. Races are never left out, and a test function with parameters keeps at least one of its fault
+cases.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def split(config: pytest.Config, items: list[pytest.Item]) -> tuple[list[pytest.
         if kind == "faults":
             cases[item.nodeid.partition("[")[0]].append(item)
             continue
-        unit = item.nodeid.partition("::")[0] if kind == "live" else item.nodeid
+        by_file = kind == "live" and item.get_closest_marker("independent") is None
+        unit = item.nodeid.partition("::")[0] if by_file else item.nodeid
         if (crc32(unit.encode()) + number) % wanted.get(kind, 1):
             left_out.add(item)
     for function, found in cases.items():

@@ -19,7 +19,7 @@ from tests.live.cloud import Cloud, eventually
 from tests.machine import fair
 from tests.servers import rabbitmq
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.independent, pytest.mark.timeout(300)]
 DAWDLER = "dawdler"  # an image whose guests take their time
 
 

@@ -20,7 +20,7 @@ from tests.live.burst import Burst
 from tests.live.cloud import Cloud, eventually
 from tests.machine import fair
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.chaos, pytest.mark.independent, pytest.mark.timeout(400)]
 # images whose guests take their time, and for what
 SLOW, STICKY = "chaos-slow", "chaos-sticky"
 FAULTS = {

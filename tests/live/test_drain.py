@@ -16,7 +16,7 @@ from tests.live.stage import Stage
 from tests.live.units import Unit
 from tests.machine import fair
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.live, pytest.mark.independent, pytest.mark.timeout(300)]
 WORKERS = ("scheduler", "conductor-cell1", "host1")
 LARGER = "1"  # m1.tiny
 LONG = 6  # seconds an operation takes here

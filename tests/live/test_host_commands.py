@@ -20,7 +20,7 @@ from compute.virt.fake.driver import FakeDriver
 from deploy.local.state import ROOT
 from tests.live.cloud import Cloud, eventually
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.live, pytest.mark.independent, pytest.mark.timeout(400)]
 SLOW = 300  # seconds; nobody waits so long: see `give_in`
 
 

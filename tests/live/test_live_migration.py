@@ -16,7 +16,7 @@ from tests.live.cloud import Cloud, eventually
 from tests.live.stage import Stage
 from tests.machine import fair
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.live, pytest.mark.independent, pytest.mark.timeout(300)]
 SOURCE, DEST = "host1", "host3"
 LIVE = {"os-migrateLive": {"host": DEST, "block_migration": "auto"}}
 ADMIN = {"admin": True}

@@ -14,7 +14,7 @@ from tests.live.cloud import Cloud, eventually
 from tests.live.stage import Stage
 from tests.machine import fair
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.live, pytest.mark.independent, pytest.mark.timeout(300)]
 LONG = 6  # seconds a guest is on its way
 SLOTS = 2  # requests a host carries out at a time
 SPAWNED, OUT, IN, OFF, ON = "spawned", "migrated out", "migrated in", "powered off by guest", "powered on"
