@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.db import Error, connections
+from django.db.models import Q
 from django.utils import timezone
 
 from cells.context import target_cell
@@ -50,7 +51,8 @@ def _write(me: worker.Worker, unfinished: int) -> None:
         with target_cell(me.alias):
             mine = Service.objects.filter(binary=me.binary, host=me.host, incarnation=me.incarnation)
             mine.update(ended_at=timezone.now(), in_progress=unfinished, draining_since=None, drained_at=None)
-            mine.filter(drain_then_exit=True).update(**fulfilled)
-            mine.filter(drain_wanted=False).update(**fulfilled)
+            # a host that is being emptied goes on with it in its next life
+            emptying = Q(drain_wanted=False, drain_moves__gt=0, drain_asked_at__isnull=False)
+            mine.exclude(emptying).filter(Q(drain_then_exit=True) | Q(drain_wanted=False)).update(**fulfilled)
     except Error as error:
         logger.warning("worker.goodbye_not_written", error=repr(error))

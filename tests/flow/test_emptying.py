@@ -13,6 +13,7 @@ from compute import departures, draining, emptying, forecast, host_guests
 from compute.departures import State
 from compute.models import ComputeNode, Departure, Flavor, Instance, InstanceAction, Service
 from compute.virt.base import InsufficientResources
+from tasks import goodbye, worker
 from tests.flow import stories, two_hosts
 from tests.flow.stories import act
 from tests.flow.two_hosts import LIVE, claimed, homes
@@ -466,6 +467,26 @@ def test_a_host_that_ends_while_its_servers_return_gets_them_in_its_next_life(wa
     ward.again()
     assert (ward.host_of(server_id), ward.moves().lines) == ("host1", ())
     ward.is_sound(server_id)
+
+
+@pytest.mark.parametrize("then_exit", [False, True])
+def test_a_host_that_is_restarted_while_it_is_emptied_goes_on_with_it(ward, then_exit):
+    """Its goodbye took the operator's request back, and the servers that had left were called home."""
+    first, second = ward.boot(2)
+    ward.ask({"migrate": {"parallel": 1}, "exit": then_exit})
+    ward.round()
+    host = ward.cloud.hosts["host1"]
+    with target_cell(host.cell):
+        services = Service.objects.filter(host="host1")
+        services.update(incarnation=host.incarnation)
+        goodbye._write(worker.Worker("host", "host1", host.cell.id, host.driver, host.incarnation), 0)
+        service = services.get()
+        assert (service.drain_state, service.is_returning, service.drain_then_exit) == ("emptying", False, then_exit)
+        services.update(ended_at=None)
+    ward.work()
+    assert "host1" not in {ward.host_of(first), ward.host_of(second)}
+    assert ward.service().drain_wanted
+    ward.is_sound(first, second)
 
 
 def test_two_hosts_emptied_at_once_send_nobody_to_each_other(ward):
