@@ -32,8 +32,10 @@ class CellRouter:
     db_for_write = db_for_read
 
     def allow_relation(self, one: models.Model, other: models.Model, **hints: Any) -> bool:
-        """Only inside one database."""
-        return one._state.db == other._state.db or home(type(one)) == home(type(other))
+        """Only inside one database; of one that is in none yet, its home counts."""
+        if one._state.db and other._state.db:
+            return one._state.db == other._state.db
+        return home(type(one)) == home(type(other))
 
     def allow_migrate(self, db: str, app_label: str, model_name: str | None = None, **hints: Any) -> bool | None:
         """A table is made only in its home; data migrations name theirs with hints={"home": …}."""

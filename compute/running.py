@@ -99,8 +99,7 @@ def hand_back(action: ServerAction, step: Step) -> bool:
     with transaction.atomic(using=current_alias()):
         if not action.is_wanted(Run(instance, step.action, step, None)) or not journal.cancel(step, why):
             return False
-        params = {**step.action.params, "left": step.host}
-        InstanceAction.objects.filter(pk=step.action_id).update(params=params)
+        journal.change_params(step.action, left=step.host)
         open_step(step.action, action.elsewhere, instance)
     return True
 

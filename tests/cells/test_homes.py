@@ -12,7 +12,7 @@ from django.test.utils import isolate_apps
 from cells import checks
 from cells.context import NoCellTargeted, target_cell
 from cells.models import CellModel, GlobalModel
-from compute.models import Flavor, Service
+from compute.models import Flavor, InstanceAction, Service, Step
 
 
 def found(*made):
@@ -61,3 +61,12 @@ def test_records_go_home(cells):
         with target_cell(cells["cell2"]) as inner:
             assert Service.objects.all().db == inner
         assert Service.objects.all().db == alias
+
+
+def test_a_row_of_one_cell_cannot_refer_to_a_row_of_another():
+    action, step = InstanceAction(pk=1), Step(pk=1)
+    action._state.db, step._state.db = "cell:one", "cell:other"
+    with pytest.raises(ValueError, match="the current database router prevents this relation"):
+        step.action = action
+    step._state.db = None  # not saved yet
+    step.action = action

@@ -22,6 +22,7 @@ from compute.virt.base import (
     GuestInvalidState,
     GuestNotFound,
     MigrationAborted,
+    OperationTimedOut,
     PowerState,
     Progress,
     VirtError,
@@ -38,6 +39,7 @@ from compute.virt.libvirt.host import Host
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 0.4  # seconds between two looks at what becomes of it
+ABORT_SECONDS = 60.0  # then whoever ends it tries again later
 # libvirt 9.0 may not notice that the QEMU it copies a disk from is gone, and then its call never returns: it waits in
 # qemuDomainObjWait for a change that has been. A guest that is off so long without an answer has none to come.
 UNHEARD_SECONDS = 15.0
@@ -232,11 +234,13 @@ class Live:
 
 
 def call_off(host: Host, uuid: str) -> PowerState:
-    """No migration takes the guest away any more; what it does now."""
-    pause = threading.Event()
+    """No migration takes the guest away any more; what it does now. Raises OperationTimedOut."""
+    pause, until = threading.Event(), monotonic() + ABORT_SECONDS
     try:
         guest = host.guest(uuid)
         while guest.is_going_out():
+            if monotonic() > until:
+                raise OperationTimedOut(f"guest {uuid} still migrates, {ABORT_SECONDS:.0f} s after it was to stop")
             guest.abort_job()
             pause.wait(LOOK_EVERY)
         return guest.power_state()
