@@ -9,7 +9,7 @@ from typing import Any
 from django.utils import timezone
 
 from cloud.errors import BadRequest
-from compute import actions, bare_metal, claims, journal, moving, policy, running, schema, state
+from compute import actions, bare_metal, claims, gone, journal, moving, policy, running, schema, state
 from compute.errors import NoValidHost, StateConflict
 from compute.lifecycle import OPS, Asked, On, OnDrain, Run, ServerAction, StepSpec, fault_of
 from compute.microversion import Version
@@ -179,6 +179,7 @@ class MigrateLive(ServerAction):
             self._belongs_to_destination(run)
             lost = Move(MOVE.start, MOVE.busy, failed=VmState.ERROR)
             state.abandon(run.instance, lost, fault_of(error), power_state)
+            gone.leave(run.instance, run.params["source"])  # what it handed over is of no use: the guest ran on since
         else:
             fault = None if run.params.get("abort") else fault_of(error)
             state.abandon(run.instance, MOVE, fault, power_state)

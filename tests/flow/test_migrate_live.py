@@ -154,6 +154,8 @@ def test_a_destination_that_cannot_settle_the_guest_says_so_and_keeps_one_claim(
     shown = admin.get(f"/servers/{server_id}").json()["server"]
     assert (shown["status"], shown["fault"]["message"]) == ("ERROR", "settle failed to order")
     assert (cloud.row(server_id).host, claimed(cloud, server_id), needed(cloud)) == ("host3", {"host3"}, set())
+    # found by the simulation: what the source had handed over stayed there for good
+    assert list(cloud.hosts["host1"].driver._state.run("SELECT uuid FROM departed")) == []
     assert admin.delete(f"/servers/{server_id}").status_code == 204
     cloud.work()
     stories.settled(cloud)
