@@ -154,4 +154,4 @@ def _leaving(host: str) -> QuerySet[InstanceAction]:
     """Evacuations of servers that have room on a host, and go elsewhere: the guest may be at any such host."""
     room = Allocation.objects.filter(node__host=host).values("server_id")
     leaving = InstanceAction.objects.filter(key=EVACUATE, finished_at__isnull=True, server_id__in=room)
-    return leaving.exclude(params__destination=host)
+    return leaving.exclude(params__has_key="destination", params__destination=host)  # no key: not yet picked
