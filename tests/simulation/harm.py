@@ -224,6 +224,7 @@ class Weather:
             return
         uuid = on[harm.number % len(on)]
         driver = process.me.driver
+        machine.power_losses += 1
         work = driver.crash if harm.extra == "crash" else driver.power_off_from_inside
 
         def go_off() -> None:
@@ -244,6 +245,7 @@ class Weather:
         process, machine = self.cloud.processes[harm.target], self.cloud.machines[harm.target]
         process.restart_after = None
         process.kill()
+        machine.power_losses += 1
         machine.state.run("UPDATE guests SET power = ? WHERE power IN (1, 3)", int(PowerState.SHUTDOWN))
         self.forced.add(harm.target)
         self.sim.at(self.sim.now + 65, partial(self._unless_back, "force down", harm.target))

@@ -313,7 +313,7 @@ def _effects(books: Books) -> list[str]:
             if effect.effect == "rebooted" and effect.mark:
                 marks[effect.uuid, effect.mark] += 1
         for (uuid, mark), times in marks.items():
-            if times > 1:
+            if times > 1 + machine.power_losses:
                 found.append(f"double: {uuid[:8]} was rebooted {times} times for step {mark} on {name}")
     return found
 

@@ -35,6 +35,7 @@ class Machine:
         self.orders = Orders()
         self.locks: dict[str, primitives.Lock] = defaultdict(primitives.Lock)
         self.slow = 0.0
+        self.power_losses = 0  # a guest that went off after its reboot is rightly started by the step's next try
         self.before: Callable[[str], None] = lambda verb: None  # each verb that is no read
 
     def driver(self) -> FakeDriver:
