@@ -124,6 +124,11 @@ def owes(host: str) -> int:
     return len({*_owed(host).values_list("server_id", flat=True), *leaving})
 
 
+def is_evacuated(uuid: str) -> bool:
+    """Whether an evacuation of the server goes on."""
+    return InstanceAction.objects.filter(key=EVACUATE, finished_at__isnull=True, server_id=uuid).exists()
+
+
 def turn_off(host: str, driver: Driver) -> int:
     """A host that is back turns off what lives elsewhere by now, or is about to, first of all.
 

@@ -138,7 +138,7 @@ def give_back(run: Run) -> None:
     """What is claimed of the destination is free again, unless a newer move of the server is going there."""
     node = run.params.get("destination_node")
     host = run.params.get("destination", "")
-    if node and not _lives_at(run, host) and not _goes_to(run, host).exists():
+    if node and not lives_at(run, host) and not _goes_to(run, host).exists():
         claims.release(run.instance.uuid, node)
 
 
@@ -178,10 +178,11 @@ def _is_expected(run: Run, host: str) -> bool:
     Steps of one server run one at a time, so this stays true while the step runs.
     """
     ready = _goes_to(run, host).filter(steps__name="expect", steps__state=Step.State.DONE)
-    return _lives_at(run, host) or ready.exists()
+    return lives_at(run, host) or ready.exists()
 
 
-def _lives_at(run: Run, host: str) -> bool:
+def lives_at(run: Run, host: str) -> bool:
+    """Whether a host is the server's home, on record."""
     return run.instance.host == host and not run.instance.deleted
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from compute import journal, moving
+from contextlib import suppress
+
+from compute import gone, journal, moving
 from compute.lifecycle import OPS, On, Run, ServerAction, StepSpec
 from compute.models import InstanceAction
-from compute.virt.base import PowerState
+from compute.virt.base import GuestNotFound, NotSupported, PowerState, VirtError
 
 
 class ForgetGuest(ServerAction):
@@ -15,8 +17,18 @@ class ForgetGuest(ServerAction):
     steps = (StepSpec("forget", "compute_forget_guest", On.SOURCE, OPS),)
 
     def forget(self, run: Run) -> None:
-        """Gone already is success; a guest that came back meanwhile is left alone."""
-        moving.end_at(run, run.params["source"])
+        """Gone already is success. A guest that lives here after all is left alone, or gets back what it handed over.
+
+        Not while an evacuation goes on: what is taken back may start. Raises VirtError, and is tried again, then.
+        """
+        uuid, host = run.instance.uuid, run.params["source"]
+        if not moving.lives_at(run, host):
+            moving.end_at(run, host)
+            return
+        if gone.is_evacuated(uuid):
+            raise VirtError(f"server {uuid} is being evacuated from here")
+        with suppress(GuestNotFound, NotSupported):
+            run.hypervisor.take_back(run.instance.as_guest())
 
     def must_run(self, name: str) -> bool:
         """Nobody else will do it."""

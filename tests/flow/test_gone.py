@@ -8,10 +8,10 @@ from cells.context import target_cell
 from compute.models import Allocation, ComputeNode, Flavor, Step
 from compute.virt.base import ImageUnusable
 from compute.virt.fake_effects import Effect
-from tests.flow import two_hosts
+from tests.flow import stories, two_hosts
 from tests.flow.lost_hosts import back, evacuate, gone_host, is_at, lost, moved_out, until, work
 from tests.flow.stories import act, message, states
-from tests.flow.two_hosts import LIVE, booted, claimed
+from tests.flow.two_hosts import LIVE, booted, claimed, homes
 
 
 @pytest.mark.parametrize(
@@ -199,6 +199,29 @@ def test_a_cold_migration_whose_source_died_does_not_power_the_old_guest_on_agai
     effects = [done.effect for done in cloud.hosts["host1"].driver.effects(server_id)]
     assert Effect.POWERED_ON not in effects
     assert Effect.TAKEN_BACK not in effects
+
+
+@pytest.mark.parametrize("returns", ["after", "meanwhile"])
+def test_a_guest_handed_over_between_two_hosts_that_died_comes_back_when_no_other_host_takes_it(returns, admin, cloud):
+    """Found by the simulation (seed 9403): what the source had handed over stayed aside, and the server was lost."""
+    server_id = booted(admin, cloud)
+    assert act(admin, server_id, {"migrate": None}).status_code == 202
+    two_hosts.until(cloud, "finish")
+    gone_host(admin, cloud, "host3")
+    gone_host(admin, cloud)
+    assert evacuate(admin, server_id).status_code == 200
+    if returns == "after":
+        work(cloud, "host1", "host3")  # no valid host
+    for host in ("host1", "host3"):
+        back(cloud, host)
+    stories.later(cloud)
+    cloud.work()
+    stories.later(cloud)
+    cloud.work()
+    assert cloud.row(server_id).host == "host1"
+    assert homes(cloud, server_id) == ["host1"]
+    assert claimed(cloud, server_id) == {"host1"}
+    assert not cloud.hosts["host1"].driver._departed(server_id)
 
 
 def test_what_goes_on_elsewhere_is_not_preempted(admin, cloud):
