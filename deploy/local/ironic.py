@@ -162,7 +162,7 @@ class Ironic:
             for node in nodes:
                 self.call("PUT", f"/v1/nodes/{node}/states/provision", {"target": target})
             for node in nodes:
-                self.wait(node, provision_state=state)
+                self.wait(node, provision_state=state, reservation=None)
         return nodes
 
     def node(self, node: str) -> dict[str, Any]:
