@@ -61,7 +61,7 @@ test-live: ## real Redis, workers, guests and clients, also killed; LIVE=4: one 
 	$(PYTEST) -n 3 --dist loadscope -p tests.live.together -m "live or chaos" --sample live=$(or $(LIVE),1) $(STRICT)
 
 test: FAULTS ?= 4
-test: LIVE ?= 4
+test: LIVE ?= 6
 test: STORIES ?= 2
 test: bootstrap test-sqlite test-postgres test-live ## all kinds of tests, a sample of the many cases (FAULTS=1 STORIES=1 LIVE=1: all); nothing skipped
 
