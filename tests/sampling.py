@@ -20,7 +20,8 @@ import pytest
 # Tests at many points of time: a process dies, a request is first, a step waits for a guest, a cell fails.
 # `make test-fast` has none of them.
 FAULTS = re.compile(
-    r"kill|races?\b|_race|waiting|host_shutdown|host_guests|delete_graces|flow/test_shutdown_words|unit/test_shutdown_watcher|"
+    r"simulation/|kill|races?\b|_race|waiting|host_shutdown|host_guests|delete_graces|flow/test_shutdown_words|"
+    r"unit/test_shutdown_watcher|"
     r"virt/test_shutdown|flow/test_(emptying|evacuate|migrations|gone)\.py|cells/test_trouble|api/test_down_cell_table"
 )
 STORIES = tuple(f"tests/{name}/" for name in ("flow", "admin", "identity", "images"))
