@@ -3,6 +3,8 @@
 import gc
 import os
 
+from django.urls import get_resolver
+
 from cloud import env
 from cloud.serving import master
 
@@ -27,6 +29,7 @@ def post_worker_init(worker: object) -> None:
     A list of 1,000 servers creates many objects that reference counting frees; with the default thresholds the
     collector would search them again and again for cycles (docs/adr/0018-less-machinery.md has the figures).
     """
+    get_resolver().url_patterns  # noqa: B018  load the views now, not with the first request
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)

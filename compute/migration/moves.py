@@ -20,7 +20,6 @@ from cloud.errors import BadRequest, Conflict
 from compute import state
 from compute.errors import StateConflict
 from compute.models import ComputeNode, Flavor, Instance, InstanceAction, Service, Step
-from compute.models.host import COMPUTE
 from compute.models.instance import new_uuid
 from compute.operations import journal
 from compute.operations.action import ActionParams, ServerAction, StepContext
@@ -277,4 +276,4 @@ def _look(run: StepContext[MoveParams], move: Move, progress: Progress) -> Comma
 
 
 def _service(host: str) -> Service:
-    return Service.objects.get(binary=COMPUTE, host=host)
+    return Service.objects.computes().get(host=host)

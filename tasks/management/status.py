@@ -66,9 +66,8 @@ def list_hosts(command: HostCommand) -> int:
 
 def _read_services(command: HostCommand) -> list[tuple[Service, int]]:
     """Return one more than fits, each with how many steps it runs. In the targeted cell: two queries."""
-    services = Service.objects.filter(host__gt=command.marker).order_by("host", "binary")
-    if not command.everything:
-        services = services.filter(binary=COMPUTE)
+    services = Service.objects.all() if command.everything else Service.objects.computes()
+    services = services.filter(host__gt=command.marker).order_by("host", "binary")
     found = list(services[: command.limit + 1])
     hosts = [one.host for one in found if one.binary == COMPUTE]
     steps = Step.objects.filter(state__in=(Step.State.RUNNING, Step.State.WAITING), host__in=hosts)

@@ -9,7 +9,6 @@ from datetime import datetime
 
 from cloud.words import counted
 from compute.models import Service
-from tasks import worker_process
 from tasks.management.options import HostCommand
 from tasks.management.outcome import CANCELLED, DONE, SILENT, STILL, UNFINISHED, Outcome
 from tasks.management.output import count_guests, describe_guest
@@ -159,13 +158,9 @@ def started(incarnations: Mapping[str, str]) -> Goal:
 
     def goal(one: ServiceSnapshot) -> Outcome | None:
         name, service = one.name, one.service
-        if service is None or service.incarnation == incarnations.get(name, "") or not service.beats:
-            return None
-        node, pid = one.location.node, one.location.pid
-        if node is not None and pid is None:
-            pid = worker_process.pid_under_other_supervisor(node)
-            if pid is None:
-                return None  # a worker may send its first heartbeat before it has written its pidfile
+        if service is None or service.incarnation == incarnations.get(name, "") or not service.beats or one.is_dead:
+            return None  # is_dead: a worker may send its first heartbeat before it has written its pidfile
+        pid = one.location.pid
         up = f"{name} is up" + (f" (pid {pid})" if pid else "")
         if service.drain_wanted:
             return Outcome(DONE, f"{up}, and drained as {service.drain_by} requested. To have it take work: "

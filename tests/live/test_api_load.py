@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
@@ -20,7 +19,7 @@ from tests.live.gunicorns import Api, ask_on, listener
 
 SERVERS = "/compute/v2.1/servers"
 CLIENTS = 8  # every second one with a new connection for each request
-PAUSE = 0.05  # seconds between two requests of a client: the load is to hit every moment, not to fill the machine
+PAUSE = 0.05  # seconds between two requests of a client, which is to hit every moment and not to fill the machine
 
 pytestmark = pytest.mark.live
 
@@ -49,11 +48,10 @@ class Load:
         with requests.Session() as session:
             session.trust_env = False
             session.headers.update(headers)
-            while not self._over.is_set():
+            while not self._over.wait(PAUSE):
                 result = self._one(session)
                 with self._lock:
                     self.results[result] += 1
-                time.sleep(PAUSE)
 
     def _one(self, session: requests.Session) -> str:
         try:

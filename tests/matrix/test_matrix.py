@@ -1,8 +1,8 @@
 """{operations of two hosts} x {source, destination, conductor, broker, all} x {SIGTERM, kill -9} x {each step}.
 
-`make test` runs the rounds of one process with some of their rows (`rows.sample`), `make matrix` all of them, or what
-MATRIX="-k resize-destination-SIGKILL" names. The rows of a round (who, how) share the blow, so one of them costs
-nearly what all do.
+`make test` runs some rows of the rounds of one process (`rows.sample`) when this file's turn comes in its sample of
+live files (tests/sampling.py), `make matrix` all of them, or what MATRIX="-k resize-destination-SIGKILL" names. The
+rows of a round (who, how) share the blow, so one of them costs nearly what all do.
 """
 
 from __future__ import annotations
