@@ -45,8 +45,8 @@ lint: ## style, types, imports, settings, migrations, change fragments
 	$(PYTHON) manage.py makemigrations --check --dry-run
 	.venv/bin/towncrier build --draft >/dev/null
 
-test-fast: ## between two edits: no real guests, no faults or races, every eighth story, on SQLite; STORIES=1: all stories
-	$(PYTEST) -n 2 $(FAST) --sample stories=$(or $(STORIES),8) $(STRICT)
+test-fast: ## between two edits: no real guests, no faults or races, a sample of the others, on SQLite; STORIES=1 API=1: all others
+	$(PYTEST) -n 2 $(FAST) --sample stories=$(or $(STORIES),16) --sample api=$(or $(API),4) $(STRICT)
 
 test-faults: ## only where something fails, is first or waits, on SQLite
 	$(PYTEST) -n 2 -m "fault and $(ALL)" --sample faults=$(or $(FAULTS),1) $(STRICT)

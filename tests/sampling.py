@@ -25,7 +25,7 @@ FAULTS = re.compile(
     r"virt/test_shutdown|flow/test_(emptying|evacuate|migrations|gone)\.py|cells/test_trouble|api/test_down_cell_table"
 )
 STORIES = tuple(f"tests/{name}/" for name in ("flow", "admin", "identity", "images"))
-KINDS = ("faults", "stories", "live")
+KINDS = ("faults", "stories", "api", "live")
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -33,7 +33,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sample", action="append", default=[], metavar="KIND=N",
         help="run one in N tests of a kind: faults (cases at which something fails), stories (tests/flow and pages), "
-        "live (files of tests with real processes); may be repeated",
+        "api (tests/api), live (files of tests with real processes); may be repeated",
     )  # fmt: skip
     parser.addoption("--turn", type=int, help="which of the N samples; default: the number of commits")
 
@@ -93,4 +93,6 @@ def _kind(item: pytest.Item) -> str:
         return ""
     if "fault" in markers and hasattr(item, "callspec"):
         return "faults"
-    return "stories" if item.nodeid.startswith(STORIES) else ""
+    if item.nodeid.startswith(STORIES):
+        return "stories"
+    return "api" if item.nodeid.startswith("tests/api/") else ""

@@ -85,7 +85,7 @@ def test_a_broker_that_is_away_costs_a_request_no_time():
     """Every boot and delete took two seconds while a Redis was down: kombu slept before its second try."""
     began = time.monotonic()
     assert dispatch.publish(NOBODY, dispatch.SCHEDULER_QUEUE, dispatch.SCHEDULE, {}) is False
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < fair(1)
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:{}/0", "amqp://u:p@127.0.0.1:{}/x"], ids=["redis", "rabbitmq"])

@@ -74,12 +74,12 @@ def test_a_cell_that_hangs_costs_one_deadline_once(cells, hung, settings):
 
     started = time.monotonic()
     first = scatter.gather(cells.values(), ask, timeout=0.3)
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < fair(1.5)
     assert first.down[slow].reason == scatter.LATE
     assert sorted(first.values()) == ["cell0", "cell1"]
     started = time.monotonic()
     second = scatter.gather(cells.values(), ask, timeout=5)
-    assert time.monotonic() - started < 1  # remembered, not waited for
+    assert time.monotonic() - started < fair(1)  # remembered, not waited for
     assert slow in second.down
 
 
@@ -96,7 +96,7 @@ def test_many_requests_at_once_while_a_cell_hangs(cells, hung, settings):
     started = time.monotonic()
     with ThreadPoolExecutor(20) as callers:
         found = list(callers.map(request, range(40)))
-    assert time.monotonic() - started < 6
+    assert time.monotonic() - started < fair(6)
     assert all(sorted(one.values()) == ["cell0", "cell1"] and slow in one.down for one in found)
 
 

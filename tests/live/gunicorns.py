@@ -14,6 +14,8 @@ from http.client import HTTPConnection, HTTPMessage
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from deploy.local import api, envfiles
 from deploy.local.processes import tool
 from deploy.local.state import ROOT
@@ -26,6 +28,7 @@ os.dup2(int(sys.argv[1]), 3)
 os.execve(sys.argv[2], sys.argv[2:], os.environ | {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())})
 """
 START_SECONDS, ANSWER_SECONDS = 90, 60
+BEGIN_SECONDS = 0.5  # from an accepted connection to its request; the API logs nothing at that moment
 
 
 def listener() -> socket.socket:
@@ -67,6 +70,16 @@ class Api:
     def workers(self) -> list[int]:
         """The numbers of its worker processes."""
         return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
+    def wait_until_reached(self, requests: int = 1) -> None:
+        """Until its workers have accepted the connections of so many requests, and had time to begin them."""
+
+        def accepted() -> int:
+            mine = [one for pid in self.workers() for one in psutil.Process(pid).net_connections("tcp")]
+            return sum(one.status == psutil.CONN_ESTABLISHED and one.laddr.port == self.port for one in mine)
+
+        eventually(f"{requests} requests arrive", lambda: accepted() >= requests, pause=0.05)
+        time.sleep(BEGIN_SECONDS)
 
     def send(self, sig: signal.Signals) -> float:
         """Signal the master; when that was."""

@@ -24,7 +24,6 @@ from tests.machine import fair
 SERVERS = "/compute/v2.1/servers"
 # The bytes of a -shm file that readers of a WAL database lock (SQLite's file format, "WAL-Index").
 SHM_READERS, FIRST_READER = 5, 123
-REACHES_IT = 2.0  # seconds in which a request reaches the API, which logs nothing at that moment
 AT_ONCE = 2.0  # seconds
 
 pytestmark = pytest.mark.live
@@ -104,7 +103,7 @@ def test_the_list_in_progress_is_answered_and_the_next_is_denied(serve, fake_clo
     api = serve()
     with no_reads(fake_cloud):
         request1 = later(ask, api.port, SERVERS, X_Auth_Token=token)
-        time.sleep(REACHES_IT)
+        api.wait_until_reached()
         api.send(signal.SIGTERM)
         in_progress(api)
         assert ask(api.port, "/readyz").json["status"] == "draining"
@@ -140,7 +139,7 @@ def test_a_pause_in_progress_is_accepted_and_done_although_the_api_has_gone(serv
     with sqlite3.connect(fake_cloud.directory / f"{cell}.sqlite3", isolation_level=None) as database:
         database.execute("BEGIN IMMEDIATE")  # nobody else writes to the cell now
         request1 = later(ask, api.port, f"{SERVERS}/{server.id}/action", "POST", {"pause": None}, X_Auth_Token=token)
-        time.sleep(REACHES_IT)
+        api.wait_until_reached()
         api.send(signal.SIGTERM)
         in_progress(api)
         assert not request1.done()
@@ -154,7 +153,7 @@ def test_a_new_request_is_denied_at_once_although_every_thread_is_busy(serve, fa
     api = serve()
     with no_reads(fake_cloud):
         busy = [later(ask, api.port, SERVERS, X_Auth_Token=token) for _ in range(40)]  # 2 x 16 threads
-        time.sleep(REACHES_IT)
+        api.wait_until_reached(40)
         api.send(signal.SIGTERM)
         in_progress(api, 40)
         asked = time.monotonic()

@@ -30,6 +30,7 @@ from compute.virt.fake.driver import FakeDriver
 from compute.virt.fake.effects import Effect
 from compute.virt.fake.faults import ALWAYS, Faults, parse_faults
 from compute.virt.image_check import check, write_empty_qcow2
+from tests.machine import fair
 from tests.virt.conftest import Bench, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +107,7 @@ def test_image_properties_order_too(fake_bench: Bench):
     driver.signal_shutdown(guest.uuid)
     start = time.monotonic()
     assert driver.wait_until_off(guest.uuid, 10) is True
-    assert 0.1 <= time.monotonic() - start < 5
+    assert 0.1 <= time.monotonic() - start < fair(5)
 
 
 def test_a_guest_may_ignore_its_power_button():
@@ -140,10 +141,10 @@ def test_ten_thousand_guests_are_cheap(tmp_path: Path):
     start = time.monotonic()
     for guest in guests:
         driver.spawn(guest, _write_raw)
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < fair(30)
     start = time.monotonic()
     assert len(driver.guests()) == 10_000
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < fair(1)
     for guest in guests[:1000]:
         driver.signal_shutdown(guest.uuid)
     wait_until(
@@ -393,7 +394,7 @@ def test_a_watcher_hears_at_once_what_another_process_did(tmp_path: Path):
     begun = time.monotonic()
     other.power_off(theirs, 0)
     wait_until(lambda: theirs in heard, "it is heard of")
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < fair(5)
     assert mine not in heard
     one.close()
     other.close()
