@@ -16,7 +16,7 @@ UP := $(if $(DRIVER),--driver $(DRIVER)) $(if $(PORT),--port $(PORT)) $(if $(BIN
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status shell lint test test-fast test-faults test-postgres test-live chaos matrix simulate bench requirements changelog clean bootstrap test-sqlite
+.PHONY: help up down status shell lint test test-fast test-faults test-postgres test-live chaos upgrade-test matrix simulate bench requirements changelog clean bootstrap test-sqlite
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -68,6 +68,9 @@ test: bootstrap test-sqlite test-postgres test-live ## all kinds of tests, a sam
 chaos: ## 3 seeds of faults in a whole cloud, then kill -9 at every failpoint: CHAOS="--seeds 4 --operations 100"
 	$(PYTHON) -m tests.chaos $(CHAOS)
 	$(if $(CHAOS),,$(PYTHON) -m tests.chaos --points)
+
+upgrade-test: ## an older version (OLD=v0.1.0) becomes this one under load: in order, in the opposite order, by kill -9
+	$(PYTHON) -m tests.upgrade $(if $(OLD),--old $(OLD))
 
 matrix: ## every operation of two hosts x hosts, conductor, broker, all x SIGTERM, kill -9 x every step: MATRIX="-k resize"
 	$(PYTEST) -m matrix $(STRICT) -p no:randomly tests/matrix $(MATRIX)

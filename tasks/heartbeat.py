@@ -22,6 +22,7 @@ from cells.context import target_cell
 from cells.query_deadline import cut_after
 from cloud import log
 from compute.models import Service
+from compute.operations import versions
 from tasks import worker
 
 logger = log.get(__name__)
@@ -136,7 +137,7 @@ def read_drain_request(me: worker.Worker) -> DrainRequest:
 def _facts(status: WorkerStatus) -> dict[str, Any]:
     zone = settings.AVAILABILITY_ZONE if settings.ROLE == "host" else "internal"
     return {
-        "last_seen_up": database_clock.now(), "version": worker.version(), "availability_zone": zone,
+        "last_seen_up": database_clock.now(), "version": versions.current(), "availability_zone": zone,
         "draining_since": status.since, "drained_at": status.drained_at, "in_progress": status.in_progress,
     }  # fmt: skip
 

@@ -13,7 +13,7 @@ from cloud import log
 from cloud.celery import app
 from compute.actions import console_output
 from compute.hosts import drain_handback
-from compute.operations import dispatch, host_request
+from compute.operations import dispatch, host_request, versions
 from compute.virt.base import VirtError
 from tasks import heartbeat, queues, worker, worker_signals
 from tasks import run_step as tasks_run_step
@@ -21,7 +21,7 @@ from tasks.tracker import Kind, Work, attach, tracker
 
 logger = log.get(__name__)
 worker_signals.attach()
-if worker.version() >= dispatch.OPS_SINCE:
+if versions.current() >= dispatch.OPS_SINCE:
     queues.open_queues(app)
 CALLS = {"console_output": console_output.answer}
 

@@ -28,7 +28,7 @@ def run(step_id: int) -> None:
     failpoints.reached("step.received")
     heartbeat.register(me)
     with target_cell(me.alias):
-        step = journal.claim(step_id, me.name, me.incarnation, host=me.host if me.driver else "", why_not=_no_slot)
+        step = journal.claim(step_id, me.name, me.incarnation, host=me.host if me.driver else "", why_not=_why_not)
         if step is None:
             return
         work = tracker.here()
@@ -38,10 +38,20 @@ def run(step_id: int) -> None:
         runner.run_step(registry.named(step.action.key), step, me.driver)
 
 
+def _why_not(step: Step) -> str:
+    """Return why this worker cannot take a step: it is too old to know it, or has no slot for it; "" when it can."""
+    unknown = registry.why_unknown(step)
+    if unknown:
+        # Only the relay can reach another conductor, or this host after its upgrade: it is to go on at short intervals.
+        Step.objects.filter(pk=step.pk, state=Step.State.QUEUED).update(sends=1)
+        logger.warning("step.unknown", step=step.name, action=step.action.key, server=step.server_id)
+        return unknown
+    return _no_slot(step)
+
+
 def _no_slot(step: Step) -> str:
     """Return why a long step of the ops queue has to wait; "" when it has a slot, until this task ends."""
-    action = registry.every().get(step.action.key)
-    spec = action.find(step.name) if action is not None else None
+    spec = registry.named(step.action.key).find(step.name)
     if spec is None or not spec.long or step.queue != dispatch.OPS or tracker.take_long_slot():
         return ""
     return f"waits for one of the {settings.LONG_SLOTS} slots for long operations of {step.host}"

@@ -18,7 +18,6 @@ from compute.operations import dispatch
 from compute.virt.base import Driver
 
 BINARIES = {"host": COMPUTE, "conductor": CONDUCTOR, "scheduler": SCHEDULER}
-VERSION = 2  # raised when a worker learns what older ones cannot do; 2: has an ops queue
 
 
 @dataclass(slots=True)
@@ -89,11 +88,6 @@ def current() -> Worker:
     if _current is None:
         raise RuntimeError("this process is not a worker")
     return _current
-
-
-def version() -> int:
-    """Return the service version: the code's, or an older one while a cloud is upgraded."""
-    return int(settings.SERVICE_VERSION or VERSION)
 
 
 def open_driver() -> Driver:

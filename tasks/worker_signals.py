@@ -18,7 +18,7 @@ from cells.context import target_cell
 from cloud import env, log, metrics, systemd
 from compute.builds import leases
 from compute.hosts import drain_handback, fenced
-from compute.operations import dispatch, recovery
+from compute.operations import dispatch, recovery, versions
 from compute.power import sync
 from compute.virt.base import GuestEvent, VirtError
 from tasks import drain, heartbeat, inventory, periodic, queues, restart_guests, shutdown_recorder, worker
@@ -41,7 +41,7 @@ def _init_worker(**_: Any) -> None:
         me = worker.register()
     except ImproperlyConfigured as wrong:  # Celery would log it and go on without an identity
         env.stop(str(wrong))
-    logger.info("worker.started", worker=me.name, incarnation=me.incarnation, version=worker.version())
+    logger.info("worker.started", worker=me.name, incarnation=me.incarnation, version=versions.current())
     with suppress(Error):  # the database is away: then nothing can be claimed either
         heartbeat.register(me)
         # a drained host begins nothing, not even its first step

@@ -23,7 +23,7 @@ from compute.contract import bare_metal
 from compute.contract.microversion import Version
 from compute.errors import Conflict, StateConflict
 from compute.models import Instance, InstanceAction, Step
-from compute.operations import journal
+from compute.operations import journal, versions
 from compute.operations.compensation import compensate, fault_of, open_step
 from compute.operations.context import StepContext
 from compute.operations.params import ActionParams
@@ -154,10 +154,11 @@ class ServerAction(Generic[P]):
     def submit(self, instance: Instance, asked: ActionRequest) -> ActionResponse:
         """Record the action and its first step in one transaction.
 
-        Raises Conflict when another request won, and BadRequest when a bare-metal server cannot do it. The params
-        match the server's row: if the row changed after `prepare` read it, the action is prepared again from the new
-        row.
+        Raises Conflict when another request won or a service is too old for a step, and BadRequest when a bare-metal
+        server cannot do it. The params match the server's row: if the row changed after `prepare` read it, the action
+        is prepared again from the new row.
         """
+        versions.check_known(self.all_steps(), instance, self.called or self.name or self.key)
         for _ in range(PREPARES):
             self._must_be_possible(instance)
             seen, params = instance.generation, self.prepare(instance, asked)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cache
 
 from compute.models import Instance, Step
-from compute.operations import dispatch, journal
+from compute.operations import dispatch, journal, versions
 from compute.operations.action import AnyAction, On, Role, ServerAction, compensate, fault_of
 
 ACTIONS = "compute.actions"  # a higher layer: named here, not imported
@@ -32,6 +32,15 @@ def every() -> dict[str, AnyAction]:
 def named(name: str) -> AnyAction:
     """Return the action of a journal row, by its `key`. Raises KeyError."""
     return every()[name]
+
+
+def why_unknown(step: Step) -> str:
+    """Return why this process cannot run a step that a newer version wrote; "" when it can."""
+    action, version = every().get(step.action.key), versions.current()
+    spec = action.find(step.name) if action is not None else None
+    if spec is not None and spec.known_since <= version:
+        return ""
+    return f"waits for a worker that knows it: service version {version} does not know {step.action.key}.{step.name}"
 
 
 def playing(role: Role) -> AnyAction:

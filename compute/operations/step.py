@@ -81,7 +81,8 @@ class StepSpec:
     `undo` names the method that undoes it, in the same place, on the ops queue; it runs for steps that were begun,
     however they ended. After a `no_return` step nothing is undone any more. A `long` step takes as long as a disk or a
     memory takes to copy: on the ops queue of a host only STILLWATER_LONG_SLOTS of them run at once, so that other
-    steps find a thread. An undo step is never long.
+    steps find a thread. An undo step is never long. `known_since` is the first service version
+    (`compute/operations/versions.py`) whose workers know the step; its undo step is as old.
     """
 
     name: str
@@ -94,10 +95,11 @@ class StepSpec:
     no_return: bool = False
     long: bool = False
     status: str = ""  # of the migration in os-migrations while this step is open; "": pre-migrating
+    known_since: int = 1
 
     @property
     def undone_by(self) -> StepSpec | None:
         """The undo step; None when there is nothing to undo."""
         if not self.undo:
             return None
-        return StepSpec(self.undo, f"{self.event}_undo", self.on, OPS)
+        return StepSpec(self.undo, f"{self.event}_undo", self.on, OPS, known_since=self.known_since)

@@ -24,7 +24,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "resume": {"resume": None}, "live-migrate": {"os-migrateLive": {"host": None, "block_migration": "auto"}},
     "migrate": {"migrate": None}, "confirm": {"confirmResize": None}, "revert": {"revertResize": None},
     "rescue": {"rescue": None}, "unrescue": {"unrescue": None}, "shelve": {"shelve": None},
-    "unshelve": {"unshelve": None},
+    "unshelve": {"unshelve": None}, "blink": {"blink": None},  # tests/upgrade
 }  # fmt: skip
 NAMED = ("createImage", "createBackup")  # images they make have a name of their own
 LEGAL = {
@@ -155,6 +155,12 @@ class Client:
             return None
         server = answer.json()["server"]
         return server["status"], server.get("OS-EXT-STS:task_state")
+
+    def read(self, path: str) -> Any:
+        """What the API says of a server, below /servers."""
+        answer = self._session.get(f"{self.url}{path}", headers=self._headers, timeout=SECONDS)
+        answer.raise_for_status()
+        return answer.json()
 
     def _ask_any(self, server_id: str) -> None:
         seen = self.look(server_id)

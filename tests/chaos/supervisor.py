@@ -14,6 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from deploy.local import api, redis
@@ -73,6 +74,10 @@ class Supervisor:
         if how == "wipe":
             shutil.rmtree(self.place.cloud.state.path("redis", name.removeprefix("redis-"), "appendonlydir"))
         return True
+
+    def become(self, name: str, folder: Path) -> None:
+        """From its next start it runs the source tree in `folder`."""
+        self._started[name] = replace(self._started[name], folder=str(folder))
 
     def heal(self) -> None:
         """Nothing is paused, and every clock is right, or about to be."""

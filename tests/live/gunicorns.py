@@ -39,12 +39,18 @@ def listener() -> socket.socket:
 
 
 class Api:
-    """One gunicorn with the product's configuration; on `held`, it is told of the socket as systemd does."""
+    """One gunicorn with the product's configuration; on `held`, it is told of the socket as systemd does.
 
-    def __init__(self, cloud: Cloud, log: Path, *, held: socket.socket | None = None, **settings: str) -> None:
+    `root`: the source tree that it runs, by default this one.
+    """
+
+    def __init__(
+        self, cloud: Cloud, log: Path, *, held: socket.socket | None = None, root: Path = ROOT, **settings: str
+    ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = (held or free).getsockname()[1]
-        command = [tool("gunicorn"), f"--config={api.CONFIGURATION}", "cloud.wsgi", "--error-logfile=-"]
+        configuration = root / api.CONFIGURATION.relative_to(ROOT)
+        command = [tool("gunicorn"), f"--config={configuration}", "cloud.wsgi", "--error-logfile=-"]
         if held:
             command = [sys.executable, "-c", ACTIVATE, str(held.fileno()), *command]
         else:
@@ -54,7 +60,7 @@ class Api:
         self._log = log
         with log.open("ab") as out:
             self._process = subprocess.Popen(
-                command, cwd=ROOT, env=environment | settings, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                command, cwd=root, env=environment | settings, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 pass_fds=[held.fileno()] if held else [], start_new_session=True,
             )  # fmt: skip
         self.pid = self._process.pid

@@ -1,0 +1,124 @@
+"""manage.py upgrade_check: what is left to do of an upgrade, in its order (docs/upgrade.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.db import connections
+from django.db.migrations.executor import MigrationExecutor
+
+from cells import scatter
+from cells.management import options as shared
+from cells.models import Cell, InstanceMapping
+from cloud.words import counted
+from compute.models import Step
+from compute.models.host import COMPUTE, CONDUCTOR, SCHEDULER
+from compute.operations import registry, versions
+
+NAMED = 5  # services named in one line
+OK, WAITS, STOPS = "ok", "to do", "stops the upgrade"
+WORKERS = {COMPUTE: "hosts", CONDUCTOR: "conductors", SCHEDULER: "schedulers"}
+
+
+@dataclass(slots=True)
+class _CellReading:
+    """What one cell says: its services by version, whether migrations are missing, and the steps nobody here knows."""
+
+    services: list[tuple[str, str, int]]
+    migrated: bool
+    unknown: set[str]
+
+
+class Command(BaseCommand):
+    """Changes nothing, and may be run at any time; a cell that does not answer is a line of its own."""
+
+    help = (
+        "List what is left to do of an upgrade to this version of the code, in order: migrations, workers, data. Exit "
+        "codes: 0 nothing is left; 1 something is to do; 2 something stops the upgrade: a cell does not answer, or "
+        "has operations of a newer version."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add `--json`, which prints a list of checks."""
+        shared.add_json(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Print one row per check."""
+        cells = list(Cell.objects.order_by("name"))
+        gathered = scatter.gather(cells, _read)
+        read = {cell.name: gathered.answers[cell.id] for cell in cells if cell.id in gathered.answers}
+        down = {cell.name: gathered.down[cell.id].reason for cell in cells if cell.id in gathered.down}
+        checks = [_answering(down), _known(read), _migrated(read), *_upgraded(read), _data()]
+        rows = [{"check": name, "result": result, "what to do": todo} for name, result, todo in checks]
+        if options["json"]:
+            shared.print_json(self, rows)
+        else:
+            shared.print_table(self, ("check", "result", "what to do"), rows)
+        results = {row["result"] for row in rows}
+        if STOPS in results:
+            shared.exit_with(self, 2, "Do not go on: something stops the upgrade.")
+        if WAITS in results:
+            first = next(row for row in rows if row["result"] == WAITS)
+            shared.exit_with(self, 1, f"Next: {first['what to do']}")
+
+
+Check = tuple[str, str, str]  # name, result, what to do
+
+
+def _read(cell: Cell) -> _CellReading:
+    """Read one cell: services and open steps only when its tables are those of this version."""
+    migrated = _is_migrated(cell.alias)
+    opened = Step.objects.open().select_related("action").only("name", "action__key") if migrated else ()
+    unknown = {f"{step.action.key}.{step.name}" for step in opened if registry.why_unknown(step)}
+    return _CellReading(list(versions.services_by_version()) if migrated else [], migrated, unknown)
+
+
+def _is_migrated(alias: str) -> bool:
+    executor = MigrationExecutor(connections[alias])
+    return not executor.migration_plan(executor.loader.graph.leaf_nodes())
+
+
+def _answering(down: Mapping[str, str]) -> Check:
+    if not down:
+        return "cells answer", OK, ""
+    why = "; ".join(f"{name} does not: {reason}" for name, reason in down.items())
+    return "cells answer", STOPS, f"{why}. Its services and tables cannot be checked."
+
+
+def _known(read: Mapping[str, _CellReading]) -> Check:
+    found = [f"{name}: {', '.join(sorted(one.unknown))}" for name, one in read.items() if one.unknown]
+    if not found:
+        return "operations are known", OK, ""
+    began = f"A newer version began {'; '.join(found)}."
+    return "operations are known", STOPS, f"{began} Run that version, or let them end."
+
+
+def _migrated(read: Mapping[str, _CellReading]) -> Check:
+    late = [name for name, one in read.items() if not one.migrated]
+    commands = [] if _is_migrated("default") else ["manage.py migrate"]
+    commands += ["manage.py cell_migrate"] * bool(late)
+    todo = ", then ".join(commands) + (f" (for {', '.join(late)})" if late else "")
+    return "databases are migrated", WAITS if commands else OK, todo
+
+
+def _upgraded(read: Mapping[str, _CellReading]) -> list[Check]:
+    """Return a check for each kind of worker, in the order in which they are upgraded."""
+    found = []
+    for binary, kind in WORKERS.items():
+        old = [host for one in read.values() for what, host, version in one.services
+               if what == binary and version < versions.CURRENT]  # fmt: skip
+        named = " ".join(old[:NAMED]) + (f" … ({len(old)} in all)" if len(old) > NAMED else "")
+        found.append((f"{kind} are upgraded", WAITS if old else OK, f"manage.py host restart {named}" if old else ""))
+    return found
+
+
+def _data() -> Check:
+    """Count what `online_data_migrations` would change."""
+    if not _is_migrated("default"):
+        return "data is migrated", WAITS, "manage.py online_data_migrations, after the migrations"
+    left = InstanceMapping.objects.filter(queued_for_delete__isnull=True).count()
+    todo = f"manage.py online_data_migrations ({counted(left, 'row')})" if left else ""
+    return "data is migrated", WAITS if left else OK, todo

@@ -1,0 +1,105 @@
+"""python -m tests.upgrade [--old v0.1.0]: under load, a whole cloud of an older version becomes this one."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos import run
+from tests.chaos.place import opened
+from tests.chaos.report import Verdict, table, total
+from tests.chaos.run import say
+from tests.chaos.story import Story
+from tests.chaos.supervisor import Supervisor
+from tests.upgrade import trees
+from tests.upgrade.blinker import Blinker
+from tests.upgrade.rollout import Rollout, begun
+
+CLIENTS = 6
+LONGEST = 900.0  # seconds of one upgrade
+DOCUMENTED = ("conductor-cell1", "conductor-cell2", "host1", "host2", "host3", "host4", "scheduler", "api")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the processes are replaced."""
+
+    title: str
+    order: Sequence[str]
+    sig: signal.Signals = signal.SIGTERM
+
+
+PLANS = (
+    Plan("in the documented order", DOCUMENTED),
+    Plan("in the opposite order", DOCUMENTED[::-1]),
+    Plan("in the documented order, by kill -9", DOCUMENTED, signal.SIGKILL),
+)
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.upgrade", description=__doc__)
+    parser.add_argument("--old", default="v0.1.0", help="the older version: a tag or commit of this clone")
+    parser.add_argument("--sqlite", action="store_true", help="SQLite files instead of PostgreSQL")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """0 when no request failed, and nothing was lost, double, stuck or leaked."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cloud is ended then too
+    options, folder = arguments(), Path(tempfile.mkdtemp(prefix="sw-trees-", dir="/tmp"))
+    old = trees.older(folder / "older", options.old)
+    (folder / "newer").mkdir()
+    new = trees.newer(folder / "newer")
+    with opened(sqlite=options.sqlite) as place:
+        print(f"the cloud is in {place.cloud.directory}; {options.old} becomes this version", flush=True)
+        supervisor = Supervisor(place, say)
+        with begun(place, supervisor, old) as rollout, supervisor.watching():
+            verdicts = [_upgrade(rollout, plan, old, new) for plan in PLANS]
+    failed = Counter(one.status for verdict in verdicts for one in verdict.asked if one.accepted is None)
+    print(f"\n{table(verdicts)}\n\n{total(verdicts)}; failed requests {failed.total()} {dict(failed) or ''}")
+    shutil.rmtree(folder)
+    return 0 if all(verdict.good for verdict in verdicts) and not failed else 1
+
+
+def _upgrade(rollout: Rollout, plan: Plan, old: Path, new: Path) -> Verdict:
+    """Go back to the older version at rest, then upgrade under load."""
+    place, began = rollout.place, time.monotonic()
+    say(f"-- {plan.title}")
+    rollout.to(old, DOCUMENTED[::-1])
+    prefix = f"u{int(time.time())}"
+    story, blinker = Story(place, prefix, 10**9), Blinker(place, prefix)
+    deaths = sum(rollout.supervisor.deaths.values())
+    clients = threading.Thread(target=story.tell, args=(1, CLIENTS, LONGEST), daemon=True)
+    with blinker.at_work():
+        clients.start()
+        try:
+            rollout.to(new, plan.order, plan.sig)
+        finally:
+            story.wanted = 0
+            clients.join(60)
+    run.rest(place, rollout.supervisor)
+    verdict = run.judge(place, plan.title, story)
+    verdict.findings += blinker.findings()
+    verdict.asked = [*story.asked, *blinker.story.asked]
+    verdict.seconds, verdict.deaths = time.monotonic() - began, sum(rollout.supervisor.deaths.values()) - deaths
+    blinked = Counter(one.status for one in blinker.asked)
+    say(f"{story.count()} operations; blink answered {dict(blinked)}; {Counter(one.kind for one in verdict.findings)}")
+    for finding in verdict.findings:
+        say(f"{finding.kind.upper()} {finding.server}: {finding.words}")
+    print(verdict.culprits, flush=True)
+    place.spilled |= not verdict.good
+    return verdict
+
+
+if __name__ == "__main__":
+    sys.exit(main())
