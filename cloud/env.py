@@ -87,6 +87,7 @@ def load_env_file(into: type[environ.Env] = environ.Env) -> None:
 # Defaults of STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT by role; units and manifests are derived from them.
 GRACEFUL_SHUTDOWN_TIMEOUTS = {"host": 180.0, "conductor": 80.0, "scheduler": 80.0, "api": 80.0}
 
+DRAIN_LIVE_MIGRATIONS = ("wait", "force", "abort")  # of STILLWATER_DRAIN_LIVE_MIGRATIONS
 POWER_AUTHORITIES = ("hypervisor", "database", "nova", "record-only")  # of STILLWATER_POWER_TRUTH
 
 V = Variable
@@ -154,6 +155,7 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_REPORT_INTERVAL", float, 10.0, "Seconds between heartbeats."),
         V("STILLWATER_SERVICE_DOWN_TIME", float, 60.0, "Seconds without a heartbeat after which a service is down."),
         V("STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT", float, None, "Seconds a service has to finish its work after SIGTERM; 0 = no limit. Default: host 180, others 80."),
+        V("STILLWATER_DRAIN_LIVE_MIGRATIONS", str, "wait", "What a drain does with a live migration that would not end before the drain's deadline: wait; force it through (post-copy, or the guest is paused); abort it (docs/graceful-shutdown.md)."),
         V("STILLWATER_SUPERVISOR_TIMEOUT", float, None, "Seconds between SIGTERM and SIGKILL by this process's supervisor; 0 = no SIGKILL. Set by the units and manifests; systemd is queried."),
         V("STILLWATER_SERVICE_VERSION", int, None, "Act as this older version during an upgrade; default: the version of the code."),
         V("STILLWATER_NODE_DIR", str, "", "Folder of the env files `<HOST>.env` for workers that `manage.py host` starts; default: env in the state folder."),

@@ -7,8 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from django.utils import timezone
-
 from cloud.errors import BadRequest
 from compute import state
 from compute.contract import bare_metal, policy, validation
@@ -16,6 +14,7 @@ from compute.contract.microversion import Version
 from compute.errors import NoValidHost, StateConflict
 from compute.hosts import fenced
 from compute.migration import moves
+from compute.migration.watch import MigrationWatch
 from compute.models import Instance
 from compute.operations import registry
 from compute.operations.action import (
@@ -153,19 +152,18 @@ class MigrateLive(moves.Migration[MigrateLiveParams]):
     # -- the move
 
     def migrate_out(self, run: Run) -> None:
-        """Move the guest; watch for an abort and for the deadline. A guest that has left already is success."""
+        """Move the guest; watch for what ends it early. A guest that has left already is success."""
         seconds = SECONDS_PER_GIB * max(2.0, run.instance.memory_mb / 1024)
-        deadline = run.deadline(seconds)
-        watch = moves.watching(run, MOVE, deadline=deadline)
+        watch = MigrationWatch(run, MOVE, seconds=seconds)
         if run.hypervisor.power_state(run.instance.uuid) in (PowerState.SHUTDOWN, PowerState.CRASHED):
             raise MigrationAborted("the guest does not run any more")
         try:
             went = run.hypervisor.migrate_out(run.instance.as_guest(), run.params.arrival, watch)
         except MigrationAborted:
-            if timezone.now() > deadline and not run.params.abort:
-                raise MigrationAborted(f"the migration was not over after {seconds:.0f} s") from None
+            if watch.why and not run.params.abort:
+                raise MigrationAborted(watch.why) from None
             raise
-        run.note(went)
+        run.note(f"{went}; forced through: {watch.why}" if watch.why else went)
 
     def finish_migration(self, run: Run) -> None:
         """Settle the guest on the destination; destroy it when its server was deleted on the way."""

@@ -18,6 +18,7 @@ from compute import state
 from compute.contract import bare_metal
 from compute.errors import StateConflict
 from compute.migration import moves as migration_moves
+from compute.migration.watch import MigrationWatch
 from compute.models import Flavor, Instance, InstanceAction
 from compute.operations import journal, registry
 from compute.operations.action import OPS, ActionParams, On, StepContext, StepSpec, fault_of
@@ -98,7 +99,7 @@ class ColdMove(migration_moves.Migration[ColdMoveParams]):
         if driver.power_state(guest.uuid) == PowerState.RUNNING:
             driver.check_can_migrate(guest.uuid, run.params.arrival)
         off = grace.shut_down(run)
-        went = run.hypervisor.migrate_out(guest, run.params.arrival, migration_moves.watching(run, MOVE))
+        went = run.hypervisor.migrate_out(guest, run.params.arrival, MigrationWatch(run, MOVE))
         run.note(f"{off}; {went}")
 
     def finish_migration(self, run: StepContext[ColdMoveParams]) -> None:

@@ -1,24 +1,18 @@
-"""Moving servers to another host of their cell: choosing and claiming the destination, progress, cleanup.
+"""Moving servers to another host of their cell: choosing and claiming the destination, cleanup.
 
-A move has allocations on both hosts from the moment the
-destination is picked until one of the hosts is left.
+A move has allocations on both hosts from the moment the destination is picked until one of the hosts is left.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any, TypeVar
 
-from django.db import Error, close_old_connections
 from django.db.models import QuerySet
-from django.utils import timezone
 
 from cloud.errors import BadRequest, Conflict
 from compute import state
-from compute.errors import StateConflict
 from compute.models import ComputeNode, Flavor, Instance, InstanceAction, Service, Step
 from compute.models.instance import new_uuid
 from compute.operations import journal
@@ -26,10 +20,7 @@ from compute.operations.action import ActionParams, ServerAction, StepContext
 from compute.placement import claims, server_groups
 from compute.scheduler import requirements as scheduler_wanted
 from compute.scheduler import select
-from compute.state import Move
-from compute.virt.base import MIGRATES, Command, Progress, VirtError, Watch
-
-LOOK_EVERY = 0.4  # seconds between two reads of the abort flag: each is a few small queries
+from compute.virt.base import MIGRATES, Progress, VirtError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,44 +226,6 @@ def _goes_to(run: StepContext, host: str) -> QuerySet[InstanceAction]:
     return InstanceAction.objects.filter(
         server_id=run.instance.uuid, finished_at__isnull=True, pk__gt=run.action.pk, params__destination=host
     )
-
-
-def watching(run: StepContext[MoveParams], move: Move, *, deadline: datetime | None = None) -> Watch:
-    """Return a callback for `migrate_out()` that records the progress and returns GO_ON, END_NOW or ABORT.
-
-    It aborts when the action is to be aborted, when another action took the server, and after `deadline`.
-    """
-    looked = 0.0
-
-    def watch(progress: Progress) -> Command:
-        nonlocal looked
-        if time.monotonic() - looked < LOOK_EVERY:
-            return Command.GO_ON
-        looked = time.monotonic()
-        try:
-            command = _look(run, move, progress)
-        except StateConflict:  # a delete or an operator's reset took the server
-            return Command.ABORT
-        except Error:  # the database is away: the migration goes on
-            close_old_connections()
-            return Command.GO_ON
-        except journal.StepLost:  # another process has the step now and may rely on the running migration
-            return Command.GO_ON
-        return Command.ABORT if deadline is not None and timezone.now() > deadline else command
-
-    return watch
-
-
-def _look(run: StepContext[MoveParams], move: Move, progress: Progress) -> Command:
-    total, left = progress.memory_total + progress.disk_total, progress.memory_left + progress.disk_left
-    percent = 100 * (total - left) // total if total else 0
-    with run.fenced():
-        state.during(run.instance, move, progress=percent)
-        journal.change_params(run.action, MoveParams, lambda params: replace(params, progress=progress))
-        journal.set_details(run.step, f"{percent} % of {total >> 20} MiB after {progress.seconds:.0f} s")
-    if run.params.abort:
-        return Command.ABORT
-    return Command.END_NOW if run.params.force else Command.GO_ON
 
 
 def _service(host: str) -> Service:

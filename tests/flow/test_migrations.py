@@ -16,7 +16,7 @@ from django.utils import timezone
 from cells import circuit_breaker
 from cells.context import target_cell
 from compute.migration import history
-from compute.models import InstanceAction, Step
+from compute.models import InstanceAction, Service, Step
 from compute.operations import registry
 from tests.conftest import OTHER_PROJECT, client
 from tests.flow import stories, two_hosts
@@ -82,6 +82,12 @@ def stayed(cloud, server_id):
     assert homes(cloud, server_id) == ["host1"]
     assert claimed(cloud, server_id) == {"host1"}
     stories.settled(cloud)
+
+
+def details(cloud, server_id):
+    """What the step that moved the guest says."""
+    with target_cell(cloud.cells["cell1"]):
+        return Step.objects.get(server_id=server_id, name="migrate_out").details
 
 
 def test_a_migration_shows_what_it_is_doing_until_the_server_has_moved(admin, cloud):
@@ -160,6 +166,48 @@ def test_an_abort_works_while_a_host_of_it_drains(host, admin, cloud):
         [shown] = listed(admin, server_id)
         assert abort(admin, server_id, shown).status_code == 202
     stayed(cloud, server_id)
+
+
+def draining(cloud, host, seconds):
+    """The host drains, and its deadline is so near."""
+    with target_cell(cloud.cells["cell1"]):
+        now = timezone.now()
+        deadline = now + timedelta(seconds=seconds)
+        Service.objects.filter(host=host).update(draining_since=now, drain_wanted=True, drain_deadline=deadline)
+
+
+@pytest.mark.parametrize("host", ["host1", "host3"])
+def test_a_migration_that_would_outlast_a_drain_is_forced_through(host, admin, cloud, settings):
+    settings.DRAIN_LIVE_MIGRATIONS = "force"
+    server_id = asked(admin, cloud)
+    with on_its_way(cloud, server_id):
+        draining(cloud, host, 10)
+    cloud.work()
+    assert homes(cloud, server_id) == ["host3"]
+    assert "forced through: a drain of its hosts is over in" in details(cloud, server_id)
+    stories.settled(cloud)
+
+
+def test_a_migration_that_would_outlast_a_drain_is_aborted_and_says_why(admin, cloud, settings):
+    settings.DRAIN_LIVE_MIGRATIONS = "abort"
+    server_id = asked(admin, cloud)
+    with on_its_way(cloud, server_id):
+        draining(cloud, "host1", 10)
+    stayed(cloud, server_id)
+    assert cloud.row(server_id).fault["message"].startswith("a drain of its hosts is over in ")
+
+
+@pytest.mark.parametrize(("what", "seconds", "deadline"), [("wait", 3, 1), ("abort", 3, 3600), ("abort", 3, None)])
+def test_a_migration_goes_on_when_it_is_to_or_when_the_drain_has_time(what, seconds, deadline, admin, cloud, settings):
+    settings.DRAIN_LIVE_MIGRATIONS = what
+    server_id = asked(admin, cloud)
+    with on_its_way(cloud, server_id, seconds):
+        if deadline is not None:
+            draining(cloud, "host1", deadline)
+    cloud.work()
+    assert homes(cloud, server_id) == ["host3"]
+    assert "forced" not in details(cloud, server_id)
+    stories.settled(cloud)
 
 
 @pytest.mark.parametrize("name", ["pick", "check_destination", "check_source", "pre_migrate", "migrate_out"])

@@ -158,6 +158,13 @@ class Stage:
             stopping.ended(60)
         self.cloud.up()
 
+    def forget_setting(self, name: str) -> None:
+        """Workers that start from now on have the default again."""
+        self.cloud.settings.pop(name, None)
+        file = self.cloud.directory / "stillwater.env"  # the cloud keeps what was exported once
+        kept = [line for line in file.read_text().splitlines() if not line.startswith(f"{name}=")]
+        file.write_text("\n".join(kept) + "\n")
+
     @contextmanager
     def twin(self, name: str) -> Iterator[Daemon]:
         """A second worker beside a scheduler or conductor, on the same queue."""

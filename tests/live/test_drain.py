@@ -342,21 +342,13 @@ def test_a_rolling_upgrade_reaches_hosts_with_and_without_an_ops_queue(stage):
         stage.ask(old, {"pause": None})
         stage.wait(old, "PAUSED")
     finally:
-        del stage.cloud.settings["STILLWATER_SERVICE_VERSION"]
-        _forget_setting(stage, "STILLWATER_SERVICE_VERSION")
+        stage.forget_setting("STILLWATER_SERVICE_VERSION")
         stage.stop("host1").ended(60)
         stage.cloud.up()
     assert "READY" in stage.call("POST", f"/servers/{old}/action", console).text
     stage.ask(old, {"unpause": None})
     stage.wait(old, "ACTIVE")
     assert stage.effects(old) == [SPAWNED, PAUSED, "unpaused"]
-
-
-def _forget_setting(stage: Stage, name: str) -> None:
-    """What was exported once is kept by the cloud."""
-    file = stage.cloud.directory / "stillwater.env"
-    kept = [line for line in file.read_text().splitlines() if not line.startswith(f"{name}=")]
-    file.write_text("\n".join(kept) + "\n")
 
 
 def _drain(stage: Stage, host: str, drain: dict | None):

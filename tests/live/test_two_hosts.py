@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from cloud.processes import gone
 from tests.live import books
 from tests.live.cloud import Cloud, eventually
 from tests.live.stage import Stage
@@ -120,6 +121,23 @@ def test_a_running_migration_is_aborted_within_two_seconds_while_a_host_drains(s
     assert took < fair(2), f"the abort took {took:.1f} s"
     assert (host_of(stage, uuid), migration(stage, uuid)["status"]) == (SOURCE, "cancelled")
     assert stage.effects(uuid) == [SPAWNED]
+
+
+def test_a_migration_that_would_outlast_the_drain_is_forced_through_and_the_host_ends(stage):
+    name = "STILLWATER_DRAIN_LIVE_MIGRATIONS"
+    stage.restart_with(SOURCE, DRAIN_LIVE_MIGRATIONS="force")
+    try:
+        uuid = on_its_way(stage, 250)
+        pid = stage.cloud.daemon(SOURCE).pid()
+        drain = {"stillwater:drain": {"exit": True, "timeout": 20}}
+        assert stage.call("PUT", f"/os-services/{stage.service(SOURCE)['id']}", drain).status_code == 200
+        assert gone([pid], 60), "the host waits for the migration"
+        stage.cloud.up()
+        has_moved(stage, uuid)
+        ((said,),) = stage.steps("cell1", "details", f"server_id = '{uuid}' AND name = 'migrate_out'")
+        assert "forced through: a drain of its hosts is over in" in said
+    finally:
+        stage.forget_setting(name)
 
 
 def test_a_live_migration_nobody_has_begun_is_cancelled_by_a_drain(stage):
