@@ -153,10 +153,8 @@ def _cells(server: Server, size: Size) -> list[ProxiedCell]:
 
 def _map(cell: Cell) -> str:
     """Create the mappings and request specs of a cell's servers. Return the id of one of them."""
+    rows.map_servers(cell)
     servers = list(Instance.objects.all())
-    InstanceMapping.objects.bulk_create((InstanceMapping(
-        server_id=one.uuid, cell=cell, project_id=PROJECT, user_id=one.user_id, created_at=one.created_at,
-    ) for one in servers), batch_size=500)  # fmt: skip
     RequestSpec.objects.bulk_create((RequestSpec(
         server_id=one.uuid, project_id=PROJECT, user_id=one.user_id, vcpus=one.vcpus, memory_mb=one.memory_mb,
         disk_gb=one.disk_gb, flavor=one.flavor, image_id=one.image_id,

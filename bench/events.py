@@ -21,11 +21,9 @@ from django.conf import settings
 from django.db import connections, transaction
 
 from bench import rows, world
-from bench.place import PROJECT
 from bench.proxy import Proxy
 from cells.context import target_cell
-from cells.models import CELL0, Cell, DeferredEvent, InstanceMapping
-from compute.models import Instance
+from cells.models import CELL0, Cell, DeferredEvent
 from deploy.local.ports import any_free
 from tests.servers.postgres import Server
 
@@ -84,20 +82,12 @@ def _cells(server: Server) -> tuple[Proxy, dict[str, list[str]]]:
         with target_cell(cell) as alias:
             if index:
                 rows.fill(range(index - 1, SERVERS, CELLS))
-                by_cell[cell_id] = _map(cell)
+                by_cell[cell_id] = rows.map_servers(cell)
             else:
                 world.migrate(alias)
         connections[alias].close()
     assert proxy is not None
     return proxy, by_cell
-
-
-def _map(cell: Cell) -> list[str]:
-    servers = list(Instance.objects.values_list("uuid", "created_at"))
-    InstanceMapping.objects.bulk_create((InstanceMapping(
-        server_id=uuid, cell=cell, project_id=PROJECT, user_id="u", created_at=born,
-    ) for uuid, born in servers), batch_size=500)  # fmt: skip
-    return [uuid for uuid, _ in servers]
 
 
 def _events(by_cell: dict[str, list[str]]) -> list[dict[str, str]]:

@@ -59,17 +59,19 @@ def page(found: dict[str, Any]) -> str:
 
 def _lists(rows: list[dict[str, Any]]) -> str:
     text = (
-        "## `GET /servers/detail?limit=1000`\n\n"
-        "The floor is the same 1,000 rows by one SQL query from one SQLite file and one `orjson.dumps` of as much\n"
-        "JSON: no HTTP, no token, no cells, no Django. HTTP is gunicorn over loopback with a real token. Medians.\n\n"
-        "| servers | cells | queries per cell | answer | floor | HTTP | ratio | in process | ratio |\n"
-        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
+        "## `GET /servers/detail?limit=1000` and `?limit=50`\n\n"
+        "The floor is the same rows by one SQL query from one SQLite file and one `orjson.dumps` of as much\n"
+        "JSON: no HTTP, no token, no cells, no Django. HTTP is gunicorn over loopback with a real token. Medians.\n"
+        "CPU is that of all threads of a request in one process. Newer servers are spread evenly over the cells.\n\n"
+        "| limit | servers | cells | queries to cells | answer | floor | HTTP | ratio | in process | ratio | CPU |\n"
+        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
     )
     for row in rows:
         text += (
-            f"| {row['servers']:,} | {row['cells']} | {row['queries_per_cell']} | {row['bytes'] / 1e6:.2f} MB "
+            f"| {row['limit']:,} | {row['servers']:,} | {row['cells']} | {row['queries']} "
+            f"| {row['bytes'] / 1e6:.2f} MB "
             f"| {row['floor_ms']:.1f} ms | {row['http_ms']:.1f} ms | **{row['ratio']:.1f}** "
-            f"| {row['in_process_ms']:.1f} ms | {row['ratio_in_process']:.1f} |\n"
+            f"| {row['in_process_ms']:.1f} ms | {row['ratio_in_process']:.1f} | {row['cpu_ms']:.1f} ms |\n"
         )
     return text
 

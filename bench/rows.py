@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from bench.place import PROJECT
+from cells.models import Cell, InstanceMapping
 from compute.models import Instance, Service
 
 BORN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -22,6 +23,15 @@ def fill(numbers: Iterable[int]) -> None:
         Service(binary="nova-compute", host=host, last_seen_up=datetime.now(UTC)) for host in hosts
     )
     Instance.objects.bulk_create((_server(number, hosts[number % 50]) for number in numbers), batch_size=500)
+
+
+def map_servers(cell: Cell) -> list[str]:
+    """Create the mappings of the targeted cell's servers; return their ids."""
+    servers = list(Instance.objects.values_list("uuid", "created_at"))
+    InstanceMapping.objects.bulk_create((InstanceMapping(
+        server_id=uuid, cell=cell, project_id=PROJECT, user_id="b" * 32, created_at=born,
+    ) for uuid, born in servers), batch_size=500)  # fmt: skip
+    return [uuid for uuid, _ in servers]
 
 
 def _server(number: int, host: str) -> Instance:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from django.db import connections
 from bench import rows
 from bench.place import PROJECT, ROOT
 from cells.context import target_cell
-from cells.models import Cell
+from cells.models import Cell, InstanceMapping
 from cells.sqlite.base import create_file
 from cloud.identity import tokens
 from cloud.identity.models import Project, RoleAssignment, User
@@ -34,16 +35,25 @@ def token() -> str:
 
 
 def make_cells(state: Path, count: int, servers: int) -> None:
-    """Replace all cells by `count` new ones that share `servers` servers."""
+    """Replace all cells by `count` new ones that share `servers` servers: each has every `count`th of them."""
+    InstanceMapping.objects.all().delete()
     Cell.objects.all().delete()
+    empty = state / "empty.sqlite3"  # migrated once
     for index in range(count):
         cell_id = str(uuid4())
         cell = Cell.objects.create(
             id=cell_id, name=f"cell{index + 1}", database_url=f"sqlite:///{state / cell_id}.sqlite3"
         )
         with target_cell(cell) as alias:
-            migrate(alias)
+            file = Path(str(connections[alias].settings_dict["NAME"]))
+            if empty.exists():
+                shutil.copy(empty, file)
+            else:
+                migrate(alias)
+                connections[alias].close()
+                shutil.copy(file, empty)
             rows.fill(range(index, servers, count))
+            rows.map_servers(cell)
 
 
 def migrate(alias: str) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db.models import QuerySet
 
 from cells import scatter
 from cells.models import Cell, InstanceMapping
+
+T = TypeVar("T")
 
 
 class BatchCursor(dict[str, Any]):
@@ -35,8 +37,8 @@ def by_cell(server_ids: Collection[str]) -> dict[str, set[str]]:
 
 
 def ask_cells(
-    servers: Mapping[str, set[str]], ask: Callable[[set[str]], set[str]]
-) -> Iterator[tuple[Cell, set[str], set[str]]]:
+    servers: Mapping[str, set[str]], ask: Callable[[set[str]], T]
+) -> Iterator[tuple[Cell, set[str], T]]:
     """Ask each cell about its servers; yield cell, servers and answer of those that answer."""
     for cell in Cell.objects.filter(pk__in=servers):
         mine = servers[cell.pk]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import environ
@@ -55,8 +56,9 @@ def config(url: str, timeout: float = 2.0) -> dict[str, Any]:
     return settings
 
 
+@lru_cache(maxsize=4096)
 def cell_config(url: str) -> dict[str, Any]:
-    """As `config`, for a cell: with the backend that creates no file and notices a moved one."""
+    """As `config`, for a cell: with the backend that creates no file and notices a moved one. Do not change it."""
     settings = config(url)
     if settings["ENGINE"] == SQLITE:
         settings["ENGINE"] = "cells.sqlite"

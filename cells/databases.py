@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from copy import deepcopy
 
 from django.db import connections
 
@@ -27,7 +28,7 @@ def register_url(alias: str, url: str) -> str:
             _forget_connection(alias)
         return alias
     with _lock:
-        full = connections.configure_settings({"default": {}, alias: wanted})[alias]
+        full = connections.configure_settings({"default": {}, alias: deepcopy(wanted)})[alias]
         connections.databases[alias] = full
         if known is not None:
             _forget_connection(alias)

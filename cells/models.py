@@ -83,13 +83,23 @@ class InstanceMapping(GlobalModel):
     # True once a delete is accepted; null only in rows older than the column ("Handling a down cell").
     queued_for_delete = models.BooleanField(default=False, null=True)
     created_at = models.DateTimeField()
+    # Its row is deleted, or missing: set some seconds later, so that lists need not ask the cell for it.
+    is_deleted = models.BooleanField(default=False, db_default=False)
 
     class Meta:
         indexes = (
             models.Index(fields=("project_id", "queued_for_delete"), name="mapping_by_project"),
             models.Index(fields=("cell", "queued_for_delete"), name="mapping_by_cell"),
             models.Index(fields=("-created_at", "server_id"), name="mapping_by_age"),
-        )
+            models.Index(fields=("cell", "project_id"), name="mapping_by_owner"),
+            models.Index(
+                fields=("project_id", "-created_at", "server_id"), name="living_of_project",
+                condition=models.Q(is_deleted=False),
+            ),
+            models.Index(
+                fields=("-created_at", "server_id"), name="living_by_age", condition=models.Q(is_deleted=False)
+            ),
+        )  # fmt: skip
 
     def __str__(self) -> str:
         return self.server_id

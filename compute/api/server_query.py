@@ -26,6 +26,7 @@ _NO_ROWS = Q(pk__in=[])
 _REPEATED_GROUP = re.compile(r"\)[+*{]")  # backtracks for hours on a 40-letter name, and blocks the process
 _REPETITION = re.compile(r"(?<!\\)(?:\\\\)*[+*{]")
 MOST_REPETITIONS = 4
+NEWEST_FIRST: list[SortKey] = [("created_at", True), ("uuid", False)]
 _PAGING = {"limit", "marker", "sort_key", "sort_dir"}
 
 
@@ -44,6 +45,11 @@ class Filters:
     soft_deleted: bool | None = None  # None: treated as deleted
     plain: bool = True
     last_known: bool = False
+
+    @property
+    def is_none(self) -> bool:
+        """Whether all living servers of the scope pass."""
+        return self.deleted is False and self.soft_deleted is None and not self.where
 
     def living(self) -> Q:
         """Return the condition on deletion. Soft-deleted servers count as deleted, unless `soft_deleted` is set."""
@@ -249,7 +255,7 @@ def sorting(query: QueryDict, *, is_admin: bool) -> list[SortKey]:
             raise _not_one_of("sort_dir", direction, ["asc", "desc"])
         if SORT_COLUMNS[key] not in [column for column, _ in found]:  # a repeated key changes nothing
             found.append((SORT_COLUMNS[key], direction == "desc"))
-    found = found or [("created_at", True)]
+    found = found or NEWEST_FIRST[:1]
     if "uuid" not in [column for column, _ in found]:
         found.append(("uuid", False))
     cut = [column for column, _ in found].index("uuid") + 1

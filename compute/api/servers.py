@@ -50,7 +50,9 @@ class ServersView(ComputeView):
             services=view.services if self.kind == "detail" and view.sees_status else None,
             marker=request.query_params.get("marker", ""),
             marker_project="" if filters.all_tenants else self.caller.project_id,
+            project_id=self._project(filters),
         )
+        query.newest_first = filters.is_none and query.sort == server_query.NEWEST_FIRST
         listed = listing.servers(query)
         answer: dict[str, Any] = {"servers": self._unknown(listed.down, filters) + listed.servers}
         more = paging.next_link(request, self._path, len(listed.servers), listed.last)
@@ -85,18 +87,18 @@ class ServersView(ComputeView):
 
     def _scope(self, filters: Filters) -> Q:
         """Return the condition on project and deletion."""
-        scope = filters.living()
-        if not filters.all_tenants:
-            scope &= Q(project_id=self.caller.project_id)
-        elif filters.project_id:
-            scope &= Q(project_id=filters.project_id)
-        return scope
+        project_id = self._project(filters)
+        return filters.living() & (Q(project_id=project_id) if project_id else Q())
+
+    def _project(self, filters: Filters) -> str:
+        """Return the project whose servers are listed; "": all projects."""
+        return filters.project_id if filters.all_tenants else self.caller.project_id
 
     def _unknown(self, down: list[Cell], filters: Filters) -> list[dict[str, Any]]:
         """Return the servers of down cells: since 2.69, in lists without filters and paging. Raises PartialList."""
         if not down:
             return []
-        project_id = filters.project_id if filters.all_tenants else self.caller.project_id
+        project_id = self._project(filters)
         if self.version < server_down_cell.SINCE or not filters.plain:
             listing.check_partial_list_allowed(down, project_id)
             return []

@@ -1,7 +1,8 @@
-"""Count servers again whose delete was lost on its way to their cell.
+"""Compare the mappings of servers whose delete was requested with their cells.
 
 The API sets `queued_for_delete` in the global database first, and then writes to the cell. If it is killed between the
-two, or the cell's database goes away just then, the flag stays on a living server without a delete.
+two, or the cell's database goes away just then, the flag stays on a living server without a delete: that server is
+counted again. A server whose row is deleted gets `is_deleted`, and lists no longer ask its cell for it.
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ def clear() -> int:
     """
     again = 0
     flags = {cell.pk: _some_flagged(cell) for cell in Cell.objects.all()}
-    for cell, flagged, living in batches.ask_cells(flags, _not_being_deleted):
-        for server_id in flagged - living:
+    for cell, flagged, (living, wrong) in batches.ask_cells(flags, _read):
+        ended = InstanceMapping.objects.filter(pk__in=flagged - living, is_deleted=False, queued_for_delete=True)
+        ended.update(is_deleted=True)
+        for server_id in flagged - wrong:
             _seen.pop(server_id, None)
-        for server_id in living:
+        for server_id in wrong:
             since = _seen.setdefault(server_id, time.monotonic())
             if time.monotonic() - since >= settings.RESEND_AFTER:
                 again += _take_back(cell, server_id)
@@ -48,10 +51,16 @@ def clear() -> int:
 def _some_flagged(cell: Cell) -> set[str]:
     flagged = InstanceMapping.objects.filter(cell=cell, queued_for_delete=True)
     ids = {server_id for (server_id,) in _cursor.next(flagged.values_list("pk"), BATCH, cell.pk)}
-    wanted = {*ids, *flagged.filter(pk__in=list(_seen)[:BATCH]).values_list("pk", flat=True)}
+    latest = flagged.filter(is_deleted=False).order_by("-created_at").values_list("pk", flat=True)[:BATCH]
+    wanted = {*ids, *latest, *flagged.filter(pk__in=list(_seen)[:BATCH]).values_list("pk", flat=True)}
     # The scheduler deletes these, when they are placed or when their cell is back.
     later = (BuildRequest.objects, DeferredDelete.objects)
     return wanted.difference(*(rows.filter(pk__in=wanted).values_list("pk", flat=True) for rows in later))
+
+
+def _read(ids: Collection[str]) -> tuple[set[str], set[str]]:
+    """Return those whose row is not deleted in the targeted cell, and of these those without a delete under way."""
+    return set(Instance.objects.living(uuid__in=ids).values_list("uuid", flat=True)), _not_being_deleted(ids)
 
 
 def _not_being_deleted(ids: Collection[str]) -> set[str]:
@@ -65,7 +74,7 @@ def _not_being_deleted(ids: Collection[str]) -> set[str]:
 def _take_back(cell: Cell, server_id: str) -> bool:
     """Clear the flag, then check again: if a delete has come at this moment, set it again."""
     mapping = InstanceMapping.objects.filter(pk=server_id)
-    mapping.update(queued_for_delete=False)
+    mapping.update(queued_for_delete=False, is_deleted=False)
     _seen.pop(server_id, None)
     if scatter.ask_one(cell, lambda _: _not_being_deleted([server_id])) == {server_id}:
         logger.warning("quota.usage_restored", server=server_id, cell=cell.name)

@@ -1,9 +1,9 @@
-"""Lists of servers over all cells: each cell returns a little more than its share of the page, then they are merged.
+"""Lists of servers over cells: each cell returns about its share of the page, then the shares are merged.
 
-A cell whose rows are all on the page is asked for twice as many after them, until it has no more or the page is full
-without it. So a page of evenly spread servers costs one query per cell (two with the hosts' services), and one of
-servers of a single cell a few; independent of the number of servers. Servers without a cell are merged in like one more
-cell.
+The mappings name the cells that are asked (`owners.py`). A cell whose rows are all on the page is asked for twice as
+many after them, until it has no more or the page is full without it. So a page costs one query for each cell that has
+a part of it (two with the hosts' services), independent of the number of servers. Servers without a cell are merged in
+like one more cell.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from django.db.models import (
 from django.db.models.functions import Cast
 from django.db.models.lookups import GreaterThan, LessThan
 
-from cells import scatter
+from cells import circuit_breaker, scatter
 from cells.context import current_alias
 from cells.models import BuildRequest, Cell, InstanceMapping
 from cloud.errors import BadRequest
 from compute.errors import CellDown, PartialList
 from compute.models import Instance, Service
-from compute.servers import create, pending
+from compute.servers import create, host_services, owners, pending
 from compute.servers import rows as servers_rows
 from compute.servers.rows import ServerQuery
 
@@ -49,7 +49,6 @@ _Place = tuple[KeyRow, str, int]  # sort values, cell id, index among the cell's
 _Statements = dict[tuple[str, KeyRow | None, int], ServerQuery]
 NO_CELL = ""
 MORE, MARGIN = 0.25, 8  # added to an even share of the page, as servers are never spread that evenly
-_OF_A_SERVICE = ("host", "disabled", "forced_down", "last_seen_up", "ended_at")
 
 
 @dataclass(slots=True)
@@ -64,6 +63,8 @@ class Query:
     services: dict[str, Service] | None = None  # by host, filled before `show` is called; None: not needed
     marker: str = ""
     marker_project: str = ""  # the project that must own the marker's server; "": any
+    project_id: str = ""  # whose servers `where` lets through; "": everybody's
+    newest_first: bool = False  # living servers in the default order, without a filter
 
     @property
     def columns(self) -> list[str]:
@@ -109,33 +110,95 @@ class _CellPart:
             query.services.update({service.host: service for service in self.services})
 
 
+@dataclass(frozen=True, slots=True)
+class _Marker:
+    """The server after which the page begins."""
+
+    values: KeyRow  # of the sort columns
+    place: owners.Place  # among the mappings
+
+
+@dataclass(slots=True)
+class _Search:
+    """A page that comes together: which cells were asked, what each returned, which are down."""
+
+    query: Query
+    where: Q
+    cells: list[Cell]
+    newest: owners.NewestFirst | None  # None: another order or filter
+    parts: dict[str, _CellPart]
+    down: set[str] = field(default_factory=set)
+    page: dict[str, _Place] = field(default_factory=dict)
+    made: _Statements = field(default_factory=dict)
+
+    def first(self) -> tuple[list[Cell], int]:
+        """Return the cells to ask first, and for how many rows."""
+        self.page = _merge(self.parts, self.query)
+        if self.newest is None:
+            asked = owners.cells_with_servers(self.cells, self.query.project_id)
+            return asked, MARGIN + int(self.query.limit / max(1, len(asked)) * (1 + MORE))
+        # one that no mapping names is not asked, and is down all the same
+        self.down = {cell.id for cell in self.cells if circuit_breaker.known_down(cell.id)}
+        return self._named(self.newest)
+
+    def ask(self, asked: list[Cell], count: int) -> None:
+        """Ask cells for their next rows, and merge them in."""
+        for cell in asked:
+            self.parts.setdefault(cell.id, _CellPart())
+        count = min(count, self.query.limit)
+        read = lambda cell: _read(self.query, self.where, self.parts[cell.id].keys, count, self.made)  # noqa: E731
+        found = scatter.gather(asked, read, meanwhile=partial(_show, self.query))
+        for cell_id, part in found.answers.items():
+            part.learn(self.query)
+            self.parts[cell_id].add(part)
+        for cell_id in found.down:  # drop its earlier rows: its servers are listed as UNKNOWN
+            self.down.add(cell_id)
+            del self.parts[cell_id]
+        self.page = _merge(self.parts, self.query)
+
+    def next(self, count: int) -> tuple[list[Cell], int]:
+        """Return the cells to ask after some were asked for `count` rows each; none when the page is complete."""
+        asked = [cell for cell in self.cells if cell.id in self.parts]
+        again = [cell for cell in asked if _may_have_more(self.parts[cell.id], self.page, self.query.limit)]
+        if again or self.newest is None:
+            return again, 2 * count
+        return self._named(self.newest)
+
+    def _named(self, newest: owners.NewestFirst) -> tuple[list[Cell], int]:
+        """Return the cells that further mappings name, until these cover the page."""
+        while not self._is_covered(newest):
+            counts = newest.next(self.query.limit)
+            asked = [cell for cell in self.cells if cell.id in counts and cell.id not in (*self.parts, *self.down)]
+            if asked:
+                # one more than it has there: then its last row shows that there are no others
+                return asked, 1 + max(counts[cell.id] for cell in asked)
+        return [], 0
+
+    def _is_covered(self, newest: owners.NewestFirst) -> bool:
+        if newest.are_all_read:
+            return True
+        if len(self.page) < self.query.limit:
+            return False
+        (created_at, server_id), _, _ = next(reversed(self.page.values()))
+        return newest.reach(created_at, server_id)
+
+
 def servers(query: Query) -> ListedServers:
     """Return a page of servers, merged over the cells that answer. Raises BadRequest (unknown marker), CellDown."""
     cells = list(Cell.objects.all())
     if query.limit == 0:
         return ListedServers()
-    where = query.where & _after(query, cells)
+    marker = _marker(query, cells)
+    where = query.where & _beyond(query.sort, marker.values) if marker else query.where
     waiting = _waiting(query, where)  # read before the cells, so that a server that is just being placed is not missed
-    parts = {cell.id: _CellPart() for cell in cells} | {NO_CELL: waiting}
-    share = MARGIN + int(query.limit / max(1, len(cells)) * (1 + MORE))
-    page: dict[str, _Place] = {}
-    made: _Statements = {}
-    asked, down = cells, set[str]()
+    newest = owners.NewestFirst(query.project_id, marker.place if marker else None) if query.newest_first else None
+    search = _Search(query, where, cells, newest, {NO_CELL: waiting})
+    asked, count = search.first()
     while asked:
-        count = min(share, query.limit)
-        read = lambda cell: _read(query, where, parts[cell.id].keys, count, made)  # noqa: B023, E731  called at once
-        found = scatter.gather(asked, read, meanwhile=partial(_show, query))
-        for cell_id, part in found.answers.items():
-            part.learn(query)
-            parts[cell_id].add(part)
-        for cell_id in found.down:  # drop its earlier rows: its servers are listed as UNKNOWN
-            down.add(cell_id)
-            del parts[cell_id]
-        page = _merge(parts, query)
-        asked = [cell for cell in cells if cell.id in parts and _may_have_more(parts[cell.id], page, query.limit)]
-        share *= 2
-    shown = [_shown(query, parts[cell_id], index) for _, cell_id, index in page.values()]
-    return ListedServers(shown, next(reversed(page), ""), [cell for cell in cells if cell.id in down])
+        search.ask(asked, count)
+        asked, count = search.next(count)
+    shown = [_shown(query, search.parts[cell_id], index) for _, cell_id, index in search.page.values()]
+    return ListedServers(shown, next(reversed(search.page), ""), [cell for cell in cells if cell.id in search.down])
 
 
 def _show(query: Query, parts: Iterable[_CellPart]) -> None:
@@ -214,10 +277,9 @@ def _read(query: Query, where: Q, before: Sequence[KeyRow], count: int, made: _S
     if same not in made:
         made[same] = _statement(query, where, last, count)
     found, rows = made[same].read(alias)
-    hosts: Iterable[str] = {row.host for row in rows if row.host} if query.services is not None else ()
-    services = Service.objects.computes(host__in=hosts).only(*_OF_A_SERVICE)
-    known = list(services) if hosts else []
-    return _CellPart(_with_times_as_text(found, query), rows, services=known, ended=len(rows) < count)
+    hosts = {row.host for row in rows if row.host} if query.services is not None else set()
+    services = host_services.of_hosts(alias, hosts)
+    return _CellPart(_with_times_as_text(found, query), rows, services=services, ended=len(rows) < count)
 
 
 def _statement(query: Query, where: Q, last: KeyRow | None, count: int) -> ServerQuery:
@@ -252,7 +314,8 @@ def _with_moments(row: KeyRow, query: Query) -> KeyRow:
 
 def _merge(parts: Mapping[str, _CellPart], query: Query) -> dict[str, _Place]:
     """The first `limit` rows of all, by uuid, in order. A server found twice (it is just being placed) counts once."""
-    everything = [(key, cell_id, index) for cell_id, part in parts.items() for index, key in enumerate(part.keys)]
+    ordered = sorted(parts, key=lambda cell_id: cell_id == NO_CELL)  # a row in a cell counts before its build request
+    everything = [(key, cell_id, index) for cell_id in ordered for index, key in enumerate(parts[cell_id].keys)]
     for index in reversed(range(len(query.sort))):
         column, descending = query.sort[index]
         nullable = Instance._meta.get_field(column).null
@@ -265,9 +328,12 @@ def _merge(parts: Mapping[str, _CellPart], query: Query) -> dict[str, _Place]:
     return page
 
 
-def _may_have_more(part: _CellPart, page: Mapping[str, _Place], limit: int) -> bool:
-    """Whether rows not yet returned by the cell may belong to the page."""
-    return not part.ended and (len(page) < limit or part.keys[-1][-1] in page)
+def _may_have_more(part: _CellPart, page: dict[str, _Place], limit: int) -> bool:
+    """Whether rows not yet returned by the cell may belong to the page: not after the last row of a full page."""
+    if part.ended:
+        return False
+    last = part.keys[-1][-1]
+    return len(page) < limit or (last in page and last != next(reversed(page)))
 
 
 def _value(index: int) -> Callable[[_Place], Any]:
@@ -278,17 +344,17 @@ def _nulls_low(index: int) -> Callable[[_Place], tuple[bool, Any]]:
     return lambda item: (item[0][index] is not None, item[0][index])
 
 
-def _after(query: Query, cells: list[Cell]) -> Q:
-    """The filter for the rows after the marker in this order."""
+def _marker(query: Query, cells: list[Cell]) -> _Marker | None:
+    """Return the marker; None when the page is the first. Raises BadRequest, CellDown."""
     if not query.marker:
-        return Q()
+        return None
     mapping = InstanceMapping.objects.filter(pk=query.marker).first()
     values = None
     if mapping is not None and query.marker_project in ("", mapping.project_id):
         values = _marked(query, next((c for c in cells if c.id == mapping.cell_id), None))
-    if values is None:
+    if mapping is None or values is None:
         raise BadRequest(f"marker [{query.marker}] not found")
-    return _beyond(query.sort, values)
+    return _Marker(values, (mapping.created_at, mapping.server_id))
 
 
 def _marked(query: Query, cell: Cell | None) -> KeyRow | None:

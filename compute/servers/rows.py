@@ -6,7 +6,7 @@ query. So times stay text (cut by position) and JSON columns go into the respons
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -99,7 +99,7 @@ class ServerQuery:
 
     def read(self, alias: str) -> tuple[list[tuple[Any, ...]], list[Any]]:
         """Return the additional values of each row, and the rows: `ServerRow` or `NameRow`."""
-        found = _fetched(alias, self.sql, self.parameters) if self.sql else []
+        found = fetched(alias, self.sql, self.parameters) if self.sql else []
         return [values[: self.more] for values in found], [self.make(values[self.more :]) for values in found]
 
 
@@ -110,23 +110,25 @@ def statement(rows: QuerySet[Instance], more: Mapping[str, Any], *, names_only: 
     else:
         selected = rows.annotate(**more, **_CASTS).values_list(*more, *_SELECTED)
         make = ServerRow._make  # type: ignore[assignment]
-    return ServerQuery(*_compiled(selected), len(more), make)
+    return ServerQuery(*compiled(selected), len(more), make)
 
 
 def unconverted(rows: QuerySet[Any, Any]) -> list[tuple[Any, ...]]:
     """Return the rows as the database adapter returns them: on SQLite times are text and booleans numbers."""
-    sql, parameters = _compiled(rows)
-    return _fetched(rows.db, sql, parameters) if sql else []
+    sql, parameters = compiled(rows)
+    return fetched(rows.db, sql, parameters) if sql else []
 
 
-def _compiled(rows: QuerySet[Any, Any]) -> tuple[str, tuple[Any, ...]]:
+def compiled(rows: QuerySet[Any, Any]) -> tuple[str, tuple[Any, ...]]:
+    """Return SQL and parameters of a query; SQL "" when no row can pass its filter."""
     try:
         return rows.query.get_compiler(rows.db).as_sql()  # type: ignore[return-value]
     except EmptyResultSet:  # no row can pass the filter
         return "", ()
 
 
-def _fetched(alias: str, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+def fetched(alias: str, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Run a statement; return its rows as the database adapter returns them."""
     with connections[alias].cursor() as cursor:
         cursor.execute(sql, parameters)
         return list(cursor.fetchall())

@@ -202,7 +202,7 @@ def write(cells: dict[str, Cell], servers: list[Server]) -> None:
     InstanceMapping.objects.bulk_create(
         InstanceMapping(
             server_id=s.uuid, cell=cells.get(s.cell), project_id=s.project, user_id="u", queued_for_delete=s.queued,
-            created_at=moment(s.born),
+            created_at=moment(s.born), is_deleted=s.deleted and bool(s.launch_index),  # it is set some time later
         ) for s in servers
     )  # fmt: skip
     for name in CELLS:

@@ -320,6 +320,7 @@ def _modules() -> None:
     databases.register = lambda cell: cell.alias  # type: ignore[assignment]
     databases.register_url = lambda alias, url: alias  # type: ignore[assignment]
     scatter._pool = lambda cell_id: _InLine()  # type: ignore[assignment,return-value]
+    scatter._shared = _InLine()  # type: ignore[assignment]
     query_deadline._watch = lambda line, end: None  # type: ignore[assignment]
     query_deadline._forget = lambda line: None  # type: ignore[assignment]
     dispatch._senders = _InLine()  # type: ignore[assignment]
