@@ -93,11 +93,11 @@ class InstanceMapping(GlobalModel):
             models.Index(fields=("-created_at", "server_id"), name="mapping_by_age"),
             models.Index(fields=("cell", "project_id"), name="mapping_by_owner"),
             models.Index(
-                fields=("project_id", "-created_at", "server_id"), name="living_of_project",
+                fields=("project_id", "-created_at", "server_id", "cell"), name="living_of_project",
                 condition=models.Q(is_deleted=False),
             ),
             models.Index(
-                fields=("-created_at", "server_id"), name="living_by_age", condition=models.Q(is_deleted=False)
+                fields=("-created_at", "server_id", "cell"), name="living_by_age", condition=models.Q(is_deleted=False)
             ),
         )  # fmt: skip
 

@@ -1,10 +1,11 @@
 """Ask many cells at once, within one deadline. A cell that does not answer is DOWN: a result, not an error.
 
-A few threads of the process ask one cell after the other: a query takes less time than waking a thread for it. When
-they get no further, each cell that is left is asked by threads of its own. These are bounded per cell, so that a cell
-that hangs cannot use up the threads of the others. A query that hangs is interrupted at the deadline, so that its
-thread and connection are free for the probe that finds the cell up. The circuit breaker (`cells.circuit_breaker`)
-remembers a failed cell, which is DOWN at once until then.
+Cells in SQLite files are asked by one thread, one after the other: such a query takes less time than waking a thread
+for it. Up to OWN_THREADS cells on database servers are asked at the same time, by threads of their own; more of them
+by a few threads of the process. When these get no further, each cell that is left is asked by a thread of its own.
+Those are bounded per cell, so that a cell that hangs cannot use up the threads of the others. A query that hangs is
+interrupted at the deadline, so that its thread and connection are free for the probe that finds the cell up. The
+circuit breaker (`cells.circuit_breaker`) remembers a failed cell, which is DOWN at once until then.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ DATABASE_AWAY = (OperationalError, InterfaceError, BadDatabaseUrl, ImproperlyCon
 AWAY = (*DATABASE_AWAY, OSError)
 LATE, BUSY = failure_reasons.SILENT, "this process is too busy to ask it"
 THREADS_PER_CELL = 4
-SHARED_THREADS = 4  # that ask one cell after the other, each for one request
+OWN_THREADS = 16  # cells on database servers that are asked by threads of their own
+SHARED_THREADS = 4  # that ask one cell after the other
 QUIET = 0.03  # seconds without an answer: then cells are asked by threads of their own, and `meanwhile` is called
 STALLED = 10 * QUIET  # the same, while the shared threads get on with other requests
 SECONDS_TO_CHANGE = 10.0  # for a change in a cell that has just answered
@@ -85,11 +87,7 @@ class _CellQuery(Generic[T]):
 
 
 class _Queue(Generic[T]):
-    """Questions that a shared thread takes one after the other.
-
-    Two threads would be slower: each waits for Python's interpreter lock after each query of the other. Of 50 cells in
-    SQLite files a page takes 43 to 52 ms with one thread, 59 to 62 with two, and 135 with a thread for each cell.
-    """
+    """Questions that shared threads take one after the other."""
 
     def __init__(self, queries: Iterable[_CellQuery[T]], ask: Callable[[Cell], T]) -> None:
         self._left, self._ask = deque(queries), ask
@@ -209,18 +207,40 @@ def _have_all_said(queries: list[_CellQuery[T]], ask: Callable[[Cell], T], end: 
 
     Then each has a thread that asks it, or will have one.
     """
-    left = queries
-    if len(queries) > 1 and not is_look:
+    left, threads = queries, 0 if is_look else _shared_threads([query.cell for query in queries])
+    if threads:
         shared = _Queue(queries, ask)
-        _shared.submit(shared.work)
+        for _ in range(threads):
+            _shared.submit(shared.work)
         if shared.wait(end):
             return True
         left = list(iter(shared.take, None))
     for query in left:
         _pool(query.cell.id).submit(query.run, ask, anew=is_look)
-    if len(queries) == 1 or is_look:
-        wait([query.future for query in queries], max(0.0, min(QUIET, end - time.monotonic())))
-    return all(query.future.done() for query in queries)
+    return not threads and _get_on([query.future for query in queries], end)
+
+
+def _shared_threads(cells: list[Cell]) -> int:
+    """Return how many shared threads ask the cells of a request; 0: each is asked by a thread of its own.
+
+    SQLite works in the thread that asks. Two threads would be slower, as each waits for Python's interpreter lock after
+    each query of the other: for a page of 50 cells, one takes 43 to 52 ms, two 59 to 62, and one for each cell 620. A
+    database server works meanwhile: a page of 10 cells takes 50 ms with a thread for each cell, and 100 with one.
+    """
+    if len(cells) < 2:
+        return 0
+    if all(cell.database_url.startswith("sqlite:") for cell in cells):
+        return 1
+    return SHARED_THREADS if len(cells) > OWN_THREADS else 0
+
+
+def _get_on(futures: Collection[Future[Any]], end: float) -> bool:
+    """Return whether all are done; False as soon as none of them finishes for QUIET seconds."""
+    before = -1
+    while before < (said := sum(future.done() for future in futures)) < len(futures):
+        before = said
+        wait(futures, min(QUIET, max(0.0, end - time.monotonic())))
+    return said == len(futures)
 
 
 def _while_some_are_late(questions: Iterable[_CellQuery[T]], end: float, meanwhile: Callable[[list[T]], None]) -> None:

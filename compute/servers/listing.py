@@ -49,6 +49,7 @@ _Place = tuple[KeyRow, str, int]  # sort values, cell id, index among the cell's
 _Statements = dict[tuple[str, KeyRow | None, int], ServerQuery]
 NO_CELL = ""
 MORE, MARGIN = 0.25, 8  # added to an even share of the page, as servers are never spread that evenly
+MOST_MAPPINGS = 10_000  # read at once
 
 
 @dataclass(slots=True)
@@ -130,6 +131,7 @@ class _Search:
     down: set[str] = field(default_factory=set)
     page: dict[str, _Place] = field(default_factory=dict)
     made: _Statements = field(default_factory=dict)
+    rounds: int = 0  # of reading mappings
 
     def first(self) -> tuple[list[Cell], int]:
         """Return the cells to ask first, and for how many rows."""
@@ -158,21 +160,29 @@ class _Search:
 
     def next(self, count: int) -> tuple[list[Cell], int]:
         """Return the cells to ask after some were asked for `count` rows each; none when the page is complete."""
-        asked = [cell for cell in self.cells if cell.id in self.parts]
-        again = [cell for cell in asked if _may_have_more(self.parts[cell.id], self.page, self.query.limit)]
-        if again or self.newest is None:
-            return again, 2 * count
-        return self._named(self.newest)
+        asked, limit = [cell for cell in self.cells if cell.id in self.parts], self.query.limit
+        if self.newest is None:
+            return [cell for cell in asked if _may_have_more(self.parts[cell.id], self.page, limit)], 2 * count
+        again = [cell for cell in asked if _goes_on(self.parts[cell.id], self.page)]  # rows that no mapping names
+        return (again, count) if again else self._named(self.newest)
 
     def _named(self, newest: owners.NewestFirst) -> tuple[list[Cell], int]:
         """Return the cells that further mappings name, until these cover the page."""
         while not self._is_covered(newest):
-            counts = newest.next(self.query.limit)
-            asked = [cell for cell in self.cells if cell.id in counts and cell.id not in (*self.parts, *self.down)]
+            missing = self.query.limit - len(self.page)
+            self.rounds += 1
+            size = min(max(missing, MARGIN) << (self.rounds - 1), MOST_MAPPINGS)
+            counts = newest.next(size, self.down)
+            asked = [cell for cell in self.cells if cell.id in counts and self._is_behind(cell.id, newest)]
             if asked:
                 # one more than it has there: then its last row shows that there are no others
                 return asked, 1 + max(counts[cell.id] for cell in asked)
         return [], 0
+
+    def _is_behind(self, cell_id: str, newest: owners.NewestFirst) -> bool:
+        """Whether a cell has not returned its rows up to the last mapping that was read."""
+        part = self.parts.get(cell_id)
+        return part is None or (not part.ended and newest.reach(*part.keys[-1]))
 
     def _is_covered(self, newest: owners.NewestFirst) -> bool:
         if newest.are_all_read:
@@ -329,11 +339,13 @@ def _merge(parts: Mapping[str, _CellPart], query: Query) -> dict[str, _Place]:
 
 
 def _may_have_more(part: _CellPart, page: dict[str, _Place], limit: int) -> bool:
-    """Whether rows not yet returned by the cell may belong to the page: not after the last row of a full page."""
-    if part.ended:
-        return False
-    last = part.keys[-1][-1]
-    return len(page) < limit or (last in page and last != next(reversed(page)))
+    """Whether rows not yet returned by the cell may belong to the page."""
+    return not part.ended and (len(page) < limit or _goes_on(part, page))
+
+
+def _goes_on(part: _CellPart, page: dict[str, _Place]) -> bool:
+    """Whether the cell may have more rows before the last one of the page."""
+    return not part.ended and part.keys[-1][-1] in page and part.keys[-1][-1] != next(reversed(page))
 
 
 def _value(index: int) -> Callable[[_Place], Any]:

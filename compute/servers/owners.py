@@ -7,12 +7,11 @@ which the project has servers.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Count, Exists, OuterRef, Q
 
 from cells.models import Cell, InstanceMapping
 from compute.servers import rows as servers_rows
@@ -39,27 +38,28 @@ class NewestFirst:
     project_id: str
     last: Place | None = None  # the last one read; at first the marker
     are_all_read: bool = False
-    _size: int = 0
 
-    def next(self, size: int) -> Counter[str]:
-        """Read the next `size` mappings, then twice as many each time; return how many each cell has of them.
+    def next(self, size: int, down: Iterable[str]) -> dict[str, int]:
+        """Read the next `size` mappings of servers outside the cells that are down; return how many each cell has.
 
-        One query. A server in no cell yet is not counted.
+        Two queries: where these mappings end, and their number by cell. A server in no cell yet is not counted.
         """
-        self._size = 2 * self._size or size
-        wanted = InstanceMapping.objects.filter(is_deleted=False)
+        wanted = InstanceMapping.objects.filter(is_deleted=False).exclude(cell__in=list(down))
         if self.project_id:
             wanted = wanted.filter(project_id=self.project_id)
         if self.last is not None:
             created_at, server_id = self.last
             wanted = wanted.filter(created_at__lte=created_at)  # where the index begins
             wanted = wanted.filter(Q(created_at__lt=created_at) | Q(server_id__gt=server_id))
-        ordered = wanted.order_by("-created_at", "server_id")
-        found = list(ordered.values_list("cell_id", "created_at", "server_id")[: self._size])
-        self.are_all_read = len(found) < self._size
-        if found:
-            self.last = found[-1][1:]
-        return Counter(cell_id for cell_id, _, _ in found if cell_id is not None)
+        ordered = wanted.order_by("-created_at", "server_id").values_list("created_at", "server_id")
+        self.last = next(iter(ordered[size - 1 : size]), None)
+        self.are_all_read = self.last is None
+        if self.last is not None:
+            created_at, server_id = self.last
+            wanted = wanted.filter(created_at__gte=created_at)
+            wanted = wanted.filter(Q(created_at__gt=created_at) | Q(server_id__lte=server_id))
+        placed = wanted.filter(cell__isnull=False).order_by().values_list("cell_id")
+        return dict(placed.annotate(Count("server_id")))
 
     def reach(self, created_at: str, server_id: str) -> bool:
         """Return whether the mappings read so far reach to a server, whose time is given as text.
