@@ -61,8 +61,8 @@ test-live: ## real Redis, workers, guests and clients, also killed; LIVE=4: one 
 	$(PYTEST) -n 3 --dist loadscope -p tests.live.together -m "live or chaos" --sample live=$(or $(LIVE),1) $(STRICT)
 
 test: FAULTS ?= 4
-test: LIVE ?= 6
-test: STORIES ?= 2
+test: LIVE ?= 8
+test: STORIES ?= 4
 test: bootstrap test-sqlite test-postgres test-live ## all kinds of tests, a sample of the many cases (FAULTS=1 STORIES=1 LIVE=1: all); nothing skipped
 
 chaos: ## 3 seeds of faults in a whole cloud, then kill -9 at every failpoint: CHAOS="--seeds 4 --operations 100"

@@ -8,6 +8,7 @@ like one more cell.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -170,13 +171,18 @@ class _Search:
         """Return the cells that further mappings name, until these cover the page."""
         while not self._is_covered(newest):
             missing = self.query.limit - len(self.page)
-            self.rounds += 1
-            size = min(max(missing, MARGIN) << (self.rounds - 1), MOST_MAPPINGS)
-            counts = newest.next(size, self.down)
+            if missing:
+                counts = newest.next(min(missing << self.rounds, MOST_MAPPINGS), self.down)
+                self.rounds += 1
+            else:
+                ((created_at, server_id), _, _) = next(reversed(self.page.values()))
+                counts = newest.up_to((_moment(created_at), server_id), self.down)
             asked = [cell for cell in self.cells if cell.id in counts and self._is_behind(cell.id, newest)]
             if asked:
-                # one more than it has there: then its last row shows that there are no others
-                return asked, 1 + max(counts[cell.id] for cell in asked)
+                # One more than it has there: its last row then shows that there are no others. And its share of what
+                # the page lacks when one of them does not answer: after the deadline nobody is to be asked again.
+                most = max(counts[cell.id] for cell in asked)
+                return asked, 1 + most + math.ceil(most / max(1, len(asked) - 1))
         return [], 0
 
     def _is_behind(self, cell_id: str, newest: owners.NewestFirst) -> bool:
@@ -189,7 +195,7 @@ class _Search:
             return True
         if len(self.page) < self.query.limit:
             return False
-        (created_at, server_id), _, _ = next(reversed(self.page.values()))
+        ((created_at, server_id), _, _) = next(reversed(self.page.values()))
         return newest.reach(created_at, server_id)
 
 
@@ -317,9 +323,13 @@ def _with_times_as_text(rows: list[KeyRow], query: Query) -> list[KeyRow]:
 def _with_moments(row: KeyRow, query: Query) -> KeyRow:
     """The inverse of `_with_times_as_text()`."""
     return tuple(
-        datetime.fromisoformat(value).replace(tzinfo=UTC) if value is not None and _is_time(column) else value
+        _moment(value) if value is not None and _is_time(column) else value
         for column, value in zip(query.columns, row, strict=True)
     )
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 def _merge(parts: Mapping[str, _CellPart], query: Query) -> dict[str, _Place]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count, Exists, OuterRef, Q
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
 from cells.models import Cell, InstanceMapping
 from compute.servers import rows as servers_rows
@@ -42,24 +42,35 @@ class NewestFirst:
     def next(self, size: int, down: Iterable[str]) -> dict[str, int]:
         """Read the next `size` mappings of servers outside the cells that are down; return how many each cell has.
 
-        Two queries: where these mappings end, and their number by cell. A server in no cell yet is not counted.
+        Two queries: where these mappings end, and their number by cell. Servers in no cell yet are not among them.
         """
-        wanted = InstanceMapping.objects.filter(is_deleted=False).exclude(cell__in=list(down))
+        following = self._following(down)
+        ordered = following.order_by("-created_at", "server_id").values_list("created_at", "server_id")
+        end = next(iter(ordered[size - 1 : size]), None)
+        self.are_all_read = end is None
+        return self._count(following, end)
+
+    def up_to(self, end: Place, down: Iterable[str]) -> dict[str, int]:
+        """As `next`, up to a place. One query."""
+        return self._count(self._following(down), end)
+
+    def _following(self, down: Iterable[str]) -> QuerySet[InstanceMapping]:
+        wanted = InstanceMapping.objects.filter(is_deleted=False, cell__isnull=False).exclude(cell__in=list(down))
         if self.project_id:
             wanted = wanted.filter(project_id=self.project_id)
         if self.last is not None:
             created_at, server_id = self.last
             wanted = wanted.filter(created_at__lte=created_at)  # where the index begins
             wanted = wanted.filter(Q(created_at__lt=created_at) | Q(server_id__gt=server_id))
-        ordered = wanted.order_by("-created_at", "server_id").values_list("created_at", "server_id")
-        self.last = next(iter(ordered[size - 1 : size]), None)
-        self.are_all_read = self.last is None
-        if self.last is not None:
-            created_at, server_id = self.last
+        return wanted
+
+    def _count(self, wanted: QuerySet[InstanceMapping], end: Place | None) -> dict[str, int]:
+        self.last = end
+        if end is not None:
+            created_at, server_id = end
             wanted = wanted.filter(created_at__gte=created_at)
             wanted = wanted.filter(Q(created_at__gt=created_at) | Q(server_id__lte=server_id))
-        placed = wanted.filter(cell__isnull=False).order_by().values_list("cell_id")
-        return dict(placed.annotate(Count("server_id")))
+        return dict(wanted.order_by().values_list("cell_id").annotate(Count("server_id")))
 
     def reach(self, created_at: str, server_id: str) -> bool:
         """Return whether the mappings read so far reach to a server, whose time is given as text.
