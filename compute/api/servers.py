@@ -88,7 +88,8 @@ class ServersView(ComputeView):
     def _scope(self, filters: Filters) -> Q:
         """Return the condition on project and deletion."""
         project_id = self._project(filters)
-        return filters.living() & (Q(project_id=project_id) if project_id else Q())
+        everybody = filters.all_tenants and not project_id  # a caller without a project has no servers
+        return filters.living() & (Q() if everybody else Q(project_id=project_id))
 
     def _project(self, filters: Filters) -> str:
         """Return the project whose servers are listed; "": all projects."""
@@ -96,9 +97,9 @@ class ServersView(ComputeView):
 
     def _unknown(self, down: list[Cell], filters: Filters) -> list[dict[str, Any]]:
         """Return the servers of down cells: since 2.69, in lists without filters and paging. Raises PartialList."""
-        if not down:
-            return []
         project_id = self._project(filters)
+        if not down or not (project_id or filters.all_tenants):  # a caller without a project has no servers
+            return []
         if self.version < server_down_cell.SINCE or not filters.plain:
             listing.check_partial_list_allowed(down, project_id)
             return []

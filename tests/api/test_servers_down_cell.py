@@ -10,7 +10,7 @@ from django.db.backends.utils import CursorWrapper
 
 from cells.models import HostMapping, InstanceMapping, RequestSpec
 from tests.api.servers import BORN, FLAVOR, IMAGE, server, unplaced
-from tests.conftest import OTHER_PROJECT, PROJECT
+from tests.conftest import OTHER_PROJECT, PROJECT, client
 
 
 @pytest.fixture
@@ -245,3 +245,11 @@ def test_a_server_that_was_to_be_deleted_is_not_shown_from_a_down_cell(api, cell
     InstanceMapping.objects.filter(pk=lost).update(queued_for_delete=True)
     assert ids(api.get("/servers")) == []
     assert api.get(f"/servers/{lost}").status_code == 404
+
+
+def test_an_admin_without_a_project_has_no_servers_and_sees_all_projects_when_asked(cells, lost):
+    here = server(cells["cell1"])
+    nobody = client("admin", project="")
+    for path in ("/servers", "/servers/detail", "/servers?limit=5", "/servers?name=a", "/servers?sort_key=uuid"):
+        assert ids(nobody.get(path)) == [], path
+    assert set(ids(nobody.get("/servers?all_tenants=1"))) == {here, lost}
