@@ -44,7 +44,7 @@ def page(found: dict[str, Any]) -> str:
         parts.append(bounds.page(found["down"]))
     if "events" in found:
         parts.append(events(found["events"]))
-    if "lists" in found:
+    if "limit" in found.get("lists", [{}])[0]:  # results before 2026-11-23 have no page of 50
         parts.append(_lists(found["lists"]))
     if "boots" in found:
         parts.append(_boots(found["boots"]))
