@@ -77,7 +77,7 @@ class _CellQuery(Generic[T]):
     line: QueryConnection = field(default_factory=QueryConnection)
 
     def run(self, ask: Callable[[Cell], T], *, anew: bool = False) -> None:
-        """Ask, unless nobody waits for the answer any more."""
+        """Ask, unless every request has given the cell up."""
         if not self.future.set_running_or_notify_cancel():
             return
         try:

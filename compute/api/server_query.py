@@ -20,7 +20,7 @@ from compute import state
 from compute.contract import validation
 from compute.contract.microversion import Version
 from compute.errors import InvalidInput
-from compute.servers.listing import SortKey
+from compute.servers.list_order import SortKey
 
 _NO_ROWS = Q(pk__in=[])
 _REPEATED_GROUP = re.compile(r"\)[+*{]")  # backtracks for hours on a 40-letter name, and blocks the process

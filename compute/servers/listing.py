@@ -11,27 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from django.conf import settings
 from django.db import connections
-from django.db.models import (
-    CharField,
-    DateTimeField,
-    Expression,
-    F,
-    Field,
-    Func,
-    OrderBy,
-    Q,
-    QuerySet,
-    TextField,
-    Value,
-)
+from django.db.models import F, Q, QuerySet, TextField
 from django.db.models.functions import Cast
-from django.db.models.lookups import GreaterThan, LessThan
 
 from cells import circuit_breaker, scatter
 from cells.context import current_alias
@@ -39,12 +25,11 @@ from cells.models import BuildRequest, Cell, InstanceMapping
 from cloud.errors import BadRequest
 from compute.errors import CellDown, PartialList
 from compute.models import Instance, Service
-from compute.servers import create, host_services, owners, pending
+from compute.servers import create, host_services, list_order, owners, pending
 from compute.servers import rows as servers_rows
+from compute.servers.list_order import KeyRow, SortKey
 from compute.servers.rows import ServerQuery
 
-SortKey = tuple[str, bool]  # column, descending
-KeyRow = tuple[Any, ...]  # the sort columns' values, uuid last
 _Place = tuple[KeyRow, str, int]  # sort values, cell id, index among the cell's rows
 # SQL of one page, by database vendor, the row before, and the count: most cells get the same statement.
 _Statements = dict[tuple[str, KeyRow | None, int], ServerQuery]
@@ -176,11 +161,11 @@ class _Search:
                 self.rounds += 1
             else:
                 ((created_at, server_id), _, _) = next(reversed(self.page.values()))
-                counts = newest.up_to((_moment(created_at), server_id), self.down)
+                counts = newest.up_to((list_order.moment(created_at), server_id), self.down)
             asked = [cell for cell in self.cells if cell.id in counts and self._is_behind(cell.id, newest)]
             if asked:
                 # One more than it has there: its last row then shows that there are no others. And its share of what
-                # the page lacks when one of them does not answer: after the deadline nobody is to be asked again.
+                # the page lacks when one of them does not answer: after the deadline no cell is to be asked again.
                 most = max(counts[cell.id] for cell in asked)
                 return asked, 1 + most + math.ceil(most / max(1, len(asked) - 1))
         return [], 0
@@ -205,7 +190,7 @@ def servers(query: Query) -> ListedServers:
     if query.limit == 0:
         return ListedServers()
     marker = _marker(query, cells)
-    where = query.where & _beyond(query.sort, marker.values) if marker else query.where
+    where = query.where & list_order.beyond(query.sort, marker.values) if marker else query.where
     waiting = _waiting(query, where)  # read before the cells, so that a server that is just being placed is not missed
     newest = owners.NewestFirst(query.project_id, marker.place if marker else None) if query.newest_first else None
     search = _Search(query, where, cells, newest, {NO_CELL: waiting})
@@ -249,37 +234,12 @@ def _waiting(query: Query, where: Q) -> _CellPart:
         return _CellPart(ended=True)
     requests = list(_page(pending.servers(), query, where)[: query.limit])
     keys = [tuple(getattr(request, column) for column in query.columns) for request in requests]
-    return _CellPart(_with_times_as_text(keys, query), requests, ended=True)
-
-
-class ByCodepoint(Func):
-    """Text ordered as in Python, whatever the collation of the database."""
-
-    template = "%(expressions)s"
-    output_field = TextField()
-
-    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        """Only PostgreSQL needs this: SQLite compares by code point."""
-        return super().as_sql(compiler, connection, template='(%(expressions)s) COLLATE "C"', **context)
-
-
-def _comparable(column: str) -> Expression | F:
-    is_text = isinstance(Instance._meta.get_field(column), CharField | TextField)
-    # A uuid is hexadecimal: every collation agrees, and the bare column can use its index.
-    return ByCodepoint(F(column)) if is_text and column != "uuid" else F(column)
+    return _CellPart(list_order.with_times_as_text(keys, query.sort), requests, ended=True)
 
 
 def _page(rows: QuerySet[Any], query: Query, where: Q) -> QuerySet[Any]:
-    order = [_ordered(column, descending=descending) for column, descending in query.sort]
+    order = [list_order.ordered(column, descending=descending) for column, descending in query.sort]
     return rows.filter(where).order_by(*order)
-
-
-def _ordered(column: str, *, descending: bool) -> OrderBy:
-    """Nulls sort lowest. Stating it for a column without nulls would keep PostgreSQL from using the index."""
-    nullable = Instance._meta.get_field(column).null or None
-    if descending:
-        return OrderBy(_comparable(column), descending=True, nulls_last=nullable)
-    return OrderBy(_comparable(column), nulls_first=nullable)
 
 
 def _keys(page: QuerySet[Any], query: Query) -> list[KeyRow]:
@@ -295,41 +255,17 @@ def _read(query: Query, where: Q, before: Sequence[KeyRow], count: int, made: _S
     found, rows = made[same].read(alias)
     hosts = {row.host for row in rows if row.host} if query.services is not None else set()
     services = host_services.of_hosts(alias, hosts)
-    return _CellPart(_with_times_as_text(found, query), rows, services=services, ended=len(rows) < count)
+    return _CellPart(list_order.with_times_as_text(found, query.sort), rows, services=services, ended=len(rows) < count)
 
 
 def _statement(query: Query, where: Q, last: KeyRow | None, count: int) -> ServerQuery:
     if last is not None:
-        where &= _beyond(query.sort, _with_moments(last, query))
+        where &= list_order.beyond(query.sort, list_order.with_moments(last, query.sort))
     page = _page(Instance.objects.all(), query, where)[:count]
     # Times as text: converting each to a datetime would cost more than the query.
-    keys = {f"key_{column}": Cast(F(column), TextField()) if _is_time(column) else F(column)
+    keys = {f"key_{column}": Cast(F(column), TextField()) if list_order.is_time(column) else F(column)
             for column in query.columns}  # fmt: skip
     return servers_rows.statement(page, keys, names_only=query.names_only)
-
-
-def _is_time(column: str) -> bool:
-    return isinstance(Instance._meta.get_field(column), DateTimeField)
-
-
-def _with_times_as_text(rows: list[KeyRow], query: Query) -> list[KeyRow]:
-    for index, (column, _) in enumerate(query.sort):
-        if _is_time(column):
-            text = servers_rows.moment_text
-            rows = [(*row[:index], row[index] and text(row[index]), *row[index + 1 :]) for row in rows]
-    return rows
-
-
-def _with_moments(row: KeyRow, query: Query) -> KeyRow:
-    """The inverse of `_with_times_as_text()`."""
-    return tuple(
-        _moment(value) if value is not None and _is_time(column) else value
-        for column, value in zip(query.columns, row, strict=True)
-    )
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 def _merge(parts: Mapping[str, _CellPart], query: Query) -> dict[str, _Place]:
@@ -389,23 +325,3 @@ def _marked(query: Query, cell: Cell | None) -> KeyRow | None:
         found = answer
     found = found or _keys(pending.servers().filter(pk=query.marker), query)
     return found[0] if found else None
-
-
-def _beyond(sort: list[SortKey], values: KeyRow) -> Q:
-    """The filter for rows strictly after `values`: later in the first key, or equal there and later in the second, …"""
-    found, equal = Q(pk__in=[]), Q()
-    for (column, descending), value in zip(sort, values, strict=True):
-        found |= equal & _later(column, value, descending=descending)
-        equal &= Q(**{f"{column}__isnull": True}) if value is None else Q(**{column: value})
-    return found
-
-
-def _later(column: str, value: Any, *, descending: bool) -> Q:
-    if value is None:  # nulls are lowest
-        return Q(pk__in=[]) if descending else Q(**{f"{column}__isnull": False})
-    own = cast("Field[Any, Any]", Instance._meta.get_field(column))
-    told = Value(value, output_field=own)
-    if not descending:
-        return Q(GreaterThan(_comparable(column), told))
-    lower = Q(LessThan(_comparable(column), told))
-    return lower | Q(**{f"{column}__isnull": True}) if own.null else lower

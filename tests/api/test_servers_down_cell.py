@@ -249,7 +249,7 @@ def test_a_server_that_was_to_be_deleted_is_not_shown_from_a_down_cell(api, cell
 
 def test_an_admin_without_a_project_has_no_servers_and_sees_all_projects_when_asked(cells, lost):
     here = server(cells["cell1"])
-    nobody = client("admin", project="")
+    projectless = client("admin", project="")
     for path in ("/servers", "/servers/detail", "/servers?limit=5", "/servers?name=a", "/servers?sort_key=uuid"):
-        assert ids(nobody.get(path)) == [], path
-    assert set(ids(nobody.get("/servers?all_tenants=1"))) == {here, lost}
+        assert ids(projectless.get(path)) == [], path
+    assert set(ids(projectless.get("/servers?all_tenants=1"))) == {here, lost}

@@ -20,12 +20,14 @@ from tests.chaos.report import Verdict, table, total
 from tests.chaos.run import say
 from tests.chaos.story import Story
 from tests.chaos.supervisor import Supervisor
+from tests.live.cloud import eventually
 from tests.upgrade import trees
 from tests.upgrade.blinker import Blinker
 from tests.upgrade.rollout import Rollout, begun
 
 CLIENTS = 6
 LONGEST = 900.0  # seconds of one upgrade
+BETWEEN = 8  # operations that clients get accepted while two versions run, after each process
 DOCUMENTED = ("conductor-cell1", "conductor-cell2", "host1", "host2", "host3", "host4", "scheduler", "api")
 
 
@@ -80,11 +82,18 @@ def _upgrade(rollout: Rollout, plan: Plan, old: Path, new: Path) -> Verdict:
     story, blinker = Story(place, prefix, 10**9), Blinker(place, prefix)
     deaths = sum(rollout.supervisor.deaths.values())
     clients = threading.Thread(target=story.tell, args=(1, CLIENTS, LONGEST), daemon=True)
+
+    def two_versions_work() -> None:
+        before = story.count()
+        eventually("more operations are accepted", lambda: story.count() >= before + BETWEEN)
+
     with blinker.at_work():
         clients.start()
+        rollout.work = two_versions_work
         try:
             rollout.to(new, plan.order, plan.sig)
         finally:
+            rollout.work = lambda: None
             story.wanted = 0
             clients.join(60)
     run.rest(place, rollout.supervisor)

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from tests.live.cloud import eventually
 from tests.live.gunicorns import Api
 
 READY_SECONDS = 120
-BETWEEN = 2.0  # seconds of work for two versions at once, after each process
 
 
 class Rollout:
@@ -27,6 +26,7 @@ class Rollout:
     def __init__(self, place: Place, supervisor: Supervisor, held: socket.socket) -> None:
         self.place, self.supervisor, self._held = place, supervisor, held
         self.api: Api | None = None
+        self.work: Callable[[], None] = lambda: None  # waits until clients got on, between two processes
         self._apis = 0
 
     def to(self, tree: Path, order: Sequence[str], sig: signal.Signals = signal.SIGTERM) -> None:
@@ -38,7 +38,7 @@ class Rollout:
             else:
                 self._replace_worker(name, tree, sig)
             say(f"{name} is {tree.name} after {time.monotonic() - began:.1f} s")
-            time.sleep(BETWEEN)
+            self.work()
 
     def _replace_worker(self, name: str, tree: Path, sig: signal.Signals) -> None:
         self.supervisor.become(name, tree)
@@ -75,7 +75,7 @@ def begun(place: Place, supervisor: Supervisor, tree: Path) -> Iterator[Rollout]
     """With the API on a socket of our own, at the address of the cloud's."""
     pid = supervisor.pid("api")
     assert pid, "the API does not run"
-    del supervisor.deaths["api"]  # nobody else starts it
+    del supervisor.deaths["api"]  # the supervisor does not start it again
     os.kill(pid, signal.SIGTERM)
     assert gone([pid], READY_SECONDS)
     held = socket.create_server(("127.0.0.1", place.cloud.port), backlog=512)

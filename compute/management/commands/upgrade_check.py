@@ -25,7 +25,7 @@ WORKERS = {COMPUTE: "hosts", CONDUCTOR: "conductors", SCHEDULER: "schedulers"}
 
 @dataclass(slots=True)
 class _CellReading:
-    """What one cell says: its services by version, whether migrations are missing, and the steps nobody here knows."""
+    """What one cell says: services by version, whether it is migrated, and the steps this version does not know."""
 
     services: list[tuple[str, str, int]]
     migrated: bool
