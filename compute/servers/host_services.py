@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import UTC, datetime
 from itertools import cycle
 from typing import Any
 
@@ -38,14 +37,8 @@ def _statement(alias: str, places: int) -> tuple[str, tuple[Any, ...]]:
 
 def _service(alias: str, values: tuple[Any, ...]) -> Service:
     host, disabled, forced_down, *times = values
-    seen, ended, read = (_moment(value) for value in times)
+    seen, ended, read = (rows.moment(value) for value in times)
     found: Service = Service.from_db(alias, COLUMNS, (host, bool(disabled), bool(forced_down), seen, ended))
     if read is not None:
         found.read_at = read
     return found
-
-
-def _moment(value: Any) -> datetime | None:
-    """Return a time that the database returned: SQLite returns text, or a time without a zone."""
-    found = datetime.fromisoformat(value) if isinstance(value, str) else value
-    return found if found is None or found.tzinfo else found.replace(tzinfo=UTC)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import orjson
@@ -149,6 +149,12 @@ def moment_text(value: datetime | str) -> str:
         return value
     seconds, _, fraction = value.partition("+")[0].partition(".")  # PostgreSQL: 21:30:50.264+00
     return f"{seconds}.{fraction:0<6}"
+
+
+def moment(value: datetime | str | None) -> datetime | None:
+    """Return a time as a database adapter returns it, in UTC: SQLite's is text, or has no zone."""
+    found = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return found if found is None or found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _text(value: Any) -> str | None:
