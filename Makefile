@@ -37,12 +37,15 @@ shell: ## Django's shell on the running cloud
 bootstrap: ## install what the tests need: packages, Python environment
 	@deploy/bootstrap.sh --tests
 
-lint: ## style, types, imports, settings, migrations, change fragments
+lint: ## style, types, imports, settings, migrations, units, manifests, change fragments
 	.venv/bin/ruff check .
 	.venv/bin/mypy cloud cells compute tasks deploy
 	.venv/bin/lint-imports
 	$(PYTHON) manage.py check
 	$(PYTHON) manage.py makemigrations --check --dry-run
+	$(PYTHON) -m deploy.validate
+	$(PYTHON) -m deploy.systemd --check
+	$(PYTHON) -m deploy.kubernetes --check
 	.venv/bin/towncrier build --draft >/dev/null
 
 test-fast: ## between two edits: no real guests, no faults or races, a sample of the others, on SQLite; STORIES=1 API=1: all others

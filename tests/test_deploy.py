@@ -1,4 +1,4 @@
-"""Units and manifests: valid, complete, and patient enough for what they start."""
+"""Units and manifests: complete, and patient enough for what they start."""
 
 from __future__ import annotations
 
@@ -6,76 +6,33 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
-import kubernetes_validate
 import pytest
-import yaml
 from django.urls import resolve
 
 from cloud import env
 from tasks.management.commands.host import Command
-
-ROOT = Path(__file__).resolve().parent.parent
-SYSTEMD, KUBERNETES = ROOT / "deploy/systemd", ROOT / "deploy/kubernetes"
-UNITS = sorted(path.name for path in SYSTEMD.glob("*.s[eo][rc]*"))
-GUESTS = "stillwater-guests@.service"  # no process of ours, but what is done when it is stopped
-SERVICES = [name for name in UNITS if name.endswith(".service") and name != GUESTS]
-GUESTS_TIMEOUT = "STILLWATER_GUESTS_SHUTDOWN_TIMEOUT"
-MANIFESTS = sorted(path.name for path in KUBERNETES.glob("*.yaml"))
-WORKLOADS = ["api.yaml", "conductor-cell1.yaml", "host-cell1.yaml", "scheduler.yaml"]
-ROLE = re.compile(r"STILLWATER_ROLE\W+(?:value: )?(\w+)")
-
-
-def generate(kind: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", f"deploy.{kind}", *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-
-
-def rendered(kind: str, into: Path, **settings: str) -> Path:
-    """The folder with the files as they are for a site with these settings."""
-    file = into / "site.env"
-    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    out = into / "out"
-    out.mkdir()
-    done = generate(kind, "--env-file", str(file), "--output", str(out), "--prefix", str(ROOT))
-    assert done.returncode == 0, done.stderr
-    return out
-
-
-def lines(unit: Path) -> dict[str, list[str]]:
-    """What a unit says, by key; `Environment` by variable."""
-    found: dict[str, list[str]] = {}
-    for key, value in re.findall(r"^(\w+)=(.*)$", unit.read_text(), re.MULTILINE):
-        key, value = value.split("=", 1) if key == "Environment" else (key, value)
-        found.setdefault(key, []).append(value)
-    return found
-
-
-def documents(name: str, folder: Path = KUBERNETES) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((folder / name).read_text()))
-
-
-def pod(name: str, folder: Path = KUBERNETES) -> dict[str, Any]:
-    [found] = [doc["spec"]["template"]["spec"] for doc in documents(name, folder) if "template" in doc.get("spec", {})]
-    return found
-
-
-def container(name: str, folder: Path = KUBERNETES) -> dict[str, Any]:
-    [found] = pod(name, folder)["containers"]
-    return found
-
-
-def variables(name: str, folder: Path = KUBERNETES) -> dict[str, str]:
-    return {one["name"]: one.get("value", "") for one in container(name, folder)["env"]}
-
-
-def pre_stop(name: str, folder: Path = KUBERNETES) -> int:
-    hook = container(name, folder).get("lifecycle", {}).get("preStop")
-    return int(hook["exec"]["command"][1]) if hook else 0
-
+from tests.deployment import (
+    GUESTS,
+    GUESTS_TIMEOUT,
+    KUBERNETES,
+    MANIFESTS,
+    ROLE,
+    ROOT,
+    SERVICES,
+    SYSTEMD,
+    UNITS,
+    WORKLOADS,
+    container,
+    documents,
+    every_document,
+    generate,
+    lines,
+    pod,
+    pre_stop,
+    rendered,
+    variables,
+)
 
 # -- the numbers
 
@@ -139,24 +96,6 @@ def test_endless_is_endless(tmp_path):
 # -- systemd
 
 
-def test_systemd_takes_the_units(tmp_path):
-    out = rendered("systemd", tmp_path)
-    assert verified(out) == ""
-
-    broken = out / SERVICES[0]
-    broken.write_text(broken.read_text().replace("KillMode=mixed", "KilMode=mixed"))
-    assert "KilMode" in verified(out), "the check sees nothing"
-
-
-def verified(folder: Path) -> str:
-    """What systemd-analyze has to say about our units (others of the machine are not ours)."""
-    command = ["systemd-analyze", "verify", "--man=no", *map(str, sorted(folder.glob("stillwater*")))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    said = [line for line in (done.stdout + done.stderr).splitlines() if "stillwater" in line]
-    assert done.returncode == 0 or said, done.stderr
-    return "\n".join(said)
-
-
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_stop_is_heard_by_the_process_alone_and_a_wrong_setting_is_not_tried_again(name):
     unit = lines(SYSTEMD / name)
@@ -207,28 +146,9 @@ def test_what_stops_the_guests_is_a_command_of_ours_with_a_time_that_fits(tmp_pa
 # -- Kubernetes
 
 
-@pytest.mark.parametrize("version", ["1.30", kubernetes_validate.latest_version()])
-@pytest.mark.parametrize("name", [name for name in MANIFESTS if name != "kustomization.yaml"])
-def test_kubernetes_takes_the_manifests(name, version):
-    for document in documents(name):
-        kubernetes_validate.validate(document, version, strict=True)
-
-
-def test_the_schema_sees_a_mistake():
-    [deployment] = [one for one in documents("api.yaml") if one["kind"] == "Deployment"]
-    deployment["spec"]["template"]["spec"]["terminationGracePeriod"] = 105
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(deployment, kubernetes_validate.latest_version(), strict=True)
-
-
 def test_the_base_has_every_file():
     [base] = documents("kustomization.yaml")
     assert sorted([*base["resources"], "kustomization.yaml"]) == MANIFESTS
-
-
-def every_document() -> Iterator[dict[str, Any]]:
-    for name in MANIFESTS:
-        yield from documents(name)
 
 
 def test_every_selector_finds_its_pods():
