@@ -16,7 +16,7 @@ UP := $(if $(DRIVER),--driver $(DRIVER)) $(if $(PORT),--port $(PORT)) $(if $(BIN
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status shell lint test test-fast test-faults test-postgres test-live chaos upgrade-test matrix simulate bench requirements changelog clean bootstrap test-sqlite
+.PHONY: help up down status shell lint test test-fast test-faults test-postgres test-live chaos upgrade-test matrix simulate bench wheel requirements changelog clean bootstrap test-sqlite
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -83,6 +83,9 @@ simulate: ## the whole engine on virtual time, every choice from a seed: SEEDS=1
 
 bench: ## measurements beside their floors
 	$(PYTHON) -m bench
+
+wheel: ## dist/stillwater-*.whl: what `pip install` puts on a machine
+	$(PYTHON) -m pip wheel -q --no-deps --no-build-isolation -w dist .
 
 requirements: ## compile requirements.txt, requirements-dev.txt and deploy/ironic-requirements.txt from the .in files
 	.venv/bin/uv pip compile -q --python-version 3.11 requirements.in -o requirements.txt

@@ -2,6 +2,7 @@
 
 A value comes from the environment of the process, else from its env file (`STILLWATER_ENV_FILE`, by default
 `<state>/stillwater.env`), else from the default. A value of the wrong type stops the process with a sentence.
+Installed from a wheel, the state folder is /var/lib/stillwater and the env file /etc/stillwater/stillwater.env.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any, ClassVar, NoReturn
 
 import environ
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent  # the clone; site-packages, where a wheel is installed
+IS_CLONE = (ROOT / "manage.py").is_file()  # no wheel contains it
+ETC, VAR_LIB = Path("/etc/stillwater"), Path("/var/lib/stillwater")
 _environ = environ.Env()
 
 
@@ -71,14 +74,17 @@ def stop(sentence: str) -> NoReturn:
 
 def state_dir() -> Path:
     """Return the folder of all run-time state."""
-    return Path(os.environ.get("STILLWATER_STATE") or ROOT / "var").resolve()
+    return Path(os.environ.get("STILLWATER_STATE") or (ROOT / "var" if IS_CLONE else VAR_LIB)).resolve()
 
 
 def load_env_file(into: type[environ.Env] = environ.Env) -> None:
     """Add the lines of the env file; variables that are set already win."""
     named = os.environ.get("STILLWATER_ENV_FILE")
-    path = Path(named) if named else state_dir() / "stillwater.env"
+    of_machine = not IS_CLONE and not os.environ.get("STILLWATER_STATE")
+    path = Path(named) if named else (ETC if of_machine else state_dir()) / "stillwater.env"
     if path.is_file():
+        if not os.access(path, os.R_OK):  # environ would only log it
+            stop(f"{path} cannot be read by this user. Run this as its owner.")
         into.read_env(path, overwrite=False)
     elif named:
         stop(f"STILLWATER_ENV_FILE names {path}, which does not exist. Unset it or create the file.")

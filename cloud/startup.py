@@ -1,4 +1,4 @@
-"""How a command of `manage.py` starts and ends: which are ours, and what happens when its output pipe closes.
+"""How a command of `manage.py` (installed: `stillwater-manage`) starts, and ends when its output pipe closes.
 
 Our commands show no admin pages, and start a third faster without them.
 """
@@ -17,11 +17,12 @@ from cloud import env
 
 SIGPIPE = 141  # the exit code by which a shell reports this signal
 APPS = ("cells", "compute", "tasks", "cloud/identity", "cloud/images")
+PROGRAMS = ("manage.py", "stillwater-manage")
 
 
 def is_ours(argv: Sequence[str]) -> bool:
-    """Return whether `argv` is `manage.py` with a command of ours, not of Django (check, collectstatic, shell …)."""
-    if len(argv) < 2 or Path(argv[0]).name != "manage.py":
+    """Return whether `argv` is one of PROGRAMS with a command of ours, not of Django (check, shell …)."""
+    if len(argv) < 2 or Path(argv[0]).name not in PROGRAMS:
         return False
     return any((env.ROOT / app / "management/commands" / f"{argv[1]}.py").is_file() for app in APPS)
 

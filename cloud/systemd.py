@@ -89,7 +89,7 @@ def _advice(seconds: float, ours: float) -> str:
     else:
         cure = (
             f"Give it more than {ours:g} s (systemd: TimeoutStopSec; Kubernetes: terminationGracePeriodSeconds; "
-            "python -m deploy.systemd and python -m deploy.kubernetes write both)"
+            "manage.py systemd_units and python -m deploy.kubernetes write both)"
         )
     return (
         f"This process would be killed {seconds:g} s after SIGTERM, in the middle of its work. {cure}, "

@@ -45,7 +45,7 @@ def settings() -> str:
 
     def default(variable: env.Variable) -> str:
         if variable.name == "STILLWATER_STATE":
-            return "`var` in the clone"
+            return "`var` in the clone; with the wheel `/var/lib/stillwater`"
         value = "" if variable.default is None else variable.default
         text = ",".join(value) if isinstance(value, list) else str(value).replace(state, "<state>")
         return f"`{text}`" if text else ""

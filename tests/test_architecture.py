@@ -42,7 +42,7 @@ app.finalize()
 print(*[name for name in app.tasks if not name.startswith("celery.")])
 """
 MAY_READ_THE_ENVIRONMENT = {
-    "cloud/env.py", "cloud/wsgi.py", "cloud/celery.py",
+    "cloud/env.py", "cloud/wsgi.py", "cloud/celery.py", "cloud/__main__.py",
     "tasks/worker_process.py",  # hands it on to the process it starts
 }  # fmt: skip
 

@@ -137,7 +137,7 @@ def test_what_stops_the_guests_is_a_command_of_ours_with_a_time_that_fits(tmp_pa
         unit = lines(out / GUESTS)
         [stop] = unit["ExecStop"]
         assert unit["TimeoutStopSec"] == [wait]
-        words = stop.replace("%i", "host1").split()[2:]
+        words = stop.replace("%i", "host1").split()[3:]
         asked = Command().create_parser("manage.py", "host").parse_args(words[1:])
         assert (words[0], asked.verb, asked.hosts, asked.force) == ("host", "shutdown-guests", ["host1"], True)
         assert asked.seconds == (float(timeout) if timeout else None)

@@ -1,4 +1,4 @@
-"""Gunicorn's configuration: `gunicorn -c cloud/serving/conf.py cloud.wsgi --bind=…`, in the clone."""
+"""Gunicorn's configuration: `gunicorn -c python:cloud.serving.conf cloud.wsgi --bind=…`."""
 
 import gc
 import os

@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from deploy import stop_timeouts
+from tasks import stop_timeouts
 
 FOLDER = Path(__file__).resolve().parent
 FOR_EVER = 30 * 86400  # Kubernetes has no unlimited grace period

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from deploy.local.state import ROOT
-from deploy.stop_timeouts import INSTALLED
+from tasks.stop_timeouts import INSTALLED
 
 # The socket becomes number 3, and the process is told that it is meant.
 AS_SYSTEMD = """

@@ -13,9 +13,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from cloud.env import GRACEFUL_SHUTDOWN_TIMEOUTS, VARIABLES
-from deploy.local import envfiles
-from deploy.local.state import ROOT
+from cloud.env import GRACEFUL_SHUTDOWN_TIMEOUTS, ROOT, VARIABLES
+from tasks import worker_process
 
 VARIABLE = "STILLWATER_GRACEFUL_SHUTDOWN_TIMEOUT"
 GUESTS, SHUTDOWN = "STILLWATER_GUESTS_SHUTDOWN_TIMEOUT", "shutdown-guests"  # for all guests of a machine
@@ -52,29 +51,35 @@ def filled(text: str, fill: Fill, values: Mapping[str, str], prefix: str = INSTA
 
 def main(folder: Path, pattern: str, fill: Fill, words: list[str]) -> int:
     """Run the command line that `deploy.systemd` and `deploy.kubernetes` share, and return its exit code."""
-    wanted = _arguments(folder, words)
-    values = envfiles.read(wanted.env_file) if wanted.env_file else {}
-    stale = []
-    for path in sorted(folder.glob(pattern)):
-        text = path.read_text()
-        fresh = filled(text, fill, values, wanted.prefix)
-        target = wanted.output / path.name
-        if not target.is_file() or target.read_text() != fresh:
-            stale.append(str(target))
-            if not wanted.check:
-                target.write_text(fresh)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m deploy.{folder.name}",
+        description="Fill in how long to wait for a process after SIGTERM, from its shutdown timeout.",
+    )
+    add_arguments(parser, folder)
+    wanted = parser.parse_args(words)
+    stale = write(folder, pattern, fill, wanted)
     if stale:
         sys.stdout.write(f"{'not up to date' if wanted.check else 'written'}: {', '.join(stale)}\n")
     return int(wanted.check and bool(stale))
 
 
-def _arguments(folder: Path, words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog=f"python -m deploy.{folder.name}",
-        description="Fill in how long to wait for a process after SIGTERM, from its shutdown timeout.",
-    )
+def add_arguments(parser: argparse.ArgumentParser, folder: Path) -> None:
+    """Add the options that `write` takes."""
     parser.add_argument("--env-file", type=Path, help=f"where {VARIABLE} is set; default: each role's own default")
     parser.add_argument("--output", type=Path, default=folder, help=f"default: {folder.relative_to(ROOT)}, in place")
-    parser.add_argument("--prefix", default=INSTALLED, help="where this clone is installed (default: %(default)s)")
+    parser.add_argument("--prefix", default=INSTALLED, help="the folder that has the .venv (default: %(default)s)")
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if something is to be written")
-    return parser.parse_args(words)
+
+
+def write(folder: Path, pattern: str, fill: Fill, wanted: argparse.Namespace) -> list[str]:
+    """Write the files that differ from what they are to say, and return their paths; with --check only return them."""
+    values = worker_process.read(wanted.env_file) if wanted.env_file else {}
+    stale = []
+    for path in sorted(folder.glob(pattern)):
+        fresh = filled(path.read_text(), fill, values, wanted.prefix)
+        target = wanted.output / path.name
+        if not target.is_file() or target.read_text() != fresh:
+            stale.append(str(target))
+            if not wanted.check:
+                target.write_text(fresh)
+    return stale
