@@ -23,7 +23,7 @@ from yamllint import linter
 from yamllint.config import YamlLintConfig
 
 from deploy.local.state import ROOT
-from deploy.stop_timeouts import INSTALLED
+from tasks.stop_timeouts import INSTALLED
 
 OLDEST = "1.30"  # of the Kubernetes versions that the manifests are for
 VERSIONS = (OLDEST, kubernetes_validate.latest_version())
