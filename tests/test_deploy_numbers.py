@@ -15,12 +15,13 @@ import pytest
 
 from cloud import env
 from cloud.serving import conf
-from deploy import stop_timeouts, validate
+from deploy import validate
 from deploy.kubernetes import __main__ as kubernetes
 from deploy.local.__main__ import STOP_SECONDS
 from deploy.local.state import StackOptions
 from deploy.local.up import API_PORT
-from deploy.systemd import __main__ as systemd
+from tasks import stop_timeouts
+from tasks import systemd_units as systemd
 from tasks.worker_process import WorkerNode
 from tests.deployment import (
     KUBERNETES,
@@ -127,7 +128,7 @@ def test_one_command_line_starts_a_worker_however_it_is_supervised():
 def test_one_command_line_starts_an_api_however_it_is_supervised():
     assert sorted(arguments("stillwater-api.service")) == sorted(arguments("api.yaml"))
     [configuration] = [word for word in arguments("api.yaml") if word.startswith("--config=")]
-    assert (ROOT / configuration.removeprefix("--config=")).samefile(conf.__file__)
+    assert configuration == f"--config=python:{conf.__name__}"
 
 
 def test_the_api_has_one_port():
