@@ -57,11 +57,20 @@ def cut_after(alias: str, seconds: float, line: QueryConnection | None = None) -
     """
     line = line or QueryConnection()
     line.open(alias)
-    _watch(line, time.monotonic() + seconds)
+    try:
+        with cut_at(line, time.monotonic() + seconds):
+            yield
+    finally:
+        line.close()
+
+
+@contextmanager
+def cut_at(line: QueryConnection, end: float) -> Iterator[None]:
+    """Interrupt the query that has `line` open at `end`, a time of time.monotonic()."""
+    _watch(line, end)
     try:
         yield
     finally:
-        line.close()
         _forget(line)
 
 

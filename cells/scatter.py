@@ -1,11 +1,12 @@
 """Ask many cells at once, within one deadline. A cell that does not answer is DOWN: a result, not an error.
 
-Cells in SQLite files are asked by one thread, one after the other: such a query takes less time than waking a thread
-for it. Up to OWN_THREADS cells on database servers are asked at the same time, by threads of their own; more of them
-by a few threads of the process. When these get no further, each cell that is left is asked by a thread of its own.
-Those are bounded per cell, so that a cell that hangs cannot use up the threads of the others. A query that hangs is
-interrupted at the deadline, so that its thread and connection are free for the probe that finds the cell up. The
-circuit breaker (`cells.circuit_breaker`) remembers a failed cell, which is DOWN at once until then.
+A single cell is asked in the thread of the request. Cells in SQLite files are asked by one thread, one after the
+other: such a query takes less time than waking a thread for it. Up to OWN_THREADS cells on database servers are asked
+at the same time, by threads of their own; more of them by a few threads of the process. When these get no further,
+each cell that is left is asked by a thread of its own. Those are bounded per cell, so that a cell that hangs cannot use
+up the threads of the others. A query that hangs is interrupted at the deadline, so that its thread and connection are
+free for the probe that finds the cell up. The circuit breaker (`cells.circuit_breaker`) remembers a failed cell, which
+is DOWN at once until then.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from cells import circuit_breaker, failure_reasons
 from cells.context import register, target_cell
 from cells.database_urls import BadDatabaseUrl
 from cells.models import Cell
-from cells.query_deadline import QueryConnection, cut_after
+from cells.query_deadline import QueryConnection, cut_after, cut_at
 
 T = TypeVar("T")
 DATABASE_AWAY = (OperationalError, InterfaceError, BadDatabaseUrl, ImproperlyConfigured)
@@ -41,9 +42,11 @@ SHARED_THREADS = 4  # that ask one cell after the other
 QUIET = 0.03  # seconds without an answer: then cells are asked by threads of their own, and `meanwhile` is called
 STALLED = 10 * QUIET  # the same, while the shared threads get on with other requests
 SECONDS_TO_CHANGE = 10.0  # for a change in a cell that has just answered
+JUST = 1.0  # seconds
 _shared = ThreadPoolExecutor(SHARED_THREADS, thread_name_prefix="cells")
 _last_answer = 0.0  # of any cell to a shared thread, in time.monotonic()
 _pools: dict[str, ThreadPoolExecutor] = {}
+_answered_at: dict[str, float] = {}  # by cell: time.monotonic()
 _given_up: dict[str, Future[None]] = {}  # by cell: done when one request that waits gives up
 _pools_lock = threading.Lock()
 
@@ -141,8 +144,14 @@ def gather(
             result.down[cell.id] = CellFailure(reason)
         else:
             asked.append(cell)
-    _ask_all(asked, ask, time.monotonic() + (timeout or settings.CELL_TIMEOUT), result, meanwhile)
+    seconds = timeout or settings.CELL_TIMEOUT
+    if len(asked) == 1 and _is_warm(asked[0]):
+        _ask_here(asked[0], ask, seconds, result)
+    else:
+        _ask_all(asked, ask, time.monotonic() + seconds, result, meanwhile)
+    now = time.monotonic()
     for cell_id in result.answers:
+        _answered_at[cell_id] = now
         circuit_breaker.answered(cell_id)
     for cell in asked:
         failed = result.down.get(cell.id)
@@ -155,6 +164,26 @@ def ask_one(cell: Cell, ask: Callable[[Cell], T]) -> T | CellFailure:
     """As `gather`, for a single cell."""
     gathered = gather([cell], ask)
     return gathered.answers[cell.id] if cell.id in gathered.answers else gathered.down[cell.id]
+
+
+def _is_warm(cell: Cell) -> bool:
+    """Whether this thread may ask the cell itself: a query can be interrupted at the deadline, connecting cannot.
+
+    So the thread has a connection already, or the cell has just answered, so that connecting takes no time.
+    """
+    if time.monotonic() - _answered_at.get(cell.id, 0.0) < JUST:
+        return True
+    return cell.alias in connections.databases and connections[cell.alias].connection is not None
+
+
+def _ask_here(cell: Cell, ask: Callable[[Cell], T], timeout: float, result: CellAnswers[T]) -> None:
+    """Ask one cell in this thread: handing the question to another one takes longer than most answers."""
+    line = QueryConnection()
+    try:
+        with cut_at(line, time.monotonic() + timeout):
+            result.answers[cell.id] = _ask_one(cell, ask, line, anew=False)
+    except AWAY as exc:
+        result.down[cell.id] = CellFailure(LATE if line.is_cut else failure_reasons.describe(exc))
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def log_in(auth: dict[str, Any]) -> str:
         user = _by_password(_required(identity, "password")["user"])
     elif identity["methods"] == ["token"]:
         bearer = tokens.verify(_required(identity, "token")["id"])
-        user, parent = bearer.user, bearer.payload
+        user, parent = _user(bearer.caller.user_id), bearer.payload
     else:
         raise errors.Unauthorized("Attempted to authenticate with an unsupported method.")
     project = _project(user, auth.get("scope"))
@@ -90,6 +90,13 @@ def _required(identity: dict[str, Any], method: str) -> dict[str, Any]:
     if method not in identity:
         raise errors.BadRequest(f"Expecting to find {method} in identity.")
     return identity[method]
+
+
+def _user(user_id: str) -> User:
+    found = User.objects.filter(pk=user_id).first()
+    if found is None:  # deleted since its token was verified
+        raise errors.Unauthorized
+    return found
 
 
 def _by_password(claim: dict[str, Any]) -> User:

@@ -10,13 +10,15 @@ from typing import Any
 
 import orjson
 
+from cells.context import current_alias
 from cloud.caller import Caller
 from compute import state
 from compute.api.base import bookmark, links
 from compute.contract import policy
 from compute.contract.microversion import Version
-from compute.models import Instance, Service
+from compute.models import Instance, Service, Step
 from compute.placement import server_groups
+from compute.servers import host_services
 from compute.servers import rows as servers_rows
 from compute.servers.rows import NameRow, ServerRow
 from compute.shutdown import status as shutdown_status
@@ -107,12 +109,27 @@ def details(row: ServerRow, view: View, *, detail_list: bool = False) -> dict[st
     return server
 
 
-def read_current(instance: Instance, version: Version, caller: Caller) -> dict[str, Any]:
-    """Return the server's JSON from its row as it is now, with the shutdown timer if one runs."""
-    rows = Instance.objects.using(instance._state.db).filter(pk=instance.pk)
-    row = servers_rows.read(rows)[0]
-    server = details(row, View.of(version, caller, _services_of(row, rows.db, caller)))
-    return server | (_shutdown(row, rows.db) if row.task_state is not None else {})
+@dataclass(slots=True)
+class CurrentServer:
+    """What the cell of a server knows of it now."""
+
+    row: ServerRow
+    services: dict[str, Service]  # of its host
+    steps: list[Step]  # with a shutdown timer
+
+
+def read_current(server_id: str, caller: Caller) -> CurrentServer | None:
+    """Read a server of the targeted cell. None: the cell has no such living server."""
+    row, alias = servers_rows.living(server_id), current_alias()
+    if row is None:
+        return None
+    steps = shutdown_status.in_progress(server_id, alias) if row.task_state is not None else []
+    return CurrentServer(row, _services_of(row, alias, caller), steps)
+
+
+def current(server: CurrentServer, version: Version, caller: Caller) -> dict[str, Any]:
+    """Return the JSON of a server, with its shutdown timer if one runs."""
+    return details(server.row, View.of(version, caller, server.services)) | _shutdown(server.steps)
 
 
 def with_columns(instance: Instance, columns: Mapping[str, Any], version: Version, caller: Caller) -> dict[str, Any]:
@@ -164,9 +181,8 @@ def image(image_id: str) -> Any:
     return {"id": image_id, "links": [{"rel": "bookmark", "href": bookmark(f"/images/{image_id}")}]}
 
 
-def _shutdown(row: ServerRow, database: str) -> dict[str, Any]:
+def _shutdown(steps: list[Step]) -> dict[str, Any]:
     """Return the shutdown timer of the server's guest, and the elapsed share of its grace period as `progress`."""
-    steps = shutdown_status.in_progress(row.uuid, database)
     if not steps:
         return {}
     newest = steps[-1]  # all of them wait for one shutdown timer
@@ -178,8 +194,7 @@ def _services_of(row: ServerRow, database: str, caller: Caller) -> dict[str, Ser
     """Return the compute service of the server's host; nothing for a caller who may not see `host_status`."""
     if not row.host or not policy.allows(caller, "os_compute_api:servers:show:host_status"):
         return {}
-    found = Service.objects.using(database).computes(host=row.host)
-    return {service.host: service for service in found}
+    return {service.host: service for service in host_services.of_hosts(database, {row.host})}
 
 
 def _add_attributes(server: dict[str, Any], row: ServerRow, version: Version) -> None:

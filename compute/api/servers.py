@@ -18,8 +18,7 @@ from compute.api.base import ComputeView, link, links
 from compute.api.server_query import Filters
 from compute.api.server_view import View
 from compute.contract import validation
-from compute.errors import CellDown
-from compute.models import Instance
+from compute.errors import ServerNotFound
 from compute.operations.action import ActionRequest
 from compute.servers import create, deferred_deletes, listing, lookup, rows
 from compute.shutdown import options
@@ -133,19 +132,14 @@ class ServerView(ComputeView):
 
     def get(self, request: Request, server_id: str) -> Response:
         """Show a server; a server of a down cell as a partial record."""
-        found = lookup.find(server_id, self.caller)
+        found = lookup.find(server_id, self.caller, partial(server_view.read_current, caller=self.caller))
         self.check("os_compute_api:servers:show", found.mapping.project_id)
-        if found.instance is None:
-            return self._down(found.mapping)
         if found.request is not None:
             view = View.of(self.version, self.caller)
-            return Response({"server": server_view.details(rows.of(found.instance), view)})
-        assert found.mapping.cell is not None  # noqa: S101  it was just read from there
-        try:
-            with lookup.targeted_cell(found.mapping.cell):
-                return self._read(found.instance)
-        except CellDown:
+            return Response({"server": server_view.details(rows.of(create.unplaced(found.request)), view)})
+        if found.read is None:
             return self._down(found.mapping)
+        return Response({"server": server_view.current(found.read, self.version, self.caller)})
 
     def put(self, request: Request, server_id: str) -> Response:
         """Change name, description, addresses, host name, disk config and shutdown preferences."""
@@ -160,7 +154,11 @@ class ServerView(ComputeView):
                     columns["metadata"] = server_metadata.with_shutdown_preferences(self, instance, changes)
                 if columns:
                     server_metadata.change(instance, **columns)
-            return self._read(instance, changed=True)
+            changed = server_view.read_current(server_id, self.caller)
+            if changed is None:
+                raise ServerNotFound(server_id)
+            server = server_view.current(changed, self.version, self.caller)
+            return Response({"server": server_view.before_2_75(server) if self.version < (2, 75) else server})
 
     def delete(self, request: Request, server_id: str) -> Response:
         """Delete a server in any state, also while its cell is down; `?shutdown_type=SOFT` gives a grace period."""
@@ -172,11 +170,6 @@ class ServerView(ComputeView):
         asked = ActionRequest(self.caller, self.request_id, words, self.version)
         deferred_deletes.delete_or_defer(mapping, asked)
         return Response(status=204)
-
-    def _read(self, instance: Instance, *, changed: bool = False) -> Response:
-        """Return the server from its row as it is now."""
-        server = server_view.read_current(instance, self.version, self.caller)
-        return Response({"server": server_view.before_2_75(server) if changed and self.version < (2, 75) else server})
 
     def _down(self, mapping: InstanceMapping) -> Response:
         known = server_query.wants_last_known(self.request.query_params)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
+from cells.compiled_query import CompiledQuery
 from cells.context import target_cell
 from cells.models import Cell, HostMapping, InstanceMapping
 from cloud.errors import BadRequest, QuotaExceeded
@@ -49,9 +50,14 @@ def of_server(server_id: str) -> Group | None:
     return Group(group.pk, group.policy, most, group.host, frozenset(_others(group.pk, server_id)))
 
 
+_OF_SERVER = CompiledQuery(
+    lambda server_id: ServerGroup.objects.filter(members__server_id=server_id).values_list("uuid"), "server_id"
+)
+
+
 def ids_of(server_id: str) -> list[str]:
     """Return the uuids of the groups of a server: one or none."""
-    return list(ServerGroup.objects.filter(members__server_id=server_id).values_list("uuid", flat=True))
+    return [uuid for (uuid,) in _OF_SERVER.rows("default", server_id=server_id)]
 
 
 def living(groups: Sequence[ServerGroup]) -> QuerySet[ServerGroupMember]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
+
+from django.db.models import Exists
 
 from cells import scatter
+from cells.compiled_query import CompiledQuery
+from cells.context import current_alias
 from cells.models import BuildRequest, Cell, InstanceMapping
 from cloud.caller import Caller
 from compute.errors import CellDown, ServerNotFound, ServerNotReady
@@ -15,41 +19,66 @@ from compute.models import Instance
 from compute.servers import create
 
 T = TypeVar("T")
+_CELL = ("id", "name", "database_url", "broker_url", "disabled")
+_MAPPING = ("server_id", "cell_id", "project_id", "user_id", "queued_for_delete", "created_at", "is_deleted")
+_BY_ID = CompiledQuery(
+    lambda server_id: InstanceMapping.objects.filter(pk=server_id).values_list(
+        Exists(BuildRequest.objects.filter(pk=server_id)), *_MAPPING, *(f"cell__{name}" for name in _CELL)
+    ),
+    "server_id",
+)
 
 
 @dataclass(slots=True)
-class FoundServer:
-    """Where a server is. `instance` is None when its cell is down; `request` is set while it has not been placed."""
+class FoundServer(Generic[T]):
+    """Where a server is, and what was read of it.
+
+    `request` is set while it has not been placed; `read` is then None, as it is when the cell is down (`down`).
+    """
 
     mapping: InstanceMapping
-    instance: Instance | None = None
+    read: T | None = None
     request: BuildRequest | None = None
     down: scatter.CellFailure | None = None
 
 
 def mapping_of(server_id: str, caller: Caller) -> InstanceMapping:
-    """Return the server's mapping. Raises ServerNotFound, also for servers of other projects."""
-    mapping = InstanceMapping.objects.select_related("cell").filter(pk=server_id).first()
-    if mapping is None or not (caller.is_admin or mapping.project_id == caller.project_id):
+    """Return the server's mapping, with its cell. Raises ServerNotFound, also for servers of other projects."""
+    return _mapping_and_request(server_id, caller)[0]
+
+
+def _mapping_and_request(server_id: str, caller: Caller) -> tuple[InstanceMapping, bool]:
+    """Return the mapping, and whether there is a build request. One query."""
+    rows = _BY_ID.rows("default", server_id=server_id)
+    if not rows:
         raise ServerNotFound(server_id)
-    return mapping
+    has_request, *values = rows[0]
+    mapping = InstanceMapping.from_db("default", _MAPPING, values[: len(_MAPPING)])
+    if not (caller.is_admin or mapping.project_id == caller.project_id):
+        raise ServerNotFound(server_id)
+    mapping.cell = Cell.from_db("default", _CELL, values[len(_MAPPING) :]) if mapping.cell_id else None
+    return mapping, has_request
 
 
-def find(server_id: str, caller: Caller) -> FoundServer:
-    """Return the server as far as it can be known now. Raises ServerNotFound."""
-    mapping = mapping_of(server_id, caller)
-    request = BuildRequest.objects.filter(pk=server_id).first()
-    if mapping.cell is None or request is not None:
-        return _unplaced(mapping, request)
-    return _in_cell(mapping, mapping.cell)
+def find(server_id: str, caller: Caller, read: Callable[[str], T | None]) -> FoundServer[T]:
+    """Return the server as far as it can be known now. Raises ServerNotFound.
+
+    `read` is called with the id while the server's cell is targeted; None: the cell has no such living server.
+    """
+    mapping, has_request = _mapping_and_request(server_id, caller)
+    if mapping.cell is None or has_request:
+        return _unplaced(mapping, BuildRequest.objects.filter(pk=server_id).first(), read)
+    return _in_cell(mapping, mapping.cell, read)
 
 
 def readable(server_id: str, caller: Caller) -> Instance:
     """Return the server's row for reading, also of a server in no cell yet. Raises ServerNotFound, CellDown."""
-    found = find(server_id, caller)
-    if found.instance is None:
+    found = find(server_id, caller, _instance)
+    if found.request is not None:
+        return create.unplaced(found.request)
+    if found.read is None:
         raise CellDown(found.mapping.cell.name if found.mapping.cell else "")
-    return found.instance
+    return found.read
 
 
 @contextmanager
@@ -58,7 +87,7 @@ def server(server_id: str, caller: Caller) -> Iterator[Instance]:
 
     Raises ServerNotFound, ServerNotReady (not placed yet), CellDown.
     """
-    found = find(server_id, caller)
+    found = find(server_id, caller, _is_living)
     if found.request is not None and found.mapping.cell is None:
         raise ServerNotReady(server_id)
     cell = found.mapping.cell
@@ -67,7 +96,7 @@ def server(server_id: str, caller: Caller) -> Iterator[Instance]:
     if found.down is not None:
         raise CellDown(cell.name)
     with targeted_cell(cell):
-        instance = Instance.objects.living(uuid=server_id).first()
+        instance = _instance(server_id)
         if instance is None:
             raise ServerNotReady(server_id) if found.request else ServerNotFound(server_id)
         yield instance
@@ -91,33 +120,46 @@ def ask(cell: Cell, read: Callable[[], T]) -> T:
     return answer
 
 
-def _unplaced(mapping: InstanceMapping, request: BuildRequest | None) -> FoundServer:
+def _instance(server_id: str) -> Instance | None:
+    return Instance.objects.living(uuid=server_id).first()
+
+
+_LIVING = CompiledQuery(lambda server_id: Instance.objects.living(uuid=server_id).values_list("pk"), "server_id")
+
+
+def _is_living(server_id: str) -> bool | None:
+    """Return True; None when the targeted cell has no such living server."""
+    return bool(_LIVING.rows(current_alias(), server_id=server_id)) or None
+
+
+def _unplaced(
+    mapping: InstanceMapping, request: BuildRequest | None, read: Callable[[str], T | None]
+) -> FoundServer[T]:
     """A server between acceptance and its cell. If the request is gone, it has just been placed or deleted."""
     if request is None or request.delete_requested:
         fresh = InstanceMapping.objects.select_related("cell").filter(pk=mapping.pk).first()
         if fresh is None or fresh.cell is None:
             raise ServerNotFound(mapping.server_id)
-        return _in_cell(fresh, fresh.cell)
+        return _in_cell(fresh, fresh.cell, read)
     if mapping.cell is not None:
-        placed = _in_cell_or_none(mapping, mapping.cell)
+        placed = _in_cell_or_none(mapping, mapping.cell, read)
         if placed is not None:
             return placed
-    return FoundServer(mapping, create.unplaced(request), request)
+    return FoundServer(mapping, request=request)
 
 
-def _in_cell_or_none(mapping: InstanceMapping, cell: Cell) -> FoundServer | None:
+def _in_cell_or_none(
+    mapping: InstanceMapping, cell: Cell, read: Callable[[str], T | None]
+) -> FoundServer[T] | None:
     try:
-        found = _in_cell(mapping, cell)
+        found = _in_cell(mapping, cell, read)
     except ServerNotFound:
         return None
     return None if found.down else found
 
 
-def _in_cell(mapping: InstanceMapping, cell: Cell) -> FoundServer:
-    def read(_: Cell) -> Instance | None:
-        return Instance.objects.living(uuid=mapping.server_id).first()
-
-    answer = scatter.ask_one(cell, read)
+def _in_cell(mapping: InstanceMapping, cell: Cell, read: Callable[[str], T | None]) -> FoundServer[T]:
+    answer = scatter.ask_one(cell, lambda _: read(mapping.server_id))
     if isinstance(answer, scatter.CellFailure):
         if mapping.queued_for_delete:
             raise ServerNotFound(mapping.server_id)

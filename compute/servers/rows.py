@@ -17,6 +17,8 @@ from django.db import connections
 from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast
 
+from cells.compiled_query import CompiledQuery
+from cells.context import current_alias
 from compute.models import Instance
 
 
@@ -80,9 +82,15 @@ _PLAIN = [name for name in ServerRow._fields if name not in _TEXTS]
 _SELECTED = [*_PLAIN, *_CASTS]
 
 
-def read(rows: QuerySet[Instance]) -> list[ServerRow]:
-    """Read rows of the targeted cell, in one query, without Django's converters: no value needs converting."""
-    return [ServerRow._make(values) for values in unconverted(rows.annotate(**_CASTS).values_list(*_SELECTED))]
+_LIVING = CompiledQuery(
+    lambda server_id: Instance.objects.living(uuid=server_id).annotate(**_CASTS).values_list(*_SELECTED), "server_id"
+)
+
+
+def living(server_id: str) -> ServerRow | None:
+    """Return a server of the targeted cell that is not deleted; None: there is none. No value is converted."""
+    rows = _LIVING.unconverted(current_alias(), server_id=server_id)
+    return ServerRow._make(rows[0]) if rows else None
 
 
 @dataclass(frozen=True, slots=True)

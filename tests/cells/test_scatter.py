@@ -191,13 +191,15 @@ def test_a_cell_that_accepts_and_never_answers_holds_up_nobody_and_no_thread(cel
     assert time.monotonic() - started < fair(0.4)
 
 
-def test_a_process_that_is_too_busy_to_ask_does_not_call_the_cell_down(cells, hung):
+def test_a_process_that_is_too_busy_to_ask_does_not_call_the_cell_down(cells, hung, monkeypatch):
+    monkeypatch.setattr(scatter, "JUST", 0.0)  # a new thread asks by the cell's threads
     cell = cells["cell2"]
     pool = [threading.Thread(target=scatter.ask_one, args=(cell, lambda _: hung.wait(20))) for _ in range(4)]
     for thread in pool:
         thread.start()
     until(lambda: scatter._pool(cell.id)._work_queue.qsize() == 0)
-    gathered = scatter.gather([cell], hosts, timeout=0.2)
+    with ThreadPoolExecutor(1) as fresh:
+        gathered = fresh.submit(scatter.gather, [cell], hosts, timeout=0.2).result()
     assert gathered.down[cell.id].reason == scatter.BUSY
     assert circuit_breaker.known_down(cell.id) == ""
     hung.set()

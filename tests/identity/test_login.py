@@ -255,9 +255,9 @@ def test_losing_the_last_role_voids_the_token(people, demo):
     assert demo.get("/identity/v3/auth/projects").status_code == 401
 
 
-def test_knowing_who_asks_costs_two_queries(people, django_assert_num_queries):
+def test_knowing_who_asks_costs_one_query(people, django_assert_num_queries):
     raw = people.token("demo")
-    with django_assert_num_queries(2):
+    with django_assert_num_queries(1):
         bearer = tokens.verify(raw)
     assert bearer.caller.roles == {"member"}
     assert bearer.caller.project_name == "demo"

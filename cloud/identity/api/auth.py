@@ -53,7 +53,7 @@ class TokensView(IdentityView):
             bearer = tokens.verify(raw)
         except errors.Unauthorized as exc:
             raise errors.NotFound("Failed to validate token") from exc
-        own = bearer.user.id == caller(request).user_id
+        own = bearer.caller.user_id == caller(request).user_id
         service = action == "validate_token" and "service" in caller(request).roles
         require(request, action, unless=own or service)
         return raw, bearer
@@ -88,20 +88,20 @@ def _answer(request: Request, raw: str, bearer: tokens.Bearer, status: int = 200
 
 
 def _token(bearer: tokens.Bearer, *, with_catalog: bool) -> dict[str, Any]:
-    payload = bearer.payload
+    payload, holder = bearer.payload, bearer.caller
     token: dict[str, Any] = {
         "methods": list(payload.methods),
         "user": {
-            "id": bearer.user.id, "name": bearer.user.name, "domain": DOMAIN, "password_expires_at": None,
+            "id": holder.user_id, "name": holder.user_name, "domain": DOMAIN, "password_expires_at": None,
         },
         "audit_ids": list(payload.audit_ids),
         "expires_at": _time(payload.expires_at),
         "issued_at": _time(payload.issued_at),
     }  # fmt: skip
-    if bearer.project is not None:
-        token["project"] = {"id": bearer.project.id, "name": bearer.project.name, "domain": DOMAIN}
+    if holder.project_id:
+        token["project"] = {"id": holder.project_id, "name": holder.project_name, "domain": DOMAIN}
         token["is_domain"] = False
-        held = roles.effective(bearer.caller.roles)
+        held = roles.effective(holder.roles)
         token["roles"] = [{"id": role.id, "name": role.name} for role in held]
         if with_catalog:
             token["catalog"] = catalog.as_json()
