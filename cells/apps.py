@@ -10,5 +10,7 @@ class CellsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks."""
-        from cells import checks  # noqa: F401, PLC0415  the import registers them, and needs loaded models
+        """Register the system checks, and log what is wrong with the TLS of a process that stays."""
+        from cells import checks, tls_warnings  # noqa: F401, PLC0415  registers them, and needs loaded models
+
+        tls_warnings.log_found()

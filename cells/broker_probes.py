@@ -13,6 +13,8 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from cloud.tls import failures
+
 LATE = "did not answer in time"
 T = TypeVar("T")
 _executor = ThreadPoolExecutor(64, thread_name_prefix="broker")
@@ -44,4 +46,4 @@ def collect(future: Future[T], end: float) -> T | BrokerUnavailable:
     except FutureTimeout:
         return BrokerUnavailable(LATE)
     except Exception as error:  # each transport raises its own types; all mean: down
-        return BrokerUnavailable(type(error).__name__)
+        return BrokerUnavailable(failures.describe(error) or type(error).__name__)

@@ -1,4 +1,4 @@
-"""System checks: every model has a home, and no foreign key leaves its home."""
+"""System checks: every model has a home, no foreign key leaves its home, and TLS works."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from django.apps import apps
 from django.core import checks
 from django.db import models
 
+from cells import tls_warnings
 from cells.router import home
 
 OURS = ("cells", "compute", "identity", "images", "tasks")
@@ -30,3 +31,14 @@ def check_homes(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
                     f"{model._meta.label}.{field.name} points from a {home(model)} record to a {home(target)} one.",
                     obj=model, id="cells.E002", hint="Keep the id in a plain column."))  # fmt: skip
     return found
+
+
+@checks.register(checks.Tags.security)
+def check_tls(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Report TLS files with which connections fail now or soon, and URLs that send passwords in plain text."""
+    return [
+        (checks.Error if fault.is_fatal else checks.Warning)(
+            f"{fault.text}.", id="cells.E003" if fault.is_fatal else "cells.W001", hint="docs/tls.md"
+        )
+        for fault in tls_warnings.found()
+    ]

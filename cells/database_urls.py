@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Any
 
 import environ
+
+from cloud.tls import files
 
 SQLITE = "django.db.backends.sqlite3"
 SQLITE_PRAGMAS = (
@@ -17,6 +20,7 @@ VANISHED = {
     "keepalives_idle": 5, "keepalives_interval": 3, "keepalives_count": 3,  # seconds, seconds, times
     "tcp_user_timeout": 10_000,  # milliseconds that sent data may stay unacknowledged
 }  # fmt: skip
+PLAIN_MODES = ("disable", "allow", "prefer")  # of libpq; the last two try plain text, too
 
 
 class BadDatabaseUrl(ValueError):
@@ -43,6 +47,7 @@ def config(url: str, timeout: float = 2.0) -> dict[str, Any]:
         settings["OPTIONS"] = {
             "connect_timeout": max(1, round(timeout)),
             **VANISHED,
+            **_tls(),
             # A process that stops inside a transaction (SIGSTOP, a machine that swaps) loses its locks after a minute,
             # when its peers may take its work over.
             "options": "-c lock_timeout=4000 -c statement_timeout=10000 -c idle_in_transaction_session_timeout=60000",
@@ -51,9 +56,40 @@ def config(url: str, timeout: float = 2.0) -> dict[str, Any]:
         settings["CONN_HEALTH_CHECKS"] = True
     else:
         raise BadDatabaseUrl("use sqlite:////path/to/file or postgresql://user:password@host/name")
-    settings["OPTIONS"] |= asked  # e.g. ?sslmode=verify-full
+    settings["OPTIONS"] |= asked  # e.g. ?sslmode=disable
     settings.setdefault("CONN_MAX_AGE", 60)
     return settings
+
+
+def may_be_plain(url: str) -> bool:
+    """Return whether the URL sends data in plain text to another machine, as far as the URL and the settings say."""
+    try:
+        settings = config(url)
+    except BadDatabaseUrl:
+        return False
+    mode = settings["OPTIONS"].get("sslmode", "prefer")
+    return settings["ENGINE"] != SQLITE and mode in PLAIN_MODES and not is_local(settings["HOST"])
+
+
+def is_local(host: str | None) -> bool:
+    """Return whether the host is this machine: no name, a folder of sockets, or a loopback address."""
+    if not host or host == "localhost" or host.startswith(("/", "@")):
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _tls() -> dict[str, str]:
+    """Return libpq's parameters by the TLS settings. libpq reads the files anew for each connection."""
+    configured = files.configured()
+    if configured is None:
+        return {}
+    options = {"sslmode": "verify-full", "sslrootcert": str(configured.authority)}
+    if configured.certificate:
+        options |= {"sslcert": str(configured.certificate), "sslkey": str(configured.key)}
+    return options
 
 
 @lru_cache(maxsize=4096)

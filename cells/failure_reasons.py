@@ -1,4 +1,4 @@
-"""Why a cell's database does not answer, in operators' terms: missing, refused, silent, damaged, wrong password.
+"""Why a cell's database does not answer, in operators' terms: missing, refused, silent, damaged, wrong password, TLS.
 
 The error of a failed connection has no code (libpq gives none), so the texts of the drivers are matched. An unknown
 text is shown as it is.
@@ -13,6 +13,7 @@ from django.db import DatabaseError
 
 from cells.database_urls import BadDatabaseUrl
 from cells.sqlite import base as sqlite
+from cloud.tls import failures
 
 SILENT = "silent: did not answer in time"
 LOCKED = "silent: its tables are locked"
@@ -63,6 +64,8 @@ def describe(error: BaseException) -> str:
     code = str(getattr(error.__cause__, "sqlstate", "") or "")
     if code in _BY_CODE:
         return _BY_CODE[code]
+    if reason := failures.describe(error):
+        return reason
     text = str(error)
     for pattern, reason in _BY_TEXT:
         if pattern.search(text):

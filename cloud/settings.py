@@ -8,6 +8,7 @@ import sys
 
 from cells import database_urls
 from cloud import env, log, startup
+from cloud.tls import files as tls_files
 
 env.load_env_file()
 
@@ -69,6 +70,10 @@ TEMPLATES = [
     },
 ]
 
+try:
+    tls_files.configured()
+except tls_files.BadTlsSettings as exc:
+    env.stop(str(exc))
 # A host has no global database: its use is an error, not a connection.
 _DUMMY = {"ENGINE": "django.db.backends.dummy"}
 try:

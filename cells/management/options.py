@@ -15,6 +15,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import connections
 from kombu.transport import TRANSPORT_ALIASES
 
+from cells import tls_warnings
 from cells.database_urls import BadDatabaseUrl, config
 from cells.models import Cell
 from cloud import env
@@ -83,6 +84,7 @@ def read_database_url(command: BaseCommand, given: str, *, cell_id: str, invalid
             continue
     if user:
         exit_with(command, taken, f"The database is that of {user} already.")
+    _warn(command, "database", tls_warnings.database_warning(url))
     return url
 
 
@@ -93,6 +95,7 @@ def read_broker_url(command: BaseCommand, given: str, cell: Cell, *, invalid: in
         exit_with(command, invalid, "No broker URL is given.")
     if url and urlsplit(url).scheme not in TRANSPORT_ALIASES:
         exit_with(command, invalid, "The broker URL is not valid: use redis://… or amqp://….")
+    _warn(command, "broker", tls_warnings.broker_warning(url))
     return url
 
 
@@ -119,6 +122,11 @@ def exit_with(command: BaseCommand, code: int, sentence: str) -> NoReturn:
     """Print one sentence on standard error and exit with `code`."""
     command.stderr.write(sentence)
     sys.exit(code)
+
+
+def _warn(command: BaseCommand, what: str, warning: str) -> None:
+    if warning:
+        command.stderr.write(f"Warning: the URL of the {what} is not safe: {warning}.")
 
 
 def _from_environment(given: str, variable: str) -> str:

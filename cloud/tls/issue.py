@@ -67,7 +67,7 @@ def authority(days: int, key: Key | None = None) -> Pair:
     return Pair(builder.sign(key, hashes.SHA256()), key)
 
 
-def machine(by: Pair, name: str, addresses: tuple[str, ...], days: int) -> Pair:
+def machine(by: Pair, name: str, addresses: tuple[str, ...], days: float) -> Pair:
     """Return a certificate, for a server and a client, that is valid for the name and the addresses.
 
     It ends no later than that of the authority.

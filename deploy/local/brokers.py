@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kombu import Connection
 
 SECONDS = 3
 
 
-def answers(url: str) -> bool:
-    """Return whether a broker accepts a connection with this URL's user name and password."""
-    with Connection(url, connect_timeout=SECONDS) as connection:
+def answers(url: str, **options: Any) -> bool:
+    """Return whether a broker accepts a connection with this URL's user name and password.
+
+    `options`: kombu's, for example `ssl`.
+    """
+    with Connection(url, connect_timeout=SECONDS, **options) as connection:
         refusals: tuple[type[BaseException], ...] = (OSError, *connection.connection_errors)
         try:
             connection.connect()

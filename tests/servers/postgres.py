@@ -33,7 +33,10 @@ FORGETFUL = ("synchronous_commit=off",)  # only for servers that are not killed:
 
 
 class Server:
-    """One server with its data in its own folder. Committed data survives `kill`, unless the settings are FORGETFUL."""
+    """One server with its data in its own folder.
+
+    Committed data survives `kill`, unless the settings are FORGETFUL.
+    """
 
     def __init__(self, *settings: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="stillwater-pg-"))
@@ -45,16 +48,32 @@ class Server:
         _initialise(self.folder, self._account)
         self.port = any_free()
         self.process: subprocess.Popen[bytes] | None = None
+        self.client: dict[str, str] = {}  # libpq's parameters of this class's own connections
 
     @property
     def url(self) -> str:
         """The URL without a database name."""
         return f"postgresql://stillwater:{self._password}@127.0.0.1:{self.port}"
 
+    def serve_tls(self, home: Path) -> None:
+        """Serve TLS only, as the machine of a folder of tls_certificates, to clients of its authority.
+
+        Of a running server: take its renewed certificate.
+        """
+        names = {"ca": "ca.crt", "cert": f"{home.name}.crt", "key": f"{home.name}.key"}
+        for name in names.values():
+            shutil.copy(home / name, self.folder)
+            os.chown(self.folder / name, self._account.pw_uid, self._account.pw_gid)
+        if self.process is not None:
+            self.process.send_signal(signal.SIGHUP)
+            return
+        (self.folder / "data/pg_hba.conf").write_text("hostssl all all 127.0.0.1/32 md5 clientcert=verify-ca\n")
+        self._settings += ("ssl=on", *(f"ssl_{kind}_file={self.folder / name}" for kind, name in names.items()))
+
     def create(self, name: str, like: str = "template1") -> None:
         """Create a database with the tables of another one, to which no client may be connected."""
         made = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(like))
-        with psycopg.connect(f"{self.url}/postgres", autocommit=True) as connection:
+        with psycopg.connect(f"{self.url}/postgres", autocommit=True, **self.client) as connection:
             connection.execute(made)
 
     def start(self) -> None:

@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 import signal
+import ssl
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -37,9 +38,9 @@ ERLANG = (
 
 
 @contextmanager
-def server(settings: str = "") -> Iterator[RabbitMQ]:
+def server(settings: str = "", home: Path | None = None) -> Iterator[RabbitMQ]:
     """Run a server for the block."""
-    broker = RabbitMQ(settings)
+    broker = RabbitMQ(settings, home)
     try:
         broker.start()
         yield broker
@@ -48,10 +49,14 @@ def server(settings: str = "") -> Iterator[RabbitMQ]:
 
 
 class RabbitMQ:
-    """One server. `settings` are additional lines of rabbitmq.conf."""
+    """One server. `settings` are additional lines of rabbitmq.conf.
 
-    def __init__(self, settings: str = "") -> None:
-        self._settings = settings
+    `home`: the folder of a machine of tls_certificates. With it the server speaks TLS only, and only to clients with a
+    certificate of its authority.
+    """
+
+    def __init__(self, settings: str = "", home: Path | None = None) -> None:
+        self._settings, self._home = settings, home
         self.folder = Path(tempfile.mkdtemp(prefix="stillwater-mq-"))
         self._password = secrets.token_urlsafe(16)
         self._port, self._distribution, self._epmd_port = any_free(), any_free(), any_free()
@@ -65,14 +70,14 @@ class RabbitMQ:
 
     def url(self, domain: str) -> str:
         """Return the URL of a failure domain's broker."""
-        return f"amqp://{USER}:{self._password}@127.0.0.1:{self._port}/{domain}"
+        return f"{'amqps' if self._home else 'amqp'}://{USER}:{self._password}@127.0.0.1:{self._port}/{domain}"
 
     def start(self) -> None:
         """Start it, and return when it accepts connections. Raises Failed."""
         if self._epmd is None:
             self._epmd = self._launch("epmd", require("epmd", ADVICE))
         (self.folder / "rabbitmq.conf").write_text(
-            f"listeners.tcp.default = 127.0.0.1:{self._port}\n"
+            f"{self._listeners()}\n"
             f"load_definitions = {self.folder}/definitions.json\n{self._settings}\n"
         )
         self._server = self._launch("server", require(SCRIPT, ADVICE))
@@ -95,6 +100,10 @@ class RabbitMQ:
         command = [require(CONTROL, ADVICE), *words]
         subprocess.run(command, env=self._environment(), check=True, capture_output=True, timeout=STOP_SECONDS)
 
+    def read_certificates(self) -> None:
+        """Take renewed certificates: Erlang keeps the files in its memory for two minutes."""
+        self.control("eval", "ssl:clear_pem_cache().")
+
     def wipe(self) -> None:
         """Delete its queues, messages and all other data while it is stopped, as before its first start."""
         assert not self.is_running()
@@ -110,7 +119,28 @@ class RabbitMQ:
 
     def _answers(self) -> bool:
         """Return whether clients of every failure domain can connect."""
-        return all(brokers.answers(self.url(domain)) for domain in DOMAINS)
+        own = self._files()
+        options = {"ssl": own | {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": None}} if own else {}
+        return all(brokers.answers(self.url(domain), **options) for domain in DOMAINS)
+
+    def _listeners(self) -> str:
+        own, address = self._files(), f"127.0.0.1:{self._port}"
+        if not own:
+            return f"listeners.tcp.default = {address}"
+        lines = {
+            "listeners.tcp": "none", "listeners.ssl.default": address, "ssl_options.cacertfile": own["ca_certs"],
+            "ssl_options.certfile": own["certfile"], "ssl_options.keyfile": own["keyfile"],
+            "ssl_options.verify": "verify_peer", "ssl_options.fail_if_no_peer_cert": "true",
+        }  # fmt: skip
+        return "\n".join(f"{name} = {value}" for name, value in lines.items())
+
+    def _files(self) -> dict[str, str]:
+        """Return its TLS files; {} without TLS."""
+        if self._home is None:
+            return {}
+        name = self._home.name
+        files = {"ca_certs": "ca.crt", "certfile": f"{name}.crt", "keyfile": f"{name}.key"}
+        return {option: str(self._home / file) for option, file in files.items()}
 
     def _launch(self, name: str, program: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as out:
