@@ -309,7 +309,7 @@ def _wait_for_one(questions: list[_CellQuery[T]], end: float) -> None:
 
 def _next_given_up(cell_id: str) -> Future[None]:
     with _pools_lock:
-        return _given_up.setdefault(cell_id, Future())
+        return _given_up.get(cell_id) or _given_up.setdefault(cell_id, Future())
 
 
 def _give_up(cell_id: str) -> None:

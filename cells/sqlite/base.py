@@ -7,6 +7,8 @@ that was left behind. SQLite also goes on to read and write a moved file under i
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -31,6 +33,22 @@ class DatabaseCreation(creation.DatabaseCreation):
         return name
 
 
+class Cursor(base.SQLiteCursorWrapper):
+    """A cursor that turns Django's `%s` into `?` once per statement: for a long one it takes as long as its query."""
+
+    def convert_query(self, query: str, *, param_names: Sequence[str] | None = None) -> str:
+        """Return the statement with the placeholders of SQLite."""
+        if param_names is not None:
+            return super().convert_query(query, param_names=param_names)
+        return _with_question_marks(query)
+
+
+@lru_cache(maxsize=512)
+def _with_question_marks(query: str) -> str:
+    found: str = base.SQLiteCursorWrapper.convert_query(None, query)  # type: ignore[arg-type]  # it needs no cursor
+    return found
+
+
 class DatabaseWrapper(base.DatabaseWrapper):
     """A connection that closes when its file is no longer the one at its path."""
 
@@ -51,6 +69,10 @@ class DatabaseWrapper(base.DatabaseWrapper):
         except OSError as error:
             raise self.Database.OperationalError(f"{UNREADABLE}: {error.strerror}") from error
         return super().get_new_connection(conn_params)
+
+    def create_cursor(self, name: str | None = None) -> Any:
+        """Return a new cursor."""
+        return self.connection.cursor(factory=Cursor)
 
     def ensure_connection(self) -> None:
         """Close a moved file, then connect. Django calls this before each use."""

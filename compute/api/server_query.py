@@ -21,12 +21,12 @@ from compute.contract import validation
 from compute.contract.microversion import Version
 from compute.errors import InvalidInput
 from compute.servers.list_order import SortKey
+from compute.servers.list_query import LIVING, NEWEST_FIRST
 
 _NO_ROWS = Q(pk__in=[])
 _REPEATED_GROUP = re.compile(r"\)[+*{]")  # backtracks for hours on a 40-letter name, and blocks the process
 _REPETITION = re.compile(r"(?<!\\)(?:\\\\)*[+*{]")
 MOST_REPETITIONS = 4
-NEWEST_FIRST: list[SortKey] = [("created_at", True), ("uuid", False)]
 _PAGING = {"limit", "marker", "sort_key", "sort_dir"}
 
 
@@ -55,11 +55,10 @@ class Filters:
         """Return the condition on deletion. Soft-deleted servers count as deleted, unless `soft_deleted` is set."""
         if self.deleted is None:
             return Q()
-        # not deleted=…: SQLite uses no index for a bare `NOT deleted`
         found, soft = Q(deleted__in=[self.deleted]), Q(vm_state=state.VmState.SOFT_DELETED)
         if self.deleted:
             return found if self.soft_deleted is False else found | soft
-        return found if self.soft_deleted else found & ~soft
+        return found if self.soft_deleted else LIVING
 
 
 def _tag(tag: str) -> Q:

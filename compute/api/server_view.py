@@ -16,9 +16,9 @@ from compute import state
 from compute.api.base import bookmark, links
 from compute.contract import policy
 from compute.contract.microversion import Version
-from compute.models import Instance, Service, Step
+from compute.models import Instance, Step
 from compute.placement import server_groups
-from compute.servers import host_services
+from compute.servers import host_status
 from compute.servers import rows as servers_rows
 from compute.servers.rows import NameRow, ServerRow
 from compute.shutdown import status as shutdown_status
@@ -33,27 +33,18 @@ class View:
 
     version: Version
     caller: Caller
-    services: dict[str, Service] = field(default_factory=dict)
     sees_host: bool = False
     sees_status: bool = False
-    statuses: dict[str, str] = field(default_factory=dict)  # by host
     images: dict[str, Any] = field(default_factory=dict)  # by image
 
     @classmethod
-    def of(cls, version: Version, caller: Caller, services: dict[str, Service] | None = None) -> View:
+    def of(cls, version: Version, caller: Caller) -> View:
         """Return a view, with each policy checked once."""
         return cls(
-            version, caller, services or {},
+            version, caller,
             sees_host=policy.allows(caller, "os_compute_api:os-extended-server-attributes"),
             sees_status=version >= (2, 16) and policy.allows(caller, "os_compute_api:servers:show:host_status"),
         )  # fmt: skip
-
-    def status_of(self, host: str) -> str:
-        """Return the `host_status` of a host, computed once per answer."""
-        found = self.statuses.get(host)
-        if found is None:
-            found = self.statuses[host] = host_status(self.services.get(host), host)
-        return found
 
     def image(self, image_id: str) -> Any:
         """Return the `image` of a server, built once per image and answer."""
@@ -114,22 +105,20 @@ class CurrentServer:
     """What the cell of a server knows of it now."""
 
     row: ServerRow
-    services: dict[str, Service]  # of its host
     steps: list[Step]  # with a shutdown timer
 
 
-def read_current(server_id: str, caller: Caller) -> CurrentServer | None:
+def read_current(server_id: str, view: View) -> CurrentServer | None:
     """Read a server of the targeted cell. None: the cell has no such living server."""
-    row, alias = servers_rows.living(server_id), current_alias()
+    row = servers_rows.living(server_id, with_status=view.sees_status)
     if row is None:
         return None
-    steps = shutdown_status.in_progress(server_id, alias) if row.task_state is not None else []
-    return CurrentServer(row, _services_of(row, alias, caller), steps)
+    return CurrentServer(row, shutdown_status.in_progress(server_id, current_alias()) if row.task_state else [])
 
 
-def current(server: CurrentServer, version: Version, caller: Caller) -> dict[str, Any]:
+def current(server: CurrentServer, view: View) -> dict[str, Any]:
     """Return the JSON of a server, with its shutdown timer if one runs."""
-    return details(server.row, View.of(version, caller, server.services)) | _shutdown(server.steps)
+    return details(server.row, view) | _shutdown(server.steps)
 
 
 def with_columns(instance: Instance, columns: Mapping[str, Any], version: Version, caller: Caller) -> dict[str, Any]:
@@ -139,8 +128,10 @@ def with_columns(instance: Instance, columns: Mapping[str, Any], version: Versio
     """
     for name, value in columns.items():
         setattr(instance, name, value)
-    row = servers_rows.of(instance)
-    server = details(row, View.of(version, caller, _services_of(row, str(instance._state.db), caller)))
+    view = View.of(version, caller)
+    status = host_status.of_host(str(instance._state.db), instance.host) if view.sees_status else None
+    row = servers_rows.of(instance, status)
+    server = details(row, view)
     if version < (2, 75):
         server = before_2_75(server) | ({"key_name": row.key_name} if version >= (2, 54) else {})
     return server | ({"user_data": row.user_data or None} if version >= (2, 57) else {})
@@ -161,19 +152,6 @@ def host_id(project_id: str, host: str) -> str:
     return hashlib.sha224(f"{project_id}{host}".encode()).hexdigest() if host else ""
 
 
-def host_status(service: Service | None, host: str) -> str:
-    """Return UP, DOWN, MAINTENANCE, UNKNOWN or "" (Compute API reference, `host_status`)."""
-    if not host:
-        return ""
-    if service is None:
-        return "UNKNOWN"
-    if service.forced_down:
-        return "DOWN"
-    if service.disabled:
-        return "MAINTENANCE"
-    return "UP" if service.is_up else "UNKNOWN"
-
-
 def image(image_id: str) -> Any:
     """Return the `image` field of a server; "" without an image."""
     if not image_id:
@@ -188,13 +166,6 @@ def _shutdown(steps: list[Step]) -> dict[str, Any]:
     newest = steps[-1]  # all of them wait for one shutdown timer
     passed = shutdown_status.share(newest)
     return {"shutdown": shutdown_status.as_json(newest)} | ({} if passed is None else {"progress": passed})
-
-
-def _services_of(row: ServerRow, database: str, caller: Caller) -> dict[str, Service]:
-    """Return the compute service of the server's host; nothing for a caller who may not see `host_status`."""
-    if not row.host or not policy.allows(caller, "os_compute_api:servers:show:host_status"):
-        return {}
-    return {service.host: service for service in host_services.of_hosts(database, {row.host})}
 
 
 def _add_attributes(server: dict[str, Any], row: ServerRow, version: Version) -> None:
@@ -220,7 +191,7 @@ def _add_newer(server: dict[str, Any], row: ServerRow, view: View, *, detail_lis
     if minor >= 9:
         server["locked"] = bool(row.locked_by)
     if view.sees_status:
-        server["host_status"] = view.status_of(row.host)
+        server["host_status"] = row.host_status
     if minor >= 19:
         server["description"] = row.description
     if minor >= 26:

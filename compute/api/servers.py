@@ -21,6 +21,7 @@ from compute.contract import validation
 from compute.errors import ServerNotFound
 from compute.operations.action import ActionRequest
 from compute.servers import create, deferred_deletes, listing, lookup, rows
+from compute.servers.list_query import NEWEST_FIRST, Query
 from compute.shutdown import options
 
 
@@ -38,7 +39,7 @@ class ServersView(ComputeView):
         if filters.all_tenants:
             self.check(f"{self.rule}:get_all_tenants")
         view = View.of(self.version, self.caller)
-        query = listing.Query(
+        query = Query(
             where=self._scope(filters) & filters.where,
             sort=server_query.sorting(request.query_params, is_admin=self.caller.is_admin),
             limit=paging.limit_of(request),
@@ -46,12 +47,12 @@ class ServersView(ComputeView):
             if self.kind == "brief"
             else partial(server_view.details, view=view, detail_list=True),
             names_only=self.kind == "brief",
-            services=view.services if self.kind == "detail" and view.sees_status else None,
+            with_status=self.kind == "detail" and view.sees_status,
             marker=request.query_params.get("marker", ""),
             marker_project="" if filters.all_tenants else self.caller.project_id,
-            project_id=self._project(filters),
+            project_id=None if self._are_all_listed(filters) else self._project(filters),
         )
-        query.newest_first = filters.is_none and query.sort == server_query.NEWEST_FIRST
+        query.newest_first = filters.is_none and query.sort == NEWEST_FIRST
         listed = listing.servers(query)
         answer: dict[str, Any] = {"servers": self._unknown(listed.down, filters) + listed.servers}
         more = paging.next_link(request, self._path, len(listed.servers), listed.last)
@@ -86,12 +87,15 @@ class ServersView(ComputeView):
 
     def _scope(self, filters: Filters) -> Q:
         """Return the condition on project and deletion."""
-        project_id = self._project(filters)
-        everybody = filters.all_tenants and not project_id  # a caller without a project has no servers
-        return filters.living() & (Q() if everybody else Q(project_id=project_id))
+        everything = self._are_all_listed(filters)
+        return filters.living() & (Q() if everything else Q(project_id=self._project(filters)))
+
+    def _are_all_listed(self, filters: Filters) -> bool:
+        """Whether the servers of all projects are listed. A caller without a project has no servers."""
+        return filters.all_tenants and not self._project(filters)
 
     def _project(self, filters: Filters) -> str:
-        """Return the project whose servers are listed; "": all projects."""
+        """Return the project whose servers are listed; "" with `all_tenants`: all projects."""
         return filters.project_id if filters.all_tenants else self.caller.project_id
 
     def _unknown(self, down: list[Cell], filters: Filters) -> list[dict[str, Any]]:
@@ -132,14 +136,14 @@ class ServerView(ComputeView):
 
     def get(self, request: Request, server_id: str) -> Response:
         """Show a server; a server of a down cell as a partial record."""
-        found = lookup.find(server_id, self.caller, partial(server_view.read_current, caller=self.caller))
+        view = View.of(self.version, self.caller)
+        found = lookup.find(server_id, self.caller, partial(server_view.read_current, view=view))
         self.check("os_compute_api:servers:show", found.mapping.project_id)
         if found.request is not None:
-            view = View.of(self.version, self.caller)
-            return Response({"server": server_view.details(rows.of(create.unplaced(found.request)), view)})
+            return Response({"server": server_view.details(rows.of(create.unplaced(found.request), ""), view)})
         if found.read is None:
             return self._down(found.mapping)
-        return Response({"server": server_view.current(found.read, self.version, self.caller)})
+        return Response({"server": server_view.current(found.read, view)})
 
     def put(self, request: Request, server_id: str) -> Response:
         """Change name, description, addresses, host name, disk config and shutdown preferences."""
@@ -154,10 +158,11 @@ class ServerView(ComputeView):
                     columns["metadata"] = server_metadata.with_shutdown_preferences(self, instance, changes)
                 if columns:
                     server_metadata.change(instance, **columns)
-            changed = server_view.read_current(server_id, self.caller)
+            view = View.of(self.version, self.caller)
+            changed = server_view.read_current(server_id, view)
             if changed is None:
                 raise ServerNotFound(server_id)
-            server = server_view.current(changed, self.version, self.caller)
+            server = server_view.current(changed, view)
             return Response({"server": server_view.before_2_75(server) if self.version < (2, 75) else server})
 
     def delete(self, request: Request, server_id: str) -> Response:

@@ -2,8 +2,7 @@
 
 The mappings name the cells that are asked (`owners.py`). A cell whose rows are all on the page is asked for twice as
 many after them, until it has no more or the page is full without it. So a page costs one query for each cell that has
-a part of it (two with the hosts' services), independent of the number of servers. Servers without a cell are merged in
-like one more cell.
+a part of it, independent of the number of servers. Servers without a cell are merged in like one more cell.
 """
 
 from __future__ import annotations
@@ -15,48 +14,22 @@ from functools import partial
 from typing import Any
 
 from django.conf import settings
-from django.db import connections
-from django.db.models import F, Q, QuerySet, TextField
-from django.db.models.functions import Cast
 
-from cells import circuit_breaker, scatter
+from cells import cell_records, circuit_breaker, scatter
 from cells.context import current_alias
 from cells.models import BuildRequest, Cell, InstanceMapping
 from cloud.errors import BadRequest
 from compute.errors import CellDown, PartialList
-from compute.models import Instance, Service
-from compute.servers import create, host_services, list_order, owners, pending
+from compute.models import Instance
+from compute.servers import create, list_order, list_query, owners, pending
 from compute.servers import rows as servers_rows
-from compute.servers.list_order import KeyRow, SortKey
-from compute.servers.rows import ServerQuery
+from compute.servers.list_order import KeyRow
+from compute.servers.list_query import Query
 
 _Place = tuple[KeyRow, str, int]  # sort values, cell id, index among the cell's rows
-# SQL of one page, by database vendor, the row before, and the count: most cells get the same statement.
-_Statements = dict[tuple[str, KeyRow | None, int], ServerQuery]
 NO_CELL = ""
 MORE, MARGIN = 0.25, 8  # added to an even share of the page, as servers are never spread that evenly
 MOST_MAPPINGS = 10_000  # read at once
-
-
-@dataclass(slots=True)
-class Query:
-    """A list request: filter, order, limit, marker, and how one server is shown."""
-
-    where: Q
-    sort: list[SortKey]
-    limit: int
-    show: Callable[[Any], Any]  # a ServerRow; a NameRow where names are enough
-    names_only: bool = False
-    services: dict[str, Service] | None = None  # by host, filled before `show` is called; None: not needed
-    marker: str = ""
-    marker_project: str = ""  # the project that must own the marker's server; "": any
-    project_id: str = ""  # whose servers `where` lets through; "": everybody's
-    newest_first: bool = False  # living servers in the default order, without a filter
-
-    @property
-    def columns(self) -> list[str]:
-        """The sort columns; uuid is the last."""
-        return [column for column, _ in self.sort]
 
 
 @dataclass(slots=True)
@@ -75,7 +48,6 @@ class _CellPart:
     keys: list[KeyRow] = field(default_factory=list)
     rows: list[Any] = field(default_factory=list)
     shown: list[Any] = field(default_factory=list)  # of the first rows: those shown while other cells were awaited
-    services: list[Service] = field(default_factory=list)
     ended: bool = False  # the cell has no more rows
 
     def add(self, other: _CellPart) -> None:
@@ -88,13 +60,7 @@ class _CellPart:
 
     def show(self, query: Query) -> None:
         """Show all rows while other cells are awaited, before it is known which are on the page."""
-        self.learn(query)
         self.shown = [query.show(row) for row in self.rows]
-
-    def learn(self, query: Query) -> None:
-        """Pass the hosts' services on to the query, as `show` needs them."""
-        if query.services is not None:
-            query.services.update({service.host: service for service in self.services})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +76,11 @@ class _Search:
     """A page that comes together: which cells were asked, what each returned, which are down."""
 
     query: Query
-    where: Q
     cells: list[Cell]
     newest: owners.NewestFirst | None  # None: another order or filter
     parts: dict[str, _CellPart]
     down: set[str] = field(default_factory=set)
     page: dict[str, _Place] = field(default_factory=dict)
-    made: _Statements = field(default_factory=dict)
     rounds: int = 0  # of reading mappings
 
     def first(self) -> tuple[list[Cell], int]:
@@ -134,10 +98,9 @@ class _Search:
         for cell in asked:
             self.parts.setdefault(cell.id, _CellPart())
         count = min(count, self.query.limit)
-        read = lambda cell: _read(self.query, self.where, self.parts[cell.id].keys, count, self.made)  # noqa: E731
+        read = lambda cell: _read(self.query, self.parts[cell.id].keys, count)  # noqa: E731
         found = scatter.gather(asked, read, meanwhile=partial(_show, self.query))
         for cell_id, part in found.answers.items():
-            part.learn(self.query)
             self.parts[cell_id].add(part)
         for cell_id in found.down:  # drop its earlier rows: its servers are listed as UNKNOWN
             self.down.add(cell_id)
@@ -186,14 +149,14 @@ class _Search:
 
 def servers(query: Query) -> ListedServers:
     """Return a page of servers, merged over the cells that answer. Raises BadRequest (unknown marker), CellDown."""
-    cells = list(Cell.objects.all())
     if query.limit == 0:
         return ListedServers()
+    cells = cell_records.every()
     marker = _marker(query, cells)
-    where = query.where & list_order.beyond(query.sort, marker.values) if marker else query.where
-    waiting = _waiting(query, where)  # read before the cells, so that a server that is just being placed is not missed
+    query.after = marker.values if marker else None
+    waiting = _waiting(query)  # read before the cells, so that a server that is just being placed is not missed
     newest = owners.NewestFirst(query.project_id, marker.place if marker else None) if query.newest_first else None
-    search = _Search(query, where, cells, newest, {NO_CELL: waiting})
+    search = _Search(query, cells, newest, {NO_CELL: waiting})
     asked, count = search.first()
     while asked:
         search.ask(asked, count)
@@ -211,7 +174,7 @@ def _shown(query: Query, part: _CellPart, index: int) -> Any:
     if index < len(part.shown):
         return part.shown[index]
     row = part.rows[index]
-    return query.show(servers_rows.of(create.unplaced(row)) if isinstance(row, BuildRequest) else row)
+    return query.show(servers_rows.of(create.unplaced(row), "") if isinstance(row, BuildRequest) else row)
 
 
 def check_partial_list_allowed(down: Iterable[Cell], project_id: str = "") -> None:
@@ -228,44 +191,19 @@ def check_partial_list_allowed(down: Iterable[Cell], project_id: str = "") -> No
         raise PartialList(names)
 
 
-def _waiting(query: Query, where: Q) -> _CellPart:
+def _waiting(query: Query) -> _CellPart:
     """The servers that are in no cell yet."""
     if not pending.any_there():
         return _CellPart(ended=True)
-    requests = list(_page(pending.servers(), query, where)[: query.limit])
+    requests = list(list_query.page(pending.servers(), query)[: query.limit])
     keys = [tuple(getattr(request, column) for column in query.columns) for request in requests]
     return _CellPart(list_order.with_times_as_text(keys, query.sort), requests, ended=True)
 
 
-def _page(rows: QuerySet[Any], query: Query, where: Q) -> QuerySet[Any]:
-    order = [list_order.ordered(column, descending=descending) for column, descending in query.sort]
-    return rows.filter(where).order_by(*order)
-
-
-def _keys(page: QuerySet[Any], query: Query) -> list[KeyRow]:
-    return list(page.values_list(*query.columns))
-
-
-def _read(query: Query, where: Q, before: Sequence[KeyRow], count: int, made: _Statements) -> _CellPart:
+def _read(query: Query, before: Sequence[KeyRow], count: int) -> _CellPart:
     """Read `count` rows of the targeted cell after those it returned before."""
-    alias, last = current_alias(), before[-1] if before else None
-    same = (connections[alias].vendor, last, count)
-    if same not in made:
-        made[same] = _statement(query, where, last, count)
-    found, rows = made[same].read(alias)
-    hosts = {row.host for row in rows if row.host} if query.services is not None else set()
-    services = host_services.of_hosts(alias, hosts)
-    return _CellPart(list_order.with_times_as_text(found, query.sort), rows, services=services, ended=len(rows) < count)
-
-
-def _statement(query: Query, where: Q, last: KeyRow | None, count: int) -> ServerQuery:
-    if last is not None:
-        where &= list_order.beyond(query.sort, list_order.with_moments(last, query.sort))
-    page = _page(Instance.objects.all(), query, where)[:count]
-    # Times as text: converting each to a datetime would cost more than the query.
-    keys = {f"key_{column}": Cast(F(column), TextField()) if list_order.is_time(column) else F(column)
-            for column in query.columns}  # fmt: skip
-    return servers_rows.statement(page, keys, names_only=query.names_only)
+    keys, rows = list_query.read(query, current_alias(), before, count)
+    return _CellPart(keys, rows, ended=len(rows) < count)
 
 
 def _merge(parts: Mapping[str, _CellPart], query: Query) -> dict[str, _Place]:
@@ -319,9 +257,9 @@ def _marked(query: Query, cell: Cell | None) -> KeyRow | None:
     """The marker's sort values, from its cell or its build request. Raises CellDown."""
     found: list[KeyRow] = []
     if cell is not None:
-        answer = scatter.ask_one(cell, lambda _: _keys(Instance.objects.filter(uuid=query.marker), query))
+        answer = scatter.ask_one(cell, lambda _: list_query.keys(Instance.objects.filter(uuid=query.marker), query))
         if isinstance(answer, scatter.CellFailure):
             raise CellDown(cell.name)
         found = answer
-    found = found or _keys(pending.servers().filter(pk=query.marker), query)
+    found = found or list_query.keys(pending.servers().filter(pk=query.marker), query)
     return found[0] if found else None

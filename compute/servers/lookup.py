@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from django.db.models import Exists
 
-from cells import scatter
+from cells import cell_records, scatter
 from cells.compiled_query import CompiledQuery
 from cells.context import current_alias
 from cells.models import BuildRequest, Cell, InstanceMapping
@@ -19,11 +19,11 @@ from compute.models import Instance
 from compute.servers import create
 
 T = TypeVar("T")
-_CELL = ("id", "name", "database_url", "broker_url", "disabled")
 _MAPPING = ("server_id", "cell_id", "project_id", "user_id", "queued_for_delete", "created_at", "is_deleted")
+_CELL = tuple(f"cell__{name}" for name in cell_records.COLUMNS)
 _BY_ID = CompiledQuery(
     lambda server_id: InstanceMapping.objects.filter(pk=server_id).values_list(
-        Exists(BuildRequest.objects.filter(pk=server_id)), *_MAPPING, *(f"cell__{name}" for name in _CELL)
+        Exists(BuildRequest.objects.filter(pk=server_id)), *_MAPPING, *_CELL
     ),
     "server_id",
 )
@@ -56,7 +56,7 @@ def _mapping_and_request(server_id: str, caller: Caller) -> tuple[InstanceMappin
     mapping = InstanceMapping.from_db("default", _MAPPING, values[: len(_MAPPING)])
     if not (caller.is_admin or mapping.project_id == caller.project_id):
         raise ServerNotFound(server_id)
-    mapping.cell = Cell.from_db("default", _CELL, values[len(_MAPPING) :]) if mapping.cell_id else None
+    mapping.cell = cell_records.record(values[len(_MAPPING) :]) if mapping.cell_id else None
     return mapping, has_request
 
 

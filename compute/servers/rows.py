@@ -6,20 +6,22 @@ query. So times stay text (cut by position) and JSON columns go into the respons
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
+from django.conf import settings
 from django.core.exceptions import EmptyResultSet
 from django.db import connections
-from django.db.models import QuerySet, TextField
+from django.db.models import QuerySet, TextField, Value
 from django.db.models.functions import Cast
 
 from cells.compiled_query import CompiledQuery
 from cells.context import current_alias
 from compute.models import Instance
+from compute.servers import host_status
 
 
 class ServerRow(NamedTuple):
@@ -63,6 +65,7 @@ class ServerRow(NamedTuple):
     updated_at: str
     launched_at: str | None
     terminated_at: str | None
+    host_status: str | None  # None: the caller may not see it
 
 
 class NameRow(NamedTuple):
@@ -78,47 +81,30 @@ _TEXTS = {
     "terminated_at": "terminated_at",
 }  # fmt: skip
 _CASTS = {f"{name}_text": Cast(column, TextField()) for name, column in _TEXTS.items()}
-_PLAIN = [name for name in ServerRow._fields if name not in _TEXTS]
+_PLAIN = [name for name in ServerRow._fields if name not in _TEXTS and name != "host_status"]
 _SELECTED = [*_PLAIN, *_CASTS]
 
 
-_LIVING = CompiledQuery(
-    lambda server_id: Instance.objects.living(uuid=server_id).annotate(**_CASTS).values_list(*_SELECTED), "server_id"
-)
+def selected(found: QuerySet[Instance], *more: str, service_down_time: float | None) -> QuerySet[Instance, Any]:
+    """Select additional columns, then those of a ServerRow; without `service_down_time` without a `host_status`."""
+    hidden = Value(None, output_field=TextField())
+    status = hidden if service_down_time is None else host_status.column(service_down_time)
+    return found.annotate(**_CASTS, status_of_host=status).values_list(*more, *_SELECTED, "status_of_host")
 
 
-def living(server_id: str) -> ServerRow | None:
+@lru_cache(maxsize=8)
+def _living(service_down_time: float | None) -> CompiledQuery:
+    return CompiledQuery(
+        lambda server_id: selected(Instance.objects.living(uuid=server_id), service_down_time=service_down_time),
+        "server_id",
+    )
+
+
+def living(server_id: str, *, with_status: bool) -> ServerRow | None:
     """Return a server of the targeted cell that is not deleted; None: there is none. No value is converted."""
-    rows = _LIVING.unconverted(current_alias(), server_id=server_id)
+    query = _living(settings.SERVICE_DOWN_TIME if with_status else None)
+    rows = query.unconverted(current_alias(), server_id=server_id)
     return ServerRow._make(rows[0]) if rows else None
-
-
-@dataclass(frozen=True, slots=True)
-class ServerQuery:
-    """A compiled query for rows and additional expressions, for any database that takes this SQL.
-
-    Compiled once for many cells: compiling takes 2 ms of CPU time.
-    """
-
-    sql: str  # "": no row can pass the filter
-    parameters: tuple[Any, ...]
-    more: int  # number of additional values; they come first
-    make: Callable[[Iterable[Any]], Any]
-
-    def read(self, alias: str) -> tuple[list[tuple[Any, ...]], list[Any]]:
-        """Return the additional values of each row, and the rows: `ServerRow` or `NameRow`."""
-        found = fetched(alias, self.sql, self.parameters) if self.sql else []
-        return [values[: self.more] for values in found], [self.make(values[self.more :]) for values in found]
-
-
-def statement(rows: QuerySet[Instance], more: Mapping[str, Any], *, names_only: bool) -> ServerQuery:
-    """Compile a query; `more`: additional expressions by name."""
-    if names_only:
-        selected, make = rows.annotate(**more).values_list(*more, *NameRow._fields), NameRow._make
-    else:
-        selected = rows.annotate(**more, **_CASTS).values_list(*more, *_SELECTED)
-        make = ServerRow._make  # type: ignore[assignment]
-    return ServerQuery(*compiled(selected), len(more), make)
 
 
 def unconverted(rows: QuerySet[Any, Any]) -> list[tuple[Any, ...]]:
@@ -142,11 +128,11 @@ def fetched(alias: str, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, 
         return list(cursor.fetchall())
 
 
-def of(instance: Instance) -> ServerRow:
-    """Return the row of a server that is only in memory (it is in no cell yet)."""
+def of(instance: Instance, status: str | None = None) -> ServerRow:
+    """Return the row of a server that is only in memory, with its `host_status`."""
     columns: dict[str, Any] = {name: getattr(instance, name) for name in _PLAIN}
     columns |= {name: _text(getattr(instance, column)) for name, column in _TEXTS.items()}
-    return ServerRow(**columns)
+    return ServerRow(**columns, host_status=status)
 
 
 def moment_text(value: datetime | str) -> str:
