@@ -7,10 +7,11 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psycopg
 
-from deploy.local.state import CELLS, DATABASES
+from deploy.local.state import CELLS, DATABASES, ROOT
 from tests.chaos.line import Line
 from tests.live.cloud import Cloud
 from tests.servers.postgres import Server
@@ -78,11 +79,15 @@ class Place:
 
 
 @contextmanager
-def opened(*, sqlite: bool) -> Iterator[Place]:
-    """Up, with room for everybody and all images; down in the end, and gone unless something was spilled."""
+def opened(*, sqlite: bool, root: Path = ROOT) -> Iterator[Place]:
+    """Up, with room for everybody and all images; down in the end, and gone unless something was spilled.
+
+    `root`: the source tree that it is first started from.
+    """
     server = None if sqlite else Server()
     lines = {f"line-{cell}": Line(server.port) for cell in CELLS} if server else {}
-    cloud = Cloud("fake", hosts_per_cell=HOSTS_PER_CELL, **OFTEN, **(_databases(server, lines) if server else {}))
+    settings = OFTEN | (_databases(server, lines) if server else {})
+    cloud = Cloud("fake", hosts_per_cell=HOSTS_PER_CELL, root=root, **settings)
     place = Place(cloud, server, lines=lines)
     try:
         cloud.up()

@@ -38,6 +38,7 @@ class Supervisor:
         self._due: dict[str, float] = {}
         self._harmed: dict[str, int] = {}  # who was told to end, and may still be at it
         self._starting: dict[str, subprocess.Popen[bytes]] = {}  # they may not have their pidfile yet
+        self._left: set[str] = set()  # what an operator stops and starts
         self._stop = threading.Event()
         self._clocks: dict[str, tuple[int, float]] = {}  # hours ahead, until when
         self.pauses, self.twins = Pauses(), Twins(place)
@@ -77,7 +78,19 @@ class Supervisor:
 
     def become(self, name: str, folder: Path) -> None:
         """From its next start it runs the source tree in `folder`."""
-        self._started[name] = replace(self._started[name], folder=str(folder))
+        _, *words = self._started[name].argv
+        argv = (str(folder / ".venv/bin/python"), *words)
+        self._started[name] = replace(self._started[name], folder=str(folder), argv=argv)
+
+    @contextlib.contextmanager
+    def left_to_operator(self, name: str) -> Iterator[None]:
+        """Do not start a process inside the block; afterwards it is started again as it was started there."""
+        self._left.add(name)
+        try:
+            yield
+            self._started[name] = as_started(self.pid(name))
+        finally:
+            self._left.remove(name)
 
     def heal(self) -> None:
         """Nothing is paused, and every clock is right, or about to be."""
@@ -114,7 +127,7 @@ class Supervisor:
             for name, (_, until) in list(self._clocks.items()):
                 if time.monotonic() > until:
                     self._set_right(name)
-            for name in self.deaths:
+            for name in self.deaths.keys() - self._left:
                 self._look_at(name)
 
     def _set_right(self, name: str) -> None:

@@ -48,12 +48,15 @@ class ClientFailed(AssertionError):
 
 
 class Cloud:
-    """One cloud of the tests'. `settings` are STILLWATER_ variables its first `up` is given."""
+    """One cloud of the tests'. `settings` are STILLWATER_ variables its first `up` is given.
 
-    def __init__(self, driver: str, *, hosts_per_cell: int = 1, **settings: str) -> None:
+    `root`: the source tree whose `up` and `down` it is, by default this one.
+    """
+
+    def __init__(self, driver: str, *, hosts_per_cell: int = 1, root: Path = ROOT, **settings: str) -> None:
         # short: a socket's path has a length limit
         self.directory = Path(tempfile.mkdtemp(prefix="sw-", dir="/tmp"))
-        self.driver, self.settings = driver, QUICK | settings
+        self.driver, self.settings, self.root = driver, QUICK | settings, root
         self.hosts_per_cell = hosts_per_cell
         self.port = any_free()
         self.redis_port = next_free(20000 + self.port % 20000)
@@ -233,11 +236,12 @@ class Cloud:
         return said
 
     def _run(self, *words: str, seconds: float) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "deploy.local", *words]
+        python = sys.executable if self.root == ROOT else str(self.root / ".venv/bin/python")
+        command = [python, "-m", "deploy.local", *words]
         # not through pipes: daemons that inherit one would keep it open
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             code = subprocess.run(
-                command, cwd=ROOT, env=self._environment(), stdout=out, stderr=err, timeout=seconds,
+                command, cwd=self.root, env=self._environment(), stdout=out, stderr=err, timeout=seconds,
                 stdin=subprocess.DEVNULL,
             ).returncode  # fmt: skip
             out.seek(0)

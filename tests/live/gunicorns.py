@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPMessage
 from pathlib import Path
@@ -41,16 +42,18 @@ def listener() -> socket.socket:
 class Api:
     """One gunicorn with the product's configuration; on `held`, it is told of the socket as systemd does.
 
-    `root`: the source tree that it runs, by default this one.
+    `root`: the source tree that it runs, by default this one. `words`: arguments instead of the configuration.
     """
 
     def __init__(
-        self, cloud: Cloud, log: Path, *, held: socket.socket | None = None, root: Path = ROOT, **settings: str
-    ) -> None:
+        self, cloud: Cloud, log: Path, *, held: socket.socket | None = None, root: Path = ROOT,
+        words: Sequence[str] = (), **settings: str,
+    ) -> None:  # fmt: skip
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = (held or free).getsockname()[1]
         configuration = root / api.CONFIGURATION.relative_to(ROOT)
-        command = [tool("gunicorn"), f"--config={configuration}", "cloud.wsgi", "--error-logfile=-"]
+        gunicorn = tool("gunicorn") if root == ROOT else str(root / ".venv/bin/gunicorn")
+        command = [gunicorn, *(words or (f"--config={configuration}", "cloud.wsgi", "--error-logfile=-"))]
         if held:
             command = [sys.executable, "-c", ACTIVATE, str(held.fileno()), *command]
         else:

@@ -10,7 +10,6 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,29 +20,28 @@ from tests.chaos.run import say
 from tests.chaos.story import Story
 from tests.chaos.supervisor import Supervisor
 from tests.live.cloud import eventually
-from tests.upgrade import trees
+from tests.upgrade import operator, trees
 from tests.upgrade.blinker import Blinker
 from tests.upgrade.rollout import Rollout, begun
 
 CLIENTS = 6
 LONGEST = 900.0  # seconds of one upgrade
 BETWEEN = 8  # operations that clients get accepted while two versions run, after each process
-DOCUMENTED = ("conductor-cell1", "conductor-cell2", "host1", "host2", "host3", "host4", "scheduler", "api")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the processes are replaced."""
+    """How the older version is replaced: by the commands of the page, or process by process with a signal."""
 
     title: str
-    order: Sequence[str]
-    sig: signal.Signals = signal.SIGTERM
+    sig: signal.Signals | None = None
+    turn: int = 1  # -1: in the opposite order
 
 
 PLANS = (
-    Plan("in the documented order", DOCUMENTED),
-    Plan("in the opposite order", DOCUMENTED[::-1]),
-    Plan("in the documented order, by kill -9", DOCUMENTED, signal.SIGKILL),
+    Plan("by the commands of docs/upgrade.md"),
+    Plan("in the opposite order", signal.SIGTERM, -1),
+    Plan("in the documented order, by kill -9", signal.SIGKILL),
 )
 
 
@@ -62,7 +60,7 @@ def main() -> int:
     old = trees.older(folder / "older", options.old)
     (folder / "newer").mkdir()
     new = trees.newer(folder / "newer")
-    with opened(sqlite=options.sqlite) as place:
+    with opened(sqlite=options.sqlite, root=old) as place:
         print(f"the cloud is in {place.cloud.directory}; {options.old} becomes this version", flush=True)
         supervisor = Supervisor(place, say)
         with begun(place, supervisor, old) as rollout, supervisor.watching():
@@ -77,7 +75,8 @@ def _upgrade(rollout: Rollout, plan: Plan, old: Path, new: Path) -> Verdict:
     """Go back to the older version at rest, then upgrade under load."""
     place, began = rollout.place, time.monotonic()
     say(f"-- {plan.title}")
-    rollout.to(old, DOCUMENTED[::-1])
+    processes = operator.order(place.cloud.state)
+    rollout.to(old, processes[::-1])
     prefix = f"u{int(time.time())}"
     story, blinker = Story(place, prefix, 10**9), Blinker(place, prefix)
     deaths = sum(rollout.supervisor.deaths.values())
@@ -91,7 +90,10 @@ def _upgrade(rollout: Rollout, plan: Plan, old: Path, new: Path) -> Verdict:
         clients.start()
         rollout.work = two_versions_work
         try:
-            rollout.to(new, plan.order, plan.sig)
+            if plan.sig is None:
+                operator.Operator(rollout, new).upgrade()
+            else:
+                rollout.to(new, processes[:: plan.turn], plan.sig)
         finally:
             rollout.work = lambda: None
             story.wanted = 0

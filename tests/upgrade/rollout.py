@@ -33,12 +33,31 @@ class Rollout:
         """Replace the processes of these names by those of a version, each when the one before it works."""
         for name in order:
             began = time.monotonic()
+            if self.tree(name) == tree:
+                continue
             if name == "api":
                 self._replace_api(tree, sig)
             else:
                 self._replace_worker(name, tree, sig)
-            say(f"{name} is {tree.name} after {time.monotonic() - began:.1f} s")
-            self.work()
+            self.is_there(name, tree, began)
+
+    def is_there(self, name: str, tree: Path, began: float) -> None:
+        """Check that a process is of a version, say so, and let clients work with it."""
+        assert self.tree(name) == tree, f"{name} runs {self.tree(name)}"
+        say(f"{name} is {tree.name} after {time.monotonic() - began:.1f} s")
+        self.work()
+
+    def tree(self, name: str) -> Path | None:
+        """The source tree that a process runs; None while it does not run."""
+        pid = (self.api and self.api.pid) if name == "api" else self.supervisor.pid(name)
+        return Path(os.readlink(f"/proc/{pid}/cwd")) if pid else None
+
+    def start_api(self, tree: Path, words: Sequence[str] = ()) -> Api | None:
+        """Start one beside the one that runs, on the same socket; the older one. `words`: gunicorn's arguments."""
+        older, self._apis = self.api, self._apis + 1
+        log = self.place.cloud.directory / "log" / f"api-{self._apis}.log"
+        self.api = Api(self.place.cloud, log, held=self._held, root=tree, words=words).wait_until_ready()
+        return older
 
     def _replace_worker(self, name: str, tree: Path, sig: signal.Signals) -> None:
         self.supervisor.become(name, tree)
@@ -46,8 +65,7 @@ class Rollout:
         assert self.supervisor.harm(name, sig.name, 0.0), f"{name} does not run"
 
         def is_there() -> bool:
-            pid = self.supervisor.pid(name)
-            return pid not in (None, before) and Path(os.readlink(f"/proc/{pid}/cwd")) == tree
+            return self.supervisor.pid(name) not in (None, before) and self.tree(name) == tree
 
         eventually(f"{name} is {tree.name}", is_there, READY_SECONDS)
         count = f"SELECT count(*) FROM compute_service WHERE host = '{name}' AND ended_at IS NULL"
@@ -60,14 +78,12 @@ class Rollout:
         return self.place.cloud.state.hosts.get(name) or name.removeprefix("conductor-")
 
     def _replace_api(self, tree: Path, sig: signal.Signals) -> None:
-        old, self._apis = self.api, self._apis + 1
-        log = self.place.cloud.directory / "log" / f"api-{self._apis}.log"
-        self.api = Api(self.place.cloud, log, held=self._held, root=tree).wait_until_ready()
-        if old is not None and sig == signal.SIGTERM:
-            old.send(sig)
-            assert old.wait(READY_SECONDS) == 0
-        elif old is not None:
-            old.end()
+        older = self.start_api(tree)
+        if older is not None and sig == signal.SIGTERM:
+            older.send(sig)
+            assert older.wait(READY_SECONDS) == 0
+        elif older is not None:
+            older.end()
 
 
 @contextmanager

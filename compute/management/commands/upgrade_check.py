@@ -20,7 +20,7 @@ from compute.operations import registry, versions
 
 NAMED = 5  # services named in one line
 OK, WAITS, STOPS = "ok", "to do", "stops the upgrade"
-WORKERS = {COMPUTE: "hosts", CONDUCTOR: "conductors", SCHEDULER: "schedulers"}
+WORKERS = {CONDUCTOR: "conductors", COMPUTE: "hosts", SCHEDULER: "schedulers"}
 
 
 @dataclass(slots=True)
