@@ -10,7 +10,7 @@ from django.conf import settings
 from cells.context import target_cell
 from cloud import failpoints, log
 from compute.models import Step
-from compute.operations import dispatch, journal, registry, runner
+from compute.operations import dispatch, journal, registry, runner, versions
 from tasks import heartbeat, worker
 from tasks.tracker import tracker
 
@@ -40,19 +40,16 @@ def run(step_id: int) -> None:
 
 def _why_not(step: Step) -> str:
     """Return why this worker cannot take a step: it is too old to know it, or has no slot for it; "" when it can."""
-    unknown = registry.why_unknown(step)
-    if unknown:
+    known = registry.known(step)
+    if known is None:
         # Only the relay can reach another conductor, or this host after its upgrade: it is to go on at short intervals.
         Step.objects.filter(pk=step.pk, state=Step.State.QUEUED).update(sends=1)
         logger.warning("step.unknown", step=step.name, action=step.action.key, server=step.server_id)
-        return unknown
-    return _no_slot(step)
-
-
-def _no_slot(step: Step) -> str:
-    """Return why a long step of the ops queue has to wait; "" when it has a slot, until this task ends."""
-    spec = registry.named(step.action.key).find(step.name)
-    if spec is None or not spec.long or step.queue != dispatch.OPS or tracker.take_long_slot():
+        mine, name = versions.current(), f"{step.action.key}.{step.name}"
+        return f"waits for a worker that knows it: service version {mine} does not know {name}"
+    _, spec = known
+    # a long step of the ops queue has its slot until this task ends
+    if not spec.long or step.queue != dispatch.OPS or tracker.take_long_slot():
         return ""
     return f"waits for one of the {settings.LONG_SLOTS} slots for long operations of {step.host}"
 

@@ -126,12 +126,11 @@ def _has_waited(now: datetime) -> Q:
 
 def _recover_step(step: Step, queue: str = "") -> bool:
     """Apply the step's OnRestart rule; return True when it is queued again and its message is to be sent."""
-    if registry.why_unknown(step):
+    known = registry.known(step)
+    if known is None:
         logger.warning("recovery.unknown_step", step=step.name, action=step.action.key)
         return False
-    action = registry.named(step.action.key)
-    spec = action.find(step.name)
-    assert spec is not None  # noqa: S101  known, as asked above
+    action, spec = known
     rule = spec.on_restart
     logger.info(
         "recovery.step_recovered", step=step.name, server=step.server_id, rule=rule.value,

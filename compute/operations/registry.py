@@ -9,7 +9,7 @@ from functools import cache
 
 from compute.models import Instance, Step
 from compute.operations import dispatch, journal, versions
-from compute.operations.action import AnyAction, On, Role, ServerAction, compensate, fault_of
+from compute.operations.action import AnyAction, On, Role, ServerAction, StepSpec, compensate, fault_of
 
 ACTIONS = "compute.actions"  # a higher layer: named here, not imported
 
@@ -34,13 +34,11 @@ def named(name: str) -> AnyAction:
     return every()[name]
 
 
-def why_unknown(step: Step) -> str:
-    """Return why this process cannot run a step that a newer version wrote; "" when it can."""
-    action, version = every().get(step.action.key), versions.current()
+def known(step: Step) -> tuple[AnyAction, StepSpec] | None:
+    """Return the action and the declaration of a step; None when only a newer version of the service knows it."""
+    action = every().get(step.action.key)
     spec = action.find(step.name) if action is not None else None
-    if spec is not None and spec.known_since <= version:
-        return ""
-    return f"waits for a worker that knows it: service version {version} does not know {step.action.key}.{step.name}"
+    return (action, spec) if action and spec and spec.known_since <= versions.current() else None
 
 
 def playing(role: Role) -> AnyAction:

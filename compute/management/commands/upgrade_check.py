@@ -72,7 +72,7 @@ def _read(cell: Cell) -> _CellReading:
     """Read one cell: services and open steps only when its tables are those of this version."""
     migrated = _is_migrated(cell.alias)
     opened = Step.objects.open().select_related("action").only("name", "action__key") if migrated else ()
-    unknown = {f"{step.action.key}.{step.name}" for step in opened if registry.why_unknown(step)}
+    unknown = {f"{step.action.key}.{step.name}" for step in opened if registry.known(step) is None}
     return _CellReading(list(versions.services_by_version()) if migrated else [], migrated, unknown)
 
 
