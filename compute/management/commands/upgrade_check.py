@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import connections
-from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 
 from cells import scatter
 from cells.management import options as shared
@@ -19,6 +21,7 @@ from compute.models.host import COMPUTE, CONDUCTOR, SCHEDULER
 from compute.operations import registry, versions
 
 NAMED = 5  # services named in one line
+SECONDS = 10.0  # for all cells: the answer decides about an upgrade, and a cell that is busy is not down
 OK, WAITS, STOPS = "ok", "to do", "stops the upgrade"
 WORKERS = {CONDUCTOR: "conductors", COMPUTE: "hosts", SCHEDULER: "schedulers"}
 
@@ -48,10 +51,14 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Print one row per check."""
         cells = list(Cell.objects.order_by("name"))
-        gathered = scatter.gather(cells, _read)
+        # Once, and in this thread: a loader imports the migrations anew, which threads cannot do at the same time.
+        migrations = set(MigrationLoader(None).disk_migrations)
+        gathered = scatter.gather(cells, partial(_read, migrations), timeout=SECONDS)
         read = {cell.name: gathered.answers[cell.id] for cell in cells if cell.id in gathered.answers}
+        is_migrated = _is_migrated("default", migrations)
         down = {cell.name: gathered.down[cell.id].reason for cell in cells if cell.id in gathered.down}
-        checks = [_answering(down), _known(read), _migrated(read), *_upgraded(read), _data()]
+        checks = [_answering(down), _known(read), _migrated(read, is_migrated), *_upgraded(read),
+                  _data(is_migrated)]  # fmt: skip
         rows = [{"check": name, "result": result, "what to do": todo} for name, result, todo in checks]
         if options["json"]:
             shared.print_json(self, rows)
@@ -66,19 +73,19 @@ class Command(BaseCommand):
 
 
 Check = tuple[str, str, str]  # name, result, what to do
+Migration = tuple[str, str]  # app, name
 
 
-def _read(cell: Cell) -> _CellReading:
+def _read(migrations: Set[Migration], cell: Cell) -> _CellReading:
     """Read one cell: services and open steps only when its tables are those of this version."""
-    migrated = _is_migrated(cell.alias)
+    migrated = _is_migrated(cell.alias, migrations)
     opened = Step.objects.open().select_related("action").only("name", "action__key") if migrated else ()
     unknown = {f"{step.action.key}.{step.name}" for step in opened if registry.known(step) is None}
     return _CellReading(list(versions.services_by_version()) if migrated else [], migrated, unknown)
 
 
-def _is_migrated(alias: str) -> bool:
-    executor = MigrationExecutor(connections[alias])
-    return not executor.migration_plan(executor.loader.graph.leaf_nodes())
+def _is_migrated(alias: str, migrations: Set[Migration]) -> bool:
+    return migrations <= set(MigrationRecorder(connections[alias]).applied_migrations())
 
 
 def _answering(down: Mapping[str, str]) -> Check:
@@ -96,9 +103,9 @@ def _known(read: Mapping[str, _CellReading]) -> Check:
     return "operations are known", STOPS, f"{began} Run that version, or let them end."
 
 
-def _migrated(read: Mapping[str, _CellReading]) -> Check:
+def _migrated(read: Mapping[str, _CellReading], is_migrated: bool) -> Check:
     late = [name for name, one in read.items() if not one.migrated]
-    commands = [] if _is_migrated("default") else ["manage.py migrate"]
+    commands = [] if is_migrated else ["manage.py migrate"]
     commands += ["manage.py cell_migrate"] * bool(late)
     todo = ", then ".join(commands) + (f" (for {', '.join(late)})" if late else "")
     return "databases are migrated", WAITS if commands else OK, todo
@@ -115,9 +122,9 @@ def _upgraded(read: Mapping[str, _CellReading]) -> list[Check]:
     return found
 
 
-def _data() -> Check:
+def _data(is_migrated: bool) -> Check:
     """Count what `online_data_migrations` would change."""
-    if not _is_migrated("default"):
+    if not is_migrated:
         return "data is migrated", WAITS, "manage.py online_data_migrations, after the migrations"
     left = InstanceMapping.objects.filter(queued_for_delete__isnull=True).count()
     todo = f"manage.py online_data_migrations ({counted(left, 'row')})" if left else ""
