@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from compute import state
 from compute.errors import NoValidHost
-from compute.operations import journal
+from compute.operations import journal, versions
 from compute.operations.action import (
     MAX_TRIES,
     ActionParams,
@@ -105,6 +105,7 @@ class Create(ServerAction[CreateParams]):
 
         def look() -> tuple[select.Requirements, list[select.HostState]]:
             asked = requirements.of_instance(instance, run.params.wanted)
+            asked = replace(asked, service_version=versions.needed_by_host(self.steps))
             return asked, select.read_hosts(wanted=asked)
 
         def take(host: select.HostState) -> None:

@@ -23,7 +23,7 @@ from compute.actions.delete import Delete
 from compute.builds import leases
 from compute.errors import NoValidHost
 from compute.models import Instance
-from compute.operations import journal
+from compute.operations import journal, versions
 from compute.operations.action import ActionRequest, fault_of
 from compute.placement import aggregates, server_groups
 from compute.scheduler import requirements, select
@@ -112,10 +112,11 @@ def _find_a_place(request: BuildRequest, mapping: InstanceMapping, spec: Request
     Raises WaitingForCell when there are cells and none answers.
     """
     cells = {cell.id: cell for cell in Cell.objects.filter(disabled=False).exclude(pk=CELL0)}
+    version = versions.needed_by_host(create.Create.steps)
     answering: set[str] = set()
 
     def look() -> tuple[Requirements, list[select.HostState]]:
-        asked, known = requirements.of_request(request, spec), aggregates.by_host()
+        asked, known = requirements.of_request(request, spec, version), aggregates.by_host()
         gathered = scatter.gather(cells.values(), lambda cell: select.read_hosts(cell.id, asked, known))
         answering.clear()
         answering.update(gathered.answers)

@@ -15,7 +15,7 @@ from cloud.errors import BadRequest, Conflict
 from compute import state
 from compute.models import ComputeNode, Flavor, Instance, InstanceAction, Service, Step
 from compute.models.instance import new_uuid
-from compute.operations import journal
+from compute.operations import journal, registry, versions
 from compute.operations.action import ActionParams, ServerAction, StepContext
 from compute.placement import claims, server_groups
 from compute.scheduler import requirements as scheduler_wanted
@@ -155,9 +155,10 @@ def claim(run: StepContext[MoveParams], what: select.Requirements, *, forced: bo
     params = run.params
     if params.destination:
         return
+    version = versions.needed_by_host(registry.named(run.action.key).all_steps())
 
     def look() -> tuple[select.Requirements, list[select.HostState]]:
-        now = replace(what, group=server_groups.of_server(what.server_id))
+        now = replace(what, group=server_groups.of_server(what.server_id), service_version=version)
         return now, candidates(params.source_node, forced=forced, what=now)
 
     def note(host: select.HostState) -> None:

@@ -1,9 +1,9 @@
 """Service versions: two versions of the code work in one cell during an upgrade, and the older knows fewer steps.
 
 Every service reports its version with its heartbeat (`Service.version`). A step names the version that first knew it
-(`StepSpec.known_since`). Two places compare them: a worker does not claim a step that it does not know
-(`registry.why_unknown`), and the API does not accept an action while the services that would run it are older
-(`check_known`).
+(`StepSpec.known_since`). Three places compare them: a worker does not claim a step that it does not know
+(`registry.known`), the API does not accept an action while the services that would run it are older
+(`check_known`), and the scheduler does not pick a host that is older (`needed_by_host`).
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ def check_known(steps: Iterable[StepSpec], instance: Instance, called: str) -> N
                 f"Cannot '{called}' instance {instance.uuid}: {where.get(spec.on, 'its host')} cannot do it before an "
                 f"upgrade (service version {newest}; {spec.known_since} is needed). Try again when the upgrade is done."
             )
+
+
+def needed_by_host(steps: Iterable[StepSpec]) -> int:
+    """Return the service version that a host needs to run the steps of an action that goes to it."""
+    return max(spec.known_since for spec in steps if spec.on in (On.HOST, On.DEST))
 
 
 def _newest_that_may_run(on: On, host: str) -> int:

@@ -145,6 +145,10 @@ FILTERS = (
     Filter("up", lambda host, _: host.up, preference=False),
     Filter("enabled", lambda host, _: host.enabled),
     Filter("not draining", lambda host, _: not host.draining, preference=False),
+    Filter(
+        "service version (the hosts are not upgraded yet)", lambda host, wanted: host.version >= wanted.service_version,
+        preference=False,
+    ),
     Filter("machines that are free", lambda host, _: not host.is_taken, preference=False),
     Filter("not in maintenance or cleaning", lambda host, _: not host.node.out_of_use, preference=False),
     Filter("same_host", lambda host, wanted: not wanted.same_host or bool(wanted.same_host & host.neighbours)),

@@ -25,6 +25,7 @@ class HostState:
     up: bool
     enabled: bool
     draining: bool = False
+    version: int = 1  # of its service
     cell_id: str = ""
     aggregates: Sequence[Mapping[str, Any]] = ()  # the metadata of each aggregate of the host
     neighbours: frozenset[str] = frozenset()  # of `Requirements.neighbours`, those with an allocation here
@@ -69,8 +70,9 @@ def read(cell_id: str = "", wanted: Requirements | None = None, known: ByHost | 
         HostState(
             node.host, node, aggregates.zone_of(service, known),
             up=service.last_seen_up is not None and service.is_up, enabled=not service.disabled,
-            draining=bool(service.drain_state), cell_id=cell_id, aggregates=known.get(node.host, ()),
-            neighbours=frozenset(there.get(node.pk, ())), operations=operations.get(node.host, 0),
+            draining=bool(service.drain_state), version=service.version, cell_id=cell_id,
+            aggregates=known.get(node.host, ()), neighbours=frozenset(there.get(node.pk, ())),
+            operations=operations.get(node.host, 0),
         )
         for node in ComputeNode.objects.all()
         if (service := services.get(node.host)) is not None

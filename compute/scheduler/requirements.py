@@ -33,6 +33,7 @@ class Requirements:
     same_host: frozenset[str] = frozenset()  # on the host of one of these servers
     different_host: frozenset[str] = frozenset()  # not on the host of any of these servers
     group: Group | None = None
+    service_version: int = 1  # of the host: older ones do not know the steps that will run there
 
     def destination(self) -> dict[str, Any]:
         """Return where the user wants the server; kept in the params, as another host may have to be found later."""
@@ -54,13 +55,13 @@ class Requirements:
         return self.same_host | self.different_host | (self.group.others if self.group else frozenset())
 
 
-def of_request(request: BuildRequest, spec: RequestSpec) -> Requirements:
+def of_request(request: BuildRequest, spec: RequestSpec, service_version: int) -> Requirements:
     """Return the requirements of a server that is in no cell yet. Reads the global database."""
     return Requirements(
         spec.server_id, spec.vcpus, spec.memory_mb, spec.disk_gb, spec.availability_zone, spec.host,
         spec.hypervisor_hostname, forced=bool(request.action.get("forced")), project_id=spec.project_id,
         image_properties=_properties(request.instance.get("image", {})), extra_specs=_specs(spec.flavor),
-        **_from_hints(spec.server_id, spec.scheduler_hints),
+        service_version=service_version, **_from_hints(spec.server_id, spec.scheduler_hints),
     )  # fmt: skip
 
 
