@@ -25,7 +25,7 @@ from tests.upgrade.blinker import Blinker
 from tests.upgrade.rollout import Rollout, begun
 
 CLIENTS = 6
-LONGEST = 900.0  # seconds of one upgrade
+LONGEST = 1800.0  # seconds of one upgrade
 BETWEEN = 8  # operations that clients get accepted while two versions run, after each process
 
 
