@@ -2,6 +2,7 @@
 
 import gc
 import os
+from typing import Any
 
 from django.urls import get_resolver
 
@@ -23,8 +24,8 @@ control_socket_disable = True
 when_ready, on_exit = master.when_ready, master.on_exit
 
 
-def post_worker_init(worker: object) -> None:
-    """Keep Python's garbage collector out of most requests, and the program's own objects out of its searches.
+def post_worker_init(worker: Any) -> None:
+    """Begin the heartbeat; keep Python's garbage collector out of most requests, and our objects out of its searches.
 
     A list of 1,000 servers creates many objects that reference counting frees; with the default thresholds the
     collector would search them again and again for cycles (docs/adr/0018-less-machinery.md has the figures).
@@ -33,3 +34,6 @@ def post_worker_init(worker: object) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+    from compute.hosts import api_heartbeat  # noqa: PLC0415  its models are loaded with the application
+
+    api_heartbeat.begin(worker.leaving)

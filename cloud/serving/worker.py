@@ -39,6 +39,7 @@ class Worker(ThreadWorker):
         self.flights: dict[TConn, InFlight] = {}
         self.refusing = False
         self.hurried = False
+        self.leaving = threading.Event()  # set when the drain begins
         self.drain: Drain | None = None
         self._interrupts = 0
         self._here = threading.local()
@@ -89,6 +90,7 @@ class Worker(ThreadWorker):
             self.set_accept_enabled(self.nr_conns < self.worker_connections)
             self.turn(1.0)
         self.alive = False
+        self.leaving.set()
         self.drain = Drain(self)
         self.drain.run()
 

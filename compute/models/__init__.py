@@ -2,6 +2,7 @@
 
 from compute.models.action import HostNeed, InstanceAction, Step
 from compute.models.aggregate import Aggregate, AggregateHost
+from compute.models.api_process import ApiProcess
 from compute.models.flavor import Flavor, FlavorAccess
 from compute.models.host import Allocation, ComputeNode, DrainMigration, Service
 from compute.models.host_call import HostCall
@@ -14,6 +15,7 @@ __all__ = [
     "Aggregate",
     "AggregateHost",
     "Allocation",
+    "ApiProcess",
     "ComputeNode",
     "DrainMigration",
     "Flavor",

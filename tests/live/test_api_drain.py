@@ -99,6 +99,11 @@ def in_progress(api: Api, count: int = 1) -> None:
     assert sum(event["in_progress"] for event in api.events(draining)) in (count, count + 1)
 
 
+def reported(cloud) -> set[int]:
+    """The processes of APIs that have reported their version, and serve."""
+    return {pid for (pid,) in cloud.ask("global", "SELECT pid FROM compute_apiprocess")}
+
+
 def test_the_list_in_progress_is_answered_and_the_next_is_denied(serve, fake_cloud, token, later):
     api = serve()
     with no_reads(fake_cloud):
@@ -136,12 +141,15 @@ def test_a_pause_in_progress_is_accepted_and_done_although_the_api_has_gone(serv
     server = sdk.compute.create_server(name="server1", flavor_id=flavor.id, image_id=image.id, networks="none")
     sdk.compute.wait_for_server(server, wait=60)
     cell = fake_cloud.sdk(admin=True).compute.get_server(server.id).compute_host.replace("host", "cell")
+    workers = api.workers()
+    eventually("each process has reported its version", lambda: set(workers) <= reported(fake_cloud), seconds=30)
     with sqlite3.connect(fake_cloud.directory / f"{cell}.sqlite3", isolation_level=None) as database:
         database.execute("BEGIN IMMEDIATE")  # nobody else writes to the cell now
         request1 = later(ask, api.port, f"{SERVERS}/{server.id}/action", "POST", {"pause": None}, X_Auth_Token=token)
         api.wait_until_reached()
         api.send(signal.SIGTERM)
         in_progress(api)
+        eventually("they have taken it back", lambda: not reported(fake_cloud) & set(workers), seconds=10)
         assert not request1.done()
         database.execute("ROLLBACK")
     assert request1.result().status == 202

@@ -81,6 +81,7 @@ def test_an_upgrade_from_one_end_to_the_other_and_one_step_back(stage, newer, ap
     assert code == 1
     assert checks["conductors are upgraded"]["what to do"] == "manage.py host restart conductor-cell1 conductor-cell2"
     assert checks["hosts are upgraded"]["what to do"] == "manage.py host restart host1 host2"
+    assert checks["APIs are upgraded"]["result"] == "to do", "the cloud's own"
     assert checks["databases are migrated"]["result"] == checks["operations are known"]["result"] == "ok"
 
     restart(stage, newer, "conductor-cell1")

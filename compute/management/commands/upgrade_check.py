@@ -16,13 +16,14 @@ from cells import scatter
 from cells.management import options as shared
 from cells.models import Cell, InstanceMapping
 from cloud.words import counted
+from compute.hosts import api_heartbeat
 from compute.models import Step
 from compute.models.host import COMPUTE, CONDUCTOR, SCHEDULER
 from compute.operations import registry, versions
 
 NAMED = 5  # services named in one line
 SECONDS = 10.0  # for all cells: the answer decides about an upgrade, and a cell that is busy is not down
-OK, WAITS, STOPS = "ok", "to do", "stops the upgrade"
+OK, UNKNOWN, WAITS, STOPS = "ok", "not known", "to do", "stops the upgrade"
 WORKERS = {CONDUCTOR: "conductors", COMPUTE: "hosts", SCHEDULER: "schedulers"}
 
 
@@ -39,9 +40,9 @@ class Command(BaseCommand):
     """Changes nothing, and may be run at any time; a cell that does not answer is a line of its own."""
 
     help = (
-        "List what is left to do of an upgrade to this version of the code, in order: migrations, workers, data. Exit "
-        "codes: 0 nothing is left; 1 something is to do; 2 something stops the upgrade: a cell does not answer, or "
-        "has operations of a newer version."
+        "List what is left to do of an upgrade to this version of the code, in order: migrations, workers, APIs, data. "
+        "Exit codes: 0 nothing is left; 1 something is to do; 2 something stops the upgrade: a cell does not answer, "
+        "or has operations of a newer version."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -57,8 +58,8 @@ class Command(BaseCommand):
         read = {cell.name: gathered.answers[cell.id] for cell in cells if cell.id in gathered.answers}
         is_migrated = _is_migrated("default", migrations)
         down = {cell.name: gathered.down[cell.id].reason for cell in cells if cell.id in gathered.down}
-        checks = [_answering(down), _known(read), _migrated(read, is_migrated), *_upgraded(read),
-                  _data(is_migrated)]  # fmt: skip
+        checks = [_answering(down), _known(read), _migrated(read, is_migrated), *_upgraded(read)]
+        checks += [_apis(is_migrated), _data(is_migrated)]
         rows = [{"check": name, "result": result, "what to do": todo} for name, result, todo in checks]
         if options["json"]:
             shared.print_json(self, rows)
@@ -120,6 +121,15 @@ def _upgraded(read: Mapping[str, _CellReading]) -> list[Check]:
         named = " ".join(old[:NAMED]) + (f" … ({len(old)} in all)" if len(old) > NAMED else "")
         found.append((f"{kind} are upgraded", WAITS if old else OK, f"manage.py host restart {named}" if old else ""))
     return found
+
+
+def _apis(is_migrated: bool) -> Check:
+    name = "APIs are upgraded"
+    found = dict(api_heartbeat.living().order_by("-version").values_list("host", "version")) if is_migrated else {}
+    if not found:
+        return name, UNKNOWN, "no API reports its version; releases up to 0.1 do not"
+    old = [host for host, version in found.items() if version < versions.CURRENT]
+    return name, WAITS if old else OK, f"restart the API on {' '.join(sorted(old))}" if old else ""
 
 
 def _data(is_migrated: bool) -> Check:
