@@ -16,7 +16,7 @@ UP := $(if $(DRIVER),--driver $(DRIVER)) $(if $(PORT),--port $(PORT)) $(if $(BIN
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status shell lint test test-fast test-faults test-postgres test-live chaos upgrade-test matrix simulate bench wheel requirements changelog clean bootstrap test-sqlite
+.PHONY: help up down status shell lint test test-fast test-faults test-postgres test-live chaos upgrade-test machines-test matrix simulate bench wheel requirements changelog clean bootstrap test-sqlite
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -74,6 +74,9 @@ chaos: ## 3 seeds of faults in a whole cloud, then kill -9 at every failpoint: C
 
 upgrade-test: ## an older version (OLD=v0.1.0) becomes this one under load: in order, in the opposite order, by kill -9
 	$(PYTHON) -m tests.upgrade $(if $(OLD),--old $(OLD))
+
+machines-test: ## three machines in namespaces: set up by Ansible from the wheel, drained, cut off, upgraded; as root
+	$(PYTHON) -m tests.machines
 
 matrix: ## every operation of two hosts x hosts, conductor, broker, all x SIGTERM, kill -9 x every step: MATRIX="-k resize"
 	$(PYTEST) -m matrix $(STRICT) -p no:randomly tests/matrix $(MATRIX)

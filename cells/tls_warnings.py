@@ -49,5 +49,5 @@ def log_found() -> None:
 def _plain_urls() -> Iterator[Fault]:
     for names, warning in ((DATABASES, database_warning), (BROKERS, broker_warning)):
         for name in names:
-            if text := warning(env.get(name)):
+            if (url := env.get(name)) and (text := warning(url)):
                 yield Fault(f"{name}: {text}", is_fatal=False)

@@ -119,6 +119,11 @@ test_packages() {
 /usr/lib/postgresql/*/bin/initdb postgresql
 systemd-analyze systemd
 /usr/lib/rabbitmq/bin/rabbitmq-server rabbitmq-server
+sshd openssh-server
+ip iproute2
+iptables iptables
+/usr/lib/python3/dist-packages/apt python3-apt
+/usr/lib/python3*/ensurepip python3-venv
 END
 }
 

@@ -38,11 +38,11 @@ def judge(records: Records, asked: list[Asked], prefix: str) -> list[Finding]:
     """Of all servers of a story."""
     ours = {uuid for uuid, rows in records.servers.items() if rows[0].name.startswith(f"{prefix}-")}
     ours |= {one.server_id for one in asked if one.server_id}
-    findings = _answers(records, asked) + _recorded_twice(records) + _copies(records, asked)
+    findings = answers(records, asked) + recorded_twice(records) + _copies(records, asked)
     for uuid in sorted(ours):
         findings += _account(records.actions.get(uuid, []), records.effects.get(uuid, []))
         findings += chain.from_iterable(_action(action, records) for action in records.actions.get(uuid, []))
-        findings += _server(uuid, records)
+        findings += of_server(uuid, records)
     findings += [
         Finding("leaked", "", f"image {name} is {', '.join(states)}")
         for name, states in records.images.items()
@@ -74,7 +74,7 @@ def leaks(cloud: Cloud, records: Records) -> list[Finding]:
         orphans = set(guests) - living
         found += [Finding("leaked", uuid, f"a guest on {host} without a living server") for uuid in orphans]
     for cell in CELLS:
-        found += [Finding("leaked", "", words) for words in _sums(cloud, cell)]
+        found += [Finding("leaked", "", words) for words in sums(cloud, cell)]
         found += _claimed_twice(cloud, cell, records)
         for action, host in cloud.ask(cell, "SELECT action_id, host FROM compute_hostneed"):
             found.append(Finding("leaked", "", f"action {action} of {cell} still needs {host}"))
@@ -132,7 +132,7 @@ def deaths_ordered(cloud: Cloud, verb: str) -> int:
     return sum(of_host(cloud, host, question)[0][0] for host in cloud.state.hosts)
 
 
-def _answers(records: Records, asked: list[Asked]) -> list[Finding]:
+def answers(records: Records, asked: list[Asked]) -> list[Finding]:
     """What the API said, and what became of it."""
     journaled = {action.request_id: action for actions in records.actions.values() for action in actions}
     deleted = {one.server_id for one in asked if one.verb == "delete" and one.accepted is not False}
@@ -157,7 +157,7 @@ def _answers(records: Records, asked: list[Asked]) -> list[Finding]:
     return found
 
 
-def _recorded_twice(records: Records) -> list[Finding]:
+def recorded_twice(records: Records) -> list[Finding]:
     times = Counter(
         (action.server, action.name, action.request_id)
         for action in chain.from_iterable(records.actions.values())
@@ -257,7 +257,7 @@ def _needed_nothing(action: Action, records: Records) -> bool:
     return action.outcome.startswith(NOTHING_TO_DO)
 
 
-def _server(uuid: str, records: Records) -> list[Finding]:
+def of_server(uuid: str, records: Records) -> list[Finding]:
     """At rest, in one cell, on one host, as the hypervisor says; in ERROR only with a fault."""
     rows = [row for row in records.servers.get(uuid, []) if not row.deleted]
     found = []
@@ -290,7 +290,7 @@ def _before(row: Server, records: Records) -> str:
     return next(action.was or "" for action in reversed(moves) if action.finished and action.message is None)
 
 
-def _sums(cloud: Cloud, cell: str) -> list[str]:
+def sums(cloud: Cloud, cell: str) -> list[str]:
     """Nodes whose sums are not those of their claims."""
     summed = """
         SELECT n.host, n.vcpus_used, n.memory_mb_used, n.disk_gb_used, coalesce(sum(a.vcpus), 0),

@@ -95,7 +95,7 @@ def read(cloud: Cloud) -> Records:
     servers: dict[str, list[Server]] = defaultdict(list)
     actions: dict[str, list[Action]] = defaultdict(list)
     for cell in ("cell0", *CELLS):
-        for server in _servers(cloud, cell):
+        for server in servers_of(cloud, cell):
             servers[server.uuid].append(server)
         for action in actions_of(cloud, cell):
             actions[action.server].append(action)
@@ -121,7 +121,7 @@ def of_host(cloud: Cloud, host: str, question: str) -> list[tuple[Any, ...]]:
         return connection.execute(question).fetchall()
 
 
-def _servers(cloud: Cloud, cell: str) -> list[Server]:
+def servers_of(cloud: Cloud, cell: str) -> list[Server]:
     columns = "uuid, display_name, host, vm_state, task_state, fault IS NOT NULL, deleted"
     return [
         Server(uuid, name, cell, host, vm, task, bool(fault), bool(deleted))

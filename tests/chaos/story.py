@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -69,6 +70,7 @@ class Story:
     place: Place
     prefix: str
     wanted: int
+    legal: Mapping[str, list[str]] = field(default_factory=lambda: LEGAL)  # by status
     asked: list[Asked] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     end: float = 0.0
@@ -168,7 +170,7 @@ class Client:
         if status in ("GONE", "DELETED"):
             self.servers.remove(server_id)
             return
-        verbs = AT_ANY_TIME if task and self.dice.random() < 0.03 else [] if task else LEGAL.get(status, [])
+        verbs = AT_ANY_TIME if task and self.dice.random() < 0.03 else [] if task else self.story.legal.get(status, [])
         if verbs:
             self.ask(self.dice.choice(verbs), server_id)
 
