@@ -1,5 +1,7 @@
 """Celery's settings. Delivery guarantees come from the journal, not from here (docs/adr/0001-messages-are-ids.md)."""
 
+import sys
+
 from django.conf import settings
 
 from cells.brokers import options, queue, tls
@@ -45,3 +47,6 @@ worker_enable_remote_control = True
 worker_cancel_long_running_tasks_on_connection_loss = False
 worker_proc_alive_timeout = 30
 timezone = "UTC"
+# Celery closes the connections to the databases before and after each task, and two new ones cost more than a boot's
+# queries. Schedulers and conductors keep them as the API does (CONN_MAX_AGE); hosts are many, and mostly idle.
+CELERY_DB_REUSE_MAX = 0 if settings.ROLE == "host" else sys.maxsize

@@ -34,6 +34,12 @@ def attach() -> None:
     signals.worker_ready.connect(_ready, weak=False)
     signals.worker_shutting_down.connect(_shutting_down, weak=False)
     signals.worker_shutdown.connect(_ended, weak=False)
+    signals.task_prerun.connect(_renew_connections, weak=False)
+
+
+def _renew_connections(**_: Any) -> None:
+    """Close what a task left that is too old or broken, where Celery keeps the connections (CELERY_DB_REUSE_MAX)."""
+    close_old_connections()
 
 
 def _init_worker(**_: Any) -> None:
