@@ -1,25 +1,22 @@
 """The broker of each cell, and the differences between kinds of brokers.
 
-No other module tells Redis from RabbitMQ.
+No other module tells Redis from RabbitMQ, except by the scheme of a URL (`broker_tls`).
 """
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 from kombu import Connection, Exchange, Producer, Queue
 from kombu.exceptions import ChannelError, LimitExceeded
 from kombu.pools import producers, set_limit
 from kombu.transport import redis
 
-from cells import broker_circuit_breaker
-from cells.database_urls import is_local
+from cells import broker_circuit_breaker, broker_tls
 from cells.models import Cell
-from cloud.tls import failures, files
+from cloud.tls import failures
 
 _urls: dict[str, str] = {}
 set_limit(16)  # connections per broker URL in this process
@@ -84,29 +81,6 @@ def options(broker_url: str) -> dict[str, Any]:
     return REDIS_OPTIONS | {"polling_interval": REDIS_PATIENCE} if _is_redis(broker_url) else {}
 
 
-def tls(broker_url: str) -> dict[str, Any] | bool:
-    """Return kombu's `ssl` for this URL: False for a plain one. Each new connection reads the files anew.
-
-    `amqps://` and `rediss://` are verified by STILLWATER_TLS_CA, or else by the authorities that this machine trusts.
-    """
-    if not broker_url.startswith(("amqps:", "rediss:")):
-        return False
-    asked: dict[str, Any] = {"cert_reqs": ssl.CERT_REQUIRED}
-    if configured := files.configured():
-        asked["ca_certs"] = str(configured.authority)
-        if configured.certificate:
-            asked |= {"certfile": str(configured.certificate), "keyfile": str(configured.key)}
-    if _is_redis(broker_url):
-        return {f"ssl_{name}": value for name, value in asked.items()} | {"ssl_check_hostname": True}
-    return asked | {"server_hostname": None}  # kombu puts the URL's in its place
-
-
-def may_be_plain(broker_url: str) -> bool:
-    """Return whether the URL sends messages and a password in plain text to another machine."""
-    parts = urlsplit(broker_url)
-    return parts.scheme in ("amqp", "pyamqp", "redis") and not is_local(parts.hostname)
-
-
 def describe(error: BaseException) -> str:
     """Return why a broker takes no messages, in few words."""
     return failures.describe(error) or type(error).__name__
@@ -131,7 +105,7 @@ def connection(broker_url: str) -> Connection:
     if _is_redis(broker_url):
         once = REDIS_OPTIONS | {"socket_timeout": PATIENCE}
     return Connection(
-        broker_url, ssl=tls(broker_url), connect_timeout=1.0, transport_options=once | {"max_retries": 0}
+        broker_url, ssl=broker_tls.options(broker_url), connect_timeout=1.0, transport_options=once | {"max_retries": 0}
     )
 
 

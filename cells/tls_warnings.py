@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from django.conf import settings
 
-from cells import brokers, database_urls
+from cells import broker_tls, database_urls
 from cloud import env, log
 from cloud.tls import files
 from cloud.tls.files import Fault
 
 logger = log.get(__name__)
 DATABASES = ("STILLWATER_DATABASE_URL", "STILLWATER_CELL_DATABASE_URL")
+PUBLIC = "STILLWATER_PUBLIC_URL"
+MIGRATION = "STILLWATER_LIBVIRT_MIGRATION_URI"
 BROKERS = ("STILLWATER_BROKER_URL", "STILLWATER_CELL_BROKER_URL")
 
 
@@ -35,7 +38,7 @@ def database_warning(url: str) -> str:
 
 def broker_warning(url: str) -> str:
     """Return why the URL of a broker is not safe where TLS files are set; "" for one that is."""
-    if files.configured() is None or not brokers.may_be_plain(url):
+    if files.configured() is None or not broker_tls.may_be_plain(url):
         return ""
     return "it sends its password in plain text to another machine: use amqps:// or rediss://"
 
@@ -51,3 +54,8 @@ def _plain_urls() -> Iterator[Fault]:
         for name in names:
             if (url := env.get(name)) and (text := warning(url)):
                 yield Fault(f"{name}: {text}", is_fatal=False)
+    public = urlsplit(env.get(PUBLIC))
+    if public.scheme == "http" and not database_urls.is_local(public.hostname):
+        yield Fault(f"{PUBLIC}: images and tokens travel in plain text: use https://", is_fatal=False)
+    if env.get(MIGRATION).startswith("qemu+tcp:"):
+        yield Fault(f"{MIGRATION}: it needs no password and is not encrypted: use qemu+tls://", is_fatal=False)

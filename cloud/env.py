@@ -121,6 +121,7 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_TLS_CA", Path, None, "File of the certificate authority (PEM; several may follow each other). With it every database, broker and image server is verified: PostgreSQL with sslmode=verify-full (docs/tls.md)."),
         V("STILLWATER_TLS_CERT", Path, None, "File of this machine's certificate, which its processes show to databases, brokers and clients."),
         V("STILLWATER_TLS_KEY", Path, None, "File of its private key, readable for the account of the process alone."),
+        V("STILLWATER_API_TLS", bool, None, "The API serves https with STILLWATER_TLS_CERT and _KEY; default: where these are set and STILLWATER_PUBLIC_URL is https://. Off: a proxy on its machine terminates TLS."),
         V("STILLWATER_API_PROCESSES", int, 0, "Processes of one API; 0: two per core, at most four. Each uses about 130 MB and has at least eight threads.", least=0),
         V("STILLWATER_CELL_TIMEOUT", float, 2.0, "Seconds to wait for the answer of a cell, connecting included."),
         V("STILLWATER_CELL_RETRY_INTERVAL", float, 5.0, "Longest pause between probes of a cell that is down, in seconds."),

@@ -71,7 +71,7 @@ TEMPLATES = [
 ]
 
 try:
-    tls_files.configured()
+    _serves_https = tls_files.of_api() is not None
 except tls_files.BadTlsSettings as exc:
     env.stop(str(exc))
 # A host has no global database: its use is an error, not a connection.
@@ -114,9 +114,10 @@ STATIC_ROOT = STATE_DIR / "static"
 WHITENOISE_USE_FINDERS = True
 DATA_UPLOAD_MAX_MEMORY_SIZE = env.get("STILLWATER_MAX_BODY")
 SESSION_COOKIE_HTTPONLY = True
-if PUBLIC_URL.startswith("https://"):  # a proxy terminates TLS and sets the header
+if PUBLIC_URL.startswith("https://"):
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
-    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    if not _serves_https:  # a proxy terminates TLS and sets the header
+        SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     CSRF_TRUSTED_ORIGINS = ["/".join(PUBLIC_URL.split("/")[:3])]
 CSRF_COOKIE_SAMESITE = SESSION_COOKIE_SAMESITE = "Lax"
 X_FRAME_OPTIONS = "DENY"

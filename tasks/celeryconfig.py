@@ -4,7 +4,8 @@ import sys
 
 from django.conf import settings
 
-from cells.brokers import options, queue, tls
+from cells import broker_tls
+from cells.brokers import options, queue
 from compute.operations import dispatch
 from tasks import queues
 
@@ -14,7 +15,7 @@ _QUEUES = {
     "host": [dispatch.host_queue(settings.HOST)],  # its ops queue has its own consumer: tasks.queues
 }
 broker_url = settings.CELL_BROKER_URL if settings.ROLE in ("host", "conductor") else settings.BROKER_URL
-broker_use_ssl = tls(broker_url or "")
+broker_use_ssl = broker_tls.options(broker_url or "")
 broker_transport_options = options(broker_url or "")
 broker_connection_retry_on_startup = True
 broker_connection_max_retries = None

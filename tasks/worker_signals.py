@@ -16,6 +16,7 @@ from django.db import Error, close_old_connections
 
 from cells.context import target_cell
 from cloud import env, log, metrics, systemd
+from cloud.tls import failures
 from compute.builds import leases
 from compute.hosts import drain_handback, fenced
 from compute.operations import dispatch, recovery, versions
@@ -47,11 +48,20 @@ def _init_worker(**_: Any) -> None:
         me = worker.register()
     except ImproperlyConfigured as wrong:  # Celery would log it and go on without an identity
         env.stop(str(wrong))
+    logging.getLogger("celery.worker.consumer.consumer").addFilter(_say_why_tls_failed)
     logger.info("worker.started", worker=me.name, incarnation=me.incarnation, version=versions.current())
     with suppress(Error):  # the database is away: then nothing can be claimed either
         heartbeat.register(me)
         # a drained host begins nothing, not even its first step
         tracker.refuse(refusing=heartbeat.read_drain_request(me).wanted)
+
+
+def _say_why_tls_failed(record: logging.LogRecord) -> bool:
+    """Log our sentence before Celery's "Cannot connect", which has the error of OpenSSL alone."""
+    for error in record.args if isinstance(record.args, tuple) else ():
+        if isinstance(error, BaseException) and (reason := failures.describe(error)):
+            logger.warning("broker.tls_failed", reason=reason)
+    return True
 
 
 def _ready(sender: Any, **_: Any) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 from django.urls import get_resolver
 
 from cloud import env
-from cloud.serving import master
+from cloud.serving import master, tls
+from cloud.tls import files
 
 worker_class = "cloud.serving.worker.Worker"
 # Two processes per core: while one waits for its databases, another computes. At most four by default: each thread
@@ -22,6 +23,10 @@ keepalive = 75
 graceful_timeout = 10 * 365 * 86400
 control_socket_disable = True
 when_ready, on_exit = master.when_ready, master.on_exit
+if _files := files.of_api(env.peek):
+    certfile, keyfile = str(_files.certificate), str(_files.key)
+    ca_certs = str(_files.authority)  # clients show no certificate; without it the machine's own list would be read
+    ssl_context = tls.context
 
 
 def post_worker_init(worker: Any) -> None:

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import selectors
 import signal
+import ssl
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from types import FrameType
 from typing import Any
+from weakref import WeakSet
 
 from django.conf import settings
+from gunicorn.http import get_parser
+from gunicorn.sock import ssl_context, ssl_wrap_socket
 from gunicorn.util import close_graceful
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
@@ -27,6 +32,8 @@ from cloud.serving.drain import LINGER, Drain
 from cloud.serving.in_flight import FLIGHT, InFlight
 
 logger = log.get(__name__)
+HANDSHAKE_SECONDS = 5.0  # as long as a drain waits for the rest of a head
+GREETED = object()  # the result of a thread that has made a handshake
 
 
 class Worker(ThreadWorker):
@@ -37,6 +44,7 @@ class Worker(ThreadWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.flights: dict[TConn, InFlight] = {}
+        self._in_time: WeakSet[TConn] = WeakSet()  # their handshake began before SIGTERM: their request is not late
         self.refusing = False
         self.hurried = False
         self.leaving = threading.Event()  # set when the drain begins
@@ -83,6 +91,9 @@ class Worker(ThreadWorker):
     def run(self) -> None:
         """Serve until SIGTERM, then drain."""
         self.poller.register(self.method_queue.fileno(), selectors.EVENT_READ, self.method_queue.run_callbacks)
+        if self.cfg.is_ssl:  # now, so that half a renewal finds a certificate that works
+            with suppress(OSError):  # logged as tls.fault
+                ssl_context(self.cfg)
         self.set_accept_enabled(True)
         logger.info("api.accepting", pid=self.pid)
         systemd.warn_if_impatient(settings.GRACEFUL_SHUTDOWN_TIMEOUT)
@@ -106,7 +117,8 @@ class Worker(ThreadWorker):
         if not (conn.initialized or conn.data_ready):
             self._await_first_byte(conn)
             return
-        self.flights[conn] = InFlight(late=self.refusing)
+        self.flights[conn] = InFlight(late=self.refusing and conn not in self._in_time)
+        self._in_time.discard(conn)
         job = self.tpool.submit(self.handle, conn)
         job.add_done_callback(lambda job: self.method_queue.defer(self.finish_request, conn, job))
 
@@ -118,14 +130,31 @@ class Worker(ThreadWorker):
         self.poller.register(conn.sock, selectors.EVENT_READ, ready)
 
     def handle(self, conn: TConn) -> Any:
-        """Handle one request, in a thread; return whether its connection may bring another."""
+        """Handle one request, in a thread; return whether its connection may bring another.
+
+        With TLS its first turn is the handshake: the connection then waits for a request without a thread, too.
+        """
         flight = self._here.flight = self.flights[conn]
         flight.read_since = time.monotonic()
-        keep = super().handle(conn)
+        keep = super().handle(conn) if conn.initialized or not self.cfg.is_ssl else self._shake_hands(conn)
         flight.answered = True
         if not keep:  # here, because gunicorn's wait for the client's end would stop its main loop
+            _end_tls(conn)
             close_graceful(conn.sock, LINGER, max_drain=sys.maxsize)
         return keep
+
+    def _shake_hands(self, conn: TConn) -> Any:
+        """Do what gunicorn's `TConn.init` does, with a time limit."""
+        try:
+            conn.sock.settimeout(HANDSHAKE_SECONDS)
+            conn.sock = ssl_wrap_socket(conn.sock, self.cfg)
+            conn.sock.do_handshake()
+        except OSError as error:
+            logger.info("api.handshake_failed", client=str(conn.client), error=str(error))
+            return False
+        conn.parser = get_parser(self.cfg, conn.sock, conn.client)
+        conn.initialized = True
+        return GREETED
 
     def handle_request(self, req: Any, conn: TConn) -> Any:
         """Record the method and the path, then answer; the head of the request was read."""
@@ -138,7 +167,19 @@ class Worker(ThreadWorker):
         flight = self.flights.pop(conn)
         if conn.sock.fileno() < 0:
             self.nr_conns -= 1
+        elif job.result() is GREETED:
+            if not flight.late:
+                self._in_time.add(conn)
+            self._await_first_byte(conn)
         else:
             super().finish_request(conn, job)
         if self.drain:
             self.drain.ended(flight)
+
+
+def _end_tls(conn: TConn) -> None:
+    """Send the alert without which a client cannot know that an answer was not cut off (RFC 8446, section 6.1)."""
+    if isinstance(conn.sock, ssl.SSLSocket):
+        with suppress(OSError, ValueError):  # the client's own alert, which nothing waits for, is an SSLWantReadError
+            conn.sock.settimeout(0.0)
+            conn.sock.unwrap()

@@ -42,3 +42,11 @@ def configured(read: Callable[[str], Any] = env.get) -> Files | None:
     if certificate and not authority:
         raise BadTlsSettings("STILLWATER_TLS_CERT needs STILLWATER_TLS_CA, the authority that signed it.")
     return Files(authority, certificate, key) if authority else None
+
+
+def of_api(read: Callable[[str], Any] = env.get) -> Files | None:
+    """Return the files with which the API serves https; None where it serves http. Raises BadTlsSettings."""
+    found, asked = configured(read), read("STILLWATER_API_TLS")
+    if asked is None:
+        asked = read("STILLWATER_PUBLIC_URL").startswith("https://")
+    return found if found and found.certificate and asked else None

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import requests
 from django.conf import settings
 
+from cloud.tls import failures, files
 from compute.virt.base import ImageSource, ImageUnusable, VirtError
 
 CHUNK = 1 << 20
@@ -30,16 +32,15 @@ def source(image_id: str, ticket: str) -> ImageSource:
     """Return the function by which a driver downloads the image. It raises ImageServiceUnavailable, ImageUnusable."""
 
     def fetch(path: Path) -> None:
+        headers = {"X-Image-Ticket": ticket}
         try:
-            with requests.get(
-                f"{image_url(image_id)}/file", headers={"X-Image-Ticket": ticket}, stream=True, timeout=TIMEOUT
-            ) as answer:
+            with _send("GET", image_id, TIMEOUT, headers=headers, stream=True) as answer:
                 _judge(answer, image_id)
                 with path.open("wb") as out:
                     for chunk in answer.iter_content(CHUNK):
                         out.write(chunk)
         except requests.RequestException as exc:
-            raise ImageServiceUnavailable(f"image {image_id} cannot be fetched: {type(exc).__name__}") from exc
+            raise ImageServiceUnavailable(f"image {image_id} cannot be fetched: {_reason(exc)}") from exc
 
     return fetch
 
@@ -49,11 +50,9 @@ def upload(image_id: str, ticket: str, path: Path) -> None:
     headers = {"Content-Type": "application/octet-stream", "X-Image-Ticket": ticket}
     try:
         with path.open("rb") as data:
-            answer = requests.put(
-                f"{image_url(image_id)}/file", data=data, headers=headers, timeout=(5, 600),
-            )  # fmt: skip
+            answer = _send("PUT", image_id, (5, 600), data=data, headers=headers)
     except requests.RequestException as exc:
-        raise ImageServiceUnavailable(f"image {image_id} cannot be stored: {type(exc).__name__}") from exc
+        raise ImageServiceUnavailable(f"image {image_id} cannot be stored: {_reason(exc)}") from exc
     if answer.status_code == 409 and "Retry-After" not in answer.headers:
         return  # an earlier try stored it
     _judge(answer, image_id)
@@ -69,6 +68,22 @@ def scratch(name: str) -> Iterator[Path]:
         yield path
     finally:
         path.unlink(missing_ok=True)
+
+
+def _send(method: str, image_id: str, timeout: tuple[float, float], **request: Any) -> requests.Response:
+    """Send a request, verified by STILLWATER_TLS_CA where it is set. Raises RequestException."""
+    if configured := files.configured():
+        request["verify"] = str(configured.authority)
+    try:
+        return requests.request(method, f"{image_url(image_id)}/file", timeout=timeout, **request)
+    except requests.RequestException:
+        raise
+    except OSError as exc:  # requests says so of a missing file of authorities
+        raise requests.exceptions.SSLError(str(exc)) from exc
+
+
+def _reason(error: requests.RequestException) -> str:
+    return failures.describe(error) or type(error).__name__
 
 
 def _judge(answer: requests.Response, image_id: str) -> None:

@@ -9,12 +9,9 @@ from kombu import Connection
 SECONDS = 3
 
 
-def answers(url: str, **options: Any) -> bool:
-    """Return whether a broker accepts a connection with this URL's user name and password.
-
-    `options`: kombu's, for example `ssl`.
-    """
-    with Connection(url, connect_timeout=SECONDS, **options) as connection:
+def answers(url: str, ssl: dict[str, Any] | bool = False) -> bool:
+    """Return whether a broker accepts a connection with this URL's user name and password. `ssl`: kombu's."""
+    with Connection(url, connect_timeout=SECONDS, ssl=ssl) as connection:
         refusals: tuple[type[BaseException], ...] = (OSError, *connection.connection_errors)
         try:
             connection.connect()

@@ -68,6 +68,7 @@ def _global_values(state: StackState, kept: dict[str, str]) -> dict[str, str]:
         "STILLWATER_SECRET_KEY": state.secret("secret-key"),
         "STILLWATER_TOKEN_KEYS": Fernet.generate_key().decode(),
         "STILLWATER_PUBLIC_URL": state.api_url,
+        "STILLWATER_API_TLS": "off",  # clients and hosts are on this machine
     }
     values |= kept | {name: value for name, value in _exported().items() if not VARIABLES[name].secret}
     # these follow the present choices, not the values kept from the last `up`

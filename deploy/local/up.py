@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from cells import broker_tls
+from cloud.env import VARIABLES
 from deploy.local import api, brokers, cells, clients, envfiles, first_server, hosts, redis, workers
 from deploy.local.manage_commands import manage
 from deploy.local.output import Failed, hint, say, step
@@ -38,7 +40,7 @@ def up(state: StackState, options: UpOptions) -> None:
     clients.write(state)
     guests = Guests(state, options.guests or state.path("guests"))
     guests.start()
-    changed = start_redis(state)
+    changed = start_redis(state, values)
     databases(state, values)
     away = cells.away(state)
     changed |= start_services(state, away)
@@ -100,10 +102,15 @@ def running(state: StackState) -> list[str]:
     return [daemon.name for daemon in daemons if daemon.pid()]
 
 
-def start_redis(state: StackState) -> bool:
-    """Start a Redis for each failure domain without a given broker. Return whether any was started. Raises Failed."""
+def start_redis(state: StackState, values: dict[str, str]) -> bool:
+    """Start a Redis for each failure domain without a given broker. Return whether any was started. Raises Failed.
+
+    `values`: of the global env file.
+    """
     for domain in DOMAINS:
-        if domain not in state.redis_domains and not brokers.answers(state.broker_url(domain)):
+        url = state.broker_url(domain)
+        secure = broker_tls.options(url, lambda name: VARIABLES[name].read(values))
+        if domain not in state.redis_domains and not brokers.answers(url, secure):
             raise Failed(
                 f"the broker of {domain} does not answer",
                 advice=f"Start it, or export its URL as {envfiles.broker_variable(domain)}.",

@@ -6,12 +6,13 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPMessage
+from http.client import HTTPConnection, HTTPMessage, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,16 @@ class Api:
     """One gunicorn with the product's configuration; on `held`, it is told of the socket as systemd does.
 
     `root`: the source tree that it runs, by default this one. `words`: arguments instead of the configuration.
+    `context`: how to speak to one that serves https.
     """
 
     def __init__(
         self, cloud: Cloud, log: Path, *, held: socket.socket | None = None, root: Path = ROOT,
-        words: Sequence[str] = (), **settings: str,
+        words: Sequence[str] = (), port: int = 0, context: ssl.SSLContext | None = None, **settings: str,
     ) -> None:  # fmt: skip
+        self.context = context
         with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = (held or free).getsockname()[1]
+            self.port = port or (held or free).getsockname()[1]
         configuration = root / api.CONFIGURATION.relative_to(ROOT)
         gunicorn = tool("gunicorn") if root == ROOT else str(root / ".venv/bin/gunicorn")
         command = [gunicorn, *(words or (f"--config={configuration}", "cloud.wsgi", "--error-logfile=-"))]
@@ -73,8 +76,12 @@ class Api:
         alive = "its workers accept"
         eventually(alive, lambda: len(self.events("api.accepting")) >= processes or not self.runs(), START_SECONDS)
         assert self.runs(), self._log.read_text()[-2000:]
-        assert ask(self.port, "/readyz").status == 200
+        assert self.ask("/readyz").status == 200
         return self
+
+    def ask(self, path: str, method: str = "GET", body: Any = None, **headers: str) -> Answer:
+        """One request on a connection of its own."""
+        return ask(self.port, path, method, body, self.context, **headers)
 
     def workers(self) -> list[int]:
         """The numbers of its worker processes."""
@@ -130,9 +137,18 @@ class Answer:
         return json.loads(self.text)
 
 
-def ask(port: int, path: str, method: str = "GET", body: Any = None, **headers: str) -> Answer:
+def connect(port: int, context: ssl.SSLContext | None = None) -> HTTPConnection:
+    """A connection that is made with its first request."""
+    if context is None:
+        return HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
+    return HTTPSConnection("127.0.0.1", port, timeout=ANSWER_SECONDS, context=context)
+
+
+def ask(
+    port: int, path: str, method: str = "GET", body: Any = None, context: ssl.SSLContext | None = None, **headers: str
+) -> Answer:
     """One request on a connection of its own."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
+    connection = connect(port, context)
     try:
         return ask_on(connection, path, method, body, **headers)
     finally:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from kombu import pools
+from kombu import Connection, Consumer, pools
 
-from cells import broker_circuit_breaker, brokers
+from cells import broker_circuit_breaker, broker_tls, brokers
+from cloud import env
 from compute.operations import dispatch
 from tests.live.cloud import eventually
 from tests.servers import rabbitmq, redis
@@ -73,6 +77,37 @@ def test_both_sides_are_verified(server, certificates, process):
     process(certificates.settings())
     assert wake(server[0])
     assert brokers.depths(server[0], ["q"])
+
+
+def test_a_consumer_gets_every_message_of_a_burst(server, certificates, process):
+    """What TLS has decrypted already does not make a socket readable."""
+    process(certificates.settings())
+    assert all(wake(server[0]) for _ in range(200))
+    options = {"ssl": broker_tls.options(server[0]), "transport_options": brokers.options(server[0])}
+    found: list[int] = []
+    with Connection(server[0], **options) as connection:
+        heard = Consumer(connection, [brokers.queue("q")], prefetch_count=4, accept=["json"],
+                         on_message=lambda message: (found.append(1), message.ack()))  # fmt: skip
+        with heard:
+            while len(found) < 200:
+                connection.drain_events(timeout=SECONDS)  # raises when nothing comes
+
+
+def test_a_worker_that_cannot_connect_says_what_to_do(server, strangers, tmp_path):
+    settings = {
+        "PATH": os.environ["PATH"], "STILLWATER_STATE": str(tmp_path), "STILLWATER_ROLE": "scheduler",
+        "STILLWATER_BROKER_URL": server[0], "STILLWATER_LOG_FORMAT": "json", **strangers.settings(),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "celery", "-A", "cloud.celery", "worker", "-P", "threads", "-n", "s@tls"]
+    with (tmp_path / "log").open("wb") as out:
+        worker = subprocess.Popen(command, cwd=env.ROOT, env=settings, stdout=out, stderr=out)
+    try:
+        expected = "TLS: the server's certificate is not signed by an authority in STILLWATER_TLS_CA"
+        eventually("it says so", lambda: expected in (tmp_path / "log").read_text(), SECONDS)
+    finally:
+        worker.kill()
+        worker.wait(SECONDS)
+    assert "broker.tls_failed" in (tmp_path / "log").read_text()
 
 
 def test_without_a_certificate_a_sender_is_refused(server, certificates, process):

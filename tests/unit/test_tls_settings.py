@@ -8,11 +8,13 @@ import sys
 
 import pytest
 
-from cells import brokers, checks, database_urls, tls_warnings
+from cells import broker_tls, checks, database_urls, tls_warnings
 from cloud import env
+from cloud.tls import files
 from tests.servers.certificates import Certificates
 
 PARTS = ("CA", "CERT", "KEY")
+URLS = (*tls_warnings.DATABASES, *tls_warnings.BROKERS, tls_warnings.MIGRATION, tls_warnings.PUBLIC)
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def use(monkeypatch):
     """Set what is given, and nothing else."""
 
     def settings(given: dict[str, str]) -> None:
-        for name in (*(f"STILLWATER_TLS_{part}" for part in PARTS), *tls_warnings.DATABASES, *tls_warnings.BROKERS):
+        for name in (*(f"STILLWATER_TLS_{part}" for part in PARTS), *URLS):
             monkeypatch.setenv(name, given.get(name, ""))
 
     return settings
@@ -91,6 +93,11 @@ def test_a_key_that_everybody_may_read_is_an_error(certificates, use):
     ("STILLWATER_CELL_DATABASE_URL", "postgresql://u:secret@control/x?sslmode=disable", True),
     ("STILLWATER_DATABASE_URL", "postgresql://u:secret@localhost/x?sslmode=disable", False),
     ("STILLWATER_DATABASE_URL", "sqlite:////tmp/x", False),
+    ("STILLWATER_PUBLIC_URL", "http://control:8774", True),
+    ("STILLWATER_PUBLIC_URL", "https://control:8774", False),
+    ("STILLWATER_PUBLIC_URL", "http://127.0.0.1:8774", False),
+    ("STILLWATER_LIBVIRT_MIGRATION_URI", "qemu+tcp://host1/system", True),
+    ("STILLWATER_LIBVIRT_MIGRATION_URI", "qemu+tls://host1/system", False),
 ])  # fmt: skip
 def test_a_password_in_plain_text_to_another_machine_is_a_warning(certificates, use, name, url, plain):
     use({name: url})
@@ -100,7 +107,17 @@ def test_a_password_in_plain_text_to_another_machine_is_a_warning(certificates, 
     assert list(found.values()) == (["cells.W001"] if plain else [])
     assert "secret" not in str(found)
     for text in found:
-        assert text.startswith(f"{name}: it ")
+        assert text.startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize(("url", "asked", "serves"), [
+    ("https://control:8774", "", False), ("https://control:8774", None, True), ("http://control:8774", None, False),
+    ("http://control:8774", "on", True), ("https://control:8774", "off", False),
+])  # fmt: skip
+def test_the_api_serves_https_where_its_url_says_so(certificates, url, asked, serves):
+    given = certificates.settings() | {"STILLWATER_PUBLIC_URL": url}
+    given |= {} if asked is None else {"STILLWATER_API_TLS": asked}
+    assert (files.of_api(lambda name: env.VARIABLES[name].read(given)) is not None) is serves
 
 
 def test_urls_say_more_than_the_settings(certificates, use):
@@ -111,7 +128,7 @@ def test_urls_say_more_than_the_settings(certificates, use):
     assert asked["sslrootcert"] == certificates.settings()["STILLWATER_TLS_CA"]
     use({})
     assert "sslmode" not in database_urls.config("postgresql://u:p@host/x")["OPTIONS"]
-    assert brokers.tls("amqp://host/") is False
+    assert broker_tls.options("amqp://host/") is False
 
 
 @pytest.mark.parametrize(("given", "sentence"), [
