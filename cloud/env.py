@@ -134,6 +134,7 @@ VARIABLES: dict[str, Variable] = {
         V("STILLWATER_LIBVIRT_MIGRATION_URI", str, "", "URI at which other hosts reach this host's libvirt daemon, e.g. qemu+tls://host1/system; default: STILLWATER_LIBVIRT_URI."),
         V("STILLWATER_MIGRATION_ADDRESS", str, "", "Address at which this host receives memory and disks of migrating servers; default: libvirt's configuration."),
         V("STILLWATER_MIGRATION_BANDWIDTH", int, 0, "Bandwidth of each migration from this host, memory and disk, in MiB/s; 0 = unlimited."),
+        V("STILLWATER_MIGRATION_TLS", bool, None, "Send memory and disks of live migrations to and from this host with QEMU's TLS; default: where STILLWATER_TLS_CERT is set. Needs the certificates in /etc/pki/qemu of both hosts (docs/tls.md)."),
         V("STILLWATER_LIBVIRT_OPEN_NETWORK", bool, default=False, meaning="Connect servers with networks: auto to QEMU's user network. Through it they reach every port of this host, including loopback: enable only where a firewall blocks QEMU's user."),
         V("STILLWATER_HOST_SLOTS", int, 8, "Steps a host runs in parallel."),
         V("STILLWATER_LONG_SLOTS", int, 4, "Long operations a host runs in parallel: migrations away, snapshots for shelving, rebuilds of disks; others wait. At least 1."),

@@ -187,6 +187,7 @@ POWER_FLAP_WINDOW = env.get("STILLWATER_POWER_FLAP_WINDOW")
 HOST_SLOTS = env.get("STILLWATER_HOST_SLOTS")
 LONG_SLOTS = max(1, env.get("STILLWATER_LONG_SLOTS"))
 CONDUCTOR_SLOTS = env.get("STILLWATER_CONDUCTOR_SLOTS")
+_MIGRATION_TLS = env.get("STILLWATER_MIGRATION_TLS")
 LIBVIRT_OPTIONS = {
     "uri": env.get("STILLWATER_LIBVIRT_URI"),
     "state_dir": HOST_STATE,
@@ -196,6 +197,7 @@ LIBVIRT_OPTIONS = {
     "migration_uri": env.get("STILLWATER_LIBVIRT_MIGRATION_URI"),
     "migration_address": env.get("STILLWATER_MIGRATION_ADDRESS"),
     "migration_bandwidth": env.get("STILLWATER_MIGRATION_BANDWIDTH"),
+    "migration_tls": bool(env.get("STILLWATER_TLS_CERT")) if _MIGRATION_TLS is None else _MIGRATION_TLS,
     "open_network": env.get("STILLWATER_LIBVIRT_OPEN_NETWORK"),
 }
 IRONIC_OPTIONS = {

@@ -1,7 +1,7 @@
 """X.509 certificates of the cloud's own authority and of its machines (RFC 5280).
 
-Keys are ECDSA on P-256: a handshake costs a tenth of one with RSA. The key usage of a machine is not marked critical,
-because older QEMU and libvirt then insist on key encipherment, which such keys cannot do (RFC 8813).
+Keys are ECDSA on P-256: a handshake costs a tenth of one with RSA. A machine's certificate has no key usage: libvirt
+and QEMU miss key encipherment in one that has, and such keys cannot do it (RFC 8813).
 """
 
 from __future__ import annotations
@@ -78,13 +78,12 @@ def machine(by: Pair, name: str, addresses: tuple[str, ...], days: float) -> Pai
     names = [_general(one) for one in dict.fromkeys((name, *addresses))]
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key())
-    builder = _builder(subject, by.certificate.subject, key, until).add_extension(
-        x509.BasicConstraints(ca=False, path_length=None), critical=True
-    ).add_extension(_usage("digital_signature"), critical=False).add_extension(
-        x509.ExtendedKeyUsage(both), critical=False
-    ).add_extension(x509.SubjectAlternativeName(names), critical=False).add_extension(
-        signer, critical=False
-    )  # fmt: skip
+    builder = _builder(subject, by.certificate.subject, key, until)
+    for extension, is_critical in (
+        (x509.BasicConstraints(ca=False, path_length=None), True), (x509.ExtendedKeyUsage(both), False),
+        (x509.SubjectAlternativeName(names), False), (signer, False),
+    ):  # fmt: skip
+        builder = builder.add_extension(extension, critical=is_critical)
     return Pair(builder.sign(by.key, hashes.SHA256()), key)
 
 

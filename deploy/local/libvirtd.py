@@ -19,6 +19,7 @@ from pathlib import Path
 from cloud.polling import wait_until
 from cloud.processes import alive, gone, kill, read_pid
 from deploy.local import libvirtd_conf as conf
+from deploy.local.ports import any_free
 
 START_SECONDS = 60
 STOP_SECONDS = 15
@@ -47,14 +48,20 @@ class LibvirtHost:
         index: int = 0,
         address: str = "",
         caps_cache: Path | str | None = None,
+        pki: Path | None = None,
     ) -> None:
-        """`index` tells the hosts of one machine apart: ports and the loopback address follow from it."""
+        """`index` tells the hosts of one machine apart: ports and the loopback address follow from it.
+
+        `pki`: the folder of that name of `manage.py tls_certificates`. With it the daemon is reached by TLS, too, only
+        as root, and migrations to and from it are encrypted or refused.
+        """
         self.name, self.index = name, index
         self.address = address or f"127.0.0.{11 + index}"
         self.directory = Path(root).resolve() / name
         self.uuid = str(uuid.uuid5(uuid.NAMESPACE_URL, str(self.directory)))
         self.is_system = os.geteuid() == 0
         self.capabilities = Path(caps_cache) if caps_cache else conf.default_capabilities()
+        self.pki, self.tls_port = pki, any_free() if pki else 0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -68,6 +75,11 @@ class LibvirtHost:
         """The URI for libvirt.open."""
         driver = "system" if self.is_system else "session"
         return f"qemu+unix:///{driver}?socket={self.socket}"
+
+    @property
+    def tls_uri(self) -> str:
+        """The URI by which other hosts reach it with TLS."""
+        return f"qemu+tls://{self.address}:{self.tls_port}/system"
 
     @property
     def pidfile(self) -> Path:
@@ -179,7 +191,8 @@ def _script(host: LibvirtHost) -> str:
     lines = []
     if host.is_system:
         lines += [f"hostname {shlex.quote(host.name)}", *conf.hide_kvm(host), *conf.binds(host)]
-    lines.append(f"exec libvirtd -f {here}/etc/libvirtd.conf -p {shlex.quote(str(host.pidfile))}")
+    listen = "--listen " if host.pki else ""
+    lines.append(f"exec libvirtd {listen}-f {here}/etc/libvirtd.conf -p {shlex.quote(str(host.pidfile))}")
     return "\n".join(lines)
 
 

@@ -59,11 +59,12 @@ def write(host: LibvirtHost) -> None:
         (here / name).mkdir(parents=True, exist_ok=True)
     owner = 'user = "root"\ngroup = "root"\n' if host.is_system else ""
     qemu = here / ("etc/qemu.conf" if host.is_system else "cfg/libvirt/qemu.conf")
-    qemu.write_text(owner + QEMU + _addresses(host))
+    qemu.write_text(owner + QEMU + _addresses(host) + _qemu_tls(host))
     sockets = f'unix_sock_dir = "{here}/sock"\nauth_unix_rw = "none"\n' if host.is_system else ""
     (here / "etc/libvirtd.conf").write_text(
         # without it the host's UUID is random at every start on machines without DMI
-        f'host_uuid = "{host.uuid}"\n{sockets}{DAEMON}log_outputs = "2:file:{here}/log/libvirtd.log"\n'
+        f'host_uuid = "{host.uuid}"\n{sockets}{DAEMON}{_daemon_tls(host)}'
+        f'log_outputs = "2:file:{here}/log/libvirtd.log"\n'
     )
     _copy_once(host.capabilities, _capabilities(host))
 
@@ -118,6 +119,26 @@ def _addresses(host: LibvirtHost) -> str:
         f"migration_port_min = {migration}\nmigration_port_max = {migration + 63}\n"
         f"remote_display_port_min = {display}\nremote_display_port_max = {display + 63}\n"
     )
+
+
+def _daemon_tls(host: LibvirtHost) -> str:
+    """Return the lines by which the daemon listens, to clients with a certificate of the same authority only."""
+    if host.pki is None:
+        return ""
+    own = host.pki / "libvirt"
+    return (
+        f'listen_tls = 1\nlisten_tcp = 0\nlisten_addr = "{host.address}"\ntls_port = "{host.tls_port}"\n'
+        f'auth_tls = "none"\nca_file = "{host.pki}/CA/cacert.pem"\ncert_file = "{own}/servercert.pem"\n'
+        f'key_file = "{own}/private/serverkey.pem"\n'
+    )
+
+
+def _qemu_tls(host: LibvirtHost) -> str:
+    """Return the lines by which QEMU refuses to send or take a guest in plain text, or from an unknown host."""
+    if host.pki is None:
+        return ""
+    folder = f'migrate_tls_x509_cert_dir = "{host.pki}/qemu"\n'
+    return f"{folder}migrate_tls_x509_verify = 1\nmigrate_tls_force = 1\n"
 
 
 def _capabilities(host: LibvirtHost) -> Path:

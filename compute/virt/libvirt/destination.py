@@ -38,6 +38,11 @@ class Destination:
         """Return whether the guest's directory there is the one it has on `host`: `pre_migrate` found it as owner."""
         return self.to["owner"] == host
 
+    @property
+    def requires_tls(self) -> bool:
+        """Whether the destination takes memory and disks only encrypted. An older one does not say."""
+        return bool(self.to.get("tls"))
+
     def guest(self, uuid: str) -> LibvirtGuest:
         """Return the guest there. Raises GuestNotFound."""
         with translated():

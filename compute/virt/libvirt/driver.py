@@ -55,6 +55,7 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
         migration_uri: str = "",
         migration_address: str = "",
         migration_bandwidth: int = 0,
+        migration_tls: bool = False,
         open_network: bool = False,
     ) -> None:
         """`hostname` "" takes libvirt's; QEMU must be able to read `state_dir` and `guests_dir`.
@@ -70,7 +71,7 @@ class LibvirtDriver(LibvirtShutdown, Migration, rescue.Rescue, Driver):
             self._id = host_id(self._state)
             self._arriving = GuestRecords(self._state / "arriving")
             self._departed = GuestRecords(self._state / "departed")
-        self._endpoint = MigrationEndpoint(migration_uri, migration_address, migration_bandwidth)
+        self._endpoint = MigrationEndpoint(migration_uri, migration_address, migration_bandwidth, migration_tls)
         self._images = disk.ImageCache(images)
         self._virt_type = choose_virt_type(virt_type)
         self._disk_cache = disk.cache_mode(self._guests)

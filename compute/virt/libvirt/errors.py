@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -40,6 +41,8 @@ KINDS: dict[int, type[VirtError]] = {
 TRANSPORT = frozenset({libvirt.VIR_FROM_RPC, libvirt.VIR_FROM_REMOTE})
 TRANSPORT_CODES = frozenset({libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR})
 SCARCE = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
+TLS_TEXTS = re.compile(r"certificate|\bTLS\b", re.IGNORECASE)  # of libvirt, QEMU and GnuTLS; there is no code for it
+TLS_ADVICE = "Check the files in /etc/pki of both hosts; manage.py tls_certificates makes and renews them (docs/tls.md)"
 # QEMU prints these as it exits, and libvirt passes them on as an internal error.
 SCARCE_TEXTS = ("cannot allocate memory", "cannot set up guest memory", "no space left on device")
 
@@ -63,7 +66,8 @@ def translated() -> Iterator[None]:
     try:
         yield
     except libvirt.libvirtError as error:
-        raise kind_of(error)(f"{error} (libvirt error {error.get_error_code()})") from error
+        advice = f". {TLS_ADVICE}" if TLS_TEXTS.search(str(error)) else ""
+        raise kind_of(error)(f"{error} (libvirt error {error.get_error_code()}){advice}") from error
     except OSError as error:
         if error.errno in SCARCE:
             raise InsufficientResources(str(error)) from error

@@ -75,6 +75,7 @@ class LiveMigration:
     shared: bool
     was_running: bool
     bandwidth: int = 0  # MiB/s; 0 = no limit
+    tls: bool = False
     post_copy: bool = field(init=False)
     _figures: Mapping[str, object] = field(default_factory=dict)
 
@@ -165,6 +166,8 @@ class LiveMigration:
         }
         if there.to["address"]:
             params[libvirt.VIR_MIGRATE_PARAM_URI] = f"tcp://{there.to['address']}"
+        if self.tls:
+            flags |= libvirt.VIR_MIGRATE_TLS  # also for the disks, which QEMU sends by NBD
         if self.bandwidth:
             params[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = self.bandwidth
         if self.shared:

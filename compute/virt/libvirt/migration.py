@@ -31,6 +31,7 @@ class MigrationEndpoint:
     uri: str = ""  # this host's libvirt as others reach it; "" = the URI it uses itself
     address: str = ""  # where memory and disks are sent to; "" = libvirt's own setting
     bandwidth: int = 0  # MiB/s; 0 = no limit
+    tls: bool = False  # memory and disks travel encrypted, in both directions
 
 
 class Migration:
@@ -64,6 +65,7 @@ class Migration:
             "uri": self._endpoint.uri or self._host.uri, "host_uuid": uuid_of(self._host.connection),
             "address": self._endpoint.address, "directory": str(files.directory), "owner": files.owner(),
             "storage": "own" if files.owner() == self._id else "shared", "disk_cache": self._disk_cache,
+            "tls": "required" if self._endpoint.tls else "",
         }  # fmt: skip
 
     def cancel_pre_migrate(self, uuid: str) -> None:
@@ -175,6 +177,7 @@ class Migration:
         if was not in OFF:
             live = LiveMigration(self._host, uuid, files, there, shared=shared, was_running=was is PowerState.RUNNING)
             live.bandwidth = self._endpoint.bandwidth
+            live.tls = self._endpoint.tls or there.requires_tls
             return live.migrate(watch)
         if not there.has(uuid):
             definition = there.xml_of(self._host.guest(uuid).definition())
