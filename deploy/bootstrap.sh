@@ -203,7 +203,7 @@ ironic() {
     cp "$wanted" "$home/requirements.txt"
 }
 
-# The application is not a package, so its command is written here. -P: no folder called cloud in the place where
+# A clone is not installed as its wheel is, so its command is written here. -P: no folder called cloud in the place where
 # somebody types it is taken for ours.
 command_line() {
     quoted=$(printf '%s' "$root" | sed "s/'/'\\\\''/g")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
 from collections import Counter
@@ -28,6 +29,7 @@ LEGAL = {
     "SHUTOFF": ["start", "start", "delete"],
     "PAUSED": ["unpause"],
     "VERIFY_RESIZE": ["confirm", "revert"],
+    "ERROR": ["delete"],
 }
 
 
@@ -65,6 +67,7 @@ class Users:
         return openstack.connect(
             auth_url=f"{self.site.url}/identity/v3", username=user, password=self.site.secret(f"{user}-password"),
             project_name=user, user_domain_name="Default", project_domain_name="Default",
+            cacert=str(self.site.network.folder / "ca.crt"),
         )  # fmt: skip
 
 
@@ -76,6 +79,7 @@ class Load:
             cloud=SimpleNamespace(url=users.site.url), token=users.demo.auth_token, admin_token=users.admin.auth_token,
             images=dict.fromkeys(IMAGES, users.image),
         )  # fmt: skip
+        os.environ["REQUESTS_CA_BUNDLE"] = str(users.site.network.folder / "ca.crt")  # of the clients
         self.users, self.title = users, title
         self.story = Story(place, f"load{int(time.time())}", 10**9, LEGAL)  # type: ignore[arg-type]
         self.findings: list[Finding] = []
@@ -92,11 +96,19 @@ class Load:
             clients.join(120)
         self.users.books.rest()
         self.findings = self.users.books.findings(self.story.asked, self.story.prefix)
+        self._clear()
 
     def wait_for(self, more: int, seconds: float = 600) -> None:
         """Wait until so many more operations were accepted."""
         before = self.story.count()
         eventually(f"{more} more operations are accepted", lambda: self.story.count() >= before + more, seconds)
+
+    def _clear(self) -> None:
+        """Delete its servers: those that come next need the room."""
+        for server in self.users.demo.compute.servers(details=False):
+            if server.name.startswith(self.story.prefix):
+                self.users.demo.compute.delete_server(server)
+        self.users.books.rest()
 
     @property
     def failed(self) -> Counter[int]:

@@ -22,6 +22,8 @@ QUICK = {
     "STILLWATER_PASSWORD_WORK_FACTOR": "1024", "STILLWATER_API_PROCESSES": "2",
 }  # fmt: skip
 
+ROOMY = {"STILLWATER_DISK_RATIO": "50"}  # guests of 1 MiB have flavors of 1 GiB
+
 
 def wheelhouse() -> Path:
     """Return a folder with the wheels of requirements.txt: no machine of ours reaches a package index. Built once."""
@@ -65,7 +67,7 @@ class Site:
     @property
     def url(self) -> str:
         """Where its API is."""
-        return f"http://{self.control.address}:8774"
+        return f"https://{self.control.address}:8774"
 
     def secret(self, name: str) -> str:
         """A password that Ansible made."""
@@ -100,5 +102,5 @@ class Site:
 
     def _variables(self, given: dict[str, str]) -> Path:
         file = self.network.folder / "variables.json"
-        file.write_text(json.dumps({"stillwater_settings": QUICK, **given}))
+        file.write_text(json.dumps({"stillwater_settings": QUICK, "stillwater_host_settings": ROOMY, **given}))
         return file
