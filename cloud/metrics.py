@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_creat
 from prometheus_client.core import GaugeMetricFamily
 
 from cloud import log
+from cloud.tls import files
 
 logger = log.get(__name__)
 disable_created_metrics()  # the extra _created series are not needed
@@ -98,6 +99,10 @@ POWER_MISMATCHES = _counter(
 POWER_FLAPS = _counter("power_flaps_total", "Servers that flapped: restoring their power state was suspended.")
 GUESTS_MISSING = _worker_gauge("guests_missing", "Idle servers of this host that have no guest on the hypervisor.")
 GUESTS_ORPHANED = _worker_gauge("guests_orphaned", "Guests on this hypervisor that belong to no server of this cell.")
+TLS_CERTIFICATE_ENDS = _worker_gauge(
+    "tls_certificate_ends_seconds", "Unix time at which this machine's certificate (STILLWATER_TLS_CERT) ends; 0: it "
+    "has none, or one that cannot be read.",
+)  # fmt: skip
 DRAIN_SECONDS = _histogram(
     "drain_seconds", "Duration of drains after which the process stayed; a process that exits is no longer scraped.",
     (0.5, 1, 2, 5, 10, 30, 60, 120, 180, 300, 600, 1800), "role",
@@ -156,6 +161,7 @@ def serve(port: int, bind: str) -> bool:
     """Serve this worker's metrics on its port (0: none); return whether it does. A port in use is only a warning."""
     if not port:
         return False
+    TLS_CERTIFICATE_ENDS.set_function(_certificate_ends)
     try:
         start_http_server(port, addr=bind, registry=REGISTRY)
     except OSError as error:
@@ -164,3 +170,12 @@ def serve(port: int, bind: str) -> bool:
         return False
     logger.info("metrics.listening", port=port, bind=bind)
     return True
+
+
+def _certificate_ends() -> float:
+    configured = files.configured()
+    if configured is None or configured.certificate is None:
+        return 0.0
+    from cloud.tls import faults  # noqa: PLC0415  loads X.509, which only processes with TLS need
+
+    return faults.ends(configured.certificate)

@@ -32,6 +32,12 @@ def of(files: Files) -> list[Fault]:
     return found
 
 
+def ends(certificate: Path) -> float:
+    """Return the Unix time at which the certificate ends; 0 when it cannot be read."""
+    found = _certificates(certificate, "", [])
+    return found[0].not_valid_after_utc.timestamp() if found else 0.0
+
+
 def _certificates(path: Path, setting: str, found: list[Fault]) -> list[x509.Certificate]:
     name = f"{path} ({setting})"
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cloud import metrics
 from deploy.local.ports import any_free
+from tests.servers.certificates import Certificates
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRAPE = """
@@ -49,6 +51,19 @@ def test_a_worker_shows_what_it_counted(caplog):
     assert after["stillwater_steps_resent_total"] - before["stillwater_steps_resent_total"] == 4
     assert any(name.startswith("process_") for name in after)
     assert "metrics.serve_failed" not in caplog.text
+
+
+def test_a_worker_shows_until_when_its_certificate_is_valid(tmp_path, monkeypatch):
+    port, certificates = any_free(), Certificates(tmp_path / "tls")
+    assert metrics.serve(port, "127.0.0.1")
+    name = "stillwater_tls_certificate_ends_seconds"
+    assert scraped(port)[name] == 0
+    for variable, path in certificates.settings().items():
+        monkeypatch.setenv(variable, path)
+    certificates.renew("client", days=3)
+    assert 2.9 * 86400 < scraped(port)[name] - time.time() < 3 * 86400
+    certificates.renew("client", days=300)  # without a restart
+    assert scraped(port)[name] - time.time() > 299 * 86400
 
 
 def test_a_port_that_is_taken_is_a_warning_and_no_failure(caplog):
