@@ -20,7 +20,7 @@ from tests.live.cloud import Cloud
 
 KINDS = ("lost", "double", "stuck", "leaked")
 SHELVED = {"shelved", "shelved_offloaded"}
-COMES_AND_GOES = {"spawned", BUILT, "migrated in", "taken back", "destroyed"}
+COMES_AND_GOES = {"spawned", BUILT, "migrated out", "migrated in", "taken back", "destroyed"}
 WAITS = {"resized", "error"}  # of one in ERROR a delete takes it
 SLACK = 0.05
 
@@ -248,10 +248,10 @@ def _action(action: Action, records: Records) -> list[Finding]:
 
 
 def _needed_nothing(action: Action, records: Records) -> bool:
-    """It was so already; or a server was deleted while it was nowhere (yet, or shelved); a copy is its image."""
+    """It was so already; or a deleted server was nowhere (not yet built, shelved, on its way); a copy is its image."""
     if action.name == "delete":
         there = [effect.verb for effect in records.effects.get(action.server, []) if effect.verb in COMES_AND_GOES]
-        return there[-1:] in ([], ["destroyed"])
+        return not there or there[-1] in ("destroyed", "migrated out")
     if action.name in EFFECT_ELSEWHERE:
         return True
     return action.outcome.startswith(NOTHING_TO_DO)

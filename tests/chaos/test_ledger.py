@@ -183,14 +183,28 @@ def test_a_server_taken_back_though_nobody_asked_is_double(resized, asked):
     assert _kinds(resized, asked) == {"double"}
 
 
-def test_a_server_deleted_on_its_way_is_destroyed_by_its_delete(resized, asked):
+@pytest.fixture
+def deleted(resized, asked) -> Records:
+    """Deleted after the guest left its host, and before it arrived."""
     asked.append(Asked("req-4", "delete", UUID, "", 22.5, 204))
     resize = resized.actions[UUID][-1]
     resize.message, resize.outcome = "Error", "preempted: it was deleted"
     resized.actions[UUID].append(Action("cell1", 4, UUID, "delete", "Delete", "req-4", 22.5, 26.0, None, "done"))
-    resized.effects[UUID][-2:] = [_effect(25.0, "destroyed")]
+    del resized.effects[UUID][-2:]
     resized.servers[UUID][0].deleted, resized.guests["host2"] = True, {}
-    assert judge(resized, asked, "s1") == []
+    return resized
+
+
+def test_a_server_deleted_on_its_way_is_destroyed_by_its_delete(deleted, asked):
+    deleted.effects[UUID].append(_effect(25.0, "destroyed"))
+    assert judge(deleted, asked, "s1") == []
+
+
+def test_a_server_deleted_on_its_way_may_be_nowhere_and_must_not_arrive(deleted, asked):
+    """Found by `make upgrade-test`: no host had the guest when the delete came to destroy it."""
+    assert judge(deleted, asked, "s1") == []
+    deleted.effects[UUID].append(_effect(25.0, "migrated in", host="host2"))
+    assert "lost" in _kinds(deleted, asked)
 
 
 def test_what_a_delete_destroys_is_not_taken_for_the_work_of_a_shelve_it_cut_off(books, asked):
