@@ -27,6 +27,7 @@ class Rollout:
         self.place, self.supervisor, self._held = place, supervisor, held
         self.api: Api | None = None
         self.work: Callable[[], None] = lambda: None  # waits until clients got on, between two processes
+        self.killed_at: list[float] = []  # APIs, in seconds since 1970
         self._apis = 0
 
     def to(self, tree: Path, order: Sequence[str], sig: signal.Signals = signal.SIGTERM) -> None:
@@ -83,6 +84,7 @@ class Rollout:
             older.send(sig)
             assert older.wait(READY_SECONDS) == 0
         elif older is not None:
+            self.killed_at.append(time.time())
             older.end()
 
 
