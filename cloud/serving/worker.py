@@ -167,7 +167,7 @@ class Worker(ThreadWorker):
         flight = self.flights.pop(conn)
         if conn.sock.fileno() < 0:
             self.nr_conns -= 1
-        elif job.result() is GREETED:
+        elif _is_greeted(job):
             if not flight.late:
                 self._in_time.add(conn)
             self._await_first_byte(conn)
@@ -175,6 +175,10 @@ class Worker(ThreadWorker):
             super().finish_request(conn, job)
         if self.drain:
             self.drain.ended(flight)
+
+
+def _is_greeted(job: Future[Any]) -> bool:
+    return not job.cancelled() and job.exception() is None and job.result() is GREETED
 
 
 def _end_tls(conn: TConn) -> None:
