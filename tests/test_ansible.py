@@ -82,3 +82,12 @@ def test_an_env_file_is_for_its_owner_alone():
                if "process.env.j2" in str(task.get("ansible.builtin.template"))]  # fmt: skip
     assert len(written) == 4
     assert {task["mode"] for _, task in written} == {"0600"}
+
+
+def test_the_page_names_variables_and_playbooks_that_exist():
+    page = (env.ROOT / "docs/install.md").read_text()
+    known = set(yaml.safe_load((FOLDER / "group_vars/all.yml").read_text()))
+    named = set(re.findall(r"`(stillwater_\w+)`", page))
+    assert len(named) > 8
+    assert named <= known
+    assert set(re.findall(r"deploy/ansible/(\w+\.yml)", page)) == set(BOOKS)
