@@ -120,6 +120,29 @@ def test_the_api_serves_https_where_its_url_says_so(certificates, url, asked, se
     assert (files.of_api(lambda name: env.VARIABLES[name].read(given)) is not None) is serves
 
 
+SHOW = """
+from cloud import settings
+print(settings.LIBVIRT_OPTIONS["migration_tls"], getattr(settings, "SECURE_PROXY_SSL_HEADER", None) is not None)
+"""
+
+
+@pytest.mark.parametrize(("files_set", "more", "encrypts", "trusts_proxy"), [
+    (False, {}, False, True), (True, {}, True, False),
+    (True, {"STILLWATER_MIGRATION_TLS": "off", "STILLWATER_API_TLS": "off"}, False, True),
+    (False, {"STILLWATER_MIGRATION_TLS": "on"}, True, True),
+])  # fmt: skip
+def test_what_follows_from_the_files_can_be_switched_off(
+    certificates, tmp_path, files_set, more, encrypts, trusts_proxy
+):
+    """An API that serves https itself believes no client that claims to be a proxy."""
+    given = {"PATH": os.environ["PATH"], "STILLWATER_STATE": str(tmp_path), "STILLWATER_PUBLIC_URL": "https://c:8774"}
+    given |= (certificates.settings() if files_set else {}) | more
+    ran = subprocess.run(
+        [sys.executable, "-c", SHOW], cwd=env.ROOT, env=given, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout.split() == [str(encrypts), str(trusts_proxy)]
+
+
 def test_urls_say_more_than_the_settings(certificates, use):
     url = "postgresql://u:p@host/x?sslmode=verify-ca&sslcert=/mine"
     use(certificates.settings())
