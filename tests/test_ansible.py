@@ -18,7 +18,7 @@ BOOKS = sorted(path.name for path in FOLDER.glob("*.yml"))
 TASKS = sorted(FOLDER.glob("**/tasks/*.yml"))
 OF_A_TASK = {
     "name", "when", "register", "changed_when", "failed_when", "no_log", "loop", "loop_control", "vars", "delegate_to",
-    "run_once", "become", "until", "retries", "delay", "throttle", "block", "rescue", "environment",
+    "run_once", "become", "module_defaults", "until", "retries", "delay", "throttle", "block", "rescue", "environment",
 }  # fmt: skip
 SECRET = re.compile(r"password|secret_key|token_key|\.env\.j2|machine\.key|\.sql\.j2|definitions|_env\b")
 

@@ -157,12 +157,14 @@ class Run:
     def remove(self) -> str:
         """What ran there goes on elsewhere."""
         self.site.play("remove_host.yml", "-e", "host=host1")
-        hosts = self._manage("list_hosts")
-        assert "host1" not in hosts, hosts
+        for listed in (self._manage("list_hosts"), self._manage("service_list")):
+            assert "host1" not in listed, listed
         for one in self.guests:
             assert self.users.demo.compute.get_server(one.id).status == "ACTIVE"
             assert self.users.host_of(one) != "host1"
-        assert not self.users.books.guests(self.network.machines["host1"])
+        machine = self.network.machines.pop("host1")
+        assert not self.users.books.guests(machine)
+        machine.end()
         return "its servers are ACTIVE elsewhere"
 
     def _manage(self, words: str) -> str:
