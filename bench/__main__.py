@@ -1,4 +1,4 @@
-"""python -m bench [lists|boots|drain|emptying|grace|down|events|all]: measurements beside their floors.
+"""python -m bench [lists|requests|boots|drain|emptying|grace|down|events|all]: measurements beside their floors.
 
 The results go into bench/results and docs/benchmarks.md.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from bench import boots, bounds, drain, emptying, grace, place, report
 from tests.servers import postgres
 
-WHAT = ("lists", "boots", "drain", "emptying", "grace", "down", "events", "all")
+WHAT = ("lists", "requests", "boots", "drain", "emptying", "grace", "down", "events", "all")
 
 
 def main() -> int:
@@ -31,7 +31,7 @@ def main() -> int:
     if options.what == "events":
         return _events()
     # they need other settings, and a process has only one set
-    apart = ("down", "events") if options.what == "all" else ()
+    apart = ("down", "events", "lists", "requests") if options.what == "all" else ()
     failed = max((subprocess.run([sys.executable, "-m", "bench", one]).returncode for one in apart), default=0)
     options.servers = options.servers or 100
     found = report.latest()
@@ -43,11 +43,11 @@ def main() -> int:
         found["emptying"] = emptying.run(options.servers)
     if options.what in ("grace", "all"):
         found["grace"] = grace.run()
-    if options.what in ("lists", "all"):
+    if options.what in ("lists", "requests"):
         state = place.prepare()
-        from bench import lists  # noqa: PLC0415  its models need the settings that were just made
+        from bench import lists, requests  # noqa: PLC0415  their models need the settings that were just made
 
-        found["lists"] = lists.run(state)
+        found[options.what] = (lists if options.what == "lists" else requests).run(state)
     found = report.stamp(found)
     report.write(found)
     print(report.page(found))

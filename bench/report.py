@@ -46,6 +46,8 @@ def page(found: dict[str, Any]) -> str:
         parts.append(events(found["events"]))
     if "limit" in found.get("lists", [{}])[0]:  # results before 2026-11-23 have no page of 50
         parts.append(_lists(found["lists"]))
+    if "requests" in found:
+        parts.append(_requests({row["request"]: row for row in found["requests"]}))
     if "boots" in found:
         parts.append(_boots(found["boots"]))
     if "drain" in found:
@@ -73,6 +75,27 @@ def _lists(rows: list[dict[str, Any]]) -> str:
             f"| {row['floor_ms']:.1f} ms | {row['http_ms']:.1f} ms | **{row['ratio']:.1f}** "
             f"| {row['in_process_ms']:.1f} ms | {row['ratio_in_process']:.1f} | {row['cpu_ms']:.1f} ms |\n"
         )
+    return text
+
+
+def _requests(rows: dict[str, dict[str, Any]]) -> str:
+    """What each layer of a request takes: its own time, without the layers before it."""
+    health, catalog = rows["health"], rows["catalog"]
+    text = (
+        "## The processor time of one request, by layer\n\n"
+        "Four cells in SQLite files, 4,000 servers, an administrator, one process of gunicorn, one open connection.\n"
+        "`/healthz` takes what gunicorn (its HTTP) and Django (its handler and our middleware) take of every request.\n"
+        "The catalog takes, beyond that, Django REST framework, the token with its one query, and JSON.\n\n"
+        "| request | gunicorn | Django | DRF and token | our code and the queries | in all |\n"
+        "|---|---:|---:|---:|---:|---:|\n"
+    )
+    for name, row in rows.items():
+        django = health["in_process_ms"]
+        token = 0.0 if row is health else catalog["in_process_ms"] - django
+        rest = max(0.0, row["in_process_ms"] - django - token)
+        parts = (max(0.0, row["http_ms"] - row["in_process_ms"]), django, token, rest)
+        shown = " | ".join(f"{part:.2f} ms" for part in parts)
+        text += f"| {name} | {shown} | **{row['http_ms']:.2f} ms** |\n"
     return text
 
 

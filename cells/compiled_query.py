@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connections
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 
+M = TypeVar("M", bound=Model)
 _Converters = dict[int, tuple[list[Callable[..., Any]], Any]]  # by column
 
 
@@ -68,6 +69,29 @@ class CompiledQuery:
         columns = [column for column, _, _ in compiler.select or ()]
         samples = {_adapted(sample, connection): name for name, sample in self._samples.items()}
         return _Compiled(sql, tuple(parameters), compiler.get_converters(columns), samples)
+
+
+class CompiledRecords(Generic[M]):
+    """As CompiledQuery, for records of a model: with all columns, and with the annotations that are named."""
+
+    def __init__(
+        self, model: type[M], build: Callable[..., QuerySet[M]], *texts: str, annotations: tuple[str, ...] = ()
+    ) -> None:
+        self._model, self._annotations = model, annotations
+        self._columns = tuple(column.attname for column in model._meta.concrete_fields)
+        names = (*self._columns, *annotations)
+        self._query = CompiledQuery(lambda **given: build(**given).values_list(*names), *texts)
+
+    def read(self, alias: str, **given: Any) -> list[M]:
+        """Run it with these values; return its records as Django does."""
+        return [self._record(alias, row) for row in self._query.rows(alias, **given)]
+
+    def _record(self, alias: str, row: tuple[Any, ...]) -> M:
+        width = len(self._columns)
+        found: M = self._model.from_db(alias, self._columns, row[:width])
+        for name, value in zip(self._annotations, row[width:], strict=True):
+            setattr(found, name, value)
+        return found
 
 
 def _adapted(value: Any, connection: Any) -> Any:

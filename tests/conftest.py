@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
+import hypothesis
 import pytest
 from django.conf import settings as django_settings
 from django.db import connections
@@ -29,8 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have tests sampled, and the run end with its summary."""
+    """Have tests sampled, the run end with its summary, and hypothesis accept a busy machine."""
     config.pluginmanager.register(Summary(config))
+    # how long an example takes says something of the machine's load, nothing of the test
+    hypothesis.settings.register_profile("busy", suppress_health_check=[hypothesis.HealthCheck.too_slow])
+    hypothesis.settings.load_profile("busy")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

@@ -13,7 +13,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from cells import scatter
+from cells import cell_records, scatter
 from cells.context import current_alias
 from cells.models import CELL0, BuildRequest, Cell, InstanceMapping, RequestSpec
 from cloud import failpoints, log
@@ -111,7 +111,7 @@ def _find_a_place(request: BuildRequest, mapping: InstanceMapping, spec: Request
 
     Raises WaitingForCell when there are cells and none answers.
     """
-    cells = {cell.id: cell for cell in Cell.objects.filter(disabled=False).exclude(pk=CELL0)}
+    cells = {cell.id: cell for cell in cell_records.every() if not (cell.disabled or cell.is_cell0)}
     version = versions.needed_by_host(create.Create.steps)
     answering: set[str] = set()
 

@@ -9,12 +9,13 @@ from uuid import UUID
 
 from django.db.models import Count, Q
 
-from cells import scatter
+from cells import cell_records, scatter
+from cells.context import current_alias
 from cells.models import Cell, HostMapping
 from compute.hosts import drain, drain_moves
 from compute.hosts.drain_moves import DrainMoves
 from compute.models import ComputeNode, Instance, Service
-from compute.models.host import COMPUTE
+from compute.models.host import COMPUTE, EVERY_NODE, EVERY_SERVICE
 from compute.placement import aggregates
 
 T = TypeVar("T")
@@ -76,12 +77,8 @@ def services(host: str = "", binary: str = "") -> CellResults[ServiceRecord]:
     known = aggregates.by_host()
 
     def read(cell: Cell) -> list[ServiceRecord]:
-        wanted = Service.objects.order_by("id")
-        if host:
-            wanted = wanted.filter(host=host)
-        if binary:
-            wanted = wanted.filter(binary=binary)
-        found = list(wanted)
+        everything = EVERY_SERVICE.read(current_alias())
+        found = [one for one in everything if host in ("", one.host) and binary in ("", one.binary)]
         waiting = drain.waiting_by_host() if any(one.drain_state for one in found) else {}
         moves = drain_moves.read_all([one.host for one in found if one.drain_moves])
         return [
@@ -98,8 +95,9 @@ def hypervisors(*, counts: bool = False, servers: bool = False) -> CellResults[H
     """Return the compute nodes of every cell that have a service; at most four queries per cell."""
 
     def read(cell: Cell) -> list[Hypervisor]:
-        by_host = {service.host: service for service in Service.objects.computes()}
-        nodes = [node for node in ComputeNode.objects.order_by("id") if node.host in by_host]
+        alias = current_alias()
+        by_host = {service.host: service for service in EVERY_SERVICE.read(alias) if service.binary == COMPUTE}
+        nodes = [node for node in EVERY_NODE.read(alias) if node.host in by_host]
         counted = _counts() if counts else {}
         hosted = _servers() if servers else {}
         return [
@@ -121,7 +119,7 @@ def hosts_of(cells: list[Cell]) -> list[str]:
 
 
 def _everywhere(read: Callable[[Cell], list[T]]) -> CellResults[T]:
-    cells = list(Cell.objects.all())
+    cells = cell_records.every()
     gathered = scatter.gather(cells, read)
     found = [one for cell in cells for one in gathered.answers.get(cell.id, [])]
     return CellResults(found, [cell for cell in cells if cell.id in gathered.down])

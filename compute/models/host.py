@@ -10,6 +10,7 @@ from django.db import models
 from django.utils import timezone
 
 from cells import database_clock
+from cells.compiled_query import CompiledRecords
 from cells.models import CellModel
 from compute.models.instance import new_uuid
 
@@ -208,3 +209,8 @@ class Allocation(CellModel):
 
     def __str__(self) -> str:
         return f"{self.server_id} on {self.node_id}"
+
+
+# All of the targeted cell: schedulers and lists read them again and again.
+EVERY_SERVICE = CompiledRecords(Service, lambda: Service.objects.order_by("id"), annotations=("read_at",))
+EVERY_NODE = CompiledRecords(ComputeNode, lambda: ComputeNode.objects.order_by("id"))

@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Count
+from django.db.models import Count, QuerySet
 
-from compute.models import Allocation, ComputeNode, InstanceAction, Service, Step
+from cells.compiled_query import CompiledQuery
+from cells.context import current_alias
+from compute.models import Allocation, ComputeNode, InstanceAction, Step
+from compute.models.host import COMPUTE, EVERY_NODE, EVERY_SERVICE
 from compute.placement import aggregates
 from compute.placement.aggregates import ByHost
 from compute.scheduler.requirements import Requirements
@@ -57,14 +60,26 @@ class HostState:
         return self.node.disk_gb * self.node.disk_ratio - self.node.disk_gb_used
 
 
+def _operations() -> QuerySet[Step, Any]:
+    """Open steps by host, found through the open actions: those are few and have their own index."""
+    begun = InstanceAction.objects.filter(finished_at__isnull=True)
+    is_open = (Step.State.QUEUED, Step.State.RUNNING, Step.State.WAITING)
+    going_on = Step.objects.filter(action__in=begun, state__in=is_open)
+    return going_on.exclude(host="").values_list("host").annotate(Count("pk")).order_by()
+
+
+_OPERATIONS = CompiledQuery(_operations)
+
+
 def read(cell_id: str = "", wanted: Requirements | None = None, known: ByHost | None = None) -> list[HostState]:
     """Return every node of the targeted cell whose host has a service, in at most five queries.
 
     `wanted`: fill in `neighbours` for these requirements; `known`: the aggregates, if they are read already.
     """
     known = aggregates.by_host() if known is None else known
-    services = {s.host: s for s in Service.objects.computes()}
-    operations = _operations()
+    alias = current_alias()
+    services = {service.host: service for service in EVERY_SERVICE.read(alias) if service.binary == COMPUTE}
+    operations = dict(_OPERATIONS.rows(alias))
     there = _where(wanted.neighbours) if wanted is not None and wanted.neighbours else {}
     return [
         HostState(
@@ -74,17 +89,9 @@ def read(cell_id: str = "", wanted: Requirements | None = None, known: ByHost | 
             aggregates=known.get(node.host, ()), neighbours=frozenset(there.get(node.pk, ())),
             operations=operations.get(node.host, 0),
         )
-        for node in ComputeNode.objects.all()
+        for node in EVERY_NODE.read(alias)
         if (service := services.get(node.host)) is not None
     ]  # fmt: skip
-
-
-def _operations() -> dict[str, int]:
-    """Open steps by host, found through the open actions: those are few and have their own index."""
-    begun = InstanceAction.objects.filter(finished_at__isnull=True)
-    is_open = (Step.State.QUEUED, Step.State.RUNNING, Step.State.WAITING)
-    going_on = Step.objects.filter(action__in=begun, state__in=is_open)
-    return dict(going_on.exclude(host="").values_list("host").annotate(Count("pk")).order_by())
 
 
 def _where(server_ids: frozenset[str]) -> dict[int, set[str]]:

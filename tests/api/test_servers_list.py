@@ -12,7 +12,7 @@ from django.db.backends.utils import CursorWrapper
 from django.utils import timezone
 from hypothesis import HealthCheck, given, settings, strategies
 
-from cells import scatter
+from cells import cell_threads
 from cells.context import target_cell
 from compute.models import Service
 from tests.api.servers import BORN, IMAGE, server, unplaced
@@ -239,7 +239,7 @@ def test_a_cell_that_lets_all_wait_changes_no_word(admin, cells, monkeypatch):
 
     def slow(self, *query):
         if self.db.alias == cells["cell2"].alias:
-            time.sleep(3 * scatter.QUIET)
+            time.sleep(3 * cell_threads.QUIET)
         return run(self, *query)
 
     monkeypatch.setattr(CursorWrapper, "execute", slow)

@@ -7,7 +7,7 @@ import json
 import pytest
 from django.db import connections
 
-from cells import circuit_breaker, scatter
+from cells import cell_threads, circuit_breaker, scatter
 from cells.context import target_cell
 from cells.models import CELL0, Cell, HostMapping, InstanceMapping
 from compute.models import Service
@@ -120,14 +120,14 @@ def test_a_changed_url_is_followed_without_a_restart(run, cells, lost, fresh_url
     def hosts(_):
         return list(Service.objects.values_list("host", flat=True))
 
-    for _ in range(scatter.THREADS_PER_CELL):
+    for _ in range(cell_threads.THREADS_PER_CELL):
         assert isinstance(scatter.ask_one(lost, hosts), scatter.CellFailure)
         circuit_breaker._down.clear()
     assert run("cell_update", "--name", "lost", "--database-url", fresh_url).code == 0
     assert run("cell_migrate", "--name", "lost").code == 0
     lost.refresh_from_db()
     rows.service(lost, "h7")
-    assert [scatter.ask_one(lost, hosts) for _ in range(scatter.THREADS_PER_CELL)] == [["h7"]] * 4
+    assert [scatter.ask_one(lost, hosts) for _ in range(cell_threads.THREADS_PER_CELL)] == [["h7"]] * 4
 
 
 def test_migrate_goes_on_when_one_cell_is_down(run, cells, lost):

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from cells import circuit_breaker, scatter
+from cells import cell_threads, circuit_breaker, scatter
 from cells.models import Cell
 from compute.models import Service
 from tests.cells import rows
@@ -197,7 +197,7 @@ def test_a_process_that_is_too_busy_to_ask_does_not_call_the_cell_down(cells, hu
     pool = [threading.Thread(target=scatter.ask_one, args=(cell, lambda _: hung.wait(20))) for _ in range(4)]
     for thread in pool:
         thread.start()
-    until(lambda: scatter._pool(cell.id)._work_queue.qsize() == 0)
+    until(lambda: cell_threads._pool(cell.id)._work_queue.qsize() == 0)
     with ThreadPoolExecutor(1) as fresh:
         gathered = fresh.submit(scatter.gather, [cell], hosts, timeout=0.2).result()
     assert gathered.down[cell.id].reason == scatter.BUSY

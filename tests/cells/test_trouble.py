@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 from bench.proxy import Proxy
-from cells import circuit_breaker, scatter
+from cells import cell_threads, circuit_breaker, scatter
 from cells.models import Cell
 from tests.servers import postgres
 
@@ -233,8 +233,8 @@ def test_a_cell_in_trouble_costs_the_others_nothing_and_comes_back(cells, bad, t
             until(lambda: re.match(trouble.reason, circuit_breaker.known_down(bad.id)) is not None)
         later = list(clients.map(request, range(10 * CLIENTS)))
     assert sorted(later)[len(later) // 2] < settings.CELL_TIMEOUT / 2
-    assert threads(bad) <= scatter.THREADS_PER_CELL
-    until(lambda: trouble.connections() <= scatter.THREADS_PER_CELL)  # those that were given up are being closed
+    assert threads(bad) <= cell_threads.THREADS_PER_CELL
+    until(lambda: trouble.connections() <= cell_threads.THREADS_PER_CELL)  # those that were given up are being closed
     if trouble.mend:
         trouble.mend()
         settings.CELL_RETRY_INTERVAL = 0.2

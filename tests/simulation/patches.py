@@ -306,7 +306,7 @@ def _modules() -> None:
     import tasks.periodic
     import tasks.shutdown_recorder
     import tasks.worker_signals
-    from cells import broker_circuit_breaker, circuit_breaker, databases, outages, query_deadline, scatter
+    from cells import broker_circuit_breaker, cell_threads, circuit_breaker, databases, outages, query_deadline
     from compute.operations import dispatch
 
     for module in (
@@ -319,8 +319,8 @@ def _modules() -> None:
     tasks.drain.queue, tasks.drain.os = primitives.queue, primitives.os  # type: ignore[attr-defined]
     databases.register = lambda cell: cell.alias  # type: ignore[assignment]
     databases.register_url = lambda alias, url: alias  # type: ignore[assignment]
-    scatter._pool = lambda cell_id: _InLine()  # type: ignore[assignment,return-value]
-    scatter._shared = _InLine()  # type: ignore[assignment]
+    cell_threads._pool = lambda cell_id: _InLine()  # type: ignore[assignment,return-value]
+    cell_threads._shared = _InLine()  # type: ignore[assignment]
     query_deadline._watch = lambda line, end: None  # type: ignore[assignment]
     query_deadline._forget = lambda line: None  # type: ignore[assignment]
     dispatch._senders = _InLine()  # type: ignore[assignment]
