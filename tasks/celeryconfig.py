@@ -48,6 +48,6 @@ worker_enable_remote_control = True
 worker_cancel_long_running_tasks_on_connection_loss = False
 worker_proc_alive_timeout = 30
 timezone = "UTC"
-# Celery closes the connections to the databases before and after each task, and two new ones cost more than a boot's
-# queries. Schedulers and conductors keep them as the API does (CONN_MAX_AGE); hosts are many, and mostly idle.
+# Hosts close their connections to the database after each task: they are many, and mostly idle. Others keep them for a
+# second (tasks/connections.py).
 CELERY_DB_REUSE_MAX = 0 if settings.ROLE == "host" else sys.maxsize

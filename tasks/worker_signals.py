@@ -22,7 +22,7 @@ from compute.hosts import drain_handback, fenced
 from compute.operations import dispatch, recovery, versions
 from compute.power import sync
 from compute.virt.base import GuestEvent, VirtError
-from tasks import drain, heartbeat, inventory, periodic, queues, restart_guests, shutdown_recorder, worker
+from tasks import connections, drain, heartbeat, inventory, periodic, queues, restart_guests, shutdown_recorder, worker
 from tasks.tracker import Kind, tracker
 
 logger = log.get(__name__)
@@ -35,12 +35,7 @@ def attach() -> None:
     signals.worker_ready.connect(_ready, weak=False)
     signals.worker_shutting_down.connect(_shutting_down, weak=False)
     signals.worker_shutdown.connect(_ended, weak=False)
-    signals.task_prerun.connect(_renew_connections, weak=False)
-
-
-def _renew_connections(**_: Any) -> None:
-    """Close what a task left that is too old or broken, where Celery keeps the connections (CELERY_DB_REUSE_MAX)."""
-    close_old_connections()
+    connections.attach()
 
 
 def _init_worker(**_: Any) -> None:
