@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
@@ -288,7 +289,7 @@ def put_on() -> None:
     )  # fmt: skip
     worker_signals.metrics = worker_signals.systemd = drain.systemd = nothing  # type: ignore[assignment]
     worker_signals.os = primitives.os  # type: ignore[attr-defined]
-    worker_signals.logging = SimpleNamespace(shutdown=lambda: None)  # type: ignore[assignment]
+    worker_signals.logging = SimpleNamespace(shutdown=lambda: None, getLogger=logging.getLogger)  # type: ignore[assignment]
     drain.signals = SimpleNamespace(  # type: ignore[assignment]
         worker_shutting_down=SimpleNamespace(
             send=lambda sender, sig, how, exitcode: worker_signals._shutting_down(sig, how)
