@@ -120,14 +120,21 @@ class _Queue(Generic[T]):
         return True
 
 
-def ask_here(cell: Cell, ask: Callable[[Cell], T], timeout: float, result: CellAnswers[T]) -> None:
-    """Ask one cell in this thread: handing the question to another one takes longer than most answers."""
+def ask_here(cell: Cell, ask: Callable[[Cell], T], end: float, result: CellAnswers[T]) -> bool:
+    """Ask one cell in this thread: handing the question to another one takes longer than most answers.
+
+    Return False when that failed before the deadline: the connection may be an old one, of a server that has been
+    restarted since. Whether it works is not asked first: after a deadline Django would connect anew, and wait again.
+    """
     line = QueryConnection()
     try:
-        with cut_at(line, time.monotonic() + timeout):
-            result.answers[cell.id] = _ask_one(cell, ask, line, anew=False)
-    except AWAY as exc:
-        result.down[cell.id] = CellFailure(LATE if line.is_cut else failure_reasons.describe(exc))
+        with cut_at(line, end):
+            result.answers[cell.id] = _ask_one(cell, ask, line, anew=False, is_trusted=True)
+    except AWAY:
+        if not line.is_cut and time.monotonic() < end:
+            return False
+        result.down[cell.id] = CellFailure(LATE)
+    return True
 
 
 def ask_all(
@@ -234,12 +241,18 @@ def _give_up(cell_id: str) -> None:
         told.set_result(None)
 
 
-def _ask_one(cell: Cell, ask: Callable[[Cell], T], line: QueryConnection, *, anew: bool) -> T:
-    """Ask; with `anew` over a new connection, since an old one may work where the server accepts no new ones."""
+def _ask_one(
+    cell: Cell, ask: Callable[[Cell], T], line: QueryConnection, *, anew: bool, is_trusted: bool = False
+) -> T:
+    """Ask; with `anew` over a new connection, since an old one may work where the server accepts no new ones.
+
+    `is_trusted`: an open connection is used without a query that asks whether it works.
+    """
     alias = register(cell)
     if anew:
         connections[alias].close()
     connections[alias].close_if_unusable_or_obsolete()
+    connections[alias].health_check_done = is_trusted
     line.open(alias)
     try:
         with target_cell(alias):

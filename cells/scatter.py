@@ -47,11 +47,9 @@ def gather(
             result.down[cell.id] = CellFailure(reason)
         else:
             asked.append(cell)
-    seconds = timeout or settings.CELL_TIMEOUT
-    if len(asked) == 1 and _is_warm(asked[0]):
-        ask_here(asked[0], ask, seconds, result)
-    else:
-        ask_all(asked, ask, time.monotonic() + seconds, result, meanwhile)
+    end = time.monotonic() + (timeout or settings.CELL_TIMEOUT)
+    if not (len(asked) == 1 and _is_warm(asked[0]) and ask_here(asked[0], ask, end, result)):
+        ask_all(asked, ask, end, result, meanwhile)
     now = time.monotonic()
     for cell_id in result.answers:
         _answered_at[cell_id] = now

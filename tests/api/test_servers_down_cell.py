@@ -148,18 +148,20 @@ def test_a_list_of_migrations_that_has_to_be_whole_is_503(admin, cells, lost, se
     assert admin.get("/os-migrations").status_code == 200
 
 
-def test_a_cell_that_goes_away_between_two_questions_makes_its_server_unknown(api, cells, monkeypatch):
-    """It answered when it was asked for the server, and not a moment later."""
-    here, run = server(cells["cell1"]), CursorWrapper.execute
+def test_a_connection_that_broke_since_its_last_use_is_no_failure_of_the_cell(api, cells, monkeypatch):
+    """The server of the database was restarted: the cell is asked again over another connection."""
+    here, run, broken = server(cells["cell1"]), CursorWrapper.execute, []
+    assert api.get(f"/servers/{here}").json()["server"]["status"] == "ACTIVE"
 
     def gone(self, *query):
         if self.db.alias == cells["cell1"].alias and threading.current_thread() is threading.main_thread():
+            broken.append(query)
             raise OperationalError("server closed the connection unexpectedly")
         return run(self, *query)
 
     monkeypatch.setattr(CursorWrapper, "execute", gone)
-    assert api.get(f"/servers/{here}").json()["server"]["status"] == "UNKNOWN"
-    assert ids(api.get("/servers")) == [here]  # the breaker knows, too
+    assert api.get(f"/servers/{here}").json()["server"]["status"] == "ACTIVE"
+    assert len(broken) == 1
 
 
 def test_a_cell_that_goes_away_in_the_middle_of_a_list_is_filled_up_from_the_others(admin, cells, monkeypatch):
@@ -171,13 +173,13 @@ def test_a_cell_that_goes_away_in_the_middle_of_a_list_is_filled_up_from_the_oth
     def gone(self, *query):
         if self.db.alias == cells["cell1"].alias and "compute_instance" in query[0]:
             asked.append(query[0])
-            if len(asked) == 2:
+            if len(asked) > 1:
                 raise OperationalError("server closed the connection unexpectedly")
         return run(self, *query)
 
     monkeypatch.setattr(CursorWrapper, "execute", gone)
     assert ids(admin.get("/servers?all_tenants=1&limit=50&sort_key=display_name&sort_dir=asc")) == there[:50]
-    assert len(asked) == 2
+    assert len(asked) > 1
 
 
 @pytest.mark.parametrize("query", ["limit=10", "sort_key=uuid", "sort_dir=asc", "name=lost", "status=ACTIVE",
