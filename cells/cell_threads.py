@@ -252,7 +252,7 @@ def _ask_one(
     if anew:
         connections[alias].close()
     connections[alias].close_if_unusable_or_obsolete()
-    connections[alias].health_check_done = is_trusted
+    connections[alias].health_check_done = is_trusted  # type: ignore[attr-defined]  # not in the stubs
     line.open(alias)
     try:
         with target_cell(alias):
